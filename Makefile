@@ -1,0 +1,100 @@
+# Every command sets up what it needs by itself, in $(VENV), and only when something changed:
+#
+#   made       a virtual environment (scripts/venv chooses the Python)
+#   locked     requirements.lock, every file checked against its hash
+#   installed  the wheel, rebuilt when anything under src/ changed. Tests, demo and benchmarks run the installed
+#              wheel and never src/, so a file that the wheel forgets is a failing test.
+#
+# Each stamp is touched before its step and moved into place after it: a source saved during a build is newer
+# than the stamp, and the next run builds again.
+
+VENV   ?= .venv
+PYTHON ?=
+JOBS   ?= auto
+ARGS   ?=
+
+UV := uv==0.13.7
+
+# What the shell has exported must not decide which antecede is imported.
+unexport PYTHONPATH PYTHONHOME
+export PYTHON
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+# Its name holds the PYTHON asked for, so asking for another one makes the environment anew.
+MADE      := $(VENV)/.made$(subst /,-,$(PYTHON))
+LOCKED    := $(VENV)/.locked
+INSTALLED := $(VENV)/.installed
+
+# Directories too: their times tell that a file was removed.
+SOURCES := $(shell find src -name __pycache__ -prune -o -print 2>/dev/null)
+CHECKED := $(wildcard src tests benchmarks)
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo 'make test ARGS="-k reply"   arguments for pytest (JOBS=0: in one process)'
+	@echo 'make test PYTHON=python3.12 VENV=.venv-3.12   another Python, beside the usual one'
+
+.PHONY: demo
+demo: $(INSTALLED) ## see messages delivered out of order, and in causal order
+	@$(BIN)/antecede demo $(ARGS)
+
+.PHONY: test
+test: $(INSTALLED) ## run the tests on the installed wheel
+	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 $(ARGS)
+
+.PHONY: check
+check: $(INSTALLED) ## lint, format, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(CHECKED)
+	$(BIN)/python -m pytest -q tests/test_imports.py
+
+.PHONY: format
+format: $(LOCKED) ## repair what ruff can: formatting, order of imports
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+.PHONY: bench
+bench: $(INSTALLED) ## run the benchmarks
+	$(BIN)/python -m benchmarks.protocols $(ARGS)
+
+.PHONY: install
+install: $(INSTALLED) ## set up .venv with the locked dependencies and the wheel, and nothing more
+
+.PHONY: lock
+lock: ## refresh requirements.lock from pyproject.toml (ARGS=--upgrade: newest versions)
+	scripts/venv $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip --disable-pip-version-check install --quiet $(UV)
+	$(VENV)-lock/bin/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 \
+	    --generate-hashes --no-header --quiet --output-file requirements.lock $(ARGS)
+	rm -rf $(VENV)-lock
+
+.PHONY: clean
+clean: ## remove everything that these commands made
+	rm -rf $(VENV) $(VENV)-lock dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests $(wildcard benchmarks scripts) -name __pycache__ -prune -exec rm -rf {} +
+
+$(MADE):
+	@scripts/venv $(VENV)
+	@touch $@
+
+$(LOCKED): requirements.lock $(MADE)
+	@touch $@.new
+	$(PIP) install --quiet --require-hashes --only-binary :all: -r requirements.lock
+	@mv $@.new $@
+
+# Nothing is fetched here: the build backend is a locked one, and `pip check` fails if the wheel asks for more
+# than the lock gives.
+$(INSTALLED): pyproject.toml LICENSE $(wildcard README.md) $(SOURCES) $(LOCKED)
+	@touch $@.new
+	@rm -rf $(VENV)/wheel
+	@$(PIP) wheel --quiet --no-index --no-deps --no-build-isolation --wheel-dir $(VENV)/wheel .
+	@$(PIP) install --quiet --no-index --no-deps --force-reinstall $(VENV)/wheel/*.whl
+	@$(PIP) check >$(VENV)/pip-check.txt || { cat $(VENV)/pip-check.txt >&2; echo 'antecede: run make lock' >&2; exit 1; }
+	@mv $@.new $@
