@@ -1,0 +1,199 @@
+"""Imports point downwards only, and the core reads no clock, rolls no dice and opens nothing.
+
+The rules are the two tables below. They are checked on the installed package, by reading its files: an import
+counts wherever it stands, in a function or under `if TYPE_CHECKING` as much as at the top.
+
+A *unit* is one child of the package, a module or a subpackage: `antecede.protocols.matrix` belongs to `protocols`.
+The package's own `__init__` is the unit `antecede`, and `__main__` is `__main__`.
+"""
+
+import ast
+import graphlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+PACKAGE = "antecede"
+
+CORE = {"model", "errors", "topology", "protocols", "oracle", "diagram", "wire", "explore"}
+BASE = CORE | {"trace"}
+SHELLS = {"report", "spark", "sim", "net"}
+
+# unit -> the units that it may import, besides itself. A unit that is not here has no place yet: give it one.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "model": {"errors"},
+    "topology": {"model", "errors"},
+    "diagram": {"model", "errors"},
+    # The oracle judges the protocols, so it shares nothing with them.
+    "oracle": {"model", "errors"},
+    "protocols": {"model", "errors", "topology"},
+    "wire": {"model", "errors", "topology", "protocols"},
+    "explore": {"model", "errors", "topology", "protocols", "oracle", "diagram"},
+    "trace": {"model", "errors", "topology"},
+    "sim": BASE,
+    "net": BASE,
+    "report": BASE,
+    "spark": BASE | {"sim"},
+    # What everyone's `import antecede` runs: no shell, so no pyspark and no event loop.
+    "antecede": BASE,
+    "cli": BASE | SHELLS | {"antecede"},
+    "__main__": {"cli"},
+}
+
+# What a pure state machine cannot need: clocks, chance, identity, the system, other threads, files.
+IMPURE = {
+    "asyncio",
+    "concurrent",
+    "datetime",
+    "io",
+    "multiprocessing",
+    "os",
+    "pathlib",
+    "random",
+    "secrets",
+    "selectors",
+    "signal",
+    "socket",
+    "sqlite3",
+    "ssl",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+    "uuid",
+}
+
+# Packages that are not ours, for the units that name what they need. The others may use any dependency.
+THIRD_PARTY: dict[str, set[str]] = {unit: {"msgspec", "numpy"} for unit in CORE} | {
+    "topology": {"msgspec", "numpy", "networkx"}
+}
+
+
+class Import(NamedTuple):
+    line: int
+    name: str  # dotted, as far as it can name a module: `from antecede import wire` imports `antecede.wire`
+
+
+def imports(source: str, module: str, is_package: bool) -> Iterator[Import]:
+    """Every import in the text of `module`, relative ones made absolute."""
+    package = module if is_package else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                yield from (Import(node.lineno, alias.name) for alias in names)
+            case ast.ImportFrom(module=base, names=names, level=level):
+                if level:
+                    above = package.split(".")[: len(package.split(".")) - (level - 1)]
+                    base = ".".join([*above, base] if base else above)
+                assert base is not None
+                yield from (Import(node.lineno, f"{base}.{alias.name}") for alias in names)
+
+
+def unit_of(dotted: str) -> str:
+    """The unit that a dotted name belongs to: a name that is no unit is the package's own (`__version__`)."""
+    _, _, rest = dotted.partition(".")
+    child = rest.partition(".")[0]
+    if child in MAY_IMPORT and child != PACKAGE:
+        return child
+    return PACKAGE
+
+
+def broken_rules(source: str, module: str, is_package: bool = False) -> list[str]:
+    """One sentence for each import of `module` that a rule forbids."""
+    unit = module.split(".")[1] if "." in module else PACKAGE
+    if unit not in MAY_IMPORT:
+        return [f"{module}: no rule for {unit}: give it a place in MAY_IMPORT"]
+    found = []
+    for line, name in imports(source, module, is_package):
+        where = f"{module}, line {line}: {unit}"
+        top = name.partition(".")[0]
+        if top == PACKAGE:
+            target = unit_of(name)
+            if target != unit and target not in MAY_IMPORT[unit]:
+                found.append(f"{where} may not import {target}")
+        elif unit in CORE and (top in IMPURE or name.startswith("numpy.random")):
+            found.append(f"{where} is pure and may not import {name.removesuffix('.*')}")
+        elif top == "pyspark" and unit != "spark":
+            found.append(f"{where} may not import pyspark: only spark does")
+        elif top not in sys.stdlib_module_names and top not in THIRD_PARTY.get(unit, {top}):
+            found.append(f"{where} may not depend on {top}")
+    return found
+
+
+def installed_modules() -> dict[str, Path]:
+    """Module name -> file, found without importing anything."""
+    spec = importlib.util.find_spec(PACKAGE)
+    assert spec is not None
+    assert spec.origin is not None
+    root = Path(spec.origin).parent
+    modules = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        modules[".".join([PACKAGE, *(part for part in parts if part != "__init__")])] = path
+    return modules
+
+
+@pytest.mark.parametrize("module", [pytest.param(name, id=name) for name in installed_modules()])
+def test_imports_point_downwards(module):
+    path = installed_modules()[module]
+    assert broken_rules(path.read_text(encoding="utf-8"), module, path.name == "__init__.py") == []
+
+
+def test_the_rules_themselves_have_no_cycle():
+    tuple(graphlib.TopologicalSorter(MAY_IMPORT).static_order())
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "told"),
+    [
+        ("antecede.oracle", "from antecede.protocols import Matrix", "oracle may not import protocols"),
+        ("antecede.oracle", "from .protocols.matrix import Matrix", "oracle may not import protocols"),
+        ("antecede.oracle", "from . import wire", "oracle may not import wire"),
+        ("antecede.oracle", "from antecede import Matrix", "oracle may not import antecede"),
+        ("antecede.protocols.made_up", "from ..wire import encode", "protocols may not import wire"),
+        (
+            "antecede.protocols.made_up",
+            "def f():\n    import antecede.sim.loop",
+            "protocols may not import sim",
+        ),
+        ("antecede.protocols.made_up", "import time", "protocols is pure and may not import time"),
+        ("antecede.explore", "from random import Random", "explore is pure and may not import random.Random"),
+        ("antecede.wire", "from os import path", "wire is pure and may not import os.path"),
+        ("antecede.model", "import numpy.random as r", "model is pure and may not import numpy.random"),
+        ("antecede.model", "import networkx", "model may not depend on networkx"),
+        ("antecede.net.node", "from antecede.sim import loop", "net may not import sim"),
+        ("antecede.sim.sweep", "import antecede.spark", "sim may not import spark"),
+        ("antecede.sim.sweep", "import antecede", "sim may not import antecede"),
+        ("antecede.cli.verify", "import pyspark.sql", "cli may not import pyspark: only spark does"),
+        ("antecede", "from antecede.net import Node", "antecede may not import net"),
+        ("antecede.utils", "", "no rule for utils: give it a place in MAY_IMPORT"),
+    ],
+)
+def test_a_forbidden_import_is_reported(module, source, told):
+    [sentence] = broken_rules(source, module, is_package=module == PACKAGE)
+    assert sentence.startswith(module)
+    assert sentence.endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        (
+            "antecede.protocols.made_up",
+            "from antecede.protocols.machine import Machine\nimport msgspec, heapq",
+        ),
+        ("antecede.protocols.made_up", "from .machine import Machine\nfrom ..model import Message"),
+        ("antecede.topology.made_up", "import networkx as nx"),
+        ("antecede.spark.sweep", "from antecede.sim import experiments\nimport pyspark"),
+        ("antecede.sim.made_up", "import random\nfrom antecede import oracle"),
+        ("antecede.cli.made_up", "from antecede import __version__\nfrom antecede.spark import verify"),
+        ("antecede", "from antecede.model import Message\nfrom .protocols import Matrix"),
+    ],
+)
+def test_an_allowed_import_is_not_reported(module, source):
+    assert broken_rules(source, module, is_package=module == PACKAGE) == []
