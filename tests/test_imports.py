@@ -19,7 +19,7 @@ import pytest
 
 PACKAGE = "antecede"
 
-CORE = {"model", "errors", "topology", "protocols", "oracle", "diagram", "wire", "explore"}
+CORE = {"model", "errors", "topology", "protocols", "oracle", "diagram", "wire", "program", "steps", "explore"}
 BASE = CORE | {"trace"}
 SHELLS = {"report", "spark", "sim", "net"}
 
@@ -33,7 +33,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "oracle": {"model", "errors"},
     "protocols": {"model", "errors", "topology"},
     "wire": {"model", "errors", "topology", "protocols"},
-    "explore": {"model", "errors", "topology", "protocols", "oracle", "diagram"},
+    "program": {"model", "errors"},
+    "steps": {"model", "errors", "topology", "protocols", "program"},
+    "explore": {"model", "errors", "topology", "protocols", "oracle", "diagram", "program", "steps"},
     "trace": {"model", "errors", "topology"},
     "sim": BASE,
     "net": BASE,

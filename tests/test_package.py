@@ -44,6 +44,12 @@ def test_the_wheel_holds_exactly_the_sources():
     assert differing == [], "src/ changed since the wheel was built: `make install` builds it again"
 
 
+def test_the_version_is_the_same_everywhere():
+    import antecede
+
+    assert antecede.__version__ == importlib.metadata.version("antecede")
+
+
 def test_types_are_shipped():
     assert (INSTALLED / "py.typed").is_file()
 
