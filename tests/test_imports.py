@@ -19,7 +19,18 @@ import pytest
 
 PACKAGE = "antecede"
 
-CORE = {"model", "errors", "topology", "protocols", "oracle", "diagram", "wire", "program", "steps", "explore"}
+CORE = {
+    "model",
+    "errors",
+    "topology",
+    "protocols",
+    "oracle",
+    "diagram",
+    "wire",
+    "program",
+    "steps",
+    "explore",
+}
 BASE = CORE | {"trace"}
 SHELLS = {"report", "spark", "sim", "net"}
 
