@@ -1,0 +1,127 @@
+"""One tree of errors. Each says whose fault it was, with the facts as fields.
+
+AntecedeError
+├── CallerError               the program that uses Antecede asked for something that cannot be
+│   ├── UnknownProcess        a name or number that is not in the view
+│   ├── NoDestination         a message to nobody
+│   ├── BadParameter          a protocol or topology cannot be built like this
+│   ├── Unsupported           the protocol does not offer this (labels, a set of destinations ...)
+│   └── NotEligible           a delivery of a message that may not be delivered now
+├── PeerError                 another process, or whoever claims to be one, sent something wrong
+│   ├── Misrouted             a packet for someone else, or from outside the view
+│   ├── BadStamp              a stamp of another protocol, of another size, or that contradicts its message
+│   └── WireError             bytes that are no packet: garbage, truncated, too large, another version
+└── InputError                a file or a value that was read is wrong
+    ├── BadSnapshot           a snapshot of another protocol, process, view or version
+    ├── BadProgram            a program for the explorer that cannot be run
+    └── BadRun                events that cannot be a run
+
+A raised error leaves the machine as it was. Broken invariants are assertions: bugs, not errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "AntecedeError",
+    "BadParameter",
+    "BadProgram",
+    "BadRun",
+    "BadSnapshot",
+    "BadStamp",
+    "CallerError",
+    "InputError",
+    "Misrouted",
+    "NoDestination",
+    "NotEligible",
+    "PeerError",
+    "UnknownProcess",
+    "Unsupported",
+    "WireError",
+]
+
+
+class AntecedeError(Exception):
+    """The root of every error that Antecede raises on purpose."""
+
+
+class CallerError(AntecedeError):
+    """The caller asked for something that cannot be."""
+
+
+class PeerError(AntecedeError):
+    """A peer sent something wrong."""
+
+
+class InputError(AntecedeError):
+    """A file or value that was read is wrong."""
+
+
+class UnknownProcess(CallerError):
+    def __init__(self, process: str | int, view: Sequence[str]) -> None:
+        self.process = process
+        self.view = tuple(view)
+        shown = ", ".join(self.view[:8]) + (", ..." if len(self.view) > 8 else "")
+        super().__init__(f"process {process!r} is not in the view of {len(self.view)} ({shown})")
+
+
+class NoDestination(CallerError):
+    def __init__(self, sender: str) -> None:
+        self.sender = sender
+        super().__init__(f"{sender} sends to nobody: a message needs at least one destination")
+
+
+class BadParameter(CallerError):
+    def __init__(self, owner: str, parameter: str, found: object, expected: str) -> None:
+        self.owner, self.parameter, self.found, self.expected = owner, parameter, found, expected
+        super().__init__(f"{owner}: {parameter} is {found}, expected {expected}")
+
+
+class Unsupported(CallerError):
+    def __init__(self, protocol: str, what: str) -> None:
+        self.protocol, self.what = protocol, what
+        super().__init__(f"{protocol}: {what}")
+
+
+class NotEligible(CallerError):
+    def __init__(self, process: str, message: tuple[int, int], why: str) -> None:
+        self.process, self.message, self.why = process, message, why
+        super().__init__(f"{process} cannot deliver message {message[1]} of #{message[0]} now: {why}")
+
+
+class Misrouted(PeerError):
+    def __init__(self, process: str, found: str, expected: str) -> None:
+        self.process, self.found, self.expected = process, found, expected
+        super().__init__(f"{process} refused a packet {found}, expected {expected}")
+
+
+class BadStamp(PeerError):
+    def __init__(self, process: str, source: str, found: str, expected: str) -> None:
+        self.process, self.source, self.found, self.expected = process, source, found, expected
+        super().__init__(f"{process} refused a packet of {source}: stamp {found}, expected {expected}")
+
+
+class WireError(PeerError):
+    def __init__(self, found: str, expected: str, at: int | None = None) -> None:
+        self.found, self.expected, self.at = found, expected, at
+        place = "" if at is None else f" at byte {at}"
+        super().__init__(f"not a packet{place}: found {found}, expected {expected}")
+
+
+class BadSnapshot(InputError):
+    def __init__(self, field: str, found: object, expected: object) -> None:
+        self.field, self.found, self.expected = field, found, expected
+        super().__init__(f"snapshot: {field} is {found!r}, expected {expected!r}")
+
+
+class BadProgram(InputError):
+    def __init__(self, place: str, found: str, expected: str) -> None:
+        self.place, self.found, self.expected = place, found, expected
+        super().__init__(f"{place}: found {found}, expected {expected}")
+
+
+class BadRun(InputError):
+    def __init__(self, place: str, found: str, expected: str) -> None:
+        self.place, self.found, self.expected = place, found, expected
+        super().__init__(f"{place}: found {found}, expected {expected}")

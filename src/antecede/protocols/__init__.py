@@ -1,0 +1,84 @@
+"""The protocols, one file each, behind one interface: `Machine`.
+
+>>> from antecede.model import View
+>>> view = View.of("p1", "p2", "p3")
+>>> p1, p2, p3 = (create("matrix", view, name) for name in view.names)
+>>> m1, [packet1] = p1.send(2)              # p1 tells p3 ...
+>>> m2, [packet2] = p1.send(1)              # ... and then p2,
+>>> p2.receive(packet2) == [m2], p2.deliver(m2)
+(True, [])
+>>> m3, [packet3] = p2.send(2)              # which tells p3 too.
+>>> p3.receive(packet3)                     # It arrives first, and is held:
+[]
+>>> p3.waiting()[0].awaits                  # p3 knows what for.
+(Awaited(sender=0, first=1, last=1, counted='channel'),)
+>>> p3.receive(packet1) == [m1]
+True
+>>> p3.deliver(m1) == [m3]
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from antecede.errors import BadParameter, BadSnapshot
+from antecede.model import View
+from antecede.protocols.bounded import Bounded
+from antecede.protocols.broadcast import Broadcast
+from antecede.protocols.buffer import Buffer
+from antecede.protocols.fifo import Fifo
+from antecede.protocols.history import History
+from antecede.protocols.machine import SNAPSHOT_VERSION, Machine
+from antecede.protocols.matrix import Matrix
+from antecede.protocols.monitor import Monitor
+from antecede.protocols.optimal import Optimal
+from antecede.protocols.permit import Permit
+from antecede.protocols.unordered import Unordered
+
+__all__ = ["PROTOCOLS", "Machine", "create", "restore"]
+
+PROTOCOLS: Mapping[str, type[Machine]] = {
+    kind.name: kind
+    for kind in (
+        Unordered,
+        Fifo,
+        Matrix,
+        Bounded,
+        Monitor,
+        Buffer,
+        History,
+        Broadcast,
+        Optimal,
+        Permit,
+    )
+}
+
+
+def create(protocol: str, view: View, me: str | int, **parameters: Any) -> Machine:
+    """A machine of the protocol with this name, for one process of the view."""
+    kind = PROTOCOLS.get(protocol)
+    if kind is None:
+        raise BadParameter("protocol", "name", repr(protocol), f"one of {', '.join(PROTOCOLS)}")
+    try:
+        return kind(view, me, **parameters)
+    except TypeError as error:
+        unknown = ", ".join(sorted(parameters)) or "none"
+        raise BadParameter(protocol, "parameters", unknown, str(error)) from error
+
+
+def restore(snapshot: Mapping[str, Any]) -> Machine:
+    """The machine whose `snapshot()` this was."""
+    for field in ("antecede", "protocol", "view", "me", "parameters", "state"):
+        if field not in snapshot:
+            raise BadSnapshot(field, None, "a value")
+    if snapshot["antecede"] != SNAPSHOT_VERSION:
+        raise BadSnapshot("version", snapshot["antecede"], SNAPSHOT_VERSION)
+    if snapshot["protocol"] not in PROTOCOLS:
+        raise BadSnapshot("protocol", snapshot["protocol"], ", ".join(PROTOCOLS))
+    machine = create(
+        snapshot["protocol"], View(tuple(snapshot["view"])), snapshot["me"], **snapshot["parameters"]
+    )
+    machine.load(snapshot["state"])
+    return machine

@@ -1,0 +1,150 @@
+"""bounded: Sánchez & Álvarez, sections 3 and 4: a sparse matrix kept below k entries by extra messages.
+
+M[i, j] is what this process knows of the number of packets sent from i to j; an entry is a constraint on j: deliver
+that many of i first. DELIV[i] counts the packets of i consumed here, extra messages included.
+
+Rules (section 3)
+  send to D       attach M, then for each j in D: column j := only M[me, j] + 1 (the delivery of this message implies
+                  the constraints that the column held)
+  wait            DELIV[i] >= ST[i, me] for all i
+  deliver         DELIV[source] += 1; M := max(M, ST) except column me, whose constraints have just been met
+  extra message   while M has k entries or more: to the j with the fullest column, that column alone; then the column
+                  is left behind as after a send. It takes a number of the same channel, changes no matrix at the
+                  receiver, and is no event of the application.
+
+Beyond the paper, which sends to one process:
+- Multicast: M is attached before it is incremented, so the stamp does not tell of the message's other copies. The
+  receiver adds M[source, q] >= ST[source, q] + 1 for every other destination q.
+- Column me keeps one entry, M[me, me], once the process has sent to itself: its own copy may still be undelivered.
+- k may differ from process to process: it bounds what this process stamps.
+
+M[me, j] never returns to zero, so a process that has sent to all keeps n entries; hence n < k <= n * n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from antecede.errors import BadParameter
+from antecede.model import Control, Effect, Message, Packet, Stamp, View
+from antecede.protocols.machine import Need, Receiver
+
+__all__ = ["Bounded", "BoundedStamp", "Extra"]
+
+
+class BoundedStamp(Stamp, frozen=True, gc=False):
+    sequence: int
+    """M[source, dest] + 1, written out so that no receiver has to look for it."""
+    matrix: tuple[tuple[int, int, int], ...]
+    """(i, j, M[i, j]) where M[i, j] > 0."""
+
+    def entries(self, n: int) -> int:
+        return len(self.matrix)
+
+
+class Extra(Control, frozen=True, gc=False):
+    """An extra message: the constraints that the receiver alone has to meet."""
+
+    sequence: int
+    column: tuple[tuple[int, int], ...]
+    """(i, M[i, dest]) where M[i, dest] > 0."""
+
+    def entries(self, n: int) -> int:
+        return len(self.column)
+
+
+class Bounded(Receiver):
+    name = "bounded"
+    stamps = (BoundedStamp, Extra)
+    state = {**Receiver.state, "_columns": list[dict[int, int]]}
+
+    def __init__(self, view: View, me: str | int, k: int | None = None) -> None:
+        super().__init__(view, me)
+        n = self.n
+        self.k = 2 * n if k is None else k
+        if not n < self.k <= n * n:
+            raise BadParameter(
+                self.name, "k", self.k, f"n < k <= n*n, that is {n} < k <= {n * n} for {n} processes"
+            )
+        self._columns: list[dict[int, int]] = [{} for _ in range(n)]
+        """_columns[j][i] = M[i, j], where it is more than 0."""
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {"k": self.k}
+
+    def _send(self, message: Message) -> list[Effect]:
+        me = self.me
+        matrix = tuple(
+            (i, j, count) for j, column in enumerate(self._columns) for i, count in sorted(column.items())
+        )
+        effects: list[Effect] = []
+        for dest in message.to:
+            packet = Packet(me, dest, BoundedStamp(self._leave(dest), matrix), message)
+            if dest == me:
+                effects += self._receive(packet)
+            else:
+                effects.append(packet)
+        return effects + self._relieve()
+
+    def _leave(self, dest: int) -> int:
+        """Empty a destination's column but for the packet that is now on its way there."""
+        sequence = self._columns[dest].get(self.me, 0) + 1
+        self._columns[dest] = {self.me: sequence}
+        return sequence
+
+    def _relieve(self) -> list[Effect]:
+        """Extra messages, until M has fewer than k entries."""
+        effects: list[Effect] = []
+        while sum(map(len, self._columns)) >= self.k:
+            fullest = max(range(self.n), key=lambda j: len(self._columns[j]))
+            column = tuple(sorted(self._columns[fullest].items()))
+            effects.append(Packet(self.me, fullest, Extra(self._leave(fullest), column)))
+        return effects
+
+    def _position(self, packet: Packet[Any]) -> Need:
+        return packet.source, packet.stamp.sequence
+
+    def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
+        stamp = packet.stamp
+        if isinstance(stamp, Extra):
+            return stamp.column
+        return [(i, count) for i, j, count in stamp.matrix if j == self.me]
+
+    def _learn(self, packet: Packet[Any]) -> None:
+        message = packet.message
+        if message is None or packet.source == self.me:
+            return
+        columns = self._columns
+        source = packet.source
+        before = dict.fromkeys(message.to, 0)
+        for i, j, count in packet.stamp.matrix:
+            if j != self.me and count > columns[j].get(i, 0):
+                columns[j][i] = count
+            if i == source and j in before:
+                before[j] = count
+        self._learn_copies(source, before)
+
+    def _learn_copies(self, source: int, before: dict[int, int]) -> None:
+        """The message's copies to others: one more than the stamp, attached before it was incremented, tells."""
+        for dest, count in before.items():
+            if dest != self.me and count + 1 > self._columns[dest].get(source, 0):
+                self._columns[dest][source] = count + 1
+
+    def deliver(self, message: Message) -> list[Effect]:
+        effects = super().deliver(message)
+        return effects + self._relieve()
+
+    def _check(self, packet: Packet[Any]) -> None:
+        stamp, n = packet.stamp, self.n
+        if stamp.sequence < 1:
+            raise self._bad_stamp(packet, f"sequence {stamp.sequence}", "1 or more")
+        if isinstance(stamp, Extra):
+            rows = [(i, count) for i, count in stamp.column if not (0 <= i < n and count > 0)]
+        else:
+            rows = [
+                (i, count) for i, j, count in stamp.matrix if not (0 <= i < n and 0 <= j < n and count > 0)
+            ]
+        if rows:
+            raise self._bad_stamp(packet, f"entry {rows[0]}", f"processes 0..{n - 1} and counts of 1 or more")
