@@ -28,7 +28,7 @@ from typing import Any
 
 from antecede.errors import BadParameter
 from antecede.model import Control, Effect, Message, Packet, Stamp, View
-from antecede.protocols.machine import Need, Receiver
+from antecede.protocols.receiver import Need, Receiver
 
 __all__ = ["Bounded", "BoundedStamp", "Extra"]
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from antecede.model import Effect, Message, Packet, Stamp
-from antecede.protocols.machine import Need, Receiver
+from antecede.protocols.receiver import Need, Receiver
 
 __all__ = ["Broadcast", "VectorStamp"]
 

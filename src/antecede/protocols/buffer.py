@@ -26,7 +26,7 @@ from typing import Any
 from msgspec import Struct
 
 from antecede.model import Awaited, Control, Effect, Id, Message, Packet, Stamp, View, Waiting, bits, mask
-from antecede.protocols.machine import Queue
+from antecede.protocols.queue import Queue
 
 __all__ = ["Acknowledge", "Buffer", "Posted", "Release"]
 

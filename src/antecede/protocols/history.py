@@ -37,7 +37,8 @@ from msgspec import Struct
 
 from antecede.errors import BadParameter
 from antecede.model import Effect, Id, Message, Packet, Stamp, View, bits, mask
-from antecede.protocols.machine import Need, Receiver, plain, typed
+from antecede.protocols.machine import plain, typed
+from antecede.protocols.receiver import Need, Receiver
 
 __all__ = ["Entry", "Histories", "History", "HistoryStamp", "Record"]
 

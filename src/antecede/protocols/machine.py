@@ -8,10 +8,7 @@ Inputs                          Effects (`antecede.model.Effect`)
 Delivery is the application's choice: eligible() says which messages may be delivered next, the driver picks. Once
 eligible, a message stays so until it is delivered. A process's own copy of a message never crosses the network.
 
-Two families differ in who decides:
-- `Receiver`: a stamp names what must be delivered first. Held packets are filed under the first thing that they wait
-  for, so a delivery wakes exactly those, however many are held.
-- `Queue`: the senders see to it that packets arrive in an order that is causal; only the head of the queue is eligible.
+Two families differ in who decides, at the receiver (`receiver.Receiver`) or by waiting at the sender (`queue.Queue`).
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
 
@@ -28,18 +25,14 @@ from antecede.errors import (
     BadStamp,
     Misrouted,
     NoDestination,
-    NotEligible,
     UnknownProcess,
     Unsupported,
 )
-from antecede.model import Awaited, Effect, Id, Message, Packet, Stamp, View, Waiting
+from antecede.model import Effect, Message, Packet, Stamp, View, Waiting
 
-__all__ = ["Machine", "Need", "Queue", "Receiver", "plain", "typed"]
+__all__ = ["Machine", "plain", "typed"]
 
 SNAPSHOT_VERSION = 1
-
-Need: TypeAlias = tuple[Any, int]
-"""(key, count): `delivered[key] >= count` must hold. The key is a sender, or a sender's lane."""
 
 
 class Machine(ABC):
@@ -201,201 +194,6 @@ class Machine(ABC):
         return effects + self._receive(Packet(me, me, stamp, message))
 
 
-class Receiver(Machine):
-    """A machine that decides at the receiver, from the stamp, what must be delivered first.
-
-    A protocol says three things of a packet:
-    `_position`  which (key, count) its delivery reaches
-    `_needs`     which (key, count) must have been reached before
-    `_learn`     what the process knows after its delivery
-    """
-
-    state = {**Machine.state, "_delivered": list[int]}
-    arrivals_commute = True
-    counted: ClassVar[Literal["sender", "channel"]] = "channel"
-    """By which count `_needs` speaks: the sender's own, or the channel's from the sender to here."""
-
-    _delivered: Any
-    """key -> the highest count delivered here."""
-
-    def __init__(self, view: View, me: str | int) -> None:
-        super().__init__(view, me)
-        self._delivered = [0] * self.n
-        self._held: dict[Id, Packet[Any]] = {}
-        self._ready: dict[Id, Packet[Any]] = {}
-        self._waiters: dict[Need, list[Packet[Any]]] = {}
-
-    @abstractmethod
-    def _position(self, packet: Packet[Any]) -> Need: ...
-
-    @abstractmethod
-    def _needs(self, packet: Packet[Any]) -> Iterable[Need]: ...
-
-    def _learn(self, packet: Packet[Any]) -> None:
-        """Update what this process knows, at the delivery of a packet."""
-
-    def _unmet(self, packet: Packet[Any]) -> Need | None:
-        delivered = self._delivered
-        for need in self._needs(packet):
-            if delivered[need[0]] < need[1]:
-                return need
-        return None
-
-    def _is_old(self, position: Need) -> bool:
-        """Whether the packet at this position was delivered before."""
-        return bool(self._delivered[position[0]] >= position[1])
-
-    def _receive(self, packet: Packet[Any]) -> list[Effect]:
-        key = self._key(packet)
-        if key in self._held or key in self._ready or self._is_old(self._position(packet)):
-            return []
-        return self._admit([packet])
-
-    def _admit(self, packets: list[Packet[Any]]) -> list[Effect]:
-        """Offer what may be delivered, file the rest under the first thing that it waits for."""
-        effects: list[Effect] = []
-        while packets:
-            packet = packets.pop()
-            need = self._unmet(packet)
-            if need is not None:
-                self._held[self._key(packet)] = packet
-                self._waiters.setdefault(need, []).append(packet)
-            elif packet.message is None:
-                # Control waits its turn like a message, but no application has to take it.
-                packets += self._wake(self._settle(packet))
-            else:
-                self._ready[packet.message.id] = packet
-                effects.append(packet.message)
-        return effects
-
-    def deliver(self, message: Message) -> list[Effect]:
-        packet = self._ready.pop(message.id, None)
-        if packet is None:
-            raise self._not_eligible(message)
-        woken = self._wake(self._settle(packet))
-        return self._admit(woken) if woken else []
-
-    def _settle(self, packet: Packet[Any]) -> Need:
-        position = self._position(packet)
-        self._delivered[position[0]] = position[1]
-        self._learn(packet)
-        return position
-
-    def _wake(self, position: Need) -> list[Packet[Any]]:
-        woken = self._waiters.pop(position, None)
-        if not woken:
-            return []
-        for packet in woken:
-            del self._held[self._key(packet)]
-        if len(woken) > 1:
-            # Not in order of arrival: a machine restored from a snapshot must give the same effects.
-            woken.sort(key=self._key, reverse=True)
-        return woken
-
-    def _key(self, packet: Packet[Any]) -> Id:
-        message = packet.message
-        if message is None:
-            return (packet.source, -self._position(packet)[1])
-        return (message.sender, message.number)
-
-    def _not_eligible(self, message: Message) -> NotEligible:
-        packet = self._held.get(message.id)
-        if packet is None:
-            why = "it is not here"
-        else:
-            why = "it waits for " + ", ".join(
-                f"{a.first}..{a.last} of {self.view.name(a.sender)}" for a in self._awaits(packet)
-            )
-        return NotEligible(self.view.name(self.me), message.id, why)
-
-    def eligible(self) -> list[Message]:
-        return [cast(Message, self._ready[key].message) for key in sorted(self._ready)]
-
-    def waiting(self) -> list[Waiting]:
-        return [
-            Waiting(packet.message, self._awaits(packet))
-            for _, packet in sorted(self._held.items())
-            if packet.message is not None
-        ]
-
-    def _awaits(self, packet: Packet[Any]) -> tuple[Awaited, ...]:
-        awaits = []
-        for key, count in self._needs(packet):
-            done = int(self._delivered[key])
-            if done < count:
-                first = done + 1 if self.counted == "channel" else count
-                awaits.append(Awaited(self._sender(key), first, int(count), self.counted))
-        return tuple(sorted(awaits))
-
-    def _sender(self, key: Any) -> int:
-        return int(key)
-
-    def dump(self) -> dict[str, Any]:
-        pending = {**self._held, **self._ready}
-        return {**super().dump(), "pending": [plain(pending[key]) for key in sorted(pending)]}
-
-    def _load(self, state: Mapping[str, Any]) -> None:
-        self._held, self._ready, self._waiters = {}, {}, {}
-        # Which packets are eligible follows from the rest, so it is worked out again, not stored.
-        self._admit([_packet(packet, self.stamps) for packet in state["pending"]])
-
-
-class Queue(Machine):
-    """A machine whose packets arrive in an order that is causal, because their senders waited.
-
-    Received messages stand in one queue, in the order in which they came; only its head may be delivered, and only
-    once `_open` says so. An application that receives selectively must therefore take the head or wait.
-    """
-
-    state = {**Machine.state, "_inbox": deque[Message]}
-
-    def __init__(self, view: View, me: str | int) -> None:
-        super().__init__(view, me)
-        self._inbox: deque[Message] = deque()
-
-    def _open(self, message: Message) -> bool:
-        """Whether the head of the queue may be delivered."""
-        return True
-
-    def _reason(self, message: Message) -> str:
-        return ""
-
-    def _enqueue(self, message: Message) -> list[Effect]:
-        self._inbox.append(message)
-        return [message] if len(self._inbox) == 1 and self._open(message) else []
-
-    def deliver(self, message: Message) -> list[Effect]:
-        inbox = self._inbox
-        if not inbox or inbox[0].id != message.id or not self._open(inbox[0]):
-            raise NotEligible(
-                self.view.name(self.me), message.id, "only the head of the input buffer may be taken"
-            )
-        inbox.popleft()
-        effects = self._taken(message)
-        if inbox and self._open(inbox[0]):
-            effects.append(inbox[0])
-        return effects
-
-    def _taken(self, message: Message) -> list[Effect]:
-        """What the delivery of a message makes of the protocol's own state."""
-        return []
-
-    def eligible(self) -> list[Message]:
-        return [self._inbox[0]] if self._inbox and self._open(self._inbox[0]) else []
-
-    def waiting(self) -> list[Waiting]:
-        result = []
-        ahead: Message | None = None
-        for message in self._inbox:
-            if not self._open(message):
-                result.append(Waiting(message, (), "held", self._reason(message)))
-            elif ahead is not None:
-                behind = Awaited(ahead.sender, ahead.number, ahead.number)
-                result.append(Waiting(message, (behind,), "held", "behind the head of the input buffer"))
-            ahead = message
-        return result
-
-
 def plain(value: Any) -> Any:
     """A state as plain data; equal states give equal data."""
     return msgspec.to_builtins(value, builtin_types=(bytes,), order="deterministic", enc_hook=_from_deque)
@@ -414,12 +212,3 @@ def _from_deque(value: Any) -> Any:
 
 def _to_deque(kind: Any, value: Any) -> Any:
     return deque(typed(value, list[get_args(kind)[0]]))  # type: ignore[misc]
-
-
-def _packet(data: Any, stamps: tuple[type[Stamp], ...]) -> Packet[Any]:
-    """A packet of plain data; its stamp must be one of these kinds."""
-    for kind in stamps:
-        if kind.__struct_config__.tag == data["stamp"]["stamp"]:
-            stamp, message = typed(data["stamp"], kind), typed(data["message"], Message | None)
-            return Packet(typed(data["source"], int), typed(data["dest"], int), stamp, message)
-    raise ValueError(f"stamp {data['stamp']['stamp']!r}")

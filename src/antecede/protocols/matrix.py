@@ -28,7 +28,7 @@ from typing import Any
 from msgspec import Struct
 
 from antecede.model import Effect, Message, Packet, Stamp, View
-from antecede.protocols.machine import Need, Receiver
+from antecede.protocols.receiver import Need, Receiver
 
 __all__ = ["Matrix", "MatrixStamp", "Row"]
 

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from antecede.model import Effect, Message, Packet, Stamp, View
-from antecede.protocols.machine import Need, Receiver
+from antecede.protocols.receiver import Need, Receiver
 from antecede.protocols.unordered import Seen
 
 __all__ = ["Monitor", "MonitorStamp"]

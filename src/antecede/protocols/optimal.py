@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from antecede.model import Effect, Id, Message, Packet, Stamp, View, mask
-from antecede.protocols.machine import Need, Receiver
+from antecede.protocols.receiver import Need, Receiver
 
 __all__ = ["LogStamp", "Optimal"]
 

@@ -29,7 +29,7 @@ from typing import Any
 from msgspec import Struct
 
 from antecede.model import Awaited, Control, Effect, Id, Message, Packet, Stamp, View, Waiting
-from antecede.protocols.machine import Queue
+from antecede.protocols.queue import Queue
 
 __all__ = ["Grant", "Permit", "PermitStamp", "Taken"]
 
