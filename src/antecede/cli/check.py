@@ -1,0 +1,318 @@
+"""antecede check: every schedule of a program, or of all programs of a size."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from antecede.errors import BadParameter, BadProgram
+from antecede.explore import Explorer
+from antecede.model import View
+from antecede.program import Program, enumerate_programs, parse
+from antecede.protocols import create
+from antecede.replay import Counterexample, explain
+from antecede.steps import Make, Order
+
+__all__ = ["Task", "Tally", "check"]
+
+CHUNK = 64
+"""Programs that a worker takes at a time."""
+
+
+class Task(Struct, frozen=True):
+    """What to check, the same for every program."""
+
+    protocol: str
+    parameters: dict[str, Any]
+    processes: tuple[str, ...]
+    order: Order
+    reduce: bool
+    deadline: float | None
+    """By the wall clock, in seconds."""
+
+    def make(self) -> Make:
+        view = View(self.processes)
+        return lambda process: create(self.protocol, view, process, **self.parameters)
+
+    def late(self) -> bool:
+        return self.deadline is not None and time.time() > self.deadline
+
+
+class Tally(Struct, frozen=True):
+    """What came of some programs."""
+
+    programs: int = 0
+    states: int = 0
+    transitions: int = 0
+    finished: int = 0
+    blocked: int = 0
+    counterexample: Counterexample | None = None
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.programs + other.programs,
+            self.states + other.states,
+            self.transitions + other.transitions,
+            self.finished + other.finished,
+            self.blocked + other.blocked,
+            self.counterexample or other.counterexample,
+        )
+
+
+def check(
+    protocol: Annotated[str, typer.Option(help="The protocol to check.")],
+    processes: Annotated[int, typer.Option(min=1, max=16, help="How many processes the programs have.")] = 3,
+    messages: Annotated[int, typer.Option(min=1, max=16, help="How many messages they send.")] = 3,
+    unicast: Annotated[bool, typer.Option("--unicast", help="Messages to one process each only.")] = False,
+    program: Annotated[Path | None, typer.Option(help="Check this program, not all of a size.")] = None,
+    order: Annotated[str, typer.Option(help="What to demand: causal, fifo or none.")] = "causal",
+    set_: Annotated[list[str] | None, typer.Option("--set", help="A protocol parameter: key=value.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0, help="Stop after so long, and say how far it came.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Processes to work with; 0: one a core.")] = 0,
+    reduce: Annotated[bool, typer.Option(help="Leave out schedules that cannot differ.")] = True,
+    symmetry: Annotated[bool, typer.Option(help="Take programs that differ in names only once.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Run every schedule of small programs, over a network that reorders at will.
+
+    Without --program, all programs of so many processes and messages: who sends to whom, in which order at each
+    sender. Safety is checked at each delivery, and at each end that nothing is held or lost.
+    """
+    started = time.time()
+    chosen = [_read(program)] if program else None
+    names = chosen[0].processes if chosen else View.numbered(processes).names
+    parameters = _parameters(protocol, len(names), set_ or [])
+    deadline = None if seconds is None else started + seconds
+    task = Task(protocol, parameters, names, _order(order), reduce, deadline)
+    if chosen is None:
+        chosen = _programs(task, messages, unicast, symmetry)
+    tally = _work(task, chosen, jobs or os.cpu_count() or 1)
+    spent = time.time() - started
+    size = {} if program else {"messages": messages, "unicast": unicast, "symmetry": symmetry}
+    _report(task, tally, len(chosen), spent, size, str(program) if program else None, as_json)
+    if tally.counterexample is not None:
+        raise typer.Exit(1)
+
+
+# What is asked
+
+
+def _read(path: Path) -> Program:
+    try:
+        return parse(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise BadProgram(str(path), error.strerror or str(error), "a program that can be read") from error
+    except UnicodeDecodeError as error:
+        raise BadProgram(str(path), f"byte {error.start} is no UTF-8", "a text") from error
+
+
+def _order(order: str) -> Order:
+    match order:
+        case "causal" | "fifo" | "none":
+            return order
+    raise BadParameter("check", "--order", order, "causal, fifo or none")
+
+
+def _parameters(protocol: str, n: int, settings: Iterable[str]) -> dict[str, Any]:
+    parameters: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise BadParameter("check", "--set", repr(setting), "key=value")
+        parameters[key] = _value(value)
+    if protocol == "bounded":
+        # The hardest: the fewest entries that the protocol can do with.
+        parameters.setdefault("k", n + 1)
+    create(protocol, View.numbered(n), 0, **parameters)
+    return parameters
+
+
+def _value(text: str) -> int | bool | str:
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if text.lstrip("-").isdigit() else text
+
+
+def _programs(task: Task, messages: int, unicast: bool, symmetry: bool) -> list[Program]:
+    n = len(task.processes)
+    machines = [task.make()(process) for process in range(n)]
+    programs = enumerate_programs(
+        n,
+        messages,
+        unicast=unicast,
+        # Where the protocol orders deliveries only somewhere, that place is not like the others.
+        classes=[machines[0].orders_at(process) for process in range(n)],
+        symmetry=symmetry,
+        accepts=lambda sender, to: machines[sender].accepts(sender, to) is None,
+    )
+    if not programs:
+        raise BadParameter(
+            "check", "programs", 0, f"one that {task.protocol} accepts: {machines[0].accepts(0, (0,))}"
+        )
+    return programs
+
+
+# The work
+
+
+def _work(task: Task, programs: list[Program], jobs: int) -> Tally:
+    jobs = min(jobs, -(-len(programs) // CHUNK))
+    with _progress(len(programs)) as advance:
+        total = Tally()
+        tallies = _here(task, programs) if jobs == 1 else _apart(task, programs, jobs)
+        for tally in tallies:
+            total += tally
+            advance(tally.programs)
+            if total.counterexample is not None or task.late():
+                break
+    return total
+
+
+def _here(task: Task, programs: list[Program]) -> Iterator[Tally]:
+    explorer = Explorer(task.make(), order=task.order, reduce=task.reduce)
+    for program in programs:
+        yield _explore(task, explorer, program)
+
+
+def _apart(task: Task, programs: list[Program], jobs: int) -> Iterator[Tally]:
+    """Chunks in worker processes, their results in order: the counterexample is always that of the first program."""
+    rest = iter(programs)
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _prepare, (task,))
+    waiting: list[Future[Tally]] = []
+    try:
+        while True:
+            while len(waiting) < 2 * jobs and (chunk := list(islice(rest, CHUNK))):
+                waiting.append(pool.submit(_chunk, chunk))
+            if not waiting:
+                return
+            yield waiting.pop(0).result()
+    finally:
+        _end(pool)
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """Do not wait for chunks that nobody wants any more."""
+    workers = list((pool._processes or {}).values())
+    pool.shutdown(wait=False, cancel_futures=True)
+    for worker in workers:
+        worker.terminate()
+    for worker in workers:
+        worker.join()
+
+
+_worker: tuple[Task, Explorer] | None = None
+"""A worker's explorer: what it learned serves the next chunk too."""
+
+
+def _prepare(task: Task) -> None:
+    global _worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _worker = task, Explorer(task.make(), order=task.order, reduce=task.reduce)
+
+
+def _chunk(programs: list[Program]) -> Tally:
+    assert _worker is not None
+    task, explorer = _worker
+    total = Tally()
+    for program in programs:
+        total += _explore(task, explorer, program)
+        if total.counterexample is not None or task.late():
+            break
+    return total
+
+
+def _explore(task: Task, explorer: Explorer, program: Program) -> Tally:
+    found = explorer.run(program, task.late)
+    tally = Tally(
+        int(found.complete or found.finding is not None),
+        found.states,
+        found.transitions,
+        found.finished,
+        found.blocked,
+    )
+    if found.finding is None:
+        return tally
+    return replace(tally, counterexample=explain(explorer, found))
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Any]:
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda programs: None
+        return
+    columns = TextColumn("programs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task("check", total=total)
+        yield lambda programs: progress.advance(bar, programs)
+
+
+# What is said
+
+
+def _report(
+    task: Task, tally: Tally, total: int, spent: float, size: dict[str, Any], file: str | None, as_json: bool
+) -> None:
+    complete = tally.programs == total and tally.counterexample is None
+    verdict: Literal["yes", "no", "unknown"] = "yes" if complete else "unknown"
+    if tally.counterexample is not None:
+        verdict = "no"
+        print(f"{tally.counterexample}\n", file=sys.stderr)
+    print(_sentence(task, tally, total, spent, file), file=sys.stderr)
+    if as_json:
+        result = {
+            "verdict": verdict,
+            "protocol": task.protocol,
+            "parameters": task.parameters,
+            "order": task.order,
+            "program": file,
+            "processes": len(task.processes),
+            **size,
+            "reduce": task.reduce,
+            "complete": complete,
+            "programs": tally.programs,
+            "programs_total": total,
+            "schedules": tally.finished + tally.blocked,
+            "schedules_blocked": tally.blocked,
+            "states": tally.states,
+            "transitions": tally.transitions,
+            "seconds": round(spent, 3),
+            "states_per_second": round(tally.states / max(spent, 1e-9)),
+            "counterexample": to_builtins(tally.counterexample),
+        }
+        print(json.dumps(result, ensure_ascii=False))
+
+
+def _sentence(task: Task, tally: Tally, total: int, spent: float, file: str | None) -> str:
+    """The answer in one line."""
+    schedules = tally.finished + tally.blocked
+    counts = f"{schedules:,} schedules, {tally.states:,} states, {spent:.1f} s"
+    demand = {"causal": "causal order", "fifo": "FIFO order", "none": "delivery"}[task.order]
+    counterexample = tally.counterexample
+    if counterexample is None and tally.programs == total:
+        what = f"every schedule of {file}" if file else f"every schedule of all {total:,} programs"
+        return f"{task.protocol}: {what} keeps {demand} and finishes ({counts})"
+    if counterexample is None:
+        return f"{task.protocol}: explored {tally.programs:,} of {total:,} programs; no counterexample ({counts})"
+    if counterexample.kind == "blocked" and file:
+        some = "some schedules block, others finish" if tally.finished else "no schedule finishes"
+        return f"{task.protocol}: no: {some} ({counts})"
+    return f"{task.protocol}: no: {counterexample.why}"
