@@ -1,0 +1,182 @@
+"""What machines know and packets carry, in the papers' own variables: for transcripts.
+
+Everything is read from `Machine.dump`, `waiting` and the stamps: what a snapshot holds is what is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from antecede.model import Id, Packet, View, bits
+from antecede.protocols import Machine
+from antecede.protocols.history import History
+
+Names = Mapping[Id, str]
+
+
+def state(machine: Machine, names: Names) -> list[str]:
+    """The machine's variables, one on each line."""
+    return STATES[machine.name](machine, machine.dump(), names)
+
+
+def stamp(packet: Packet[Any], view: View, names: Names) -> list[str]:
+    """What a packet carries."""
+    return STAMPS[type(packet.stamp).__name__](packet.stamp, view, names)
+
+
+# Words
+
+
+def _set(items: Iterable[str]) -> str:
+    return "{" + ", ".join(items) + "}"
+
+
+def _vector(view: View, counts: Sequence[int]) -> str:
+    return " ".join(f"{name}:{count}" for name, count in zip(view.names, counts, strict=True))
+
+
+def _queue(messages: Iterable[Mapping[str, Any]], names: Names) -> str:
+    return ", ".join(names[m["sender"], m["number"]] for m in messages) or "empty"
+
+
+def _processes(view: View, processes: Iterable[int]) -> str:
+    return _set(map(view.name, processes))
+
+
+def _log(entries: Iterable[tuple[Id, int]], view: View, names: Names) -> str:
+    return (
+        ", ".join(f"{names[key]} for {_processes(view, bits(to))}" for key, to in sorted(entries)) or "empty"
+    )
+
+
+# States
+
+
+def _matrix(machine: Machine, dump: dict[str, Any], names: Names) -> list[str]:
+    view = machine.view
+    rows = [f"SENT[{view.name(k)}] {_vector(view, counts)}" for k, _, counts in dump["_rows"]]
+    return [*rows, f"REC      {_vector(view, dump['_delivered'])}"]
+
+
+def _bounded(machine: Machine, dump: dict[str, Any], names: Names) -> list[str]:
+    view, columns = machine.view, dump["_columns"]
+    entries = [
+        f"M[{view.name(int(i))}, {view.name(j)}] = {c}"
+        for j, col in enumerate(columns)
+        for i, c in col.items()
+    ]
+    return [
+        f"{len(entries)} entries" + (f": {', '.join(entries)}" if entries else ""),
+        f"DELIV {_vector(view, dump['_delivered'])}",
+    ]
+
+
+def _monitor(machine: Machine, dump: dict[str, Any], names: Names) -> list[str]:
+    lines = [f"f {_vector(machine.view, dump['_known'])}"]
+    if machine.orders_at(machine.me):
+        lines.append(f"k {_vector(machine.view, dump['_delivered'])}")
+    return lines
+
+
+def _broadcast(machine: Machine, dump: dict[str, Any], names: Names) -> list[str]:
+    return [f"VT {_vector(machine.view, dump['_delivered'])}"]
+
+
+def _buffer(machine: Machine, dump: dict[str, Any], names: Names) -> list[str]:
+    flight = [flight["message"] for flight in dump["_flight"].values()]
+    return [
+        f"output buffer: {_queue(dump['_output'], names)}",
+        f"posted, unacknowledged: {_queue(flight, names)}",
+        f"input buffer: {_queue(dump['_inbox'], names)}",
+    ]
+
+
+def _history(machine: Machine, dump: dict[str, Any], names: Names) -> list[str]:
+    """H, C, D and W as figure 4.1 of Rodrigues & Veríssimo 1995 shows them."""
+    assert isinstance(machine, History)
+    records = machine.histories()
+    copies = [f"{names[key]}: {_processes(machine.view, copied)}" for key, (_, copied) in records.items()]
+    delivered = sorted((sender, number) for (sender, _), number in dump["_delivered"].items())
+    return [
+        f"H {_set(names[key] for key in records)}",
+        f"C {_set(copies)}",
+        f"D {_set(names[key] for key in delivered)}",
+        f"W {_set(names[waiting.message.id] for waiting in machine.waiting())}",
+    ]
+
+
+def _optimal(machine: Machine, dump: dict[str, Any], names: Names) -> list[str]:
+    return [f"log: {_log(dump['_log'].items(), machine.view, names)}"]
+
+
+def _permit(machine: Machine, dump: dict[str, Any], names: Names) -> list[str]:
+    view = machine.view
+    unacknowledged = [
+        f"{names[machine.me, number]} by {view.name(dest)}"
+        for dest, numbers in enumerate(dump["_unacknowledged"])
+        for number in numbers
+    ]
+    return [
+        f"unacknowledged: {', '.join(unacknowledged) or 'none'}",
+        f"queue: {_queue(dump['_inbox'], names)}",
+        f"flagged in the queue: {', '.join(names[tuple(key)] for key in dump['_flagged']) or 'none'}",
+        f"permitted up to {_vector(view, dump['_permitted'])}",
+        f"outbox: {', '.join(_held_back(item, names) for item in dump['_outbox']) or 'empty'}",
+    ]
+
+
+def _held_back(item: Mapping[str, Any], names: Names) -> str:
+    if item["type"] == "Restraint":
+        return f"restraint of {names[item['sender'], item['number']]}"
+    return names[item["message"]["sender"], item["message"]["number"]]
+
+
+STATES: dict[str, Callable[[Machine, dict[str, Any], Names], list[str]]] = {
+    "matrix": _matrix,
+    "bounded": _bounded,
+    "monitor": _monitor,
+    "broadcast": _broadcast,
+    "buffer": _buffer,
+    "history": _history,
+    "optimal": _optimal,
+    "permit": _permit,
+}
+
+
+# Stamps
+
+
+def _matrix_stamp(stamp: Any, view: View, names: Names) -> list[str]:
+    return [f"row {view.name(row.process)}: {_vector(view, row.counts)}" for row in stamp.rows]
+
+
+def _bounded_stamp(stamp: Any, view: View, names: Names) -> list[str]:
+    entries = [f"ST[{view.name(i)}, {view.name(j)}] = {count}" for i, j, count in stamp.matrix]
+    return [", ".join(entries) or "nothing"]
+
+
+def _extra(stamp: Any, view: View, names: Names) -> list[str]:
+    return [", ".join(f"deliver {count} of {view.name(i)} first" for i, count in stamp.column)]
+
+
+def _history_stamp(stamp: Any, view: View, names: Names) -> list[str]:
+    return [f"H_m {_set(names[entry.sender, entry.number] for entry in stamp.history)}"]
+
+
+def _log_stamp(stamp: Any, view: View, names: Names) -> list[str]:
+    return [f"log: {_log((((s, c), to) for s, c, to in stamp.log), view, names)}"]
+
+
+STAMPS: dict[str, Callable[[Any, View, Names], list[str]]] = {
+    "MatrixStamp": _matrix_stamp,
+    "BoundedStamp": _bounded_stamp,
+    "Extra": _extra,
+    "HistoryStamp": _history_stamp,
+    "LogStamp": _log_stamp,
+    "MonitorStamp": lambda stamp, view, names: [f"e {_vector(view, stamp.vector)}"],
+    "VectorStamp": lambda stamp, view, names: [f"VT {_vector(view, stamp.vector)}"],
+    "PermitStamp": lambda stamp, view, names: [
+        f"number {stamp.sequence} of the channel, {'flagged' if stamp.flagged else 'not flagged'}"
+    ],
+}
