@@ -91,9 +91,10 @@ class Histories:
         records: Iterable[Record] = self.H.values()
         if self.r7:
             records = [r for r in records if to & ~(r.copies | self._knows(self.me, r))]
+        # Not in the order of H: a machine restored from a snapshot must give the same stamps.
         return tuple(
             Entry(r.sender, r.number, r.to, r.copies if self.r6_1 else 0, r.label)
-            for r in self._filtered(records, to)
+            for r in sorted(self._filtered(records, to), key=_identity)
         )
 
     def _filtered(self, records: Iterable[Record], to: int) -> Iterable[Record]:
@@ -173,6 +174,10 @@ class Histories:
                 self.H[key] = Record(record.sender, record.number, record.to, record.copies, record.label)
             else:
                 mine.copies |= record.copies
+
+
+def _identity(record: Record) -> Id:
+    return record.sender, record.number
 
 
 def _newest_first(record: Record) -> tuple[int, str, int]:
