@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from antecede.errors import BadParameter, BadSnapshot
+from antecede.errors import BadParameter, BadSnapshot, CallerError
 from antecede.model import View
 from antecede.protocols.bounded import Bounded
 from antecede.protocols.broadcast import Broadcast
@@ -75,10 +75,12 @@ def restore(snapshot: Mapping[str, Any]) -> Machine:
             raise BadSnapshot(field, None, "a value")
     if snapshot["antecede"] != SNAPSHOT_VERSION:
         raise BadSnapshot("version", snapshot["antecede"], SNAPSHOT_VERSION)
-    if snapshot["protocol"] not in PROTOCOLS:
-        raise BadSnapshot("protocol", snapshot["protocol"], ", ".join(PROTOCOLS))
-    machine = create(
-        snapshot["protocol"], View(tuple(snapshot["view"])), snapshot["me"], **snapshot["parameters"]
-    )
+    protocol = snapshot["protocol"]
+    if not isinstance(protocol, str) or protocol not in PROTOCOLS:
+        raise BadSnapshot("protocol", protocol, ", ".join(PROTOCOLS))
+    try:
+        machine = create(protocol, View(tuple(snapshot["view"])), snapshot["me"], **snapshot["parameters"])
+    except (CallerError, TypeError, ValueError) as error:
+        raise BadSnapshot("view, me or parameters", str(error), f"those of a {protocol} machine") from error
     machine.load(snapshot["state"])
     return machine

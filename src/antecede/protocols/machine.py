@@ -47,7 +47,10 @@ class Machine(ABC):
     arrivals_commute: ClassVar[bool] = False
     """A packet's arrival changes nothing but what is held, so it makes no difference when it arrives."""
     state: ClassVar[Mapping[str, Any]] = {"sent": int}
-    """The attributes that are the machine's state, with their types: what a snapshot holds."""
+    """The attributes that are the machine's state, with their types: what a snapshot holds.
+
+    A list has one element for each process.
+    """
 
     sent: int
 
@@ -143,12 +146,19 @@ class Machine(ABC):
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take over a state that `dump` gave."""
+        before = dict(self.__dict__)
         try:
             for name, kind in self.state.items():
-                setattr(self, name, typed(state[name], kind))
+                value = typed(state[name], kind)
+                if isinstance(value, list) and len(value) != self.n:
+                    raise ValueError(f"{name} has {len(value)} elements for {self.n} processes")
+                setattr(self, name, value)
             self._load(state)
-        except (KeyError, TypeError, ValueError) as error:
-            raise BadSnapshot("state", str(error), f"the state of {self.name}") from error
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            self.__dict__.update(before)
+            raise BadSnapshot(
+                "state", f"{type(error).__name__}: {error}", f"the state of {self.name}"
+            ) from error
 
     def _load(self, state: Mapping[str, Any]) -> None:
         """What `load` has to do besides setting the attributes of `state`."""
