@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -255,7 +256,7 @@ def test_findings_are_told_in_words():
     assert str(skipped) == (
         "skipped: #2 delivered #1.1, but not #0.1, which causally precedes it: #0.1 -> #0.2 -> #1.1"
     )
-    assert str(check(run("0!1>1 1?0.1"))) == "1 deliveries, nothing wrong"
+    assert str(check(run("0!1>1 1?0.1"))) == "1 delivery, nothing wrong"
 
 
 # A second computation, with vector clocks, which shares no thought with the first.
@@ -315,7 +316,7 @@ def by_clocks(events: list[Event]) -> tuple[set[tuple[Id, int]], set[tuple[Id, i
 
 def is_chain(events: list[Event], chain: tuple[Id, ...]) -> bool:
     """Whether each message's sender had sent or delivered the one before it."""
-    for first, second in zip(chain, chain[1:], strict=False):
+    for first, second in pairwise(chain):
         own = [(e.kind, e.id) for e in events if e.process == second[0]]
         known = own[: own.index(("send", second))]
         if ("send", first) not in known and ("deliver", first) not in known:

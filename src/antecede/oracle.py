@@ -46,6 +46,8 @@ class Order(Struct, frozen=True):
     """Message -> the position of its send."""
     pasts: tuple[int, ...]
     """Bit a of pasts[b] is set when event a happened before event b."""
+    known: Mapping[Id, frozenset[Id]]
+    """Message -> what its sender had sent or delivered when it sent it."""
 
     def before(self, a: int, b: int) -> bool:
         """Whether event a happened before event b. Receives and control are before and after nothing."""
@@ -66,22 +68,14 @@ class Order(Struct, frozen=True):
         """
         assert self.precedes(first, last)
         chains: list[tuple[Id, ...]] = [(first,)]
-        reached = {first}
+        left = {*self.past(last), last} - {first}
         for chain in chains:
             if chain[-1] == last:
                 return chain
-            for message in self.sends:
-                if message not in reached and self._leads(chain[-1], message):
-                    reached.add(message)
-                    chains.append((*chain, message))
+            nexts = sorted(message for message in left if chain[-1] in self.known[message])
+            chains += [(*chain, message) for message in nexts]
+            left.difference_update(nexts)
         raise AssertionError(f"{first} precedes {last}, but no chain leads there")
-
-    def _leads(self, m: Id, other: Id) -> bool:
-        """Whether the other's sender had sent or delivered m when it sent the other."""
-        sent = self.sends[other]
-        return any(
-            event.id == m and event.process == other[0] for event in self.events[:sent] if _counts(event)
-        )
 
 
 class Violation(Struct, frozen=True):
@@ -138,7 +132,8 @@ class Verdict(Struct, frozen=True):
     def explain(self, view: View | None = None, names: Mapping[Id, str] | None = None) -> str:
         """One line for each finding, or one that says that there is none."""
         lines = list(_lines(self, view or View(()), names or {}))
-        return "\n".join(lines) or f"{self.deliveries} deliveries, nothing wrong"
+        deliveries = "1 delivery" if self.deliveries == 1 else f"{self.deliveries} deliveries"
+        return "\n".join(lines) or f"{deliveries}, nothing wrong"
 
     def __str__(self) -> str:
         return self.explain()
@@ -167,7 +162,7 @@ def happened_before(events: Iterable[Event]) -> Order:
             f"a cycle: {' before '.join(cycle)}",
             "each delivery after its send, without a cycle",
         ) from None
-    return Order(events, sends, tuple(pasts))
+    return Order(events, sends, tuple(pasts), _known(events))
 
 
 def check(
@@ -249,6 +244,18 @@ def _direct(events: tuple[Event, ...], sends: Mapping[Id, int]) -> dict[int, lis
             direct[position].append(sends[event.id])
         last[event.process] = position
     return direct
+
+
+def _known(events: tuple[Event, ...]) -> dict[Id, frozenset[Id]]:
+    """Message -> what its sender had sent or delivered when it sent it."""
+    known: dict[Id, frozenset[Id]] = {}
+    at: dict[int, set[Id]] = {}
+    for event in filter(_counts, events):
+        here = at.setdefault(event.process, set())
+        if event.kind == "send":
+            known[event.id] = frozenset(here)
+        here.add(event.id)
+    return known
 
 
 def _check_numbers(events: tuple[Event, ...], processes: int | None) -> None:
