@@ -1,0 +1,135 @@
+"""Histories and logs to bytes and back.
+
+identifiers   the set of senders; for each: uint how many of its messages, less 1; for each of these, in increasing
+              order: uint number, less the one before it and 1 if there is one before it, and what follows each number
+history       uint flags: 1 if any entry has carbon copies, 2 if any has another label than the message
+              identifiers, each followed by: the set `to`; with flag 1 the set `copies`; with flag 2 uint label:
+              0 the message's, else the k-th other label of this history, whose text follows where it is new
+
+A history and a log are sets: they are read back in increasing order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, TypeVar
+
+from antecede.model import Id, Packet, mask
+from antecede.protocols.history import Entry, HistoryStamp
+from antecede.protocols.optimal import LogStamp
+from antecede.wire.octets import MAX_UINT, Reader, Writer, listed
+
+__all__ = ["put_history", "put_log", "take_history", "take_log"]
+
+COPIES, LABELS = 1, 2
+
+T = TypeVar("T")
+
+
+def _put_identifiers(writer: Writer, things: Mapping[Id, T]) -> Iterator[T]:
+    """Write the identifiers in increasing order; what follows each is to be written when it is yielded."""
+    writer.reserve(len(things))
+    writer.members(mask({sender for sender, _ in things}))
+    for _, group in groupby(sorted(things), key=itemgetter(0)):
+        mine = list(group)
+        writer.uint(len(mine) - 1)
+        expected = 0
+        for identifier in mine:
+            writer.uint(identifier[1] - expected)
+            expected = identifier[1] + 1
+            yield things[identifier]
+
+
+def _take_identifiers(reader: Reader) -> Iterator[Id]:
+    """Read the identifiers; what follows each is to be read when it is yielded."""
+    total = 0
+    for sender in listed(reader.members()):
+        start = reader.at
+        k = reader.uint() + 1
+        total += k
+        reader.reserve(total, start)
+        number = -1
+        for _ in range(k):
+            start = reader.at
+            number += reader.uint() + 1
+            if number > MAX_UINT:
+                reader.refuse(f"message number {number}", "one below 2**63", start)
+            yield sender, number
+
+
+def put_log(writer: Writer, packet: Packet[LogStamp]) -> None:
+    log = {(sender, clock): dests for sender, clock, dests in packet.stamp.log}
+    if len(log) < len(packet.stamp.log):
+        writer.refuse("stamp", f"log {packet.stamp.log}", "each message once")
+    for dests in _put_identifiers(writer, log):
+        writer.members(dests)
+
+
+def take_log(reader: Reader, packet: Packet[Any]) -> LogStamp:
+    return LogStamp(tuple((*identifier, reader.members()) for identifier in _take_identifiers(reader)))
+
+
+def put_history(writer: Writer, packet: Packet[HistoryStamp]) -> None:
+    _put_entries(writer, packet.stamp.history, _label(packet))
+
+
+def take_history(reader: Reader, packet: Packet[Any]) -> HistoryStamp:
+    return HistoryStamp(_take_entries(reader, _label(packet)))
+
+
+def _label(packet: Packet[Any]) -> str:
+    """The label that entries have unless they say otherwise."""
+    return "" if packet.message is None else packet.message.label
+
+
+def _put_entries(writer: Writer, history: tuple[Entry, ...], label: str) -> None:
+    entries = {(entry.sender, entry.number): entry for entry in history}
+    if len(entries) < len(history):
+        writer.refuse("stamp", f"history {history}", "each message once")
+    copies = any(entry.copies for entry in history)
+    labels = any(entry.label != label for entry in history)
+    writer.uint(COPIES * copies | LABELS * labels)
+    known = {label: 0}
+    for entry in _put_identifiers(writer, entries):
+        writer.members(entry.to)
+        if copies:
+            writer.members(entry.copies)
+        if labels:
+            new = len(known)
+            writer.uint(known.setdefault(entry.label, new))
+            if known[entry.label] == new:
+                writer.text(entry.label)
+
+
+def _take_entries(reader: Reader, label: str) -> tuple[Entry, ...]:
+    start = reader.at
+    flags = reader.uint()
+    if flags > COPIES | LABELS:
+        reader.refuse(f"flags {flags}", f"at most {COPIES | LABELS}", start)
+    known = [label]
+    history = []
+    any_copies = 0
+    for sender, number in _take_identifiers(reader):
+        to = reader.members()
+        copies = reader.members() if flags & COPIES else 0
+        any_copies |= copies
+        history.append(
+            Entry(sender, number, to, copies, _take_label(reader, known) if flags & LABELS else label)
+        )
+    if bool(any_copies) != bool(flags & COPIES) or (len(known) > 1) != bool(flags & LABELS):
+        reader.refuse(f"flags {flags}", "none for what no entry has", start)
+    if len(set(known)) < len(known):
+        reader.refuse("a label that is new twice", "each label's text once", start)
+    return tuple(history)
+
+
+def _take_label(reader: Reader, known: list[str]) -> str:
+    start = reader.at
+    k = reader.uint()
+    if k > len(known):
+        reader.refuse(f"label {k}", f"at most {len(known)}", start)
+    if k == len(known):
+        known.append(reader.text())
+    return known[k]

@@ -1,0 +1,299 @@
+"""The four things that packets are made of, to bytes and back: numbers, sets of processes, counts and text.
+
+uint      an unsigned integer below 2**63, seven bits a byte, lowest first, the high bit set on all but the last byte
+          (LEB128), in the fewest bytes: at most nine. 2**63, because a trace holds numbers as signed 64-bit integers.
+set       a set of processes: uint h; h & 3 is the form, h >> 2 its size k
+            0  the first k processes
+            1  process k alone
+            2  a bitmap of k bytes, process p being bit p % 8 of byte p // 8; the last byte is not zero
+            3  k uints: the least member, then for each next one how many processes it leaves out
+          Form 0 if it fits, else 1 if it fits, else 2 unless it is longer than k of form 3, else 3.
+counts    positive uints, one after the other; how many is known from what stands before
+vector    n counts, where n is known: the set of those that are not zero, then these
+text      uint length, UTF-8
+blob      uint length, bytes
+
+One value has one encoding: a reader refuses every other. `Limits` are looked at before anything is allocated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import compress, count
+from typing import NoReturn
+
+from msgspec import Struct
+
+from antecede.errors import BadParameter, WireError
+from antecede.model import bits
+
+__all__ = ["MAX_UINT", "Limits", "Reader", "Writer", "listed"]
+
+MAX_UINT = (1 << 63) - 1
+FIRST, ONE, BITMAP, LIST = range(4)
+_DIGITS = bytes.maketrans(b"01", b"\0\1")
+
+
+class Limits(Struct, frozen=True, gc=False):
+    """How large a packet may be. The defaults let a whole matrix of 1024 processes pass.
+
+    >>> Limits(processes=8)
+    Limits(packet_bytes=4194304, payload_bytes=1048576, processes=8, entries=1048576, label_bytes=1024)
+    """
+
+    packet_bytes: int = 4 << 20
+    payload_bytes: int = 1 << 20
+    processes: int = 1024
+    """The size of the view: a process is a number below it."""
+    entries: int = 1 << 20
+    """Of a stamp: identifiers of a history or a log, counts of a vector or a matrix."""
+    label_bytes: int = 1024
+
+
+def _header(members: int) -> int:
+    """The uint that a set starts with."""
+    size, k = members.bit_length(), members.bit_count()
+    if k == size:
+        return k << 2 | FIRST
+    if k == 1:
+        return (size - 1) << 2 | ONE
+    length = (size + 7) >> 3
+    return length << 2 | BITMAP if length <= k else k << 2 | LIST
+
+
+def listed(members: int) -> Iterable[int]:
+    """`bits`, but the time does not grow with the number of members where that is large."""
+    if members.bit_count() << 3 < members.bit_length():
+        return bits(members)
+    return compress(count(), bin(members)[:1:-1].encode().translate(_DIGITS))
+
+
+class Writer:
+    """Values to bytes. What cannot be written, or would not be read again, is the caller's error."""
+
+    __slots__ = ("limits", "out")
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.out = bytearray()
+
+    def uint(self, value: int) -> None:
+        if 0 <= value < 128:
+            self.out.append(value)
+            return
+        if not 0 <= value <= MAX_UINT:
+            raise BadParameter("packet", "a number", value, "0 or more, below 2**63")
+        while value > 127:
+            self.out.append(value & 127 | 128)
+            value >>= 7
+        self.out.append(value)
+
+    def process(self, process: int) -> None:
+        if not 0 <= process < self.limits.processes:
+            self.refuse("a process", process, f"0 or more, below {self.limits.processes}")
+        self.uint(process)
+
+    def members(self, members: int) -> None:
+        """A set as the bits of an integer."""
+        if members < 0 or members.bit_length() > self.limits.processes:
+            found = members.bit_length() - 1 if members >= 0 else members
+            self.refuse("a process", found, f"0 or more, below {self.limits.processes}")
+        header = _header(members)
+        self.uint(header)
+        if header & 3 == BITMAP:
+            self.out += members.to_bytes(header >> 2, "little")
+        elif header & 3 == LIST:
+            expected = 0
+            for member in bits(members):
+                self.uint(member - expected)
+                expected = member + 1
+
+    def counts(self, values: Sequence[int]) -> None:
+        if not values:
+            return
+        if min(values) < 1:
+            self.refuse("a count", min(values), "1 or more")
+        if max(values) < 128:
+            self.out += bytes(values)
+            return
+        for value in values:
+            self.uint(value)
+
+    def vector(self, values: Sequence[int]) -> None:
+        if 0 not in values:
+            self.members((1 << len(values)) - 1)
+            self.counts(values)
+            return
+        self.members(int("0" + "".join(["1" if value else "0" for value in reversed(values)]), 2))
+        self.counts([value for value in values if value])
+
+    def text(self, text: str) -> None:
+        try:
+            raw = text.encode()
+        except UnicodeEncodeError as error:
+            raise BadParameter("packet", "label", repr(text), f"Unicode text: {error.reason}") from error
+        if len(raw) > self.limits.label_bytes:
+            self.refuse("label", f"{len(raw)} bytes", f"at most {self.limits.label_bytes}")
+        self.uint(len(raw))
+        self.out += raw
+
+    def blob(self, raw: bytes) -> None:
+        if len(raw) > self.limits.payload_bytes:
+            self.refuse("payload", f"{len(raw)} bytes", f"at most {self.limits.payload_bytes}")
+        self.uint(len(raw))
+        self.out += raw
+
+    def reserve(self, entries: int) -> None:
+        """A stamp with so many entries is being written."""
+        if entries > self.limits.entries:
+            self.refuse("stamp", f"{entries} entries", f"at most {self.limits.entries}")
+
+    def refuse(self, what: str, found: object, expected: str) -> NoReturn:
+        raise BadParameter("packet", what, found, expected)
+
+
+class Reader:
+    """Bytes to values. Bytes that `Writer` would not have written are refused with their place."""
+
+    __slots__ = ("at", "data", "limits")
+
+    def __init__(self, data: bytes, limits: Limits) -> None:
+        self.data = data
+        self.limits = limits
+        self.at = 0
+
+    def uint(self) -> int:
+        at = self.at
+        if at >= len(self.data):
+            self.refuse("the end", "a number")
+        byte = self.data[at]
+        self.at = at + 1
+        return byte if byte < 128 else self._long_uint(at)
+
+    def _long_uint(self, start: int) -> int:
+        raw = self.data[start : start + 9]
+        value = 0
+        for place, byte in enumerate(raw):
+            value |= (byte & 127) << 7 * place
+            if byte < 128:
+                if not byte:
+                    self.refuse("a number that ends in a zero byte", "the fewest bytes", start)
+                self.at = start + place + 1
+                return value
+        if len(raw) == 9:
+            raise WireError("a number of more than 9 bytes", "one below 2**63", start)
+        raise WireError("the end within a number", "its last byte", len(self.data))
+
+    def process(self) -> int:
+        start = self.at
+        process = self.uint()
+        if process >= self.limits.processes:
+            self._no_process(process, start)
+        return process
+
+    def members(self) -> int:
+        """A set as the bits of an integer."""
+        start = self.at
+        header = self.uint()
+        form, k = header & 3, header >> 2
+        if k > self.limits.processes:
+            self.refuse(f"a set of size {k}", f"at most {self.limits.processes}", start)
+        if form == FIRST:
+            return (1 << k) - 1
+        if form == ONE:
+            members = 1 << k
+        elif form == BITMAP:
+            members = int.from_bytes(self.take(k), "little")
+        else:
+            members = self._list(k)
+        if members.bit_length() > self.limits.processes:
+            self._no_process(members.bit_length() - 1, start)
+        if _header(members) != header:
+            self.refuse(
+                f"a set in form {form} of size {k}", f"form {_header(members) & 3}, which is shorter", start
+            )
+        return members
+
+    def _list(self, k: int) -> int:
+        members = expected = 0
+        for _ in range(k):
+            start = self.at
+            expected += self.uint()
+            if expected >= self.limits.processes:
+                self._no_process(expected, start)
+            members |= 1 << expected
+            expected += 1
+        return members
+
+    def counts(self, k: int) -> Sequence[int]:
+        at = self.at
+        raw = self.take(k)  # Each takes a byte at least, so this refuses what cannot be there.
+        if raw.isascii():
+            if 0 in raw:
+                self.refuse("a count of 0", "1 or more", at + raw.index(0))
+            return raw
+        self.at = at
+        return [self._count() for _ in range(k)]
+
+    def _count(self) -> int:
+        count = self.uint()
+        if not count:
+            self.refuse("a count of 0", "1 or more", self.at - 1)
+        return count
+
+    def size(self) -> int:
+        """The length of the vectors that follow."""
+        start = self.at
+        n = self.uint()
+        if n > self.limits.processes:
+            self.refuse(f"vectors of {n}", f"at most {self.limits.processes}", start)
+        return n
+
+    def vector(self, n: int) -> tuple[int, ...]:
+        start = self.at
+        members = self.members()
+        if members.bit_length() > n:
+            self.refuse(f"an entry of process {members.bit_length() - 1}", f"a vector of {n}", start)
+        values = self.counts(members.bit_count())
+        if len(values) == n:
+            return tuple(values)
+        vector = [0] * n
+        for position, value in zip(listed(members), values, strict=True):
+            vector[position] = value
+        return tuple(vector)
+
+    def text(self) -> str:
+        size = self._length("label", self.limits.label_bytes)
+        start = self.at
+        try:
+            return self.take(size).decode()
+        except UnicodeDecodeError as error:
+            self.refuse("bytes that are no text", f"UTF-8: {error.reason}", start + error.start)
+
+    def blob(self) -> bytes:
+        return self.take(self._length("payload", self.limits.payload_bytes))
+
+    def _length(self, what: str, most: int) -> int:
+        start = self.at
+        size = self.uint()
+        if size > most:
+            self.refuse(f"a {what} of {size} bytes", f"at most {most}", start)
+        return size
+
+    def reserve(self, entries: int, at: int) -> None:
+        """A stamp claims so many entries."""
+        if entries > self.limits.entries:
+            self.refuse(f"a stamp of {entries} entries", f"at most {self.limits.entries}", at)
+
+    def take(self, size: int) -> bytes:
+        at = self.at
+        if size > len(self.data) - at:
+            self.refuse(f"{len(self.data) - at} more bytes", f"{size}")
+        self.at = at + size
+        return self.data[at : self.at]
+
+    def _no_process(self, process: int, at: int) -> NoReturn:
+        self.refuse(f"process {process}", f"one below {self.limits.processes}", at)
+
+    def refuse(self, found: str, expected: str, at: int | None = None) -> NoReturn:
+        raise WireError(found, expected, self.at if at is None else at)
