@@ -137,14 +137,19 @@ class Bounded(Receiver):
         return effects + self._relieve()
 
     def _check(self, packet: Packet[Any]) -> None:
-        stamp, n = packet.stamp, self.n
-        if stamp.sequence < 1:
-            raise self._bad_stamp(packet, f"sequence {stamp.sequence}", "1 or more")
-        if isinstance(stamp, Extra):
-            rows = [(i, count) for i, count in stamp.column if not (0 <= i < n and count > 0)]
-        else:
-            rows = [
-                (i, count) for i, j, count in stamp.matrix if not (0 <= i < n and 0 <= j < n and count > 0)
-            ]
-        if rows:
-            raise self._bad_stamp(packet, f"entry {rows[0]}", f"processes 0..{n - 1} and counts of 1 or more")
+        stamp, n, me = packet.stamp, self.n, self.me
+        entries = [(i, me, count) for i, count in stamp.column] if isinstance(stamp, Extra) else stamp.matrix
+        before = 0
+        for i, j, count in entries:
+            if not (0 <= i < n and 0 <= j < n and count > 0):
+                raise self._bad_stamp(
+                    packet, f"entry {(i, j, count)}", f"processes 0..{n - 1} and counts of 1 or more"
+                )
+            if i == me and count > self._columns[j].get(me, 0):
+                raise self._unsent(packet, count, self._columns[j].get(me, 0))
+            if i == packet.source and j == me:
+                before = count
+        if stamp.sequence != before + 1:
+            raise self._bad_stamp(
+                packet, f"sequence {stamp.sequence}", f"{before + 1}, after those it counts"
+            )

@@ -58,5 +58,9 @@ class Broadcast(Receiver):
         vector, number = packet.stamp.vector, packet.message.number  # type: ignore[union-attr]
         if len(vector) != self.n:
             raise self._bad_stamp(packet, f"of {len(vector)} entries", f"{self.n}")
+        if min(vector) < 0:
+            raise self._bad_stamp(packet, f"with a count of {min(vector)}", "counts of 0 or more")
+        if vector[self.me] > self.sent:
+            raise self._unsent(packet, vector[self.me], self.sent)
         if vector[packet.source] != number:
             raise self._bad_stamp(packet, f"that counts {vector[packet.source]} of its sender", f"{number}")

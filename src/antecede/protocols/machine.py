@@ -187,10 +187,22 @@ class Machine(ABC):
                 f"with a message to {', '.join(map(self.view.name, message.to))}",
                 "one addressed to itself",
             )
+        to = message.to
+        if to[0] < 0 or to[-1] >= self.n or (len(to) > 1 and to != tuple(sorted(set(to)))):
+            raise Misrouted(
+                self.view.name(self.me), f"to {to}", f"processes 0..{self.n - 1} in increasing order"
+            )
+        refusal = self.accepts(message.sender, to)
+        if refusal is not None:
+            raise Misrouted(self.view.name(self.me), f"to {to}", f"destinations of {self.name}: {refusal}")
         if message.number < 1:
             raise self._bad_stamp(packet, f"message number {message.number}", "1 or more")
         if message.label and not self.labels:
             raise self._bad_stamp(packet, f"label {message.label!r}", "none")
+
+    def _unsent(self, packet: Packet[Any], found: int, sent: int) -> BadStamp:
+        """A stamp counts messages of ours that we never sent: no honest peer can know them."""
+        return self._bad_stamp(packet, f"counts {found} of our messages", f"at most the {sent} that we sent")
 
     def _bad_stamp(self, packet: Packet[Any], found: str, expected: str) -> BadStamp:
         return BadStamp(self.view.name(self.me), self.view.name(packet.source), found, expected)

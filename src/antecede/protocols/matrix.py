@@ -129,5 +129,11 @@ class Matrix(Receiver):
                     f"row {row.process} of {len(row.counts)} counts",
                     f"rows 0..{self.n - 1} of {self.n}",
                 )
+            if row.version < 0 or row.counts[self.me] < 0:
+                raise self._bad_stamp(
+                    packet, f"row {row.process} with a count below 0", "counts of 0 or more"
+                )
+            if row.process == self.me and row.version > self.sent:
+                raise self._unsent(packet, row.version, self.sent)
         if rows[-1].counts[self.me] < 1 or rows[-1].version != message.number:
             raise self._bad_stamp(packet, "that does not count its own message", "a count of 1 or more")

@@ -95,6 +95,10 @@ class Monitor(Receiver):
         stamp = packet.stamp
         if len(stamp.vector) != self.n:
             raise self._bad_stamp(packet, f"of {len(stamp.vector)} entries", f"{self.n}")
+        if min(stamp.vector) < 0:
+            raise self._bad_stamp(packet, f"with a count of {min(stamp.vector)}", "counts of 0 or more")
+        if stamp.vector[self.me] > self._known[self.me]:
+            raise self._unsent(packet, stamp.vector[self.me], self._known[self.me])
         if stamp.sequence < 1 or (
             self.me == self.monitor and stamp.sequence != stamp.vector[packet.source] + 1
         ):

@@ -99,7 +99,13 @@ class Optimal(Receiver):
         return merged
 
     def _check(self, packet: Packet[Any]) -> None:
+        message = packet.message
+        assert message is not None
         for sender, clock, dests in packet.stamp.log:
+            if sender == self.me and clock > self.sent:
+                raise self._unsent(packet, clock, self.sent)
+            if sender == packet.source and clock >= message.number:
+                raise self._bad_stamp(packet, f"entry ({sender}, {clock})", f"clocks before {message.number}")
             if not 0 <= sender < self.n or clock < 1 or dests < 0 or dests >> self.n:
                 raise self._bad_stamp(
                     packet, f"entry ({sender}, {clock})", f"processes 0..{self.n - 1}, clocks from 1"
