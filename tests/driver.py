@@ -40,8 +40,10 @@ def _fixed(protocol: str, **parameters: Any) -> Variant:
     return Variant(protocol, lambda n, process: parameters)
 
 
+NAMES = [name for name in PROTOCOLS if name not in SKIPPED]
+
 VARIANTS: dict[str, Variant] = {
-    **{name: Variant(name) for name in PROTOCOLS if name not in SKIPPED},
+    **{name: Variant(name) for name in NAMES},
     "bounded, k=n+1": Variant("bounded", lambda n, p: {"k": n + 1}),
     "bounded, each its own k": Variant("bounded", lambda n, p: {"k": n + 1 + p % (n * n - n)}),
     "bounded, k=n*n": Variant("bounded", lambda n, p: {"k": n * n}),
@@ -55,8 +57,9 @@ VARIANTS: dict[str, Variant] = {
     "history, without R7, R8": _fixed("history", r7=False, r8=False),
     "history, with R6.1, without R7": _fixed("history", r6_1=True, r7=False),
     "history, with R6.1, without R8": _fixed("history", r6_1=True, r8=False),
-    "history, without R6": _fixed("history", r6=False, r7=False, r8=False),
-    "history, without R5, R6": _fixed("history", r5=False, r6=False, r7=False, r8=False),
+    "history, without R6.4": _fixed("history", r6_4=False),
+    "history, without R6": _fixed("history", r6=False, r6_4=False, r7=False, r8=False),
+    "history, without R5, R6": _fixed("history", r5=False, r6=False, r6_4=False, r7=False, r8=False),
 }
 
 
@@ -86,7 +89,7 @@ class World:
         message, effects = self._both(process, lambda machine: machine.send(to, payload, label))
         self.messages[message.id] = Message(process, message.number, tuple(sorted(set(to))), payload, label)
         assert message == self.messages[message.id]
-        self.events.append(Event(process, "send", *message.id, message.to))
+        self.events.append(Event(process, "send", message.sender, message.number, message.to))
         self._follow(process, effects)
         return message
 
@@ -259,6 +262,22 @@ def play(machines: list[Machine], steps: Iterable[tuple[str, int, int]]) -> Worl
             world.arrive(world.arriving()[-1])
         else:
             world.deliver(*world.deliverable()[-1])
+    return world
+
+
+def busy(name: str, seed: int = 0) -> World:
+    """A world of three in the middle of a run, with something of everything under way."""
+    random = Random(f"busy {name} {seed}")
+    world = World(VARIANTS[name].machines(3))
+    for _ in range(20):
+        sender = random.randrange(3)
+        to = tuple(range(3)) if random.random() < 0.5 else (random.randrange(3),)
+        if world.machines[sender].accepts(sender, to) is None:
+            world.send(sender, to)
+        if world.network and random.random() < 0.8:
+            world.arrive(random.choice(world.arriving()))
+        if world.deliverable() and random.random() < 0.5:
+            world.deliver(*random.choice(world.deliverable()))
     return world
 
 

@@ -13,7 +13,7 @@ from antecede.errors import BadSnapshot
 from antecede.oracle import check
 from antecede.protocols import PROTOCOLS, restore
 from antecede.protocols.machine import SNAPSHOT_VERSION
-from tests.driver import SKIPPED, VARIANTS, Habits, World, drive, play
+from tests.driver import NAMES, SKIPPED, VARIANTS, Habits, World, busy, drive, play
 
 SEEDS = 60
 """Runs of each variant in the plain loop. One that fails says its number: `run(name, seed)` is that run."""
@@ -153,22 +153,6 @@ def encoded(value: object) -> bytes:
     return msgspec.msgpack.encode(value)
 
 
-def busy(name: str) -> World:
-    """A world in the middle of a run, with something of everything under way."""
-    random = Random(f"busy {name}")
-    world = World(VARIANTS[name].machines(3))
-    for _ in range(20):
-        sender = random.randrange(3)
-        to = range(3) if random.random() < 0.5 else [random.randrange(3)]
-        if world.machines[sender].accepts(sender, tuple(to)) is None:
-            world.send(sender, to)
-        if world.network and random.random() < 0.8:
-            world.arrive(random.choice(world.arriving()))
-        if world.deliverable() and random.random() < 0.5:
-            world.deliver(*random.choice(world.deliverable()))
-    return world
-
-
 GARBAGE = {
     "no mapping": lambda s: {**s, "state": 7},
     "an empty state": lambda s: {**s, "state": {}},
@@ -194,7 +178,7 @@ FITS_ANY_VIEW = {"history": "histories name messages: nothing in them has the si
 
 
 @pytest.mark.parametrize("change", GARBAGE)
-@pytest.mark.parametrize("name", [name for name in PROTOCOLS if name not in SKIPPED])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_snapshot_that_is_none_is_refused(name, change):
     if name in FITS_ANY_VIEW and change in ("a larger view", "a smaller view"):
         return
@@ -203,7 +187,7 @@ def test_a_snapshot_that_is_none_is_refused(name, change):
             restore(GARBAGE[change](machine.snapshot()))
 
 
-@pytest.mark.parametrize("name", [name for name in PROTOCOLS if name not in SKIPPED])
+@pytest.mark.parametrize("name", NAMES)
 def test_every_field_of_a_state_is_checked(name):
     """Whatever is put in place of one field of a state: it is refused, or it is the state of a machine that runs."""
     for machine in busy(name).machines:
@@ -217,7 +201,7 @@ def test_every_field_of_a_state_is_checked(name):
                 restore({**snapshot, "state": missing})
 
 
-@pytest.mark.parametrize("name", [name for name in PROTOCOLS if name not in SKIPPED])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_refused_state_leaves_the_machine_as_it_was(name):
     for machine in busy(name).machines:
         before = machine.dump()
