@@ -13,10 +13,12 @@ Rules (section 4.2)
   R6.2  sent m: C(i) grows by A_m and the sender, for all i in H; C(m) is empty
   R6.3  delivered m: C(n) grows by A_m, for earlier messages n of m's sender in H; for n in H_m, C(n) grows by
         C_m(n), A_m, the sender, and A_i of every later message i of n's sender in H; C(m) = {sender, me}
+  R6.4  (ours) the last part of R6.3 holds for every n in H, not only for those in H_m
   R7    leave out of H_m what has been reported to all of A_m
   R8    remove from H (and C) what has been reported to all of its destinations
 
-R5, R6.1, R7 and R8 can be switched off, and R6 with R7 and R8.
+R5, R6.1, R6.4, R7 and R8 can be switched off, and R6 with all that builds on it. Without R6.4 nothing in the report
+removes a message to strangers once a newer one of the same sender to the same strangers is known: H grows for ever.
 
 Where delivery is apart from arrival (selective receive), one premise of the report does not hold: that a message is
 delivered to its sender at once (footnote 2). So D takes a process's own copy when the application takes it, and
@@ -26,6 +28,11 @@ Incomplete orders (chapter 6): each label has its own H and C, so that messages 
 each other. `merge` lets the application join what it wants joined: messages of one label that are sent afterwards
 follow everything in the other label's history. An inference from "later message of the same sender" (R6.3) is drawn
 within a label only, because only there did the later one carry the earlier one.
+
+How the rules are kept fast, without changing what is decided: a send would add the same set to C(i) for all i in H.
+Instead each process remembers which of its sends last went to whom (`last`), and each record since which send it is
+in H (`since`): q is in C(i) if it was added to `copies`, or if last[q] > since. Within A_i, `copies` is kept exact, so
+that R8 is one comparison. H is in order of `since`, so that R7 looks only at what is newer than the last send there.
 """
 
 from __future__ import annotations
@@ -34,16 +41,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from antecede.errors import BadParameter
 from antecede.model import Effect, Id, Message, Packet, Stamp, View, bits, mask
 from antecede.protocols.machine import plain, typed
 from antecede.protocols.receiver import Need, Receiver
 
-__all__ = ["Entry", "Histories", "History", "HistoryStamp", "Record"]
+__all__ = ["Entry", "Histories", "History", "HistoryStamp", "Record", "Rules"]
 
 
-class Entry(Struct, frozen=True, gc=False, array_like=True):
+class Entry(Struct, frozen=True, gc=False, array_like=True, order=True):
     """A message identifier as it travels: uid = (sender, number, destinations), and its label."""
 
     sender: int
@@ -53,6 +61,10 @@ class Entry(Struct, frozen=True, gc=False, array_like=True):
     copies: int = 0
     """C_m(n) as a set of bits, where R6.1 is used."""
     label: str = ""
+
+    @property
+    def id(self) -> Id:
+        return (self.sender, self.number)
 
 
 class HistoryStamp(Stamp, frozen=True, gc=False):
@@ -65,37 +77,79 @@ class HistoryStamp(Stamp, frozen=True, gc=False):
 class Record(Struct, gc=False, array_like=True):
     """An element of H with its carbon copies."""
 
-    sender: int
-    number: int
-    to: int
+    entry: Entry
     copies: int
-    label: str = ""
+    """C(n) as a set of bits: exact within A_n, elsewhere without what the sends after `since` added."""
+    since: int
+    """How many messages this process had sent when the record entered H."""
+
+
+class Rules(Struct, frozen=True):
+    """Which of the rules that may be left out are used."""
+
+    r5: bool = True
+    r6: bool = True
+    r6_1: bool = False
+    r6_4: bool = True
+    r7: bool = True
+    r8: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.r6 and (self.r6_1 or self.r6_4 or self.r7 or self.r8):
+            raise BadParameter(
+                "history", "r6", "off", "on, since R6.1, R6.4, R7 and R8 read the carbon copies"
+            )
 
 
 class Histories:
     """H and C of one process for one label, and the rules that maintain them."""
 
-    def __init__(self, me: int, r6_1: bool, r7: bool, r8: bool, r6: bool) -> None:
+    def __init__(self, me: int, rules: Rules) -> None:
         self.me = me
-        self.r6, self.r6_1, self.r7, self.r8 = r6, r6_1, r7, r8
+        self.rules = rules
+        self.sends = 0
+        self.last: dict[int, int] = {}
+        """process -> which of our sends last went to it"""
         self.H: dict[Id, Record] = {}
+        self._lanes: dict[tuple[int, str], dict[int, Record]] = {}
+        """(sender, label) -> number -> record"""
 
-    def _knows(self, process: int, record: Record) -> int:
+    def copies(self, record: Record) -> int:
+        """C(n), all of it."""
+        result = record.copies
+        if self.rules.r6 and self.sends > record.since:
+            result |= self._knows(self.me, record.entry)
+            result |= mask(process for process, send in self.last.items() if send > record.since)
+        return result
+
+    def _knows(self, process: int, entry: Entry) -> int:
         """`process` as a set, if having sent or stamped something it surely has what it must of this message."""
         bit = 1 << process
-        return 0 if record.sender == process and record.to & bit else bit
+        return 0 if entry.sender == process and entry.to & bit else bit
 
     # R2, R7
 
     def stamp(self, to: int) -> tuple[Entry, ...]:
-        records: Iterable[Record] = self.H.values()
-        if self.r7:
-            records = [r for r in records if to & ~(r.copies | self._knows(self.me, r))]
-        # Not in the order of H: a machine restored from a snapshot must give the same stamps.
-        return tuple(
-            Entry(r.sender, r.number, r.to, r.copies if self.r6_1 else 0, r.label)
-            for r in sorted(self._filtered(records, to), key=_identity)
-        )
+        records = self._filtered(self._unreported(to) if self.rules.r7 else self.H.values(), to)
+        if self.rules.r6_1:
+            return tuple(sorted(replace(record.entry, copies=self.copies(record)) for record in records))
+        return tuple(sorted([record.entry for record in records]))
+
+    def _unreported(self, to: int) -> list[Record]:
+        last, me = self.last, self.me
+        processes = tuple(bits(to))
+        told = min([last.get(process, 0) for process in processes])
+        result = []
+        for record in reversed(self.H.values()):
+            if record.since < told:
+                # This and all older ones were in H when we last sent to each of these destinations.
+                break
+            missing = to & ~(record.copies | self._knows(me, record.entry))
+            for process in processes:
+                if missing >> process & 1 and last.get(process, 0) <= record.since:
+                    result.append(record)
+                    break
+        return result
 
     def _filtered(self, records: Iterable[Record], to: int) -> Iterable[Record]:
         """What else need not travel to these destinations (R9, in `separator`)."""
@@ -104,84 +158,113 @@ class Histories:
     # R4, R6.2
 
     def sent(self, sender: int, number: int, to: int, label: str) -> None:
-        if self.r6:
-            for record in self.H.values():
-                self._report_sent(record, to)
-            self._prune()
-        self.H[sender, number] = Record(sender, number, to, 0, label)
+        self.sends += 1
+        if self.rules.r6:
+            told = self._told(to)
+            for process in bits(told):
+                self.last[process] = self.sends
+            for record in [record for record in self.H.values() if record.entry.to & told]:
+                self._grow(record, told)
+        self._add(Record(Entry(sender, number, to, 0, label), 0, self.sends))
 
-    def _report_sent(self, record: Record, to: int) -> None:
-        record.copies |= to | self._knows(self.me, record)
+    def _told(self, to: int) -> int:
+        """To whom a send reports everything in H."""
+        return to
 
     # R4, R6.3
 
     def delivered(self, sender: int, number: int, to: int, label: str, history: tuple[Entry, ...]) -> None:
-        H = self.H
-        if self.r6:
-            self._report_earlier(sender, number, to, label)
-        for entry in history:
-            if (entry.sender, entry.number) not in H:
-                H[entry.sender, entry.number] = Record(entry.sender, entry.number, entry.to, 0, entry.label)
-        if self.r6:
-            self._report_history(sender, to, history)
-        record = Record(sender, number, to, 0, label)
-        if self.r6:
-            record.copies = 1 << self.me | self._knows(sender, record)
-        H[sender, number] = record
-        self._prune()
+        entry = Entry(sender, number, to, 0, label)
+        if not self.rules.r6:
+            for known in (*history, entry):
+                if (known.sender, known.number) not in self.H:
+                    self._add(Record(known, 0, self.sends))
+            return
+        self._report_earlier(entry)
+        listed = None if self.rules.r6_4 else {(known.sender, known.number) for known in history}
+        for known in history:
+            self._report(known, entry, listed)
+        self._add(Record(entry, self._known_to(entry), self.sends))
 
-    def _report_earlier(self, sender: int, number: int, to: int, label: str) -> None:
-        """The first part of R6.3: the sender had told the destinations of m of everything that it sent before."""
-        for record in self.H.values():
-            if record.sender == sender and record.number < number and record.label == label:
-                record.copies |= to
+    def _known_to(self, entry: Entry) -> int:
+        """C(m) of a message that was just delivered."""
+        return 1 << self.me | self._knows(entry.sender, entry)
 
-    def _report_history(self, sender: int, to: int, history: tuple[Entry, ...]) -> None:
-        later = self._later({(entry.sender, entry.label) for entry in history})
-        for entry in history:
-            record = self.H[entry.sender, entry.number]
-            record.copies |= entry.copies | to | self._knows(sender, record)
-            record.copies |= self._told_by_later(later, record)
+    def _report_earlier(self, m: Entry) -> None:
+        """First part of R6.3: the sender had told the destinations of m of everything that it sent before."""
+        lane = self._lanes.get((m.sender, m.label))
+        if lane:
+            for record in list(lane.values()):
+                if record.entry.number < m.number:
+                    self._grow(record, m.to)
 
-    def _told_by_later(self, later: dict[Id, int], record: Record) -> int:
-        return later.get((record.sender, record.number), 0)
+    def _report(self, known: Entry, m: Entry, listed: set[Id] | None) -> None:
+        """Second part of R6.3, for one n in H_m, and R6.4, unless only what is `listed` in H_m may gain by it."""
+        number = known.number
+        copies = self._told_with(known, m)
+        lane = self._lanes.get((known.sender, known.label))
+        if lane:
+            for other in list(lane.values()):
+                later = other.entry.number - number
+                if later > 0:
+                    copies |= other.entry.to
+                elif later < 0 and (listed is None or other.entry.id in listed):
+                    self._grow(other, known.to)
+            record = lane.get(number)
+            if record is not None:
+                self._grow(record, copies)
+                return
+        self._add(Record(replace(known, copies=0) if known.copies else known, copies, self.sends))
 
-    def _later(self, lanes: set[tuple[int, str]]) -> dict[Id, int]:
-        """For each message in H of these senders: the destinations of the sender's later messages in H."""
-        mine = sorted((r for r in self.H.values() if (r.sender, r.label) in lanes), key=_newest_first)
-        result: dict[Id, int] = {}
-        lane, union = None, 0
-        for record in mine:
-            if lane != (record.sender, record.label):
-                lane, union = (record.sender, record.label), 0
-            result[record.sender, record.number] = union
-            union |= record.to
-        return result
+    def _told_with(self, known: Entry, m: Entry) -> int:
+        """Who was told of n by the stamp of m: R6.3 without its last term."""
+        return known.copies | m.to | self._knows(m.sender, known)
 
     # R8
 
-    def _prune(self) -> None:
-        if self.r8:
-            told = [key for key, record in self.H.items() if not record.to & ~record.copies]
-            for key in told:
-                del self.H[key]
+    def _grow(self, record: Record, copies: int) -> None:
+        """Add to C(n), and remove n if it has been reported to all of its destinations."""
+        record.copies |= copies
+        entry = record.entry
+        if self.rules.r8 and not entry.to & ~record.copies:
+            del self.H[entry.sender, entry.number]
+            del self._lanes[entry.sender, entry.label][entry.number]
+
+    # H, and its lanes
+
+    def _add(self, record: Record) -> None:
+        entry = record.entry
+        if self.rules.r8 and not entry.to & ~record.copies:
+            return
+        self.H[entry.sender, entry.number] = record
+        lane = (entry.sender, entry.label)
+        if lane in self._lanes:
+            self._lanes[lane][entry.number] = record
+        else:
+            self._lanes[lane] = {entry.number: record}
 
     def merge(self, other: Histories) -> None:
         """Chapter 6: what precedes the next message here grows by what precedes the other's."""
         for key, record in other.H.items():
             mine = self.H.get(key)
             if mine is None:
-                self.H[key] = Record(record.sender, record.number, record.to, record.copies, record.label)
+                self._add(Record(record.entry, other.copies(record), self.sends))
             else:
-                mine.copies |= record.copies
+                self._grow(mine, other.copies(record))
+
+    def dump(self) -> dict[str, Any]:
+        records = sorted(self.H.values(), key=_by_age)
+        return {"sends": self.sends, "last": plain(self.last), "records": plain(records)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.sends = typed(state["sends"], int)
+        self.last = typed(state["last"], dict[int, int])
+        for record in typed(state["records"], list[Record]):
+            self._add(record)
 
 
-def _identity(record: Record) -> Id:
-    return record.sender, record.number
-
-
-def _newest_first(record: Record) -> tuple[int, str, int]:
-    return record.sender, record.label, -record.number
+def _by_age(record: Record) -> tuple[int, Id]:
+    return record.since, (record.entry.sender, record.entry.number)
 
 
 class Delivered(dict[tuple[int, str | int], int]):
@@ -198,26 +281,15 @@ class History(Receiver):
     labels = True
     counted = "sender"
 
-    def __init__(
-        self,
-        view: View,
-        me: str | int,
-        r5: bool = True,
-        r6: bool = True,
-        r6_1: bool = False,
-        r7: bool = True,
-        r8: bool = True,
-    ) -> None:
+    def __init__(self, view: View, me: str | int, **rules: bool) -> None:
         super().__init__(view, me)
-        if not r6 and (r6_1 or r7 or r8):
-            raise BadParameter(self.name, "r6", "off", "on, since R6.1, R7 and R8 read the carbon copies")
-        self.r5, self.r6, self.r6_1, self.r7, self.r8 = r5, r6, r6_1, r7, r8
+        self.rules = Rules(**rules)
         self._delivered = Delivered()
         self._contexts: dict[str, Histories] = {}
 
     @property
     def parameters(self) -> dict[str, Any]:
-        return {"r5": self.r5, "r6": self.r6, "r6_1": self.r6_1, "r7": self.r7, "r8": self.r8}
+        return asdict(self.rules)
 
     def _context(self, label: str) -> Histories:
         context = self._contexts.get(label)
@@ -226,7 +298,7 @@ class History(Receiver):
         return context
 
     def _histories(self) -> Histories:
-        return Histories(self.me, self.r6_1, self.r7, self.r8, self.r6)
+        return Histories(self.me, self.rules)
 
     def merge(self, source: str, into: str) -> None:
         """Messages labelled `into` that are sent from now on follow all that is in the history of `source`."""
@@ -241,7 +313,7 @@ class History(Receiver):
     # R3, R5
 
     def _lane(self, sender: int, number: int, label: str) -> Need:
-        return ((sender, label) if self.r5 else (sender, number)), number
+        return ((sender, label) if self.rules.r5 else (sender, number)), number
 
     def _position(self, packet: Packet[Any]) -> Need:
         message = packet.message
@@ -264,23 +336,36 @@ class History(Receiver):
 
     def histories(self, label: str = "") -> dict[Id, tuple[tuple[int, ...], tuple[int, ...]]]:
         """H and C for people: message -> (A_m, C(m))."""
-        records = sorted(self._context(label).H.items())
-        return {key: (tuple(bits(r.to)), tuple(bits(r.copies))) for key, r in records}
+        context = self._context(label)
+        records = sorted(context.H.items())
+        return {key: (tuple(bits(r.entry.to)), tuple(bits(context.copies(r)))) for key, r in records}
 
     def dump(self) -> dict[str, Any]:
-        contexts = {label: plain(context.H) for label, context in sorted(self._contexts.items()) if context.H}
+        contexts = {label: self._contexts[label].dump() for label in sorted(self._contexts)}
         return {**super().dump(), "contexts": contexts}
 
     def _load(self, state: Mapping[str, Any]) -> None:
         self._delivered = Delivered(self._delivered)
         self._contexts = {}
-        for label, records in typed(state["contexts"], dict[str, dict[Id, Record]]).items():
-            self._context(label).H = records
+        for label, context in state["contexts"].items():
+            self._context(label).load(context)
         super()._load(state)
 
     def _check(self, packet: Packet[Any]) -> None:
+        n, message = self.n, packet.message
+        assert message is not None
         for entry in packet.stamp.history:
-            if not 0 <= entry.sender < self.n or entry.number < 1 or entry.to >> self.n or entry.to < 1:
+            if entry.sender == self.me and entry.number > self.sent:
+                raise self._unsent(packet, entry.number, self.sent)
+            if entry.sender == message.sender and entry.number >= message.number:
+                raise self._bad_stamp(packet, f"entry ({entry.sender}, {entry.number})", "earlier messages")
+            if (
+                not 0 <= entry.sender < n
+                or entry.number < 1
+                or entry.to >> n
+                or entry.to < 1
+                or entry.copies >> n
+            ):
                 raise self._bad_stamp(
                     packet,
                     f"entry ({entry.sender}, {entry.number})",
