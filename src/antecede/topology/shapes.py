@@ -1,0 +1,142 @@
+"""Ready-made topologies, by name.
+
+>>> star(3).names, star(3).separators
+(('p1', 'p2', 'p3', 'hub'), (('hub',),))
+>>> wan_of_lans(zones=2, size=2, gateways=2).zones
+(('p1', 'p2'), ('p3', 'p4'))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import combinations, pairwise, product
+
+from antecede.topology.graph import bad
+from antecede.topology.value import Topology
+
+__all__ = [
+    "SHAPES",
+    "clique_with_tails",
+    "diamond",
+    "example",
+    "example_groups",
+    "line",
+    "mesh",
+    "ring",
+    "star",
+    "tree",
+    "wan_of_lans",
+]
+
+
+def mesh(n: int) -> Topology:
+    """Everyone linked with everyone: no router, no separator, one hop."""
+    names = _processes(n)
+    return Topology.computed(combinations(names, 2), names)
+
+
+def star(n: int) -> Topology:
+    """Processes around one router."""
+    names = _processes(n)
+    return Topology.computed([(name, "hub") for name in names], names)
+
+
+def line(n: int) -> Topology:
+    """Processes in a row, each relaying for the others."""
+    names = _processes(n)
+    return Topology.computed(pairwise(names), names)
+
+
+def ring(n: int) -> Topology:
+    """Processes in a ring, of which one link is left unused so that there is one way."""
+    names = _processes(n)
+    return Topology.computed([*pairwise(names), *([(names[-1], names[0])] if n > 2 else [])], names)
+
+
+def tree(n: int, arity: int = 2) -> Topology:
+    """Processes in a tree, each linked with its parent."""
+    names = _processes(n)
+    return Topology.computed([(names[(i - 1) // arity], names[i]) for i in range(1, n)], names)
+
+
+def diamond() -> Topology:
+    """p - n1 - {d1, d2} - d3 - {q, x}: where hop-by-hop order alone is not enough."""
+    pair = [("n1", "d1"), ("n1", "d2"), ("d1", "d2"), ("d1", "d3"), ("d2", "d3")]
+    return Topology.computed([("p", "n1"), *pair, ("d3", "q"), ("d3", "x")], ["p", "q", "x"])
+
+
+def clique_with_tails(n: int) -> Topology:
+    """n processes linked with each other, and n more, each hanging on one of them."""
+    names = _processes(2 * n)
+    return Topology.computed([*combinations(names[:n], 2), *zip(names[:n], names[n:], strict=True)], names)
+
+
+def wan_of_lans(zones: int, size: int, gateways: int = 2, witnesses: int = 0) -> Topology:
+    """Local networks whose processes are linked with each other and with all of their gateways; the gateways of all
+    zones are linked with each other (figure 7.6). Zone z has the separator {z.g1, z.g2, ...}; the last ones of a
+    zone can be witnesses: z.w1, ...
+    """
+    if min(zones, size, gateways) < 1:
+        raise bad("shape", f"{zones} zones of {size} with {gateways} gateways", "one or more of each")
+    names = _processes(zones * size)
+    links: list[tuple[str, str]] = []
+    gates = [
+        (*(f"{z + 1}.g{i + 1}" for i in range(gateways)), *(f"{z + 1}.w{i + 1}" for i in range(witnesses)))
+        for z in range(zones)
+    ]
+    for z, gate in enumerate(gates):
+        links += combinations((*names[z * size : (z + 1) * size], *gate), 2)
+    for one, two in combinations(gates, 2):
+        links += product(one, two)
+    if zones == 1:
+        return Topology.of(links, names)
+    watching = [name for gate in gates for name in gate[gateways:]]
+    return Topology.of(links, names, separators=gates, witnesses=watching)
+
+
+def example(extended: bool = False) -> Topology:
+    """The network of figures 5.2 and 7.1 of the report, as far as its text tells.
+
+    The text gives: processes p1 to p6; the chain p1 -> n1 -> {d1, d2} -> d3 -> n3 -> p6; the separators S1 = {d1, d2},
+    S2 = {d3} and S3 = {n3}; and the larger network with two more processes at n1 and two more at n3 (`extended`).
+    Assumed, since the figures are not at hand: p1 and p2 at node n1, p3 and p4 at n2, p5 and p6 at n3; n1 and n2 in
+    the department of d1 and d2, n3 in that of d3; a link between d1 and d2.
+    """
+    nodes = {"n1": ["p1", "p2"], "n2": ["p3", "p4"], "n3": ["p5", "p6"]}
+    if extended:
+        nodes["n1"] += ["p7", "p8"]
+        nodes["n3"] += ["p9", "p10"]
+    links = [(process, node) for node, inside in nodes.items() for process in inside]
+    links += product(("n1", "n2", "d3"), ("d1", "d2"))
+    links += [("d1", "d2"), ("d3", "n3")]
+    return Topology.of(links, _processes(10 if extended else 6), separators=[("d1", "d2"), "d3", "n3"])
+
+
+def example_groups(extended: bool = False) -> Mapping[str, tuple[str, ...]]:
+    """The groups of figure 7.1. The text gives G_C = {p1, p6}, p1 in G_A, the sizes 3, 3, 2, 2 and, extended, two more
+    members of G_A at n1 and of G_D at n3. The other members are assumed.
+    """
+    groups = {"A": ("p1", "p2", "p3"), "B": ("p3", "p4", "p5"), "C": ("p1", "p6"), "D": ("p5", "p6")}
+    if extended:
+        groups["A"] += ("p7", "p8")
+        groups["D"] += ("p9", "p10")
+    return groups
+
+
+def _processes(n: int) -> list[str]:
+    if n < 1:
+        raise bad("shape", f"{n} processes", "one or more")
+    return [f"p{i + 1}" for i in range(n)]
+
+
+SHAPES: Mapping[str, Callable[..., Topology]] = {
+    "mesh": mesh,
+    "star": star,
+    "line": line,
+    "ring": ring,
+    "tree": tree,
+    "diamond": diamond,
+    "clique-with-tails": clique_with_tails,
+    "wan-of-lans": wan_of_lans,
+    "example": example,
+}
