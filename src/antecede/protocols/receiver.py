@@ -142,9 +142,12 @@ class Receiver(Machine):
         for key, count in self._needs(packet):
             done = int(self._delivered[key])
             if done < count:
-                first = done + 1 if self.counted == "channel" else count
-                awaits.append(Awaited(self._sender(key), first, int(count), self.counted))
+                awaits.append(Awaited(self._sender(key), self._first(done, count), int(count), self.counted))
         return tuple(sorted(awaits))
+
+    def _first(self, done: int, count: int) -> int:
+        """The first message that is awaited: of a sender's numbers, not all are addressed here."""
+        return done + 1 if self.counted == "channel" else count
 
     def _sender(self, key: Any) -> int:
         return int(key)
