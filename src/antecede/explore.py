@@ -15,14 +15,17 @@ Reduction: what is left out, and why nothing is lost
    processes to which no process outside of C can transmit any more. Then whatever the others do is independent of C's
    steps, before and after (C's steps are a persistent set), and it is enough to let C go on. Every partial order of
    events, so every delivery order of each process, every violation and every end keeps a representative.
-   For protocols that transmit only when the application sends, what the scripts still have to send says who can
-   transmit to whom; for protocols with packets of their own nothing is assumed.
+   Only for protocols that transmit nothing but what the application sends: the rest of the scripts says who can
+   transmit to whom.
+3. Under a `Queue` one message is eligible at a time, and arrivals do not change which; its delivery transmits nothing.
+   So at a process that has nothing left to send, the delivery commutes with all else, and may as well happen at once.
+4. The same holds for the arrival of packets that the protocol declares to commute (`Machine.commuting`).
 The number of schedules is that of the paths through the reduced graph; `reduce=False` counts them all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import combinations
 from typing import Literal, TypeAlias
 
@@ -34,7 +37,7 @@ from antecede.model import mask
 from antecede.program import Program, Receive, Send
 from antecede.steps import Entry, Fault, Make, Move, Order, Posted, Steps, bit
 
-__all__ = ["Exploration", "Explorer", "Finding", "explore"]
+__all__ = ["Exploration", "Explorer", "Finding", "explore", "validate"]
 
 State: TypeAlias = tuple[int, ...]
 """The local state of each vertex, then the packets in flight."""
@@ -42,8 +45,13 @@ State: TypeAlias = tuple[int, ...]
 Taken: TypeAlias = tuple[int, Move | int]
 """A choice: at this vertex, this move, or the arrival of the packet with this number."""
 
-LONGEST = 10_000
-"""A schedule with more steps than this is taken to be endless: small programs end after a few dozen."""
+Ready: TypeAlias = tuple[Iterable[int], Iterable[tuple[int, int, int]]]
+"""The processes whose moves, and the arrivals (position, destination, packet) that are to be followed."""
+
+Runs: TypeAlias = set[tuple[tuple[str, ...], ...]]
+
+LONGEST = 100
+"""Steps for each copy of a message, above which a schedule is taken to be endless."""
 
 CACHE = 2_000_000
 """Local states to remember before the tables start afresh."""
@@ -54,7 +62,7 @@ class Finding(Struct, frozen=True):
 
     kind: Literal["order", "blocked", "duplicate", "unaddressed", "refused", "broken", "endless"]
     at: int
-    """The process where it shows; of a blocked run, the first that waits."""
+    """The process where it shows (of a blocked run, the first that waits), or -1."""
     message: int
     """The bit number of the message that was delivered, or -1."""
     suspects: int
@@ -126,15 +134,32 @@ class Explorer:
         """Every schedule of the program. `stop` is asked now and then whether to give up."""
         if len(self.steps) > CACHE:
             self.steps.clear()
-        _check(program, self.steps)
+        validate(program, self.steps.make)
         return _Search(self, program, stop).run()
+
+    def runs(self, program: Program) -> frozenset[tuple[tuple[str, ...], ...]]:
+        """Every run there can be, whether it keeps the order or not: what each process sends and delivers, in order.
+
+        >>> from antecede.program import parse
+        >>> from antecede.protocols import create
+        >>> two = parse("p1: send a to p2; send b to p2\\np2:")
+        >>> for protocol in ("unordered", "fifo"):
+        ...     runs = Explorer(lambda p: create(protocol, two.view, p)).runs(two)
+        ...     sorted(p2 for _, p2 in runs)
+        [('deliver a', 'deliver b'), ('deliver b', 'deliver a')]
+        [('deliver a', 'deliver b')]
+        """
+        validate(program, self.steps.make)
+        search = _Search(self, program, lambda: False)
+        search.addressed = [0] * search.n
+        return search.runs()
 
 
 class _Wrong(Exception):
     """A step that must not be: ends the search of a program."""
 
-    def __init__(self, taken: Taken, finding: Finding) -> None:
-        self.taken, self.finding = taken, finding
+    def __init__(self, finding: Finding) -> None:
+        self.finding = finding
 
 
 class _Search:
@@ -149,22 +174,26 @@ class _Search:
         scripts = [*program.scripts, *[()] * (n - len(program.scripts))]
         self.scripts = [(script, tuple(_awaited(step, numbers) for step in script)) for script in scripts]
         self.tables = [steps.entries(*script) for script in self.scripts]
-        self.reduce = explorer.reduce and steps.direct
         self.groups: dict[tuple[int, ...], tuple[int, ...]] = {}
         self.expand = self._expand_instant if explorer.instant else self._expand_network
+        self._ready: Callable[[State], Ready] = self._everyone
+        if explorer.reduce:
+            self._ready = self._closed if steps.direct else self._urgent
         self.layers: list[dict[State, int]] = []
         self.states = self.transitions = self.finished = self.blocked = 0
         self.finding: Finding | None = None
 
     def run(self) -> Exploration:
         layer = {tuple(self.steps.start(vertex) for vertex in range(self.n)): 1}
+        longest = LONGEST * (1 + sum(len(step.to) for _, step in self.program.sends))
         complete = True
         try:
             while layer and complete:
                 self.layers.append(layer)
                 layer, complete = self._next(layer)
-                if len(self.layers) > LONGEST:
-                    raise _Wrong((-1, -1), Finding("endless", 0, -1, 0, (), f"more than {LONGEST} steps"))
+                if len(self.layers) > longest:
+                    some = self._path(next(iter(self.layers[LONGEST])), LONGEST)
+                    raise _Wrong(Finding("endless", -1, -1, 0, some, f"more than {longest} steps"))
         except _Wrong as wrong:
             self.finding, complete = wrong.finding, False
         return Exploration(
@@ -183,8 +212,8 @@ class _Search:
             try:
                 choices = expand(state)
             except _Wrong as wrong:
-                path = (*self._path(state, len(self.layers) - 1), wrong.taken)
-                raise _Wrong(wrong.taken, replace(wrong.finding, path=path)) from None
+                path = self._path(state, len(self.layers) - 1) + wrong.finding.path
+                raise _Wrong(replace(wrong.finding, path=path)) from None
             if not choices:
                 self._end(state, ways)
             self.transitions += len(choices)
@@ -196,13 +225,13 @@ class _Search:
     # One step of the whole system
 
     def _entry(self, vertex: int, local: int) -> Entry:
-        return self.steps.entry(local, *self.scripts[vertex])
+        return self.tables[vertex].get(local) or self.steps.entry(local, *self.scripts[vertex])
 
     def _expand_instant(self, state: State) -> list[State]:
         """The states that one move leads to, when packets arrive at once."""
         result = []
         tables, addressed = self.tables, self.addressed
-        for p in self._choose(state) if self.reduce else range(self.n):
+        for p in self._ready(state)[0]:
             entry = tables[p].get(state[p]) or self._entry(p, state[p])
             for move in entry.moves:
                 if move.fault or move.suspects & addressed[p]:
@@ -219,26 +248,26 @@ class _Search:
         for dest, packet in packets:
             arrived = arrivals.get((locals_[dest], packet)) or self.steps.arrive(locals_[dest], packet)
             if arrived.fault:
-                raise _Wrong(taken, self._fault(dest, packet, arrived.fault))
+                raise _Wrong(self._fault(dest, packet, arrived.fault, taken))
             locals_[dest] = arrived.local
             if arrived.packets:
                 self._arrive_all(locals_, arrived.packets, taken)
 
     def _expand_network(self, state: State) -> list[State]:
         """The states that one move or one arrival leads to."""
-        n = self.n
         result = []
-        locals_, flying = state[:n], state[n:]
-        for p in self._choose(state) if self.reduce else range(n):
-            entry = self.tables[p].get(state[p]) or self._entry(p, state[p])
-            for move in entry.moves:
+        locals_, flying = state[: self.n], state[self.n :]
+        processes, arriving = self._ready(state)
+        for p in processes:
+            for move in self._entry(p, state[p]).moves:
                 if move.fault or move.suspects & self.addressed[p]:
                     raise self._wrong(p, move)
                 result.append(self._after(locals_, p, move.local, flying, move.packets))
-        for position, dest, packet in self._arriving(flying):
-            arrived = self.steps.arrive(locals_[dest], packet)
+        arrivals = self.steps.arrivals
+        for position, dest, packet in arriving:
+            arrived = arrivals.get((state[dest], packet)) or self.steps.arrive(state[dest], packet)
             if arrived.fault:
-                raise _Wrong((dest, packet), self._fault(dest, packet, arrived.fault))
+                raise _Wrong(self._fault(dest, packet, arrived.fault, (dest, packet)))
             rest = flying[:position] + flying[position + 1 :]
             result.append(self._after(locals_, dest, arrived.local, rest, arrived.packets))
         return result
@@ -246,26 +275,17 @@ class _Search:
     def _after(self, locals_: State, at: int, local: int, flying: State, posted: Posted) -> State:
         if posted:
             packets = [*flying, *[packet for _, packet in posted]]
-            packets.sort(key=self.steps.channel if self.steps.fifo else None)
+            packets.sort(key=self.steps.channels.__getitem__ if self.steps.fifo else None)
             flying = tuple(packets)
         return (*locals_[:at], local, *locals_[at + 1 :], *flying)
 
-    def _arriving(self, flying: State) -> list[tuple[int, int, int]]:
-        """The packets that may arrive next: (position, destination, packet)."""
-        result: list[tuple[int, int, int]] = []
-        last: object = None
-        for position, packet in enumerate(flying):
-            # Equal packets are next to each other, and so are the packets of a FIFO channel.
-            this = self.steps.channel(packet) if self.steps.fifo else packet
-            if this != last:
-                result.append((position, self.steps.packets[packet][0].dest, packet))
-            last = this
-        return result
+    # Who goes on
 
-    # Reduction
+    def _everyone(self, state: State) -> Ready:
+        return range(self.n), self._arriving(state[self.n :])
 
-    def _choose(self, state: State) -> tuple[int, ...]:
-        """The processes that go on in this state (rule 2)."""
+    def _closed(self, state: State) -> Ready:
+        """Rule 2."""
         tables = self.tables
         situation = []
         for p in range(self.n):
@@ -275,20 +295,66 @@ class _Search:
         group = self.groups.get(key)
         if group is None:
             group = self.groups[key] = _least_closed(key)
-        return group
+        return group, ()
+
+    def _urgent(self, state: State) -> Ready:
+        """Rules 3 and 4."""
+        if self.steps.queues:
+            for p in range(self.n):
+                if self._entry(p, state[p]).situation == 1:
+                    return (p,), ()
+        arriving = self._arriving(state[self.n :])
+        for arrival in arriving:
+            if self.steps.urgent[arrival[2]]:
+                return (), [arrival]
+        return range(self.n), arriving
+
+    def _arriving(self, flying: State) -> list[tuple[int, int, int]]:
+        """The packets that may arrive next: (position, destination, packet)."""
+        result: list[tuple[int, int, int]] = []
+        last: object = None
+        channels, fifo = self.steps.channels, self.steps.fifo
+        for position, packet in enumerate(flying):
+            # Equal packets are next to each other, and so are the packets of a FIFO channel.
+            this = channels[packet] if fifo else packet
+            if this != last:
+                result.append((position, channels[packet][1], packet))
+            last = this
+        return result
+
+    # Runs
+
+    def runs(self) -> frozenset[tuple[tuple[str, ...], ...]]:
+        names = {bit(message, self.n): name for name, message in self.program.messages.items()}
+        start = tuple(self.steps.start(vertex) for vertex in range(self.n))
+        return frozenset(self._runs_from(start, names, {}))
+
+    def _runs_from(self, state: State, names: dict[int, str], seen: dict[State, Runs]) -> Runs:
+        """The runs from a state to the ends."""
+        if state in seen:
+            return seen[state]
+        result: Runs = set()
+        for (at, move), after in zip(self._taken(state), self.expand(state), strict=True):
+            for rest in self._runs_from(after, names, seen):
+                if isinstance(move, Move):
+                    event = f"{'deliver' if move.deliver else 'send'} {names[move.number]}"
+                    rest = (*rest[:at], (event, *rest[at]), *rest[at + 1 :])
+                result.add(rest)
+        seen[state] = result or {((),) * self.n}
+        return seen[state]
 
     # What was found
 
     def _wrong(self, at: int, move: Move) -> _Wrong:
+        path: tuple[Taken, ...] = ((at, move),)
         if move.fault is not None:
-            finding = Finding(move.fault.kind, at, move.number, 0, (), move.fault.why)
-        else:
-            finding = Finding("order", at, move.number, move.suspects & self.addressed[at], ())
-        return _Wrong((at, move), finding)
+            return _Wrong(Finding(move.fault.kind, at, move.number, 0, path, move.fault.why))
+        return _Wrong(Finding("order", at, move.number, move.suspects & self.addressed[at], path))
 
-    def _fault(self, dest: int, packet: int, fault: Fault) -> Finding:
+    def _fault(self, dest: int, packet: int, fault: Fault, taken: Taken) -> Finding:
         message = self.steps.packets[packet][0].message
-        return Finding(fault.kind, dest, -1 if message is None else bit(message.id, self.n), 0, (), fault.why)
+        number = -1 if message is None else bit(message.id, self.n)
+        return Finding(fault.kind, dest, number, 0, (taken,), fault.why)
 
     def _end(self, state: State, ways: int) -> None:
         """Nothing can happen any more: is everything done?"""
@@ -323,19 +389,19 @@ class _Search:
     def _taken(self, state: State) -> list[Taken]:
         """The choices in a state, in the order in which `expand` follows them."""
         result: list[Taken] = []
-        for p in self._choose(state) if self.reduce else range(self.n):
+        processes, arriving = self._ready(state)
+        for p in processes:
             result += [(p, move) for move in self._entry(p, state[p]).moves]
-        return result + [(dest, packet) for _, dest, packet in self._arriving(state[self.n :])]
+        return result + [(dest, packet) for _, dest, packet in arriving]
 
 
-def _check(program: Program, steps: Steps) -> None:
+def validate(program: Program, make: Make) -> None:
     """Refuse a program that these machines cannot run."""
-    if len(program.processes) > steps.n:
-        raise BadProgram(
-            "program", f"{len(program.processes)} processes", f"at most {steps.n}, one a machine"
-        )
+    n = make(0).n
+    if len(program.processes) > n:
+        raise BadProgram("program", f"{len(program.processes)} processes", f"at most {n}, one a machine")
     for process, step in program.sends:
-        machine = steps.make(process)
+        machine = make(process)
         refusal = machine.accepts(process, step.to)
         if refusal is not None:
             raise Unsupported(machine.name, f"message {step.name}: {refusal}")

@@ -240,46 +240,41 @@ def enumerate_programs(
     p2:
     <BLANKLINE>
     """
-    kinds = tuple(classes) if classes is not None else (0,) * n
-    shapes = _shapes(n, messages, unicast, accepts)
-    if symmetry:
-        shapes = _canonical(shapes, n, kinds)
+    kinds = tuple(classes) if classes is not None and symmetry else range(n) if not symmetry else (0,) * n
+    renamings = [p for p in permutations(range(n)) if all(kinds[i] == kinds[j] for i, j in enumerate(p))]
+    images = {p: [mask(p[q] for q in bits(s)) for s in range(1 << n)] for p in renamings}
+    sets = [s for s in range(1, 1 << n) if not unicast or s.bit_count() == 1]
+    allowed = [[s for s in sets if accepts(p, tuple(bits(s)))] for p in range(n)]
+    shapes: list[Shape] = []
+    for lengths in product(range(messages + 1), repeat=n):
+        if sum(lengths) == messages:
+            keeping = _keeping(lengths, renamings)
+            if keeping is not None:
+                scripts = [product(allowed[p], repeat=length) for p, length in enumerate(lengths)]
+                shapes += _least(product(*scripts), [(p, images[p]) for p in keeping])
     return [_program(shape) for shape in sorted(shapes, key=lambda shape: (_copies(shape), _order(shape)))]
 
 
-def _shapes(
-    n: int, messages: int, unicast: bool, accepts: Callable[[int, tuple[int, ...]], bool]
-) -> Iterator[Shape]:
-    sets = [s for s in range(1, 1 << n) if not unicast or s.bit_count() == 1]
-    allowed = [[s for s in sets if accepts(p, tuple(bits(s)))] for p in range(n)]
-    for lengths in product(range(messages + 1), repeat=n):
-        if sum(lengths) == messages:
-            scripts = [product(allowed[p], repeat=length) for p, length in enumerate(lengths)]
-            yield from product(*scripts)
-
-
-def _canonical(shapes: Iterable[Shape], n: int, kinds: tuple[int, ...]) -> Iterator[Shape]:
-    """Of each set of programs that are renamings of each other, the one with the least key.
-
-    The key begins with the lengths of the scripts, so most shapes are refused before any renaming is tried, and only
-    renamings that keep the lengths can lead to a lesser key.
-    """
-    allowed = [p for p in permutations(range(n)) if all(kinds[i] == kinds[j] for i, j in enumerate(p))]
-    images = {p: [mask(p[q] for q in bits(s)) for s in range(1 << n)] for p in allowed}
-    keeping: dict[tuple[int, ...], list[tuple[int, ...]] | None] = {}
+def _least(shapes: Iterable[Shape], renamings: list[tuple[tuple[int, ...], list[int]]]) -> Iterator[Shape]:
+    """Of each set of shapes that are renamings of each other, the least."""
     for shape in shapes:
-        lengths = tuple(map(len, shape))
-        if lengths not in keeping:
-            keeping[lengths] = _keeping(lengths, allowed)
-        renamings = keeping[lengths]
-        if renamings is not None and all(_renamed(shape, p, images[p]) >= shape for p in renamings):
+        for p, image in renamings:
+            renamed: list[tuple[int, ...]] = [()] * len(p)
+            for i, script in enumerate(shape):
+                renamed[p[i]] = tuple([image[s] for s in script])
+            if tuple(renamed) < shape:
+                break
+        else:
             yield shape
 
 
-def _keeping(lengths: tuple[int, ...], allowed: list[tuple[int, ...]]) -> list[tuple[int, ...]] | None:
-    """The renamings that keep these lengths; None if another renaming makes longer scripts come first."""
+def _keeping(lengths: tuple[int, ...], renamings: list[tuple[int, ...]]) -> list[tuple[int, ...]] | None:
+    """The renamings that keep these lengths of scripts; None if one puts longer scripts first.
+
+    So most shapes are refused before any renaming is tried on them.
+    """
     result = []
-    for p in allowed:
+    for p in renamings:
         moved = [0] * len(lengths)
         for i, length in enumerate(lengths):
             moved[p[i]] = length
@@ -288,13 +283,6 @@ def _keeping(lengths: tuple[int, ...], allowed: list[tuple[int, ...]]) -> list[t
         if tuple(moved) == lengths:
             result.append(p)
     return result
-
-
-def _renamed(shape: Shape, p: tuple[int, ...], image: list[int]) -> Shape:
-    renamed: list[tuple[int, ...]] = [()] * len(shape)
-    for i, script in enumerate(shape):
-        renamed[p[i]] = tuple([image[s] for s in script])
-    return tuple(renamed)
 
 
 def _copies(shape: Shape) -> int:

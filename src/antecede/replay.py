@@ -214,7 +214,7 @@ def _finish(run: Run, explorer: Explorer, finding: Finding) -> None:
             run.fetch(finding.at, late)
             if run.eligible(finding.at, late) is not None:
                 run.deliver(finding.at, late)
-    elif explorer.instant:
+    elif explorer.instant and finding.kind != "endless":
         for vertex in range(explorer.steps.n):
             run.fetch(vertex)
 
@@ -230,6 +230,8 @@ def _confirm(run: Run, explorer: Explorer, finding: Finding) -> frozenset[tuple[
 
 def _why(run: Run, explorer: Explorer, finding: Finding) -> str:
     n = explorer.steps.n
+    if finding.kind == "endless":
+        return f"it goes on for ever: {finding.why}"
     at = run.view.name(finding.at)
     message = run.names[identity(finding.message, n)] if finding.message >= 0 else "a control packet"
     if finding.kind == "order":

@@ -21,9 +21,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from antecede.errors import AntecedeError
-from antecede.model import Id, Message, Packet
+from antecede.model import Id, Message, Packet, Stamp
 from antecede.program import Receive, Send, Step
 from antecede.protocols import Machine
+from antecede.protocols.queue import Queue
 
 __all__ = [
     "Arrival",
@@ -125,6 +126,10 @@ class Steps:
         control = any(stamp.control for stamp in first.stamps)
         self.commute = first.arrivals_commute and not first.needs_fifo
         self.fifo = first.needs_fifo
+        self.queues = isinstance(first, Queue)
+        """Only one message is eligible at a time, arrivals do not change which, deliveries transmit nothing."""
+        self.commuting: tuple[type[Stamp], ...] = getattr(first, "commuting", ())
+        """The stamps of packets whose arrival commutes with all that can happen at its process."""
         self.direct = self.commute and not control
         """Packets leave only when the application sends, and go straight to the message's destinations."""
         self.clear()
@@ -134,13 +139,15 @@ class Steps:
         self.locals: list[Local] = []
         self.packets: list[tuple[Packet[Any], int]] = []
         """Each packet that was ever transmitted, with the past of its message."""
+        self.channels: list[tuple[int, int]] = []
+        self.urgent: list[bool] = []
+        """Of each packet: its channel, and whether its arrival commutes with all else."""
         self._local_ids: dict[Local, int] = {}
         self._packet_ids: dict[tuple[bytes, int], int] = {}
         self._states: list[tuple[int, bytes]] = []
         self._state_ids: dict[tuple[int, bytes], int] = {}
-        self._canonical_ids: dict[tuple[int, bytes], int] = {}
         self._runs: dict[tuple[Any, ...], tuple[int, list[Packet[Any]]] | Fault] = {}
-        self._eligible: dict[int, tuple[Message, ...]] = {}
+        self._eligible: list[tuple[Message, ...]] = []
         self._holds: dict[int, bool] = {}
         self.arrivals: dict[tuple[int, int], Arrival] = {}
         self._entries: dict[tuple[tuple[Step, ...], tuple[int, ...]], dict[int, Entry]] = {}
@@ -162,22 +169,20 @@ class Steps:
 
     def _freeze(self, vertex: int, machine: Machine) -> int:
         plain = machine.dump()
-        frozen = (vertex, _encode(plain))
+        frozen = (vertex, msgspec.msgpack.encode(plain))
         number = self._state_ids.get(frozen)
         if number is None:
-            # The same state may come in another order of insertion.
-            canonical = (vertex, _encode(_in_order(plain)))
-            number = self._canonical_ids.setdefault(canonical, len(self._states))
+            # The same state may have been filled in another order.
+            canonical = (vertex, msgspec.msgpack.encode(_in_order(plain)))
+            number = self._state_ids.setdefault(canonical, len(self._states))
             if number == len(self._states):
-                self._states.append(frozen)
+                self._states.append(canonical)
+                self._eligible.append(tuple(machine.eligible()))
             self._state_ids[frozen] = number
         return number
 
-    def thaw(self, local: int) -> Machine:
-        """The machine in this local state."""
-        return self._thaw(self.locals[local].machine)
-
-    def _thaw(self, state: int) -> Machine:
+    def thaw(self, state: int) -> Machine:
+        """A machine in this state."""
         vertex, frozen = self._states[state]
         machine = self.make(vertex)
         machine.load(msgspec.msgpack.decode(frozen))
@@ -188,13 +193,9 @@ class Steps:
         state = self.locals[local].machine
         found = self._holds.get(state)
         if found is None:
-            machine = self._thaw(state)
+            machine = self.thaw(state)
             found = self._holds[state] = bool(machine.waiting() or machine.eligible())
         return found
-
-    def channel(self, packet: int) -> tuple[int, int]:
-        value = self.packets[packet][0]
-        return value.source, value.dest
 
     # Steps
 
@@ -218,7 +219,7 @@ class Steps:
         receives = any(isinstance(step, Receive) for step in script)
         if step_now is None or not receives or isinstance(step_now, Receive):
             wanted = after[state.position] if isinstance(step_now, Receive) else 0
-            for message in self._eligibles(state.machine):
+            for message in self._eligible[state.machine]:
                 if self._wants(step_now, wanted, message):
                     moves.append(self._deliver(state, message, isinstance(step_now, Receive)))
         result = Entry(tuple(moves), targets << 1 | bool(moves))
@@ -247,7 +248,7 @@ class Steps:
 
     def _deliver(self, state: Local, message: Message, by_receive: bool) -> Move:
         number = bit(message.id, self.n)
-        ran = self._run(state.machine, "deliver", message.sender, message.number)
+        ran = self._run(state.machine, "deliver", message)
         if isinstance(ran, Fault):
             return Move(-1, (), 0, number, True, ran)
         if state.delivered >> number & 1:
@@ -307,21 +308,17 @@ class Steps:
         result = []
         for packet in packets:
             before = 0 if packet.message is None else known[bit(packet.message.id, self.n)]
-            key = (_encode([packet, type(packet.stamp).__name__]), before)
+            key = (msgspec.msgpack.encode([packet, type(packet.stamp).__name__]), before)
             number = self._packet_ids.get(key)
             if number is None:
                 number = self._packet_ids[key] = len(self.packets)
                 self.packets.append((packet, before))
+                self.channels.append((packet.source, packet.dest))
+                self.urgent.append(isinstance(packet.stamp, self.commuting))
             result.append((packet.dest, number))
         return tuple(result)
 
     # The machine itself
-
-    def _eligibles(self, state: int) -> tuple[Message, ...]:
-        found = self._eligible.get(state)
-        if found is None:
-            found = self._eligible[state] = tuple(self._thaw(state).eligible())
-        return found
 
     def _run(self, state: int, *call: Any) -> tuple[int, list[Packet[Any]]] | Fault:
         key = (state, *call)
@@ -331,15 +328,14 @@ class Steps:
         return found
 
     def _really_run(self, state: int, call: tuple[Any, ...]) -> tuple[int, list[Packet[Any]]] | Fault:
-        machine = self._thaw(state)
+        machine = self.thaw(state)
         try:
             if call[0] == "send":
                 effects = machine.send(call[1], label=call[2])[1]
             elif call[0] == "receive":
                 effects = machine.receive(self.packets[call[1]][0])
             else:
-                message = next(m for m in machine.eligible() if m.id == call[1:])
-                effects = machine.deliver(message)
+                effects = machine.deliver(call[1])
         except AntecedeError as error:
             return Fault("refused", str(error))
         except AssertionError as error:
@@ -361,14 +357,10 @@ def _grown(past: tuple[tuple[str, int], ...], label: str, more: int) -> tuple[tu
     return tuple(sorted(pasts.items()))
 
 
-def _encode(value: Any) -> bytes:
-    return msgspec.msgpack.encode(value)
-
-
 def _in_order(value: Any) -> Any:
-    """Plain data with its mappings as sorted pairs, so that equal values have equal encodings."""
-    if isinstance(value, dict):
-        return sorted((str(key), _in_order(item)) for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return [_in_order(item) for item in value]
+    """Plain data with its mappings sorted, so that equal values have equal encodings."""
+    if type(value) is dict:
+        return {key: _in_order(value[key]) for key in sorted(value)}
+    if type(value) is list:
+        return [item if type(item) is int else _in_order(item) for item in value]
     return value

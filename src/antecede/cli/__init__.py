@@ -67,7 +67,7 @@ def run(arguments: list[str]) -> int:
         code = app(args=arguments, prog_name="antecede", standalone_mode=False)
     except AntecedeError as error:
         return _refuse(str(error))
-    except typer.Abort:
+    except (KeyboardInterrupt, typer.Abort):
         return _stopped()
     except Exception as error:
         # What Typer refuses in the arguments has a sentence for people; anything else is a bug, and shows as one.

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from antecede.errors import BadParameter, BadProgram
-from antecede.explore import Explorer
+from antecede.explore import Explorer, validate
 from antecede.model import View
 from antecede.program import Program, enumerate_programs, parse
 from antecede.protocols import create
@@ -102,7 +102,9 @@ def check(
     parameters = _parameters(protocol, len(names), set_ or [])
     deadline = None if seconds is None else started + seconds
     task = Task(protocol, parameters, names, _order(order), reduce, deadline)
-    if chosen is None:
+    if chosen is not None:
+        validate(chosen[0], task.make())
+    else:
         chosen = _programs(task, messages, unicast, symmetry)
     tally = _work(task, chosen, jobs or os.cpu_count() or 1)
     spent = time.time() - started
@@ -200,12 +202,26 @@ def _apart(task: Task, programs: list[Program], jobs: int) -> Iterator[Tally]:
     try:
         while True:
             while len(waiting) < 2 * jobs and (chunk := list(islice(rest, CHUNK))):
-                waiting.append(pool.submit(_chunk, chunk))
+                with _uninterrupted():
+                    waiting.append(pool.submit(_chunk, chunk))
             if not waiting:
                 return
             yield waiting.pop(0).result()
     finally:
         _end(pool)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back while a worker starts: one that is half started complains. Workers never see it."""
+    if sys.platform == "win32":
+        yield
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _end(pool: ProcessPoolExecutor) -> None:
@@ -257,6 +273,7 @@ def _explore(task: Task, explorer: Explorer, program: Program) -> Tally:
 def _progress(total: int) -> Iterator[Any]:
     console = Console(stderr=True)
     if not console.is_terminal:
+        print(f"checking {total:,} program{'s' * (total != 1)}", file=sys.stderr, flush=True)
         yield lambda programs: None
         return
     columns = TextColumn("programs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
