@@ -203,7 +203,6 @@ BAD_STAMPS: dict[str, list[Stamp]] = {
         MatrixStamp((Row(-1, 1, (0, 0, 0)), Row(1, 1, (1, 0, 0)))),
         MatrixStamp((Row(2, 1, (0,)), Row(1, 1, (1, 0, 0)))),
         MatrixStamp((Row(2, 1, (-1, 0, 0)), Row(1, 1, (1, 0, 0)))),
-        MatrixStamp((Row(2, -1, (0, 0, 0)), Row(1, 1, (1, 0, 0)))),
         MatrixStamp((Row(1, 1, (0, 1, 0)),)),  # does not count this message
         MatrixStamp((Row(1, 2, (1, 0, 0)),)),  # another message's
         MatrixStamp((Row(0, 1, (0, 1, 0)), Row(1, 1, (1, 0, 0)))),  # what p1 never sent

@@ -22,7 +22,7 @@ The paper counts n x n entries and so does `entries`; the bytes on the wire are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -59,6 +59,8 @@ class Matrix(Receiver):
         super().__init__(view, me)
         zero = (0,) * self.n
         self._rows = [Row(k, 0, zero) for k in range(self.n)]
+        self._versions = [0] * self.n
+        """The versions of the rows."""
         self._clock = 0
         """Counts the changes of SENT."""
         self._changes = [0] * self.n
@@ -75,6 +77,7 @@ class Matrix(Receiver):
             counts[dest] += 1
         self._clock += 1
         self._rows[me] = Row(me, message.number, tuple(counts))
+        self._versions[me] = message.number
         effects: list[Effect] = []
         for dest in message.to:
             packet = Packet(me, dest, self._stamp(dest), message)
@@ -87,9 +90,8 @@ class Matrix(Receiver):
     def _stamp(self, dest: int) -> MatrixStamp:
         told = self._told[dest]
         self._told[dest] = self._clock
-        rows = self._rows
-        changed = [rows[k] for k, change in enumerate(self._changes) if change > told]
-        changed.append(rows[self.me])
+        changed = [row for row, change in zip(self._rows, self._changes, strict=True) if change > told]
+        changed.append(self._rows[self.me])
         return MatrixStamp(tuple(changed))
 
     # Rule ii
@@ -98,42 +100,45 @@ class Matrix(Receiver):
         return packet.source, packet.stamp.rows[-1].counts[self.me]
 
     def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
-        me, source, rows = self.me, packet.source, self._rows
+        me, versions, rows = self.me, self._versions, packet.stamp.rows
         # The channel comes first: until it is this packet's turn, rows that an earlier packet told may be missing.
-        needs = [(source, packet.stamp.rows[-1].counts[me] - 1)]
-        for row in packet.stamp.rows:
-            k = row.process
-            # Our own row is never newer, but copies to ourselves may still be undelivered.
-            if k != source and (row.version > rows[k].version or k == me):
-                needs.append((k, row.counts[me]))
+        needs = [(packet.source, rows[-1].counts[me] - 1)]
+        needs += [(row.process, row.counts[me]) for row in rows[:-1] if row.version > versions[row.process]]
+        if self._delivered[me] < self._rows[me].counts[me]:
+            # Our own row is never newer than we know, but copies to ourselves are still undelivered.
+            needs += [(me, row.counts[me]) for row in rows[:-1] if row.process == me]
         return needs
 
     def _learn(self, packet: Packet[Any]) -> None:
-        rows, changes, clock = self._rows, self._changes, self._clock + 1
-        self._clock = clock
-        for row in packet.stamp.rows:
+        versions, rows, changes = self._versions, self._rows, self._changes
+        self._clock = clock = self._clock + 1
+        for row in [row for row in packet.stamp.rows if row.version > versions[row.process]]:
             k = row.process
-            if row.version > rows[k].version:
-                rows[k] = row
-                changes[k] = clock
+            rows[k], versions[k], changes[k] = row, row.version, clock
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        self._versions = [row.version for row in self._rows]
+        super()._load(state)
 
     def _check(self, packet: Packet[Any]) -> None:
         rows, message = packet.stamp.rows, packet.message
         assert message is not None
+        n, versions = self.n, self._versions
         if not rows or rows[-1].process != packet.source:
             raise self._bad_stamp(packet, "without the sender's row", "the sender's row last")
-        for row in rows:
-            if not 0 <= row.process < self.n or len(row.counts) != self.n:
-                raise self._bad_stamp(
-                    packet,
-                    f"row {row.process} of {len(row.counts)} counts",
-                    f"rows 0..{self.n - 1} of {self.n}",
-                )
-            if row.version < 0 or row.counts[self.me] < 0:
-                raise self._bad_stamp(
-                    packet, f"row {row.process} with a count below 0", "counts of 0 or more"
-                )
-            if row.process == self.me and row.version > self.sent:
+        try:
+            # A row that is no newer than ours is never looked at.
+            newer = [row for row in rows if row.version > versions[row.process]]
+        except IndexError:
+            raise self._bad_stamp(packet, f"row {max(row.process for row in rows)}", f"0..{n - 1}") from None
+        for row in (*newer, rows[-1]):
+            if row.process < 0:
+                raise self._bad_stamp(packet, f"row {row.process}", f"0..{n - 1}")
+            if len(row.counts) != n:
+                raise self._bad_stamp(packet, f"row {row.process} of {len(row.counts)} counts", f"{n}")
+            if row.counts[self.me] < 0:
+                raise self._bad_stamp(packet, f"row {row.process} counts below 0", "0 or more")
+            if row.process == self.me:
                 raise self._unsent(packet, row.version, self.sent)
         if rows[-1].counts[self.me] < 1 or rows[-1].version != message.number:
             raise self._bad_stamp(packet, "that does not count its own message", "a count of 1 or more")

@@ -1,4 +1,4 @@
-"""permit: sender permission to send, an answer to the open question of Mattern & Fünfrocken 1995, section 4.3.
+"""permit: sender permission to send, an answer to what Mattern & Fünfrocken 1995, section 5, leave open.
 
 A form of it is in Almeida 2026 (arXiv 2601.11487). Constant stamps as in `buffer`, but nobody waits to transmit a
 first message and no receiver waits for anything but its channel.
@@ -11,7 +11,8 @@ Rules
   deliver   the head of the queue. If it was flagged and not yet permitted, the process is restrained: what it sends
             from now on is not transmitted until the permit has come.
   permit    when all of our messages up to number f are acknowledged by all: tell so those who got a flagged message
-            of ours. A permit lifts every restraint from its sender up to f. It may overtake its message: remember it.
+            of ours. A permit lifts every restraint from its sender up to f. It may come before its message is
+            delivered, when there is no restraint yet to lift: remember it.
 
 Why it is causal: when a message leaves, all of its past but its own sender's has been taken into the queues of its
 destinations; the sender's own past is in the same channel, or the flag passes the wait on to the receiver.
@@ -120,18 +121,17 @@ class Permit(Queue):
     def _transmit(self, message: Message) -> list[Effect]:
         me, number = self.me, message.number
         others = message.to if me not in message.to else tuple(dest for dest in message.to if dest != me)
-        for dest in others:
-            self._unacknowledged[dest].append(number)
         self._out += len(others)
         self._copies_out[number] = len(others)
         self._order.append(number)
         effects: list[Effect] = []
         for dest in others:
-            self._sequence[dest] += 1
+            self._unacknowledged[dest].append(number)
+            self._sequence[dest] = sequence = self._sequence[dest] + 1
             flagged = self._others_pending(dest)
             if flagged:
                 self._owed.append((number, dest))
-            effects.append(Packet(me, dest, PermitStamp(self._sequence[dest], flagged), message))
+            effects.append(Packet(me, dest, PermitStamp(sequence, flagged), message))
         return effects
 
     def _others_pending(self, dest: int) -> bool:
@@ -139,23 +139,28 @@ class Permit(Queue):
         return self._out > len(self._unacknowledged[dest])
 
     def _acknowledged(self, source: int, sequence: int) -> list[Effect]:
-        unacknowledged = self._unacknowledged[source]
+        unacknowledged, copies_out = self._unacknowledged[source], self._copies_out
         fresh = sequence - (self._sequence[source] - len(unacknowledged))
+        if fresh <= 0:
+            return []
+        self._out -= fresh
         for _ in range(fresh):
             number = unacknowledged.popleft()
-            self._out -= 1
-            self._copies_out[number] -= 1
-            if not self._copies_out[number]:
-                del self._copies_out[number]
-        return self._grant() if fresh > 0 else []
+            if copies_out[number] == 1:
+                del copies_out[number]
+            else:
+                copies_out[number] -= 1
+        return self._grant() if self._order[0] not in copies_out else []
 
     def _grant(self) -> list[Effect]:
         """Permits for all that were told to wait for no more than what is acknowledged by now."""
-        order, owed = self._order, self._owed
+        order, owed, copies_out = self._order, self._owed, self._copies_out
         done = 0
-        while order and order[0] not in self._copies_out:
+        while order and order[0] not in copies_out:
             done = order.popleft()
-        receivers: set[int] = set()
+        if not owed or owed[0][0] > done:
+            return []
+        receivers = set()
         while owed and owed[0][0] <= done:
             receivers.add(owed.popleft()[1])
         return [Packet(self.me, dest, Grant(done)) for dest in sorted(receivers)]
@@ -164,32 +169,32 @@ class Permit(Queue):
 
     def _receive(self, packet: Packet[Any]) -> list[Effect]:
         stamp, source = packet.stamp, packet.source
-        if isinstance(stamp, Taken):
+        if type(stamp) is Taken:
             return self._acknowledged(source, stamp.sequence)
-        if isinstance(stamp, Grant):
+        if type(stamp) is Grant:
             return self._permit(source, stamp.number)
-        early = self._early[source]
-        if stamp.sequence <= self._got[source] or stamp.sequence in early:
-            return []
-        if stamp.sequence != self._got[source] + 1:
-            early[stamp.sequence] = packet
+        got, early = self._got, self._early[source]
+        if stamp.sequence != got[source] + 1:
+            if stamp.sequence > got[source] and stamp.sequence not in early:
+                early[stamp.sequence] = packet
             return []
         offers = self._take(packet)
-        while early and self._got[source] + 1 in early:
-            offers += self._take(early.pop(self._got[source] + 1))
-        return [Packet(self.me, source, Taken(self._got[source])), *offers]
+        while early and got[source] + 1 in early:
+            offers += self._take(early.pop(got[source] + 1))
+        return [Packet(self.me, source, Taken(got[source])), *offers]
 
     def _take(self, packet: Packet[PermitStamp]) -> list[Effect]:
         message = packet.message
         assert message is not None
         self._got[packet.source] = packet.stamp.sequence
         if packet.stamp.flagged:
-            self._flagged.add(message.id)
+            self._flagged.add((message.sender, message.number))
         return self._enqueue(message)
 
     def _taken(self, message: Message) -> list[Effect]:
-        if message.id in self._flagged:
-            self._flagged.remove(message.id)
+        key = (message.sender, message.number)
+        if key in self._flagged:
+            self._flagged.remove(key)
             if message.number > self._permitted[message.sender]:
                 self._outbox.append(Restraint(message.sender, message.number))
         return []

@@ -41,8 +41,7 @@ class Queue(Machine):
             raise NotEligible(
                 self.view.name(self.me), message.id, "only the head of the input buffer may be taken"
             )
-        inbox.popleft()
-        effects = self._taken(message)
+        effects = self._taken(inbox.popleft())
         if inbox and self._open(inbox[0]):
             effects.append(inbox[0])
         return effects
