@@ -157,7 +157,7 @@ def _bounded(matrix: dict[int, dict[int, int]], source: int, dest: int) -> Bound
     return BoundedStamp(matrix.get(dest, {}).get(source, 0) + 1, tuple(triples))
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(packets())
 def test_any_packet_comes_back_as_it_was(packet):
     data = encode(packet)
@@ -207,13 +207,13 @@ def survives(data: bytes) -> None:
 heads = st.sampled_from([bytes((1, kind.code)) for kind in BY_STAMP.values()])
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(st.one_of(st.binary(), st.builds(bytes.__add__, heads, st.binary())))
 def test_random_bytes_are_refused_or_are_a_packet(data):
     survives(data)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(packets())
 def test_every_truncation_is_refused(packet):
     data = encode(packet)
@@ -222,7 +222,7 @@ def test_every_truncation_is_refused(packet):
     assert "after the stamp" in refusal(data + b"\0")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(packets(), st.data())
 def test_a_changed_byte_is_refused_or_makes_another_packet(packet, choice):
     data = encode(packet)
