@@ -95,10 +95,8 @@ class Rules(Struct, frozen=True):
     r8: bool = True
 
     def __post_init__(self) -> None:
-        if not self.r6 and (self.r6_1 or self.r6_4 or self.r7 or self.r8):
-            raise BadParameter(
-                "history", "r6", "off", "on, since R6.1, R6.4, R7 and R8 read the carbon copies"
-            )
+        if not self.r6 and (self.r6_1 or self.r7 or self.r8):
+            raise BadParameter("history", "r6", "off", "on, since R6.1, R7 and R8 read the carbon copies")
 
 
 class Histories:
