@@ -17,8 +17,9 @@ from typing import Any
 import msgspec
 
 from antecede.model import Effect, Event, Id, Message, Packet, View
-from antecede.oracle import Verdict, check
+from antecede.oracle import Verdict, check, happened_before
 from antecede.protocols import PROTOCOLS, Machine, create, restore
+from antecede.protocols.history import History
 
 SKIPPED = {"separator": "needs a topology, and its routers are machines too: it has tests of its own"}
 """Protocols that these tables leave out, with the reason."""
@@ -291,3 +292,73 @@ def draw_destinations(machine: Machine, habits: Habits, random: Random) -> tuple
         to.add(me)
     drawn = tuple(sorted(to))
     return drawn if machine.accepts(me, drawn) is None else tuple(range(n))
+
+
+LABELS = ("a", "b", "c")
+
+
+@dataclass
+class Merging:
+    """A random run with labels and merges, and the order that it must keep.
+
+    The order is that of another run, in which each label of each process is a process of its own, and a merge is a
+    message from one to another. So the oracle's happened-before serves for merges too.
+    """
+
+    world: World
+    logical: list[Event] = field(default_factory=list)
+
+    @classmethod
+    def run(cls, machines: list[Machine], random: Random, messages: int = 20) -> Merging:
+        self = cls(World(machines))
+        world, habits = self.world, Habits(multicast=0.4, to_self=0.2)
+        while messages or world.network or world.deliverable():
+            act = random.choice(["send", "arrive", "arrive", "deliver", "deliver", "merge"])
+            process = random.randrange(world.n)
+            if act == "send" and messages:
+                messages -= 1
+                to = draw_destinations(machines[process], habits, random)
+                self._send(process, to, random.choice(LABELS))
+            elif act == "arrive" and world.network:
+                world.arrive(random.choice(world.network), random.random() < 0.1)
+            elif act == "deliver" and world.deliverable():
+                self._deliver(*random.choice(world.deliverable()))
+            elif act == "merge" and messages:
+                self._merge(process, *random.sample(LABELS, 2))
+        return self
+
+    def _send(self, process: int, to: tuple[int, ...], label: str) -> None:
+        at, number = self._id(self.world.send(process, to, label=label))
+        self.logical.append(Event(at, "send", at, number, tuple(self._place(q, label) for q in to)))
+
+    def _deliver(self, process: int, message: Message) -> None:
+        self.world.deliver(process, message)
+        self.logical.append(Event(self._place(process, message.label), "deliver", *self._id(message)))
+
+    def _merge(self, process: int, source: str, into: str) -> None:
+        for machine in (self.world.machines[process], self.world.shadows[process]):
+            if isinstance(machine, History):
+                machine.merge(source, into)
+        teller, told = self._place(process, source), self._place(process, into)
+        number = 1000 + len(self.logical)
+        self.logical.append(Event(teller, "send", teller, number, (told,)))
+        self.logical.append(Event(told, "deliver", teller, number))
+
+    def _place(self, process: int, label: str) -> int:
+        """The process that stands for a label at a process."""
+        return process * len(LABELS) + LABELS.index(label)
+
+    def _id(self, message: Message) -> Id:
+        return self._place(message.sender, message.label), message.number
+
+    def overtaken(self) -> tuple[Message, Message, int] | None:
+        """A message that was delivered after one that it precedes, that one, and where: if there is one."""
+        order = happened_before(self.logical)
+        for q in range(self.world.n):
+            done = [e.id for e in self.world.events if e.kind == "deliver" and e.process == q]
+            messages = [self.world.messages[key] for key in done]
+            for position, late in enumerate(messages):
+                for by in messages[:position]:
+                    if order.precedes(self._id(late), self._id(by)):
+                        return late, by, q
+        return None
