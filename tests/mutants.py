@@ -1,0 +1,794 @@
+"""Protocols with exactly one rule left out or made too generous. Each class says which.
+
+`test_every_condition_matters` shows for each what it breaks, or that it breaks nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from antecede.errors import NotEligible
+from antecede.model import Effect, Id, Message, Packet
+from antecede.protocols.bounded import Bounded, Extra
+from antecede.protocols.broadcast import Broadcast
+from antecede.protocols.buffer import Acknowledge, Buffer
+from antecede.protocols.fifo import Fifo
+from antecede.protocols.history import Entry, Histories, History, Record
+from antecede.protocols.matrix import Matrix, MatrixStamp
+from antecede.protocols.monitor import Monitor
+from antecede.protocols.optimal import Optimal
+from antecede.protocols.permit import Grant, Permit, PermitStamp, Posting, Restraint, Taken
+from antecede.protocols.receiver import Need
+
+ALL = (1 << 8) - 1
+"""Every process, as a set of bits."""
+
+
+class FifoWithoutWait(Fifo):
+    def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
+        return ()
+
+
+# matrix
+
+
+class MatrixWithoutMerge(Matrix):
+    def _learn(self, packet: Packet[Any]) -> None:
+        pass
+
+
+class MatrixWithoutChannelCondition(Matrix):
+    def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
+        return [need for need in super()._needs(packet) if need[0] != packet.source]
+
+
+class MatrixWithChannelConditionOnly(Matrix):
+    def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
+        return [need for need in super()._needs(packet) if need[0] == packet.source]
+
+
+class MatrixWithoutOwnRowCondition(Matrix):
+    def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
+        me, source = self.me, packet.source
+        return [need for need in super()._needs(packet) if need[0] != me or source == me]
+
+
+class MatrixTellsOwnRowOnly(Matrix):
+    def _stamp(self, dest: int) -> MatrixStamp:
+        return MatrixStamp((self._rows[self.me],))
+
+
+class MatrixTakesOneAsTellingAll(Matrix):
+    """What changed since anyone was told, not since this destination was."""
+
+    def _stamp(self, dest: int) -> MatrixStamp:
+        stamp = super()._stamp(dest)
+        self._told = [self._clock] * self.n
+        return stamp
+
+
+class MatrixTellsEveryRow(Matrix):
+    """Saves nothing: every row travels every time."""
+
+    def _stamp(self, dest: int) -> MatrixStamp:
+        rows = [row for row in self._rows if row.process != self.me]
+        return MatrixStamp((*rows, self._rows[self.me]))
+
+
+class MatrixComparesEveryRow(Matrix):
+    """Saves nothing: rows no newer than ours are compared too."""
+
+    def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
+        me, source = self.me, packet.source
+        needs = [(source, packet.stamp.rows[-1].counts[me] - 1)]
+        return needs + [(row.process, row.counts[me]) for row in packet.stamp.rows if row.process != source]
+
+
+# broadcast
+
+
+class BroadcastWithoutChannelCondition(Broadcast):
+    def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
+        return [need for need in super()._needs(packet) if need[0] != packet.source]
+
+
+class BroadcastWithChannelConditionOnly(Broadcast):
+    def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
+        return [need for need in super()._needs(packet) if need[0] == packet.source]
+
+
+# bounded
+
+
+class BoundedKeepsNothingOfTheColumn(Bounded):
+    """The column is emptied altogether; the numbers of the channels go on."""
+
+    state = {**Bounded.state, "_last": list[int]}
+
+    def __init__(self, *args: Any, **parameters: Any) -> None:
+        super().__init__(*args, **parameters)
+        self._last = [0] * self.n
+
+    def _leave(self, dest: int) -> int:
+        self._columns[dest] = {}
+        self._last[dest] += 1
+        return self._last[dest]
+
+    def _check(self, packet: Packet[Any]) -> None:
+        """Would refuse these stamps: they contradict themselves."""
+
+
+class BoundedKeepsTheWholeColumn(Bounded):
+    """Saves nothing: a send implies the constraints in the column, but they stay. So k cannot be kept."""
+
+    def _leave(self, dest: int) -> int:
+        sequence = self._columns[dest].get(self.me, 0) + 1
+        self._columns[dest][self.me] = sequence
+        return sequence
+
+    def _relieve(self) -> list[Effect]:
+        return []
+
+
+class BoundedWithoutMulticastTerm(Bounded):
+    def _learn_copies(self, source: int, before: dict[int, int]) -> None:
+        pass
+
+
+class BoundedWithoutMerge(Bounded):
+    def _learn(self, packet: Packet[Any]) -> None:
+        if packet.message is not None and packet.source != self.me:
+            own = [(i, j, count) for i, j, count in packet.stamp.matrix if i == packet.source]
+            before = dict.fromkeys(packet.message.to, 0) | {j: c for _, j, c in own if j in packet.message.to}
+            self._learn_copies(packet.source, before)
+
+
+class BoundedWithoutWait(Bounded):
+    def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
+        return ()
+
+
+class BoundedWithChannelConditionOnly(Bounded):
+    def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
+        return [need for need in super()._needs(packet) if need[0] == packet.source]
+
+
+class BoundedForgetsWithoutExtraMessage(Bounded):
+    """The fullest column is emptied, and its process is not told."""
+
+    def _relieve(self) -> list[Effect]:
+        while sum(map(len, self._columns)) >= self.k:
+            fullest = max(self._columns, key=len)
+            own = fullest.get(self.me)
+            fullest.clear()
+            if own is not None:
+                fullest[self.me] = own
+        return []
+
+
+class BoundedExtraMessageTakesNoNumber(Bounded):
+    def _relieve(self) -> list[Effect]:
+        effects: list[Effect] = []
+        while sum(map(len, self._columns)) >= self.k:
+            fullest = max(range(self.n), key=lambda j: len(self._columns[j]))
+            column = tuple(sorted(self._columns[fullest].items()))
+            sequence = max(1, self._columns[fullest].get(self.me, 0))
+            self._columns[fullest] = {self.me: sequence}
+            effects.append(Packet(self.me, fullest, Extra(sequence, column)))
+        return effects
+
+    def _check(self, packet: Packet[Any]) -> None:
+        """Would refuse these extra messages: they contradict themselves."""
+
+
+class BoundedExtraMessageDoesNotWait(Bounded):
+    def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
+        return () if packet.message is None else super()._needs(packet)
+
+
+class BoundedForgetsOwnColumn(Bounded):
+    """The process does not tell others of its messages to itself."""
+
+    def _send(self, message: Message) -> list[Effect]:
+        return [_without_self_sends(effect) for effect in super()._send(message)]
+
+
+def _without_self_sends(effect: Effect) -> Effect:
+    if not isinstance(effect, Packet) or effect.message is None:
+        return effect
+    me = effect.source
+    matrix = tuple(entry for entry in effect.stamp.matrix if entry[:2] != (me, me))
+    return replace(effect, stamp=replace(effect.stamp, matrix=matrix))
+
+
+# monitor (at p1)
+
+
+class MonitorTellsOnlyTheMonitor(Monitor):
+    """Messages to others do not carry the vector."""
+
+    def _send(self, message: Message) -> list[Effect]:
+        return [self._untold(effect) for effect in super()._send(message)]
+
+    def _untold(self, effect: Effect) -> Effect:
+        if not isinstance(effect, Packet) or effect.dest == self.monitor:
+            return effect
+        return replace(effect, stamp=replace(effect.stamp, vector=(0,) * self.n))
+
+
+class MonitorWithoutMulticastTerm(Monitor):
+    def _learn(self, packet: Packet[Any]) -> None:
+        before = list(self._known)
+        super()._learn(packet)
+        if self.me != self.monitor:
+            self._known = list(map(max, before, packet.stamp.vector))
+
+
+class MonitorWithoutMerge(Monitor):
+    def _learn(self, packet: Packet[Any]) -> None:
+        before = list(self._known)
+        super()._learn(packet)
+        source = packet.source
+        self._known = [known if q == source else before[q] for q, known in enumerate(self._known)]
+
+
+class MonitorWithoutWait(Monitor):
+    def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
+        return ()
+
+
+class MonitorDoesNotCountItself(Monitor):
+    """The monitor does not count what it sends to itself, nor tell of it."""
+
+    def _send(self, message: Message) -> list[Effect]:
+        return [self._uncounted(effect) for effect in super()._send(message)]
+
+    def _uncounted(self, effect: Effect) -> Effect:
+        if not isinstance(effect, Packet) or self.me != self.monitor:
+            return effect
+        vector = tuple(0 if q == self.me else count for q, count in enumerate(effect.stamp.vector))
+        return replace(effect, stamp=replace(effect.stamp, vector=vector))
+
+
+class MonitorLearnsNothing(Monitor):
+    """The monitor itself neither merges nor counts what it delivers."""
+
+    def _learn(self, packet: Packet[Any]) -> None:
+        before = list(self._known)
+        super()._learn(packet)
+        if self.me == self.monitor:
+            self._known = before
+
+
+# buffer
+
+
+class BufferDoesNotHoldMulticasts(Buffer):
+    def _needs_release(self, message: Message) -> bool:
+        return False
+
+
+class BufferDoesNotWaitForAcknowledgements(Buffer):
+    def _may_post(self, message: Message) -> bool:
+        return True
+
+
+class BufferPipelinesToAnyone(Buffer):
+    """Over channels that do not reorder, but to other destinations than those in flight."""
+
+    def _may_post(self, message: Message) -> bool:
+        return True
+
+
+class BufferPipelinesOverChannelsThatReorder(Buffer):
+    @property
+    def needs_fifo(self) -> bool:
+        return False
+
+
+class BufferDeliversAnyOpen(Buffer):
+    """Not only the head of the input buffer."""
+
+    def eligible(self) -> list[Message]:
+        return [message for message in self._inbox if self._open(message)]
+
+    def deliver(self, message: Message) -> list[Effect]:
+        if message not in self._inbox:
+            raise NotEligible(self.view.name(self.me), message.id, "it is not here")
+        self._inbox.remove(message)
+        return self._taken(message)
+
+
+class BufferReleasesAtFirstAcknowledgement(Buffer):
+    def _acknowledged(self, source: int, number: int) -> list[Effect]:
+        flight = self._flight.get(number)
+        if flight is not None:
+            flight.unacknowledged = 1 << source
+        return super()._acknowledged(source, number)
+
+
+class BufferAcknowledgesAtDelivery(Buffer):
+    def _receive(self, packet: Packet[Any]) -> list[Effect]:
+        effects = super()._receive(packet)
+        return [e for e in effects if not (isinstance(e, Packet) and isinstance(e.stamp, Acknowledge))]
+
+    def _taken(self, message: Message) -> list[Effect]:
+        if message.sender == self.me:
+            return []
+        return [Packet(self.me, message.sender, Acknowledge(message.number))]
+
+
+class BufferReleasesEverything(Buffer):
+    """Holds messages with a single copy too: slower, not wrong."""
+
+    def _needs_release(self, message: Message) -> bool:
+        return True
+
+
+# permit
+
+
+class PermitWithoutFlag(Permit):
+    def _others_pending(self, dest: int) -> bool:
+        return False
+
+
+class PermitFlagForgetsOtherCopies(Permit):
+    def _others_pending(self, dest: int) -> bool:
+        copies = self._copies_out[self._order[-1]]
+        return self._out - copies > len(self._unacknowledged[dest]) - 1
+
+
+class PermitFlagForgetsEarlierMessages(Permit):
+    def _others_pending(self, dest: int) -> bool:
+        return self._copies_out[self._order[-1]] > 1
+
+
+class PermitFlagsEverything(Permit):
+    """Flags what goes to the only one that has not acknowledged too: slower, not wrong."""
+
+    def _others_pending(self, dest: int) -> bool:
+        return True
+
+
+class PermitForgetsEarlyPermits(Permit):
+    """A permit lifts the restraints that are there, and is not remembered for those to come."""
+
+    def _permit(self, source: int, number: int) -> list[Effect]:
+        before = self._permitted[source]
+        restrained = any(isinstance(item, Restraint) and item.sender == source for item in self._outbox)
+        effects = super()._permit(source, number)
+        if not restrained:
+            self._permitted[source] = before
+        return effects
+
+
+class PermitWithoutRestraint(Permit):
+    def _taken(self, message: Message) -> list[Effect]:
+        self._flagged.discard(message.id)
+        return []
+
+
+class PermitRestrainsOnlyTheNext(Permit):
+    """A restrained message waits, but those behind it do not."""
+
+    def _send(self, message: Message) -> list[Effect]:
+        if any(isinstance(item, Posting) for item in self._outbox) and message.to != (self.me,):
+            effects: list[Effect] = self._enqueue(message) if self.me in message.to else []
+            return effects + self._transmit(message)
+        return super()._send(message)
+
+
+class PermitAcknowledgesOutOfSequence(Permit):
+    def _receive(self, packet: Packet[Any]) -> list[Effect]:
+        effects = super()._receive(packet)
+        if not effects and isinstance(packet.stamp, PermitStamp):
+            return [Packet(self.me, packet.source, Taken(packet.stamp.sequence))]
+        return effects
+
+
+class PermitTakesOutOfSequence(Permit):
+    def _receive(self, packet: Packet[Any]) -> list[Effect]:
+        if packet.message is None:
+            return super()._receive(packet)
+        count = self._got[packet.source] + 1
+        offers = self._take(replace(packet, stamp=replace(packet.stamp, sequence=count)))
+        return [Packet(self.me, packet.source, Taken(count)), *offers]
+
+
+class PermitDeliversAny(Permit):
+    """Not only the head of the queue."""
+
+    def eligible(self) -> list[Message]:
+        return list(self._inbox)
+
+    def deliver(self, message: Message) -> list[Effect]:
+        self._inbox.remove(message)
+        return self._taken(message)
+
+
+class PermitGrantsEachByItself(Permit):
+    """A permit goes out when the flagged message is acknowledged, whatever was sent before it."""
+
+    def _acknowledged(self, source: int, sequence: int) -> list[Effect]:
+        return super()._acknowledged(source, sequence) + self._grant()
+
+    def _grant(self) -> list[Effect]:
+        ready = [(number, dest) for number, dest in self._owed if number not in self._copies_out]
+        for item in ready:
+            self._owed.remove(item)
+        return [Packet(self.me, dest, Grant(number)) for number, dest in ready]
+
+
+# history
+
+
+def with_rules(rules: type[Histories]) -> type[History]:
+    """History with these rules for H and C."""
+
+    class Mutant(History):
+        def _histories(self) -> Histories:
+            return rules(self.me, self.rules)
+
+    return Mutant
+
+
+class HistoryWithoutWait(History):
+    """R3"""
+
+    def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
+        return ()
+
+
+class HistoryComparesExactly(History):
+    """R5: a message counts as delivered only while it is its sender's last."""
+
+    def _unmet(self, packet: Packet[Any]) -> Need | None:
+        for need in self._needs(packet):
+            if self._delivered[need[0]] != need[1]:
+                return need
+        return None
+
+
+class HistoryComparesTooGenerously(History):
+    """R5: a message counts as delivered as soon as any of its sender is."""
+
+    def _unmet(self, packet: Packet[Any]) -> Need | None:
+        for need in self._needs(packet):
+            if not self._delivered[need[0]]:
+                return need
+        return None
+
+
+class HistoryConfusesLabelsInD(History):
+    """R5 with one last message for each sender, whatever its label."""
+
+    def _lane(self, sender: int, number: int, label: str) -> Need:
+        return (sender, ""), number
+
+
+class ForgetsHm(Histories):
+    """R4 without `add H_m`."""
+
+    def delivered(self, sender: int, number: int, to: int, label: str, history: tuple[Entry, ...]) -> None:
+        super().delivered(sender, number, to, label, ())
+
+
+class ForgetsDelivered(Histories):
+    """R4 without `delivered: add m`."""
+
+    def delivered(self, sender: int, number: int, to: int, label: str, history: tuple[Entry, ...]) -> None:
+        super().delivered(sender, number, to, label, history)
+        _forget(self, (sender, number))
+
+
+class ForgetsSent(Histories):
+    """R4 without `sent: add m`."""
+
+    def sent(self, sender: int, number: int, to: int, label: str) -> None:
+        super().sent(sender, number, to, label)
+        _forget(self, (sender, number))
+
+
+def _forget(histories: Histories, key: Id) -> None:
+    record = histories.H.pop(key, None)
+    if record is not None:
+        del histories._lanes[record.entry.sender, record.entry.label][record.entry.number]
+
+
+class SendReportsToAll(Histories):
+    """R6.2: C(i) grows by everyone, told or not."""
+
+    def _told(self, to: int) -> int:
+        return ALL
+
+
+class SentIsReportedToItsDestinations(Histories):
+    """R6.2: C(m) is A_m instead of empty."""
+
+    def sent(self, sender: int, number: int, to: int, label: str) -> None:
+        super().sent(sender, number, to, label)
+        self._grow(self.H[sender, number], to)
+
+
+class SenderAlwaysKnows(Histories):
+    """R6.2 and R6.3 as printed: the sender counts as told of its own messages to itself."""
+
+    def _knows(self, process: int, entry: Entry) -> int:
+        return 1 << process
+
+
+class DeliveryReportsOthersMessages(Histories):
+    """R6.3, first part: C(n) grows by A_m for messages n of anyone."""
+
+    def _report_earlier(self, m: Entry) -> None:
+        for record in list(self.H.values()):
+            self._grow(record, m.to)
+
+
+class DeliveryReportsLaterMessages(Histories):
+    """R6.3, first part: for later messages of m's sender too."""
+
+    def _report_earlier(self, m: Entry) -> None:
+        for record in list(self._lanes.get((m.sender, m.label), {}).values()):
+            self._grow(record, m.to)
+
+
+class DeliveryReportsOtherLabels(Histories):
+    """R6.3, first part: for earlier messages of m's sender with another label, which it did not carry."""
+
+    def _report_earlier(self, m: Entry) -> None:
+        for record in list(self.H.values()):
+            if record.entry.sender == m.sender and record.entry.number < m.number:
+                self._grow(record, m.to)
+
+
+class HistoryIsReportedToAll(Histories):
+    """R6.3: C(n) of n in H_m grows by everyone."""
+
+    def _told_with(self, known: Entry, m: Entry) -> int:
+        return ALL
+
+
+class ReportsToOthers(Histories):
+    """R6.3: C(n) of n in H_m grows by A_i of messages i that did not carry n: `_others` says which."""
+
+    def _report(self, known: Entry, m: Entry, listed: set[Id] | None) -> None:
+        super()._report(known, m, listed)
+        record = self.H.get((known.sender, known.number))
+        if record is not None:
+            union = 0
+            for other in self.H.values():
+                if other is not record and self._others(known, other.entry):
+                    union |= other.entry.to
+            self._grow(record, union)
+
+    def _others(self, known: Entry, other: Entry) -> bool:
+        raise NotImplementedError
+
+
+class EarlierCountAsLater(ReportsToOthers):
+    """R6.3: every other message of n's sender in H counts, not only the later ones."""
+
+    def _others(self, known: Entry, other: Entry) -> bool:
+        return (other.sender, other.label) == (known.sender, known.label)
+
+
+class LaterOfAnyLabel(ReportsToOthers):
+    """R6.3: later messages with another label, which did not carry the earlier one, count too."""
+
+    def _others(self, known: Entry, other: Entry) -> bool:
+        return other.sender == known.sender and other.number > known.number
+
+
+class LaterOfAnySender(ReportsToOthers):
+    """R6.3: messages of other senders count too."""
+
+    def _others(self, known: Entry, other: Entry) -> bool:
+        return True
+
+
+class DeliveredIsReportedToItsDestinations(Histories):
+    """R6.3: C(m) is A_m and the sender instead of the sender and me."""
+
+    def _known_to(self, entry: Entry) -> int:
+        return super()._known_to(entry) | entry.to
+
+
+class LeavesOutWhatAnyDestinationKnows(Histories):
+    """R7: leave out of H_m what has been reported to one of A_m."""
+
+    def _unreported(self, to: int) -> list[Record]:
+        return [record for record in super()._unreported(to) if not to & self.copies(record)]
+
+
+class LeavesOutWhatIsForOthers(Histories):
+    """R7: leave out of H_m what is not addressed to A_m."""
+
+    def _unreported(self, to: int) -> list[Record]:
+        return [record for record in super()._unreported(to) if to & record.entry.to]
+
+
+class RemovesWhatAnyDestinationKnows(Histories):
+    """R8: remove from H what has been reported to one of its destinations."""
+
+    def _grow(self, record: Record, copies: int) -> None:
+        super()._grow(record, copies)
+        if record.entry.to & record.copies:
+            _forget(self, (record.entry.sender, record.entry.number))
+
+
+class RemovesWhatIsDeliveredHere(Histories):
+    """R8: remove from H what was addressed here, since it is delivered here."""
+
+    def _add(self, record: Record) -> None:
+        if not record.entry.to >> self.me & 1:
+            super()._add(record)
+
+
+class StampsCopiesAfterTheSend(Histories):
+    """R6.1 with A_m already in C_m, which the receiver adds anyway."""
+
+    def stamp(self, to: int) -> tuple[Entry, ...]:
+        return tuple(replace(entry, copies=entry.copies | to) for entry in super().stamp(to))
+
+
+class LearnsNothingFromEarlier(Histories):
+    """R6.3 without its first part: only less is left out."""
+
+    def _report_earlier(self, m: Entry) -> None:
+        pass
+
+
+class LearnsNothingFromStamps(Histories):
+    """R6.3 without `C_m(n), A_m, the sender` for n in H_m: only less is left out."""
+
+    def _told_with(self, known: Entry, m: Entry) -> int:
+        return 0
+
+
+class LearnsNothingFromDelivering(Histories):
+    """R6.3 with C(m) empty, as after a send: only less is left out."""
+
+    def _known_to(self, entry: Entry) -> int:
+        return 0
+
+
+# optimal
+
+
+class OptimalWithoutWait(Optimal):
+    def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
+        return ()
+
+
+class OptimalDropsTheReceiver(Optimal):
+    """A copy to d drops d too."""
+
+    def _stamp(self, to: int, dest: int) -> tuple[tuple[int, int, int], ...]:
+        return super()._stamp(to, 0)
+
+
+class OptimalKeepsOtherReceivers(Optimal):
+    """Saves nothing: a copy to d keeps the other members of D."""
+
+    def _stamp(self, to: int, dest: int) -> tuple[tuple[int, int, int], ...]:
+        return super()._stamp(0, 0)
+
+
+class OptimalDropsEverythingAfterwards(Optimal):
+    """After a send, the log drops all destinations, not only D."""
+
+    def _sent(self, dests: int, to: int) -> int:
+        return 0
+
+
+class OptimalDropsNothingAfterwards(Optimal):
+    """Saves nothing: after a send, the log keeps D."""
+
+    def _sent(self, dests: int, to: int) -> int:
+        return dests
+
+
+class OptimalForgetsSent(Optimal):
+    """A send adds no entry."""
+
+    def _send(self, message: Message) -> list[Effect]:
+        effects = super()._send(message)
+        del self._log[message.id]
+        return effects
+
+
+class OptimalForgetsDelivered(Optimal):
+    """A delivery adds no entry for the message itself."""
+
+    def _learn(self, packet: Packet[Any]) -> None:
+        had = packet.message is not None and packet.message.id in self._log
+        super()._learn(packet)
+        if packet.message is not None and packet.source != self.me and not had:
+            self._log.pop(packet.message.id, None)
+
+
+class OptimalForgetsStamps(Optimal):
+    """A delivery does not merge the stamp."""
+
+    def _merged(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
+        newest = max(theirs, default=None, key=lambda key: key[1])
+        return mine if newest is None else {**mine, newest: theirs[newest]}
+
+
+class OptimalForgetsWhatTheStampLacks(Optimal):
+    """An own entry absent from the stamp goes, newer one of its sender there or not."""
+
+    def _merged(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
+        return super()._merged({key: dests for key, dests in mine.items() if key in theirs}, theirs)
+
+
+class OptimalForgetsWhatTheLogLacks(Optimal):
+    """An entry of the stamp absent from the own log goes, if the log has any of its sender."""
+
+    def _merged(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
+        senders = {sender for sender, _ in mine}
+        return super()._merged(
+            mine, {key: dests for key, dests in theirs.items() if key in mine or key[0] not in senders}
+        )
+
+
+class OptimalForgetsOnOlderEvidence(Optimal):
+    """An own entry absent from the stamp goes if the stamp has any entry of its sender, older or newer."""
+
+    def _merged(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
+        senders = {sender for sender, _ in theirs}
+        return super()._merged(
+            {key: dests for key, dests in mine.items() if key in theirs or key[0] not in senders}, theirs
+        )
+
+
+class OptimalKeepsOwnDestinations(Optimal):
+    """Saves nothing: entries on both sides keep the own destinations."""
+
+    def _merged(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
+        return {key: mine.get(key, dests) for key, dests in super()._merged(mine, theirs).items()}
+
+
+class OptimalKeepsTheirDestinations(Optimal):
+    """Saves nothing: entries on both sides keep the stamp's destinations."""
+
+    def _merged(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
+        return {key: theirs.get(key, dests) for key, dests in super()._merged(mine, theirs).items()}
+
+
+class OptimalKeepsAllDestinations(Optimal):
+    """Saves nothing: entries on both sides unite their destinations."""
+
+    def _merged(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
+        merged = super()._merged(mine, theirs)
+        return {key: mine.get(key, 0) | theirs.get(key, 0) for key in merged}
+
+
+class OptimalNeverForgets(Optimal):
+    """Saves nothing: what either side has is kept."""
+
+    def _merged(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
+        return {key: mine.get(key, ALL) & theirs.get(key, ALL) for key in (*mine, *theirs)}
+
+
+class OptimalKeepsNoEmptyEntry(Optimal):
+    """The newest entry of a sender goes too when it has no destination left."""
+
+    def _stamp(self, to: int, dest: int) -> tuple[tuple[int, int, int], ...]:
+        return tuple(entry for entry in super()._stamp(to, dest) if entry[2])
+
+    def _merged(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
+        return {key: dests for key, dests in super()._merged(mine, theirs).items() if dests}
+
+
+class OptimalKeepsAllEmptyEntries(Optimal):
+    """Saves nothing: every log that arrives stays, with or without destinations left."""
+
+    def _stamp(self, to: int, dest: int) -> tuple[tuple[int, int, int], ...]:
+        kept = {key: dests & ~to | dests & dest for key, dests in self._log.items()}
+        return tuple((sender, clock, dests) for (sender, clock), dests in sorted(kept.items()))
