@@ -35,6 +35,7 @@ from antecede.protocols.matrix import Matrix
 from antecede.protocols.monitor import Monitor
 from antecede.protocols.optimal import Optimal
 from antecede.protocols.permit import Permit
+from antecede.protocols.separator import Separator
 from antecede.protocols.unordered import Unordered
 
 __all__ = ["PROTOCOLS", "Machine", "create", "restore"]
@@ -49,6 +50,7 @@ PROTOCOLS: Mapping[str, type[Machine]] = {
         Monitor,
         Buffer,
         History,
+        Separator,
         Broadcast,
         Optimal,
         Permit,
