@@ -1,0 +1,110 @@
+"""Optimisations change what is carried and kept, never what is delivered when.
+
+Directions only: `benchmarks/optimisations.py` prints the figures.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from antecede.oracle import check
+from benchmarks.optimisations import ROWS, Measured, N, compare, make, measure, plan, table
+
+MESSAGES, SEEDS = 100, (1, 2, 3)
+
+
+@cache
+def measured(seed: int, protocol: str, *parameters: tuple[str, Any]) -> Measured:
+    return measure(make(protocol, dict(parameters)), plan(MESSAGES, seed), seed)
+
+
+SAME = [
+    (),
+    (("r5", False),),
+    (("r6_1", True),),
+    (("r6_4", False),),
+    (("r7", False),),
+    (("r8", False),),
+    (("r7", False), ("r8", False)),
+    (("r6_1", True), ("r7", False)),
+    (("r6_1", True), ("r8", False)),
+    (("r6", False), ("r6_4", False), ("r7", False), ("r8", False)),
+]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("parameters", SAME)
+def test_histories_deliver_alike_tick_for_tick_with_any_of_their_rules(parameters, seed):
+    assert measured(seed, "history", *parameters).deliveries == measured(seed, "history").deliveries
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("protocol", "parameters"), [("matrix", ()), ("optimal", ()), ("bounded", (("k", N * N),))]
+)
+def test_protocols_that_wait_for_the_past_and_nothing_else_deliver_alike(protocol, parameters, seed):
+    """None of them delays a message longer than causal order asks."""
+    assert measured(seed, protocol, *parameters).deliveries == measured(seed, "history").deliveries
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_what_is_measured_is_in_causal_order(row, seed):
+    for result in compare(row, MESSAGES, seed):
+        assert check(result.events, N).ok
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_optimisation_saves_what_it_is_for(seed):
+    found = {row.name: compare(row, MESSAGES, seed) for row in ROWS}
+
+    without, using = found["R5: D keeps the last of each sender"]
+    assert using.remembered < without.remembered
+    assert (using.entries, using.size) == (without.entries, without.size)
+
+    without, using = found["R6.1: stamp with C too"]
+    assert using.entries <= without.entries
+    assert using.known <= without.known
+    assert using.size > without.size, "it saves entries and costs bytes"
+
+    without, using = found["R6.4: later messages tell of all in H"]
+    assert using.known < without.known
+    assert using.entries <= without.entries
+
+    without, using = found["R7: leave out what was reported"]
+    assert using.entries < without.entries
+    assert using.size < without.size
+
+    without, using = found["R8: remove what was reported to all"]
+    assert using.known < without.known
+    assert using.entries <= without.entries
+
+    without, using = found["R7 and R8"]
+    assert using.entries < without.entries
+    assert using.known < without.known
+
+    without, using = found["k = n + 1, against n * n"]
+    assert using.entries < without.entries
+    assert using.control > without.control == 0, "smaller stamps are paid for with extra messages"
+    assert using.ticks >= without.ticks
+
+    without, using = found["footnote 4: pipelining"]
+    assert using.ticks < without.ticks
+    assert using.control == without.control
+
+    assert len(found) == len(ROWS) == 8, "every row is judged here"
+
+
+def test_k_bounds_every_stamp():
+    for k in (N + 1, 2 * N):
+        result = measured(1, "bounded", ("k", k))
+        assert result.entries < k * result.packets
+
+
+def test_the_table_has_a_row_for_each_and_is_the_same_every_time():
+    text = table(40, 1)
+    assert text == table(40, 1)
+    assert [line.split(" | ")[0].lstrip("| ") for line in text.splitlines()[4:]] == [row.name for row in ROWS]
