@@ -225,8 +225,9 @@ class Histories:
         record.copies |= copies
         entry = record.entry
         if self.rules.r8 and not entry.to & ~record.copies:
-            del self.H[entry.sender, entry.number]
-            del self._lanes[entry.sender, entry.label][entry.number]
+            # A peer may have lied about its label: then it is in two lanes, and goes from H with the first.
+            self.H.pop((entry.sender, entry.number), None)
+            self._lanes[entry.sender, entry.label].pop(entry.number, None)
 
     # H, and its lanes
 
