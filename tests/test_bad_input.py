@@ -438,6 +438,18 @@ def goes_on(machine: Machine, world: World, packet: Packet[Any]) -> None:
         raise AssertionError(f"after {packet}: {type(error).__name__}: {error}") from error
 
 
+@pytest.mark.parametrize("name", [name for name in VARIANTS if VARIANTS[name].protocol == "history"])
+def test_a_message_told_of_under_two_labels_does_not_break_a_machine(name):
+    machine = VARIANTS[name].machines(4)[0]
+    for number in (1, 2, 3):
+        lie = tuple(Entry(2, 5 + number, 0b1000, 0, label) for label in ("", "x"))
+        message = Message(1, number, (0,))
+        assert machine.receive(Packet(1, 0, HistoryStamp(lie), message)) == [message]
+        machine.deliver(message)
+        machine.send([3])
+        restore(machine.snapshot())
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_honest_packets_are_never_refused(name):
     for seed in range(10):
