@@ -34,7 +34,7 @@ from msgspec.structs import replace
 
 from antecede.errors import BadProgram, Unsupported
 from antecede.model import mask
-from antecede.program import Program, Receive, Send
+from antecede.program import Program, Receive, Send, Step
 from antecede.steps import Entry, Fault, Make, Move, Order, Posted, Steps, bit
 
 __all__ = ["Exploration", "Explorer", "Finding", "explore", "validate"]
@@ -53,8 +53,8 @@ Runs: TypeAlias = set[tuple[tuple[str, ...], ...]]
 LONGEST = 100
 """Steps for each copy of a message, above which a schedule is taken to be endless."""
 
-CACHE = 2_000_000
-"""Local states to remember before the tables start afresh."""
+CACHE = 400_000
+"""Local states to remember before the tables start afresh: about 2 kB each with all that is known of them."""
 
 
 class Finding(Struct, frozen=True):
@@ -172,7 +172,7 @@ class _Search:
         numbers = {name: bit(message, n) for name, message in program.messages.items()}
         self.addressed = [mask(numbers[m] for m in program.addressed(p)) for p in range(n)]
         scripts = [*program.scripts, *[()] * (n - len(program.scripts))]
-        self.scripts = [(script, tuple(_awaited(step, numbers) for step in script)) for script in scripts]
+        self.scripts = [_nameless(script, numbers) for script in scripts]
         self.tables = [steps.entries(*script) for script in self.scripts]
         self.groups: dict[tuple[int, ...], tuple[int, ...]] = {}
         self.expand = self._expand_instant if explorer.instant else self._expand_network
@@ -204,10 +204,9 @@ class _Search:
         """The states one step on, each with the number of ways there; and whether there was time for all."""
         following: dict[State, int] = {}
         ways_to, expand = following.get, self.expand
-        states = self.states
         for state, ways in layer.items():
-            states += 1
-            if not states & 1023 and self.stop():
+            self.states += 1
+            if not self.states & 1023 and self.stop():
                 return following, False
             try:
                 choices = expand(state)
@@ -219,7 +218,6 @@ class _Search:
             self.transitions += len(choices)
             for after in choices:
                 following[after] = ways_to(after, 0) + ways
-        self.states = states
         return following, True
 
     # One step of the whole system
@@ -409,11 +407,18 @@ def validate(program: Program, make: Make) -> None:
             raise Unsupported(machine.name, f"message {step.name}: it does not order by label {step.label!r}")
 
 
-def _awaited(step: Send | Receive, numbers: dict[str, int]) -> int:
-    """The messages that a step waits for, as bits."""
-    if isinstance(step, Send):
-        return mask(numbers[name] for name in step.after)
-    return 0 if step.name is None else 1 << numbers[step.name]
+def _nameless(script: tuple[Step, ...], numbers: dict[str, int]) -> tuple[tuple[Step, ...], tuple[int, ...]]:
+    """A script without names, which many programs share, and the messages (as bits) that each step waits for."""
+    steps: list[Step] = []
+    awaited = []
+    for step in script:
+        if isinstance(step, Send):
+            steps.append(Send("", step.to, (), step.label))
+            awaited.append(mask(numbers[name] for name in step.after))
+        else:
+            steps.append(Receive(None, step.sender))
+            awaited.append(0 if step.name is None else 1 << numbers[step.name])
+    return tuple(steps), tuple(awaited)
 
 
 def _least_closed(situation: tuple[int, ...]) -> tuple[int, ...]:
