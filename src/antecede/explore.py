@@ -54,7 +54,7 @@ LONGEST = 100
 """Steps for each copy of a message, above which a schedule is taken to be endless."""
 
 CACHE = 400_000
-"""Local states to remember before the tables start afresh: about 2 kB each with all that is known of them."""
+"""Local states to remember before the tables start afresh: 1 to 2 kB each with all that is known of them."""
 
 
 class Finding(Struct, frozen=True):
