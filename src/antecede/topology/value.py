@@ -100,9 +100,18 @@ class Topology(Struct, frozen=True):
 
     def separating(self) -> Topology:
         """The same with R9 at every station without which the trunk falls apart."""
-        cut = cuts(len(self.stations), self.trunk)
+        places = cuts(len(self.stations), self.trunk)
+        return self.filtering_at(*(self.names[self.stations[place].members[0]] for place in places))
+
+    def filtering_at(self, *members: str) -> Topology:
+        """The same with R9 at the stations of these vertices only."""
+        places = {self.plan.place[self.id(name)] for name in members}
+        extra = places - cuts(len(self.stations), self.trunk)
+        if extra:
+            names = ", ".join(self.names[v] for p in sorted(extra) for v in self.stations[p].members)
+            raise bad("separators", names, "stations without which the trunk falls apart")
         stations = tuple(
-            Station(s.members, s.witnesses, index in cut) for index, s in enumerate(self.stations)
+            Station(s.members, s.witnesses, index in places) for index, s in enumerate(self.stations)
         )
         return msgspec.structs.replace(self, stations=stations)
 
@@ -159,11 +168,13 @@ class Topology(Struct, frozen=True):
     def route(self, source: str, dest: str) -> tuple[str, ...]:
         """The vertices that a message passes: the source, those that forward, the destination.
 
-        A station of which nobody lives to forward stops it there: the route then ends before that station.
+        It ends early where no way leads on, or nobody lives to forward.
         """
         plan, a, b = self.plan, self.id(source), self.id(dest)
-        route = [a]
-        for station in plan.way(plan.place[a], plan.place[b])[1:-1]:
+        route, way = [a], plan.way(plan.place[a], plan.place[b])
+        if not way:
+            return self._named(route)
+        for station in way[1:-1]:
             active = plan.active[station]
             if active is None:
                 return self._named(route)
