@@ -10,6 +10,7 @@ AntecedeError
 ├── PeerError                 another process, or whoever claims to be one, sent something wrong
 │   ├── Misrouted             a packet for someone else, or from outside the view
 │   ├── BadStamp              a stamp of another protocol, of another size, or that contradicts its message
+│   ├── BadFrame              a frame that no sound end of a link sends: one of the two has lost its state
 │   └── WireError             bytes that are no packet: garbage, truncated, too large, another version
 └── InputError                a file or a value that was read is wrong
     ├── BadSnapshot           a snapshot of another protocol, process, view or version
@@ -25,6 +26,7 @@ from collections.abc import Sequence
 
 __all__ = [
     "AntecedeError",
+    "BadFrame",
     "BadParameter",
     "BadProgram",
     "BadRun",
@@ -100,6 +102,12 @@ class BadStamp(PeerError):
     def __init__(self, process: str, source: str, found: str, expected: str) -> None:
         self.process, self.source, self.found, self.expected = process, source, found, expected
         super().__init__(f"{process} refused a packet of {source}: stamp {found}, expected {expected}")
+
+
+class BadFrame(PeerError):
+    def __init__(self, found: str, expected: str) -> None:
+        self.found, self.expected = found, expected
+        super().__init__(f"refused a frame: found {found}, expected {expected}")
 
 
 class WireError(PeerError):

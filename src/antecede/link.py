@@ -1,0 +1,385 @@
+"""A reliable link over a network that loses, repeats and reorders: one end, as a pure state machine.
+
+Inputs                        Outputs
+  send(payload, now)            frames to transmit to the other end, each of which may be lost
+  receive(frame, now)           payloads handed over (each once), and frames
+  tick(now), at deadline()      frames
+Time is an integer of nanoseconds that the driver passes in. Payloads are opaque.
+
+Rules
+  number   payloads are numbered 1, 2, 3, ... for ever, across restarts
+  ack      every frame says what has arrived: all up to `ack`, and of the next `EARLY_BITS` those that `early` marks;
+           it rides on frames that go back anyway, or goes alone in a `bare` frame, at once or `ack_delay_ns` later
+  resend   a frame that is not acknowledged in time is sent again, each time after twice as long; the time follows
+           the round trips that are seen (Jacobson 1988), never of a frame sent twice (Karn & Partridge 1987)
+  window   no more than `window` numbers beyond the acknowledged ones are in flight; what is sent beyond waits here
+  once     a number that arrived before is not handed over again; with `ordered`, numbers are handed over in sequence
+  epoch    a restarted end is a new incarnation. Until the other end is seen to know it, it only greets: a bare frame
+           that says what it has received and the last number that it had sent. Frames of or for an older incarnation
+           are refused; the greeting makes the other end resend at once whatever is not acknowledged.
+
+What the driver owes: whatever frames or payloads leave this end must be durable before they leave (in a snapshot, or in
+a journal of the inputs since one). Then a crash neither loses nor repeats anything. If an end restarts from a state older
+than what it had let out, its greeting contradicts what the other knows and raises `BadFrame`: no loss is silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from heapq import heappop, heappush
+from typing import Any
+
+from msgspec import Struct
+
+from antecede.errors import BadFrame, BadParameter, BadSnapshot
+
+__all__ = ["Frame", "Link", "EARLY_BITS"]
+
+SNAPSHOT_VERSION = 1
+
+EARLY_BITS = 64
+"""How far beyond the first gap a frame says what has arrived."""
+
+MILLISECOND = 1_000_000
+
+
+class Frame(Struct, frozen=True, gc=False):
+    """What crosses the network between the two ends of a link."""
+
+    epoch: int
+    """The incarnation of the end that sent it."""
+    peer: int
+    """The incarnation of the end that it is meant for, as far as its sender knows; 0: it knows none."""
+    number: int
+    """Of the payload; on a bare frame, the last number that was sent."""
+    ack: int = 0
+    early: int = 0
+    """Bit i: number ack + 1 + i has arrived as well."""
+    payload: Any = None
+    bare: bool = False
+
+
+class Link:
+    """One end of a link.
+
+    >>> a, b = Link(), Link()
+    >>> [frame] = a.send("hello", now=0)
+    >>> payloads, [ack] = b.receive(frame, now=5)
+    >>> payloads, b.receive(frame, now=6)[0]        # A duplicate is not handed over again.
+    (['hello'], [])
+    >>> a.receive(ack, now=10), a.unacknowledged
+    (([], []), 0)
+    """
+
+    def __init__(
+        self,
+        *,
+        window: int = 256,
+        ordered: bool = False,
+        timeout_ns: int = 200 * MILLISECOND,
+        least_timeout_ns: int = 10 * MILLISECOND,
+        most_timeout_ns: int = 60_000 * MILLISECOND,
+        ack_delay_ns: int = 0,
+        epoch: int = 1,
+        peer: int = 1,
+    ) -> None:
+        """`timeout_ns` is for the first frame, before any round trip is known.
+
+        `peer` is the incarnation of the other end, 0 if it must be found out: both ends of a new link know each other.
+        """
+        if window < 1:
+            raise BadParameter("link", "window", window, "1 or more")
+        if not 1 <= least_timeout_ns <= most_timeout_ns or timeout_ns < 1 or ack_delay_ns < 0:
+            found = (least_timeout_ns, timeout_ns, most_timeout_ns, ack_delay_ns)
+            raise BadParameter("link", "times", found, "1 <= least <= most, ack delay 0 or more")
+        if epoch < 1 or peer < 0:
+            raise BadParameter("link", "epoch, peer", (epoch, peer), "1 or more, 0 or more")
+        self.window, self.ordered = window, ordered
+        self.timeout_ns, self.ack_delay_ns = timeout_ns, ack_delay_ns
+        self.least_timeout_ns, self.most_timeout_ns = least_timeout_ns, most_timeout_ns
+        self.epoch, self.peer = epoch, peer
+        self.met = peer > 0
+        """Whether the other end knows our incarnation."""
+        self.resent = self.refused = 0
+        # What we send: all up to _acked has arrived, all up to _flown has been transmitted, _last is the newest.
+        self._last = self._acked = self._flown = self._resumed = 0
+        self._payloads: dict[int, Any] = {}
+        """Whatever has not been acknowledged, by number, in order."""
+        # What we receive: everything up to _received, and number _received + 1 + i where bit i of _early is set.
+        self._received = self._early = 0
+        self._kept: dict[int, Any] = {}
+        """Payloads that wait for an earlier number, if ordered."""
+        self._forget_times()
+
+    def _forget_times(self) -> None:
+        self._round_trip: tuple[int, int] | None = None
+        """Mean and deviation, scaled by 8 and 4 as usual so that integers do."""
+        self._flights: dict[int, tuple[int, int, int]] = {}
+        """Number in flight -> when it was sent last, how often it was sent again, when it is due."""
+        self._due: list[tuple[int, int]] = []
+        """(due, number) as a heap; entries that no flight confirms are old."""
+        self._ack_due: int | None = None
+        self._greeting_due: int | None = None if self.met else 0
+        self._greetings = 0
+
+    # What a driver asks
+
+    @property
+    def room(self) -> int:
+        """How many payloads can be sent before they have to wait here."""
+        return max(0, self._acked + self.window - self._last)
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many payloads were sent and are not known to have arrived, in flight or waiting."""
+        return len(self._payloads)
+
+    def deadline(self) -> int | None:
+        """When `tick` has something to do, if nothing happens before: perhaps a time that is past."""
+        due, flights = self._due, self._flights
+        while due and ((flight := flights.get(due[0][1])) is None or flight[2] != due[0][0]):
+            heappop(due)
+        if self.met and self._may_fly():
+            return 0
+        times = [time for time in (self._ack_due, self._greeting_due) if time is not None]
+        if due:
+            times.append(due[0][0])
+        return min(times, default=None)
+
+    def send(self, payload: Any, now: int) -> list[Frame]:
+        """Hand over a payload for the other end. Beyond the window it waits here: see `room`."""
+        self._last += 1
+        self._payloads[self._last] = payload
+        return self._fly(now)
+
+    def receive(self, frame: Frame, now: int) -> tuple[list[Any], list[Frame]]:
+        """Take a frame from the network. Raises `BadFrame`, and changes nothing, if no sound end can have sent it."""
+        self._check(frame)
+        if frame.epoch < self.peer or (frame.epoch > self.peer and not frame.bare):
+            self.refused += 1
+            return [], []
+        news = frame.epoch > self.peer
+        if news:
+            self._check_greeting(frame)
+        elif frame.peer == self.epoch:
+            self._check_acks(frame)
+        if news:
+            self._meet(frame.epoch)
+        if frame.peer != self.epoch:
+            # It speaks to one that we no longer are: tell it who we are now.
+            self.refused += 1
+            return [], [self._bare()]
+        if not self.met:
+            self.met, self._greeting_due = True, None
+        self._acknowledged(frame, now)
+        payloads = [] if frame.bare else self._arrived(frame, now)
+        frames = self._fly(now)
+        if not frames and (news or self._ack_due == now):
+            frames.append(self._bare())
+        return payloads, frames
+
+    def tick(self, now: int) -> list[Frame]:
+        """What time makes necessary."""
+        frames = self._resend(now) + self._fly(now)
+        if self._greeting_due is not None and self._greeting_due <= now:
+            frames.append(self._bare())
+            self._greeting_due = now + self._wait(self._greetings)
+            self._greetings += 1
+        if self._ack_due is not None and self._ack_due <= now:
+            frames.append(self._bare())
+        return frames
+
+    def restart(self) -> None:
+        """Become the next incarnation: after a crash, once the snapshot is restored and the journal replayed.
+
+        The new state must be durable before `tick` lets the greeting out.
+        """
+        self.epoch += 1
+        self.met = False
+        self._resumed, self._flown = self._last, self._acked
+        self._forget_times()
+
+    def snapshot(self) -> dict[str, Any]:
+        """All that a restart needs, as plain data if the payloads are. Times are no part of it."""
+        return {
+            "version": SNAPSHOT_VERSION,
+            "window": self.window,
+            "ordered": self.ordered,
+            "timeout_ns": self.timeout_ns,
+            "least_timeout_ns": self.least_timeout_ns,
+            "most_timeout_ns": self.most_timeout_ns,
+            "ack_delay_ns": self.ack_delay_ns,
+            "epoch": self.epoch,
+            "peer": self.peer,
+            "met": self.met,
+            "last": self._last,
+            "resumed": self._resumed,
+            "acked": self._acked,
+            "unacknowledged": [list(item) for item in self._payloads.items()],
+            "received": self._received,
+            "early": self._early,
+            "kept": [list(item) for item in sorted(self._kept.items())],
+        }
+
+    @classmethod
+    def restore(cls, snapshot: Mapping[str, Any]) -> Link:
+        """The end whose snapshot this was, in the same incarnation; it sends again what is not acknowledged."""
+        if snapshot.get("version") != SNAPSHOT_VERSION:
+            raise BadSnapshot("link version", snapshot.get("version"), SNAPSHOT_VERSION)
+        try:
+            link = cls(
+                window=snapshot["window"],
+                ordered=snapshot["ordered"],
+                timeout_ns=snapshot["timeout_ns"],
+                least_timeout_ns=snapshot["least_timeout_ns"],
+                most_timeout_ns=snapshot["most_timeout_ns"],
+                ack_delay_ns=snapshot["ack_delay_ns"],
+                epoch=snapshot["epoch"],
+                peer=snapshot["peer"],
+            )
+            link._load(snapshot)
+        except (LookupError, TypeError, ValueError, BadParameter) as error:
+            raise BadSnapshot("link", f"{type(error).__name__}: {error}", "the state of a link") from error
+        return link
+
+    def _load(self, snapshot: Mapping[str, Any]) -> None:
+        self.met = bool(snapshot["met"])
+        self._last, self._acked = int(snapshot["last"]), int(snapshot["acked"])
+        self._resumed, self._flown = int(snapshot["resumed"]), self._acked
+        self._payloads = {int(number): payload for number, payload in snapshot["unacknowledged"]}
+        self._received, self._early = int(snapshot["received"]), int(snapshot["early"])
+        self._kept = {int(number): payload for number, payload in snapshot["kept"]}
+        if not 0 <= self._acked <= self._last or any(
+            not self._acked < number <= self._last for number in self._payloads
+        ):
+            raise ValueError(f"unacknowledged numbers beyond {self._acked}..{self._last}")
+        self._forget_times()
+
+    # What arrives
+
+    def _check(self, frame: Frame) -> None:
+        numbers = (frame.epoch - 1, frame.peer, frame.number - (not frame.bare), frame.ack, frame.early)
+        if min(numbers) < 0 or frame.early & 1 or frame.early.bit_length() > EARLY_BITS:
+            raise BadFrame(f"impossible numbers in {frame!r}"[:200], "those of a link")
+        if frame.epoch >= self.peer and frame.peer > self.epoch:
+            raise BadFrame(f"one for our incarnation {frame.peer}", f"at most {self.epoch}: our state is old")
+
+    def _check_acks(self, frame: Frame) -> None:
+        highest = frame.ack + frame.early.bit_length()
+        if highest > self._last:
+            raise BadFrame(f"an acknowledgement of number {highest}", f"at most {self._last}, our last")
+
+    def _check_greeting(self, frame: Frame) -> None:
+        """An end that restarted knows all that it ever acknowledged or sent, or it has lost something for good."""
+        self._check_acks(frame)
+        known = self._received + self._early.bit_length()
+        if frame.number < known:
+            raise BadFrame(f"a restart at number {frame.number}", f"{known} or later, which has arrived")
+        for number in range(min(frame.ack, self._acked) + 1, self._last + 1):
+            held = number <= frame.ack or frame.early >> (number - frame.ack - 1) & 1
+            if not held and number not in self._payloads:
+                raise BadFrame(f"a restart without number {number}", "all that it has acknowledged")
+
+    def _meet(self, epoch: int) -> None:
+        """The other end has restarted: whatever was in flight to it is due now, as if never sent."""
+        self.peer = epoch
+        self._flights, self._due = {}, []
+        self._round_trip = None
+        self._flown = self._acked
+
+    def _acknowledged(self, frame: Frame, now: int) -> None:
+        if frame.ack > self._acked:
+            for number in range(self._acked + 1, frame.ack + 1):
+                if self._payloads.pop(number, self) is not self:
+                    self._sample(number, now)
+            self._acked = frame.ack
+            self._flown = max(self._flown, frame.ack)
+        early = frame.early
+        while early:
+            low = early & -early
+            number = frame.ack + low.bit_length()
+            if self._payloads.pop(number, self) is not self:
+                self._sample(number, now)
+            early ^= low
+
+    def _arrived(self, frame: Frame, now: int) -> list[Any]:
+        ahead = frame.number - self._received - 1
+        if ahead < 0 or ahead >= self.window or self._early >> ahead & 1:
+            # The acknowledgement was lost, or is on its way.
+            self._ack_due = now
+            return []
+        self._early |= 1 << ahead
+        if self._ack_due is None or self._early & 1 == 0:
+            # A gap is news that saves the other end from sending the rest again.
+            self._ack_due = now + (self.ack_delay_ns if self._early & 1 else 0)
+        if self.ordered:
+            self._kept[frame.number] = frame.payload
+        while self._early & 1:
+            self._early >>= 1
+            self._received += 1
+        if not self.ordered:
+            return [frame.payload]
+        ready = [number for number in self._kept if number <= self._received]
+        return [self._kept.pop(number) for number in sorted(ready)]
+
+    # What leaves
+
+    def _may_fly(self) -> bool:
+        return self._flown < min(self._last, self._acked + self.window)
+
+    def _fly(self, now: int) -> list[Frame]:
+        """Transmit what the window has room for."""
+        frames: list[Frame] = []
+        while self.met and self._may_fly():
+            self._flown += 1
+            if self._flown in self._payloads:
+                frames.append(self._frame(self._flown, now, 0))
+        return frames
+
+    def _resend(self, now: int) -> list[Frame]:
+        """Transmit again what is due."""
+        frames = []
+        while self._due and self._due[0][0] <= now:
+            due, number = heappop(self._due)
+            flight = self._flights.get(number)
+            if flight is not None and flight[2] == due:
+                frames.append(self._frame(number, now, flight[1] + 1))
+                self.resent += 1
+        return frames
+
+    def _frame(self, number: int, now: int, again: int) -> Frame:
+        due = now + self._wait(again)
+        self._flights[number] = now, again, due
+        heappush(self._due, (due, number))
+        self._ack_due = None
+        early = self._early & ((1 << EARLY_BITS) - 1)
+        return Frame(self.epoch, self.peer, number, self._received, early, self._payloads[number])
+
+    def _bare(self) -> Frame:
+        self._ack_due = None
+        early = self._early & ((1 << EARLY_BITS) - 1)
+        number = self._last if self.met else self._resumed
+        return Frame(self.epoch, self.peer, number, self._received, early, None, True)
+
+    # How long to wait
+
+    def _wait(self, again: int) -> int:
+        """Twice as long each time."""
+        if self._round_trip is None:
+            timeout = self.timeout_ns
+        else:
+            mean, deviation = self._round_trip
+            timeout = max(self.least_timeout_ns, (mean >> 3) + deviation)
+        return min(timeout << min(again, 32), self.most_timeout_ns)
+
+    def _sample(self, number: int, now: int) -> None:
+        flight = self._flights.pop(number, None)
+        if flight is None or flight[1]:
+            return
+        trip = now - flight[0]
+        if self._round_trip is None:
+            self._round_trip = trip << 3, trip << 1
+            return
+        mean, deviation = self._round_trip
+        error = trip - (mean >> 3)
+        self._round_trip = mean + error, deviation + abs(error) - (deviation >> 2)
