@@ -346,7 +346,8 @@ def test_duplicates_of_every_kind_are_ignored_at_every_moment(name):
         for packet in arrived:
             world.arrive_again(packet)
     world.check()
-    assert kinds >= {stamp for stamp in PROTOCOLS[VARIANTS[name].protocol].stamps if stamp is not Extra}
+    if name not in ("bounded", "bounded, k=n*n"):  # With so much room there is no extra message.
+        assert kinds == set(PROTOCOLS[VARIANTS[name].protocol].stamps)
 
 
 # Mutated packets

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from antecede.errors import BadParameter, CallerError, NotEligible, UnknownProce
 from antecede.model import Awaited, Id, Message, Packet, View
 from antecede.protocols import PROTOCOLS, create
 from antecede.protocols.receiver import Need, Receiver
-from tests.driver import NAMES, SKIPPED, VARIANTS, World, busy
+from tests.driver import NAMES, SKIPPED, VARIANTS, Habits, World, busy, drive
 
 RECEIVERS = [name for name in NAMES if issubclass(PROTOCOLS[name], Receiver)]
 QUEUES = [name for name in NAMES if name not in RECEIVERS]
@@ -367,6 +368,16 @@ def test_k_lies_above_n_and_not_above_its_square(n, k, fits):
     else:
         with pytest.raises(BadParameter, match=f"that is {n} < k <= {n * n}"):
             create("bounded", View.numbered(n), 0, k=k)
+
+
+@pytest.mark.parametrize("name", ["bounded", "bounded, k=n+1", "bounded, each its own k"])
+def test_no_stamp_has_k_entries(name):
+    for seed in range(20):
+        random = Random(f"k {name} {seed}")
+        machines = VARIANTS[name].machines(4)
+        world = drive(machines, Habits(n=4, messages=30, deliver=1.0), random)
+        for packet in world.packets:
+            assert packet.stamp.entries(4) < machines[packet.source].parameters["k"]
 
 
 @pytest.mark.parametrize("name", NAMES)

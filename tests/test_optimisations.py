@@ -98,12 +98,6 @@ def test_each_optimisation_saves_what_it_is_for(seed):
     assert len(found) == len(ROWS) == 8, "every row is judged here"
 
 
-def test_k_bounds_every_stamp():
-    for k in (N + 1, 2 * N):
-        result = measured(1, "bounded", ("k", k))
-        assert result.entries < k * result.packets
-
-
 def test_the_table_has_a_row_for_each_and_is_the_same_every_time():
     text = table(40, 1)
     assert text == table(40, 1)
