@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
@@ -29,8 +29,12 @@ from antecede.program import Program, enumerate_programs, parse
 from antecede.protocols import create
 from antecede.replay import Counterexample, explain
 from antecede.steps import Make, Order
+from antecede.topology import Topology, shapes
 
 __all__ = ["Task", "Tally", "check"]
+
+ALIKE = (None, "mesh", "star", "wan")
+"""Graphs whose processes are interchangeable."""
 
 CHUNK = 64
 """Programs that a worker takes at a time."""
@@ -46,10 +50,14 @@ class Task(Struct, frozen=True):
     reduce: bool
     deadline: float | None
     """By the wall clock, in seconds."""
+    topology: str | None = None
 
     def make(self) -> Make:
-        view = View(self.processes)
-        return lambda process: create(self.protocol, view, process, **self.parameters)
+        view, parameters = View(self.processes), self.parameters
+        if self.topology is not None:
+            shape = _shape(self.topology, self.processes)
+            view, parameters = shape.view, {**parameters, "topology": shape}
+        return lambda vertex: create(self.protocol, view, vertex, **parameters)
 
     def late(self) -> bool:
         return self.deadline is not None and time.time() > self.deadline
@@ -84,6 +92,9 @@ def check(
     program: Annotated[Path | None, typer.Option(help="Check this program, not all of a size.")] = None,
     order: Annotated[str, typer.Option(help="What to demand: causal, fifo or none.")] = "causal",
     set_: Annotated[list[str] | None, typer.Option("--set", help="A protocol parameter: key=value.")] = None,
+    topology: Annotated[
+        str | None, typer.Option(help="Who is linked with whom, for separator: star, line, ring, diamond ...")
+    ] = None,
     seconds: Annotated[
         float | None, typer.Option(min=0, help="Stop after so long, and say how far it came.")
     ] = None,
@@ -100,9 +111,11 @@ def check(
     started = time.time()
     chosen = [_read(program)] if program else None
     names = chosen[0].processes if chosen else View.numbered(processes).names
+    if topology is not None:
+        names = _shape(topology, names).names[: len(names)]
     parameters = _parameters(protocol, len(names), set_ or [])
     deadline = None if seconds is None else started + seconds
-    task = Task(protocol, parameters, names, _order(order), reduce, deadline)
+    task = Task(protocol, parameters, names, _order(order), reduce, deadline, topology)
     if chosen is not None:
         validate(chosen[0], task.make())
     else:
@@ -154,6 +167,27 @@ def _value(text: str) -> int | bool | str:
     return int(text) if text.lstrip("-").isdigit() else text
 
 
+SHAPES: dict[str, Callable[[int], Topology]] = {
+    "mesh": shapes.mesh,
+    "star": shapes.star,
+    "line": shapes.line,
+    "ring": shapes.ring,
+    "tree": shapes.tree,
+    "diamond": lambda n: shapes.diamond(),
+    "wan": lambda n: shapes.wan_of_lans(zones=n, size=1),
+}
+
+
+def _shape(name: str, processes: tuple[str, ...]) -> Topology:
+    """A graph by its name, with so many processes."""
+    if name not in SHAPES:
+        raise BadParameter("check", "--topology", name, f"one of {', '.join(SHAPES)}")
+    shape = SHAPES[name](len(processes))
+    if len(shape.processes) != len(processes):
+        raise BadParameter("check", "--processes", len(processes), f"{len(shape.processes)}, as {name} has")
+    return shape
+
+
 def _programs(task: Task, messages: int, unicast: bool, symmetry: bool) -> list[Program]:
     n = len(task.processes)
     machines = [task.make()(process) for process in range(n)]
@@ -161,8 +195,11 @@ def _programs(task: Task, messages: int, unicast: bool, symmetry: bool) -> list[
         n,
         messages,
         unicast=unicast,
-        # Where the protocol orders deliveries only somewhere, that place is not like the others.
-        classes=[machines[0].orders_at(process) for process in range(n)],
+        # Where the protocol orders deliveries only somewhere, that place is not like the others; nor are the places
+        # of a graph, unless it looks the same from each.
+        classes=[
+            process if task.topology not in ALIKE else machines[0].orders_at(process) for process in range(n)
+        ],
         symmetry=symmetry,
         accepts=lambda sender, to: machines[sender].accepts(sender, to) is None,
     )
@@ -311,6 +348,7 @@ def _report(
             "verdict": verdict,
             "protocol": task.protocol,
             "parameters": task.parameters,
+            "topology": task.topology,
             "order": task.order,
             "program": file,
             "processes": len(task.processes),

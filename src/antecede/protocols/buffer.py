@@ -59,6 +59,7 @@ class Flight(Struct):
 class Buffer(Queue):
     name = "buffer"
     stamps = (Posted, Acknowledge, Release)
+    commuting = (Acknowledge, Release)
     state = {
         **Queue.state,
         "_output": deque[Message],

@@ -46,6 +46,8 @@ class Machine(ABC):
     """Whether messages may carry a label."""
     arrivals_commute: ClassVar[bool] = False
     """A packet's arrival changes nothing but what is held, so it makes no difference when it arrives."""
+    commuting: ClassVar[tuple[type[Stamp], ...]] = ()
+    """The kinds of control packets of which the same can be said."""
     state: ClassVar[Mapping[str, Any]] = {"sent": int}
     """The attributes that are the machine's state, with their types: what a snapshot holds.
 
