@@ -19,12 +19,13 @@ from antecede.protocols.matrix import MatrixStamp, Row
 from antecede.protocols.monitor import MonitorStamp
 from antecede.protocols.optimal import LogStamp
 from antecede.protocols.permit import Grant, PermitStamp, Taken
+from antecede.protocols.separator import Flush, HopStamp
 from antecede.protocols.unordered import Plain
 from antecede.wire import Limits, decode, encode, stamp_size
 from antecede.wire.octets import MAX_UINT, Reader, Writer
 from antecede.wire.stamps import BY_STAMP
 
-NAMES = [name for name in PROTOCOLS if name != "separator"]  # Its code is kept for it, and not given yet.
+NAMES = [name for name in PROTOCOLS if name != "separator"]  # It needs a topology.
 RUNS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in NAMES),
     ("history", {"r6_1": True}),
@@ -81,7 +82,7 @@ def test_packets_of_a_run_come_back_as_they_were(protocol, parameters):
 
 
 def test_every_stamp_of_every_protocol_has_a_code():
-    assert {stamp for name in NAMES for stamp in PROTOCOLS[name].stamps} == set(BY_STAMP)
+    assert {stamp for machine in PROTOCOLS.values() for stamp in machine.stamps} == set(BY_STAMP)
 
 
 # Packets that no run gave
@@ -140,11 +141,15 @@ def stamps(kind: type[Stamp], source: int, dest: int, message: Message) -> st.Se
         return columns(N).map(lambda c: Extra(c.get(source, 0) + 1, tuple(sorted(c.items()))))
     if kind is BoundedStamp:
         return st.dictionaries(processes, columns(4), max_size=4).map(lambda m: _bounded(m, source, dest))
-    if kind is HistoryStamp:
+    if kind in (HistoryStamp, HopStamp, Flush):
         entries = st.one_of(
             st.builds(Entry, processes, numbers, sets, st.just(0), st.just(message.label)),
             st.builds(Entry, processes, numbers, sets, st.one_of(st.just(0), sets), labels),
         )
+        if kind is HopStamp:
+            return st.builds(HopStamp, numbers, sets, sets, numbers, histories(entries))
+        if kind is Flush:
+            return st.builds(Flush, numbers, sets, numbers, histories(entries))
         return histories(entries).map(HistoryStamp)
     if kind is LogStamp:
         entries = st.builds(Entry, processes, numbers, sets)

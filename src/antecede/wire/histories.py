@@ -19,9 +19,19 @@ from typing import Any, TypeVar
 from antecede.model import Id, Packet, mask
 from antecede.protocols.history import Entry, HistoryStamp
 from antecede.protocols.optimal import LogStamp
+from antecede.protocols.separator import Flush, HopStamp
 from antecede.wire.octets import MAX_UINT, Reader, Writer, listed
 
-__all__ = ["put_history", "put_log", "take_history", "take_log"]
+__all__ = [
+    "put_flush",
+    "put_history",
+    "put_hop",
+    "put_log",
+    "take_flush",
+    "take_history",
+    "take_hop",
+    "take_log",
+]
 
 COPIES, LABELS = 1, 2
 
@@ -77,6 +87,33 @@ def put_history(writer: Writer, packet: Packet[HistoryStamp]) -> None:
 
 def take_history(reader: Reader, packet: Packet[Any]) -> HistoryStamp:
     return HistoryStamp(_take_entries(reader, _label(packet)))
+
+
+def put_hop(writer: Writer, packet: Packet[HopStamp]) -> None:
+    stamp = packet.stamp
+    writer.uint(stamp.number)
+    writer.uint(stamp.version)
+    writer.members(stamp.to)
+    writer.members(stamp.targets)
+    _put_entries(writer, stamp.history, _label(packet))
+
+
+def take_hop(reader: Reader, packet: Packet[Any]) -> HopStamp:
+    number, version, to, targets = reader.uint(), reader.uint(), reader.members(), reader.members()
+    return HopStamp(number, to, targets, version, _take_entries(reader, _label(packet)))
+
+
+def put_flush(writer: Writer, packet: Packet[Flush]) -> None:
+    stamp = packet.stamp
+    writer.uint(stamp.number)
+    writer.uint(stamp.version)
+    writer.members(stamp.to)
+    _put_entries(writer, stamp.history, _label(packet))
+
+
+def take_flush(reader: Reader, packet: Packet[Any]) -> Flush:
+    number, version, to = reader.uint(), reader.uint(), reader.members()
+    return Flush(number, to, version, _take_entries(reader, _label(packet)))
 
 
 def _label(packet: Packet[Any]) -> str:

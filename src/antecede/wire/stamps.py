@@ -21,7 +21,8 @@ code  stamp         bytes
   13  PermitStamp   uint, twice the sequence, plus 1 if flagged
   14  Taken         uint sequence
   15  Grant         uint number
-  16  HopStamp      kept for the `separator` protocol
+  16  HopStamp      uint number, uint version, the set `to`, the set targets, history
+  17  Flush         uint number, uint version, the set `to`, history
 
 A sparse matrix is a set: it is read back in increasing order, column by column.
 """
@@ -41,8 +42,18 @@ from antecede.protocols.matrix import MatrixStamp, Row
 from antecede.protocols.monitor import MonitorStamp
 from antecede.protocols.optimal import LogStamp
 from antecede.protocols.permit import Grant, PermitStamp, Taken
+from antecede.protocols.separator import Flush, HopStamp
 from antecede.protocols.unordered import Plain
-from antecede.wire.histories import put_history, put_log, take_history, take_log
+from antecede.wire.histories import (
+    put_flush,
+    put_history,
+    put_hop,
+    put_log,
+    take_flush,
+    take_history,
+    take_hop,
+    take_log,
+)
 from antecede.wire.octets import Reader, Writer, listed
 
 __all__ = ["BY_CODE", "BY_STAMP", "Kind"]
@@ -241,6 +252,8 @@ KINDS = (
     Kind(13, PermitStamp, _put_permit, _take_permit),
     _number(14, Taken, "sequence"),
     _number(15, Grant, "number"),
+    Kind(16, HopStamp, put_hop, take_hop),
+    Kind(17, Flush, put_flush, take_flush),
 )
 BY_CODE: Mapping[int, Kind] = {kind.code: kind for kind in KINDS}
 BY_STAMP: Mapping[type[Stamp], Kind] = {kind.stamp: kind for kind in KINDS}
