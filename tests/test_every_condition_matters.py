@@ -1,7 +1,7 @@
 """Each condition that a protocol rests on is needed: without it, the explorer finds a run that goes wrong.
 
 A mutant drops exactly one rule, or makes it too generous. `BROKEN` has for each a program with a schedule that goes
-wrong, and how; there is none with fewer messages (`search` tries all programs, smallest first). The protocol as it is
+wrong, and how: a small one, as `search` finds it, which tries all programs of a few sizes. The protocol as it is
 passes the same program. Rules that only save space or time are in `HARMLESS`: without them nothing may break.
 """
 
