@@ -150,7 +150,7 @@ def cost(protocol: str, n: int, load: str, messages: int, repeats: int) -> Cost:
         1e6 * min(times),
         mean(packet.stamp.entries(size) for packet in stamps),
         mean(stamp_size(packet, LIMITS) for packet in stamps),
-        mean(len(msgspec.msgpack.encode(machine.dump())) for machine in sampled.machines),
+        mean(len(msgspec.msgpack.encode(machine.snapshot()["state"])) for machine in sampled.machines),
         sampled.control / sampled.delivered,
     )
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antecede.errors import BadSnapshot
+from antecede.model import Message, Packet, View
 from antecede.oracle import check
-from antecede.protocols import PROTOCOLS, restore
+from antecede.protocols import PROTOCOLS, create, restore
 from antecede.protocols.machine import SNAPSHOT_VERSION
 from tests.driver import NAMES, SKIPPED, VARIANTS, Habits, World, busy, drive, play
 
@@ -147,6 +148,23 @@ def test_equal_states_give_equal_bytes(name):
         for machine in run(name, seed).machines:
             snapshot = machine.snapshot()
             assert encoded(restore(snapshot).snapshot()) == encoded(snapshot)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_snapshot_of_many_processes_survives_msgpack_too(name):
+    """Sets of processes are bits, and an encoder may take no number of more than 64."""
+    view = View.numbered(100)
+    sender, receiver = create(name, view, 0), create(name, view, 99)
+    _, effects = sender.send(range(100))
+    for packet in effects:
+        if isinstance(packet, Packet) and packet.dest == 99:
+            for offer in receiver.receive(packet):
+                if isinstance(offer, Message):
+                    receiver.deliver(offer)
+    sender.send(range(100))
+    for machine in (sender, receiver):
+        again = restore(msgspec.msgpack.decode(encoded(machine.snapshot())))
+        assert again.dump() == machine.dump()
 
 
 def encoded(value: object) -> bytes:

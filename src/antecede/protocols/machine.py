@@ -30,7 +30,7 @@ from antecede.errors import (
 )
 from antecede.model import Effect, Message, Packet, Stamp, View, Waiting
 
-__all__ = ["Machine", "plain", "typed"]
+__all__ = ["Machine", "plain", "portable", "typed"]
 
 SNAPSHOT_VERSION = 1
 
@@ -139,7 +139,7 @@ class Machine(ABC):
             "view": list(self.view.names),
             "me": self.me,
             "parameters": self.parameters,
-            "state": self.dump(),
+            "state": portable(self.dump()) if self.n > 63 else self.dump(),
         }
 
     def dump(self) -> dict[str, Any]:
@@ -223,9 +223,20 @@ def plain(value: Any) -> Any:
     return msgspec.to_builtins(value, builtin_types=(bytes,), order="deterministic", enc_hook=_from_deque)
 
 
+def portable(value: Any) -> Any:
+    """Plain data that every encoder takes: sets of more than 63 processes, as bits, are no 64-bit numbers."""
+    if isinstance(value, int):
+        return value if value.bit_length() < 64 else str(value)
+    if isinstance(value, dict):
+        return {key: portable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [portable(item) for item in value]
+    return value
+
+
 def typed(value: Any, kind: Any) -> Any:
-    """Plain data as a state of this type."""
-    return msgspec.convert(value, kind, builtin_types=(bytes,), dec_hook=_to_deque)
+    """Plain data as a state of this type. Not strict: a number may be written out, see `portable`."""
+    return msgspec.convert(value, kind, strict=False, builtin_types=(bytes,), dec_hook=_to_deque)
 
 
 def _from_deque(value: Any) -> Any:

@@ -29,7 +29,7 @@ from antecede.errors import BadParameter, PeerError, Unsupported
 from antecede.model import Control, Effect, Id, Packet, View, bits, mask
 from antecede.protocols.forwarder import Forwarder, HopStamp, Retained
 from antecede.protocols.history import Entry
-from antecede.protocols.machine import plain, typed
+from antecede.protocols.machine import plain, portable, typed
 from antecede.protocols.receiver import _packet
 from antecede.protocols.topological import Reported
 from antecede.topology import Topology
@@ -174,7 +174,9 @@ class Separator(Forwarder):
             raise Unsupported(self.name, f"a handover before the flush of {late} has arrived")
         new = mask(self.topology.joining) & self.plan.members[self.place]
         known, retained = self._known.report_all(new), list(self._retained.values())
-        result: dict[str, Any] = plain(Handover(self.me, self.topology.version, known, self._seen, retained))
+        result: dict[str, Any] = portable(
+            plain(Handover(self.me, self.topology.version, known, self._seen, retained))
+        )
         return result
 
     @property
