@@ -5,6 +5,7 @@ AntecedeError
 │   ├── UnknownProcess        a name or number that is not in the view
 │   ├── NoDestination         a message to nobody
 │   ├── BadParameter          a protocol or topology cannot be built like this
+│   ├── CannotWrite           there is no room, or no right, to write there
 │   ├── Unsupported           the protocol does not offer this (labels, a set of destinations ...)
 │   └── NotEligible           a delivery of a message that may not be delivered now
 ├── PeerError                 another process, or whoever claims to be one, sent something wrong
@@ -15,6 +16,7 @@ AntecedeError
 └── InputError                a file or a value that was read is wrong
     ├── BadSnapshot           a snapshot of another protocol, process, view or version
     ├── BadProgram            a program for the explorer that cannot be run
+    ├── BadTrace              a trace that is incomplete, damaged, or no trace
     └── BadRun                events that cannot be a run
 
 A raised error leaves the machine as it was. Broken invariants are assertions: bugs, not errors.
@@ -32,7 +34,9 @@ __all__ = [
     "BadRun",
     "BadSnapshot",
     "BadStamp",
+    "BadTrace",
     "CallerError",
+    "CannotWrite",
     "InputError",
     "Misrouted",
     "NoDestination",
@@ -80,6 +84,12 @@ class BadParameter(CallerError):
         super().__init__(f"{owner}: {parameter} is {found}, expected {expected}")
 
 
+class CannotWrite(CallerError):
+    def __init__(self, place: str, reason: str, left: str) -> None:
+        self.place, self.reason, self.left = place, reason, left
+        super().__init__(f"{place}: cannot write: {reason}; {left}")
+
+
 class Unsupported(CallerError):
     def __init__(self, protocol: str, what: str) -> None:
         self.protocol, self.what = protocol, what
@@ -124,6 +134,12 @@ class BadSnapshot(InputError):
 
 
 class BadProgram(InputError):
+    def __init__(self, place: str, found: str, expected: str) -> None:
+        self.place, self.found, self.expected = place, found, expected
+        super().__init__(f"{place}: found {found}, expected {expected}")
+
+
+class BadTrace(InputError):
     def __init__(self, place: str, found: str, expected: str) -> None:
         self.place, self.found, self.expected = place, found, expected
         super().__init__(f"{place}: found {found}, expected {expected}")

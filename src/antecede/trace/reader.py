@@ -1,0 +1,306 @@
+"""Read a trace back, in order, and say exactly what is wrong with one that cannot be read.
+
+Order. Events of a run come in the order (clock, process, index), names compared as UTF-8: a linear extension of
+happened-before. Files that say that they are in this order are chained, or merged where their clocks overlap, in memory
+that does not grow with the run. Only a run with a file that does not say so is sorted as a whole; if it has events
+without a clock, by (process, index), which keeps each process's own order and no more.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from msgspec import Struct
+
+from antecede.errors import BadParameter, BadTrace
+from antecede.model import Event
+from antecede.trace.layout import Layout
+from antecede.trace.schema import EVENTS, KINDS, ORDER, ORDER_KEY, RUN_KEY, RUNS, STORED, RunInfo
+
+__all__ = ["read_runs", "read_events", "events_of", "event_files", "EventFile"]
+
+BATCH: Final = 1 << 16
+KEYS: Final = ("clock", "process", "index")
+
+
+class EventFile(Struct, frozen=True):
+    """What an event file says of itself, without its rows being read."""
+
+    path: Path
+    rows: int
+    ordered: bool
+    """Whether its rows are in the order (clock, process, index)."""
+    run: str | None
+    """The run, if it holds one only."""
+    clocks: tuple[int, int] | None
+    """The first and the last clock, if each row has one and the file tells."""
+
+
+def read_runs(path: str | os.PathLike[str]) -> list[RunInfo]:
+    """The runs of a trace, by name."""
+    layout = Layout(path)
+    if not layout.root.is_dir():
+        found = "a file" if layout.root.exists() else "nothing"
+        raise BadTrace(str(layout.root), found, "a directory with runs.parquet and events/")
+    if not layout.runs.exists():
+        raise BadTrace(str(layout.runs), "nothing", "a table of the trace's runs")
+    with parquet(layout.runs, RUNS) as file:
+        table = file.read(columns=RUNS.names)
+        refuse_nulls(layout.runs, table, RUNS)
+    try:
+        runs = [RunInfo.of_row(row) for row in table.to_pylist()]
+    except (msgspec.MsgspecError, BadParameter) as error:
+        raise BadTrace(
+            str(layout.runs), str(error), "runs with a name, processes and parameters in JSON"
+        ) from None
+    return sorted(runs, key=lambda run: run.run.encode())
+
+
+def event_files(path: str | os.PathLike[str]) -> list[EventFile]:
+    """The event files of a trace, in the order of their names, which is the order of time within a run."""
+    layout = Layout(path)
+    if not layout.events.is_dir():
+        raise BadTrace(str(layout.events), "nothing", "a directory of event files")
+    # Hidden names are files in the making.
+    return [described(path) for path in sorted(layout.events.glob("[!._]*.parquet"))]
+
+
+def read_events(
+    path: str | os.PathLike[str], run: str | None = None, columns: Sequence[str] | None = None
+) -> pa.RecordBatchReader:
+    """The events of one run, or of all runs one after the other, in order; with these columns, or all.
+
+    The result can be iterated batch by batch, or read as a table with `read_all()`. Strings are dictionary-encoded.
+    """
+    runs = [info.run for info in read_runs(path)]
+    if run is not None and run not in runs:
+        raise BadTrace(
+            str(path), f"runs {', '.join(runs[:8])}{', ...' * (len(runs) > 8)}", f"one called {run}"
+        )
+    for name in columns or ():
+        if name not in STORED.names:
+            raise BadParameter("read_events", "column", name, f"one of {', '.join(STORED.names)}")
+    wanted = STORED if columns is None else pa.schema([STORED.field(name) for name in columns])
+    files = event_files(path)
+    plan = [(name, files_of(path, name, files)) for name in (runs if run is None else [run])]
+    batches = (
+        batch.select(wanted.names) for name, own in plan for batch in run_events(name, own, wanted.names)
+    )
+    return pa.RecordBatchReader.from_batches(wanted, batches)
+
+
+def events_of(path: str | os.PathLike[str], run: str) -> list[Event]:
+    """A small run as the oracle takes it, processes numbered in the order in which `runs.parquet` names them."""
+    columns = ("process", "kind", "sender", "number", "to", "control")
+    batches = read_events(path, run, columns)
+    [processes] = [info.processes for info in read_runs(path) if info.run == run]
+    ids = {name: position for position, name in enumerate(processes)}
+    try:
+        return [
+            Event(ids[process], kind, ids[sender], number, tuple(ids[name] for name in to or ()), control)
+            for batch in batches
+            for process, kind, sender, number, to, control in zip(
+                *(batch.column(name).to_pylist() for name in columns), strict=True
+            )
+        ]
+    except KeyError as error:
+        expected = f"one of the {len(ids)} that runs.parquet names"
+        raise BadTrace(f"{path}, run {run}", f"process {error.args[0]}", expected) from None
+
+
+# Files
+
+
+@contextmanager
+def parquet(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
+    """A Parquet file with at least these columns. Whatever is wrong with it is said of the file, by name."""
+    try:
+        strings = [field.name for field in schema if pa.types.is_string(field.type)]
+        with pq.ParquetFile(path, read_dictionary=strings if schema is EVENTS else None) as file:
+            refuse_columns(path, file.schema_arrow, schema)
+            yield file
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise BadTrace(str(path), f"no whole Parquet file ({reason})", "one that is complete") from None
+
+
+def refuse_columns(path: Path, found: pa.Schema, expected: pa.Schema) -> None:
+    """Further columns are someone's own: they are not read."""
+    for field in expected:
+        if field.name not in found.names:
+            raise BadTrace(
+                str(path), f"columns {', '.join(found.names)}", f"also {field.name} ({shown(field.type)})"
+            )
+        kind = found.field(field.name).type
+        if shown(kind) != shown(field.type):
+            raise BadTrace(str(path), f"column {field.name} of type {shown(kind)}", shown(field.type))
+
+
+def refuse_nulls(path: Path, rows: pa.RecordBatch | pa.Table, schema: pa.Schema) -> None:
+    for name in rows.schema.names:
+        if not schema.field(name).nullable and (nulls := rows.column(name).null_count):
+            raise BadTrace(str(path), f"{nulls} nulls in column {name}", "a value in each row")
+
+
+def shown(kind: pa.DataType) -> str:
+    """A type as docs/trace.md writes it: how strings and lists are stored is not part of it."""
+    if pa.types.is_dictionary(kind):
+        return shown(kind.value_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"list<{shown(kind.value_type)}>"
+    return "string" if pa.types.is_large_string(kind) else str(kind)
+
+
+def described(path: Path) -> EventFile:
+    with parquet(path, EVENTS) as file:
+        notes = file.metadata.metadata or {}
+        run = notes[RUN_KEY].decode() if RUN_KEY in notes else None
+        runs = span(file.metadata, "run")
+        if run is None and runs is not None and runs[0] == runs[1]:
+            run = runs[0]
+        ordered = notes.get(ORDER_KEY) == ORDER
+        return EventFile(path, file.metadata.num_rows, ordered, run, span(file.metadata, "clock"))
+
+
+def span(metadata: pq.FileMetaData, column: str) -> tuple[Any, Any] | None:
+    """The least and the greatest value of a column, if the file's statistics tell and no value is null."""
+    at = [metadata.schema.column(i).path for i in range(metadata.num_columns)].index(column)
+    statistics = [metadata.row_group(group).column(at).statistics for group in range(metadata.num_row_groups)]
+    if not statistics or not all(s is not None and s.has_min_max and s.null_count == 0 for s in statistics):
+        return None
+    return min(s.min for s in statistics), max(s.max for s in statistics)
+
+
+def files_of(path: str | os.PathLike[str], run: str, files: Sequence[EventFile]) -> list[EventFile]:
+    """The files that hold events of the run, or may."""
+    own = [file for file in files if file.run in (None, run)]
+    if not own:
+        raise BadTrace(
+            str(Layout(path).events), f"no events of run {run}", "those of each run in runs.parquet"
+        )
+    return own
+
+
+# Order
+
+
+def run_events(run: str, files: Sequence[EventFile], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The events of one run in order, with at least these columns."""
+    filled = [file for file in files if file.rows]
+    sorted_files = all(file.ordered and file.clocks is not None for file in filled)
+    if sorted_files and in_sequence(filled):
+        for file in filled:
+            yield from file_events(file, run, columns)
+        return
+    names = [*columns, *(key for key in KEYS if key not in columns)]
+    sources = [file_events(file, run, names) for file in filled]
+    if sorted_files:
+        yield from merged(sources)
+    else:
+        yield from in_order(batch for source in sources for batch in source)
+
+
+def in_sequence(files: Sequence[EventFile]) -> bool:
+    """Whether each file ends before the next begins."""
+    clocks = [file.clocks for file in files if file.clocks is not None]
+    return all(before[1] < after[0] for before, after in pairwise(clocks))
+
+
+def file_events(file: EventFile, run: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The events of a run in one file, as they stand there."""
+    names = [*columns, *({"run"} - set(columns) if file.run is None else ())]
+    with parquet(file.path, EVENTS) as source:
+        for batch in source.iter_batches(BATCH, columns=names):
+            refuse_nulls(file.path, batch, EVENTS)
+            if file.run is None:
+                batch = batch.filter(pc.equal(batch.column("run"), run))
+            if "kind" in columns:
+                refuse_kinds(file.path, batch.column("kind"))
+            if batch.num_rows:
+                yield stored(batch, columns)
+
+
+def refuse_kinds(path: Path, kinds: pa.Array) -> None:
+    for kind in pc.unique(kinds).to_pylist():
+        if kind not in KINDS:
+            raise BadTrace(str(path), f"kind {kind}", " or ".join(KINDS))
+
+
+def stored(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """The columns in this order, in the types of `STORED`."""
+    schema = pa.schema([STORED.field(name) for name in columns])
+    return pa.RecordBatch.from_arrays([batch.column(f.name).cast(f.type) for f in schema], schema=schema)
+
+
+def in_order(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """All of the batches, sorted, as one sequence of batches."""
+    rows = list(batches)
+    if not rows:
+        return
+    table = pa.Table.from_batches(rows).unify_dictionaries().combine_chunks()
+    keys = KEYS if table.column("clock").null_count == 0 else KEYS[1:]
+    # Strings are compared as UTF-8; dictionary codes would be compared as they came.
+    plain = pa.table({key: table.column(key).cast(EVENTS.field(key).type) for key in keys})
+    order = pc.sort_indices(plain, sort_keys=[(key, "ascending") for key in keys])
+    yield from table.take(order).to_batches(BATCH)
+
+
+def merged(sources: Iterable[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    """Batches that are each in order, and follow each other in order within a source, as one sequence in order.
+
+    Whatever is below the last clock in hand of every source can have nothing before it that is still to come: it is
+    sorted and given out, and the sources that set this bound go on.
+    """
+    heads = [Head(source) for source in sources]
+    while heads:
+        bound = min(head.last for head in heads)
+        yield from in_order(batch for head in heads for batch in head.below(bound))
+        for head in heads:
+            if head.last == bound:
+                head.read_on()
+        heads = [head for head in heads if head.batches or not head.ended]
+
+
+class Head:
+    """The part in hand of one source of a merge."""
+
+    def __init__(self, source: Iterator[pa.RecordBatch]) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self.ended = False
+        self._source = source
+        self.read_on()
+
+    @property
+    def last(self) -> float:
+        """The clock that all rows still to come reach at least: an integer, or infinity if none will come."""
+        last: int = self.batches[-1].column("clock")[-1].as_py() if not self.ended else 0
+        return math.inf if self.ended else last
+
+    def read_on(self) -> None:
+        batch = next(self._source, None)
+        if batch is None:
+            self.ended = True
+        else:
+            self.batches.append(batch)
+
+    def below(self, bound: float) -> Iterator[pa.RecordBatch]:
+        """Take out the rows whose clock is below the bound."""
+        batches, self.batches = self.batches, []
+        for batch in batches:
+            clocks = batch.column("clock").to_numpy()
+            cut = len(clocks) if bound == math.inf else int(np.searchsorted(clocks, bound))
+            if cut:
+                yield batch.slice(0, cut)
+            if cut < len(clocks):
+                self.batches.append(batch.slice(cut))

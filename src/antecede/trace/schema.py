@@ -1,0 +1,150 @@
+"""What a trace is: the one definition of its columns, shared by every part that writes or reads one.
+
+A trace is a directory: `runs.parquet`, one row a run, and `events/*.parquet`, any number of files, each complete once
+it is visible. `EVENTS` and `RUNS` name the columns and their types; docs/trace.md tells what they mean.
+
+In files, and in what the reader gives, the strings of events are dictionary-encoded (`STORED`): a reader gets integers
+and a short list of names. Another tool sees plain strings.
+
+A file whose rows are in the order (clock, process, index), names compared as UTF-8, says so: its Parquet metadata has
+`antecede.order` = `clock,process,index`. A file that holds one run names it under `antecede.run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct
+
+from antecede.errors import BadParameter
+
+__all__ = [
+    "EVENTS",
+    "STORED",
+    "RUNS",
+    "KINDS",
+    "SEND",
+    "RECEIVE",
+    "DELIVER",
+    "ABSENT",
+    "ORDER_KEY",
+    "ORDER",
+    "RUN_KEY",
+    "RunInfo",
+]
+
+EVENTS: Final = pa.schema(
+    [
+        pa.field("run", pa.string(), nullable=False),
+        pa.field("process", pa.string(), nullable=False),
+        pa.field("index", pa.int64(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("sender", pa.string(), nullable=False),
+        pa.field("number", pa.int64(), nullable=False),
+        pa.field("to", pa.list_(pa.field("element", pa.string(), nullable=False))),
+        pa.field("control", pa.bool_(), nullable=False),
+        pa.field("time_ns", pa.int64(), nullable=False),
+        pa.field("clock", pa.int64()),
+        pa.field("stamp_entries", pa.int32()),
+        pa.field("stamp_bytes", pa.int32()),
+        pa.field("label", pa.string()),
+    ]
+)
+
+RUNS: Final = pa.schema(
+    [
+        pa.field("run", pa.string(), nullable=False),
+        pa.field("protocol", pa.string(), nullable=False),
+        pa.field("parameters", pa.string(), nullable=False),
+        pa.field("processes", pa.list_(pa.field("element", pa.string(), nullable=False)), nullable=False),
+        pa.field("seed", pa.int64()),
+        pa.field("workload", pa.string()),
+        pa.field("network", pa.string()),
+        pa.field("topology", pa.string()),
+        pa.field("started_ns", pa.int64(), nullable=False),
+        pa.field("version", pa.string(), nullable=False),
+    ]
+)
+
+
+def encoded(field: pa.Field) -> pa.Field:
+    """The same column with its strings, also those in lists, as integers into a dictionary."""
+    kind = field.type
+    if pa.types.is_string(kind):
+        return field.with_type(pa.dictionary(pa.int32(), pa.string()))
+    if pa.types.is_list(kind):
+        return field.with_type(pa.list_(encoded(kind.value_field)))
+    return field
+
+
+STORED: Final = pa.schema([encoded(field) for field in EVENTS])
+"""`EVENTS` with dictionary-encoded strings: the Arrow schema of event files and of what the reader gives."""
+
+KINDS: Final = ("send", "receive", "deliver")
+SEND, RECEIVE, DELIVER = range(3)
+
+ABSENT: Final = -1
+"""What a caller of the writer gives for a clock or a stamp size that is not there: null in the file."""
+
+ORDER_KEY: Final = b"antecede.order"
+ORDER: Final = b"clock,process,index"
+RUN_KEY: Final = b"antecede.run"
+
+
+@cache
+def version() -> str:
+    """The version of the Antecede that is installed."""
+    try:
+        return installed_version("antecede")
+    except PackageNotFoundError:  # a source tree on the path
+        return "unknown"
+
+
+class RunInfo(Struct, frozen=True, kw_only=True):
+    """One run: the row that describes it in `runs.parquet`.
+
+    >>> RunInfo(run="r1", protocol="matrix", processes=("p1", "p2"), parameters={"optimised": True}).row()["parameters"]
+    '{"optimised":true}'
+    """
+
+    run: str
+    protocol: str
+    processes: tuple[str, ...]
+    """Names, in the order of the dense integers that the writer is given."""
+    parameters: Mapping[str, Any] = {}
+    """The protocol's, and whatever else it takes to repeat the run: JSON in the file, keys sorted."""
+    seed: int | None = None
+    workload: str | None = None
+    network: str | None = None
+    topology: str | None = None
+    started_ns: int = 0
+    """Since 1970; 0 for a simulated run, whose trace must not depend on when it was made."""
+    version: str = msgspec.field(default_factory=version)
+
+    def __post_init__(self) -> None:
+        if not self.run:
+            raise BadParameter("trace", "run", "empty", "a name")
+        if not self.processes or len(set(self.processes)) != len(self.processes):
+            raise BadParameter(
+                f"run {self.run}", "processes", list(self.processes), "one or more different names"
+            )
+        if self.seed is not None and not -(1 << 63) <= self.seed < 1 << 63:
+            raise BadParameter(f"run {self.run}", "seed", self.seed, "an integer of 64 bits")
+
+    def row(self) -> dict[str, Any]:
+        """The row of `runs.parquet`."""
+        row = {name: getattr(self, name) for name in RUNS.names}
+        row["parameters"] = msgspec.json.encode(self.parameters, order="sorted").decode()
+        return row
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> RunInfo:
+        """The inverse of `row`."""
+        parameters = msgspec.json.decode(row["parameters"], type=dict[str, Any])
+        return cls(**{**row, "processes": tuple(row["processes"]), "parameters": parameters})
