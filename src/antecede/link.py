@@ -19,8 +19,8 @@ Rules
            are refused; the greeting makes the other end resend at once whatever is not acknowledged.
 
 What the driver owes: whatever frames or payloads leave this end must be durable before they leave (in a snapshot, or in
-a journal of the inputs since one). Then a crash neither loses nor repeats anything. If an end restarts from a state older
-than what it had let out, its greeting contradicts what the other knows and raises `BadFrame`: no loss is silent.
+a journal of the inputs since one). Then a crash neither loses nor repeats anything. If an end restarts from a state
+older than what it let out, its greeting contradicts what the other knows, which raises `BadFrame`: no loss is silent.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class Frame(Struct, frozen=True, gc=False):
     """Bit i: number ack + 1 + i has arrived as well."""
     payload: Any = None
     bare: bool = False
+    greets: bool = False
+    """A bare frame of an incarnation that does not yet know whether the other end knows it: it asks for an answer."""
 
 
 class Link:
@@ -155,7 +157,7 @@ class Link:
     def receive(self, frame: Frame, now: int) -> tuple[list[Any], list[Frame]]:
         """Take a frame from the network. Raises `BadFrame`, and changes nothing, if no sound end can have sent it."""
         self._check(frame)
-        if frame.epoch < self.peer or (frame.epoch > self.peer and not frame.bare):
+        if frame.epoch < self.peer or (frame.epoch > self.peer and not frame.greets):
             self.refused += 1
             return [], []
         news = frame.epoch > self.peer
@@ -168,13 +170,13 @@ class Link:
         if frame.peer != self.epoch:
             # It speaks to one that we no longer are: tell it who we are now.
             self.refused += 1
-            return [], [self._bare()]
+            return [], [self._bare(greets=True)]
         if not self.met:
             self.met, self._greeting_due = True, None
         self._acknowledged(frame, now)
         payloads = [] if frame.bare else self._arrived(frame, now)
         frames = self._fly(now)
-        if not frames and (news or self._ack_due == now):
+        if not frames and (frame.greets or self._ack_due == now):
             frames.append(self._bare())
         return payloads, frames
 
@@ -355,11 +357,13 @@ class Link:
         early = self._early & ((1 << EARLY_BITS) - 1)
         return Frame(self.epoch, self.peer, number, self._received, early, self._payloads[number])
 
-    def _bare(self) -> Frame:
+    def _bare(self, greets: bool = False) -> Frame:
         self._ack_due = None
+        greets = greets or not self.met
         early = self._early & ((1 << EARLY_BITS) - 1)
-        number = self._last if self.met else self._resumed
-        return Frame(self.epoch, self.peer, number, self._received, early, None, True)
+        # What was sent since the restart says nothing about what was forgotten by it.
+        number = self._resumed if greets else self._last
+        return Frame(self.epoch, self.peer, number, self._received, early, None, True, greets)
 
     # How long to wait
 
