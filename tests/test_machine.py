@@ -393,7 +393,7 @@ def test_the_monitor_is_a_process_of_the_view():
 
 
 def test_a_view_with_a_name_twice_is_refused_and_says_which():
-    with pytest.raises(ValueError, match="p1 stands twice in the view"):
+    with pytest.raises(BadParameter, match="p1 twice"):
         View.of("p1", "p2", "p1")
 
 
@@ -428,3 +428,14 @@ def delivered(world: World, process: int) -> list[Id]:
 
 def packet_to(dest: int, sent: tuple[Message, list[Any]]) -> Packet[Any]:
     return next(effect for effect in sent[1] if isinstance(effect, Packet) and effect.dest == dest)
+
+
+@pytest.mark.parametrize("to", ["p2", ["p2"], ("p3", 1, "p2"), 1])
+def test_destinations_are_given_by_name_or_by_position(to):
+    message, _ = create("fifo", View.numbered(3), "p1").send(to)
+    assert message.to == ((1, 2) if len(message.to) == 2 else (1,))
+
+
+def test_a_destination_that_nobody_has_is_refused_by_name():
+    with pytest.raises(UnknownProcess, match="'p9' is not in the view of 3"):
+        create("fifo", View.numbered(3), 0).send(["p2", "p9"])

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from antecede.errors import UnknownProcess
+from antecede.errors import BadParameter, UnknownProcess
 
 __all__ = [
     "Awaited",
@@ -51,7 +51,7 @@ class View(Struct, frozen=True):
     def __post_init__(self) -> None:
         if len(set(self.names)) != len(self.names):
             repeated = sorted({name for name in self.names if self.names.count(name) > 1})
-            raise ValueError(f"process names are unique: {', '.join(repeated)} stands twice in the view")
+            raise BadParameter("view", "names", f"{', '.join(repeated)} twice", "each process once")
 
     @classmethod
     def of(cls, *names: str) -> View:

@@ -3,11 +3,11 @@
 >>> from antecede.model import View
 >>> view = View.of("p1", "p2", "p3")
 >>> p1, p2, p3 = (create("matrix", view, name) for name in view.names)
->>> m1, [packet1] = p1.send(2)              # p1 tells p3 ...
->>> m2, [packet2] = p1.send(1)              # ... and then p2,
+>>> m1, [packet1] = p1.send("p3")           # p1 tells p3 ...
+>>> m2, [packet2] = p1.send("p2")           # ... and then p2,
 >>> p2.receive(packet2) == [m2], p2.deliver(m2)
 (True, [])
->>> m3, [packet3] = p2.send(2)              # which tells p3 too.
+>>> m3, [packet3] = p2.send("p3")           # which tells p3 too.
 >>> p3.receive(packet3)                     # It arrives first, and is held:
 []
 >>> p3.waiting()[0].awaits                  # p3 knows what for.

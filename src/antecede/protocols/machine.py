@@ -83,10 +83,12 @@ class Machine(ABC):
         return None
 
     def send(
-        self, to: int | Iterable[int], payload: bytes = b"", label: str = ""
+        self, to: str | int | Iterable[str | int], payload: bytes = b"", label: str = ""
     ) -> tuple[Message, list[Effect]]:
-        """Hand over a message for a process or a set of processes."""
-        targets = (to,) if isinstance(to, int) else tuple(sorted(set(to)))
+        """Hand over a message for a process or a set of processes, by name or by position."""
+        if isinstance(to, str | int):
+            to = (to,)
+        targets = tuple(sorted({dest if type(dest) is int else self.view.id(dest) for dest in to}))
         if not targets:
             raise NoDestination(self.view.name(self.me))
         if targets[0] < 0 or targets[-1] >= self.n:
