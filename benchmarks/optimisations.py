@@ -23,6 +23,7 @@ from typing import Any
 from antecede.model import Effect, Event, Id, Packet, View
 from antecede.protocols import Machine, create
 from antecede.protocols.history import History
+from antecede.topology import shapes
 from antecede.wire import stamp_size
 
 N = 8
@@ -70,7 +71,7 @@ class Measured:
 
 def measure(make: Callable[[int], Machine], load: Plan, seed: int, fifo: bool = False) -> Measured:
     """Run the load to its end, over channels that reorder or not."""
-    machines = [make(p) for p in range(N)]
+    machines = [make(p) for p in range(make(0).n)]
     result = Measured(messages=len(load))
     order = count()
     queue: list[tuple[int, int, Any]] = [(tick, next(order), (sender, to)) for tick, sender, to in load]
@@ -143,6 +144,9 @@ class Row:
     """Ticks from one message to the next: `buffer` cannot carry what the others can."""
 
 
+SITES = {"topology": shapes.wan_of_lans(zones=2, size=N // 2)}
+"""Two sites of four processes, two gateways each; messages travel over the gateways, hop by hop."""
+
 ROWS = [
     Row("R5: D keeps the last of each sender", "history", {"r5": False}, {}),
     Row("R6.1: stamp with C too", "history", {}, {"r6_1": True}),
@@ -150,13 +154,14 @@ ROWS = [
     Row("R7: leave out what was reported", "history", {"r7": False}, {}),
     Row("R8: remove what was reported to all", "history", {"r8": False}, {}),
     Row("R7 and R8", "history", {"r7": False, "r8": False}, {}),
+    Row("R9: leave out what stays behind a separator", "separator", {**SITES, "r9": False}, SITES),
     Row("k = n + 1, against n * n", "bounded", {"k": N * N}, {"k": N + 1}),
     Row("footnote 4: pipelining", "buffer", {}, {"pipelined": True}, fifo=True, interval=8),
 ]
 
 
 def make(protocol: str, parameters: dict[str, Any]) -> Callable[[int], Machine]:
-    view = View.numbered(N)
+    view = parameters["topology"].view if "topology" in parameters else View.numbered(N)
     return lambda process: create(protocol, view, process, **parameters)
 
 

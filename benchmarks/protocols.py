@@ -241,10 +241,10 @@ def _released_buffer(nodes: list[Machine], late: list[Packet[Any]], held: int) -
                 for nothing in sender.receive(reply):  # type: ignore[arg-type]
                     raise AssertionError(nothing)
     releases = [e for ack in acks for e in nodes[0].receive(ack)]
-    release = next(e for e in releases if type(e) is not Message and e.dest == 2)
+    release = next(e for e in releases if isinstance(e, Packet) and e.dest == 2)
     gc.collect()
     began = time.process_time()
-    done = _drain(nodes[2], nodes[2].receive(release))  # type: ignore[arg-type]
+    done = _drain(nodes[2], nodes[2].receive(release))
     seconds = time.process_time() - began
     assert done == held + 1
     return 1e6 * seconds / done
