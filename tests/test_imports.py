@@ -87,7 +87,8 @@ IMPURE = {
 
 # Packages that are not ours, for the units that name what they need. The others may use any dependency.
 THIRD_PARTY: dict[str, set[str]] = {unit: {"msgspec", "numpy"} for unit in CORE} | {
-    "topology": {"msgspec", "numpy", "networkx"}
+    "topology": {"msgspec", "numpy", "networkx"},
+    "trace": {"msgspec", "numpy", "pyarrow"},
 }
 
 

@@ -15,11 +15,11 @@ from antecede.trace.schema import (
     KINDS,
     ORDER,
     ORDER_KEY,
+    READ,
     RECEIVE,
     RUN_KEY,
     RUNS,
     SEND,
-    STORED,
     RunInfo,
 )
 from antecede.trace.writer import GROUPS_PER_FILE, ROW_GROUP, TraceWriter
@@ -37,7 +37,7 @@ __all__ = [
     "event_files",
     "EventFile",
     "EVENTS",
-    "STORED",
+    "READ",
     "RUNS",
     "KINDS",
     "ORDER",

@@ -26,7 +26,7 @@ from msgspec import Struct
 from antecede.errors import BadParameter, BadTrace
 from antecede.model import Event
 from antecede.trace.layout import Layout
-from antecede.trace.schema import EVENTS, KINDS, ORDER, ORDER_KEY, RUN_KEY, RUNS, STORED, RunInfo
+from antecede.trace.schema import EVENTS, KINDS, ORDER, ORDER_KEY, READ, RUN_KEY, RUNS, RunInfo
 
 __all__ = ["read_runs", "read_events", "events_of", "event_files", "EventFile"]
 
@@ -89,9 +89,9 @@ def read_events(
             str(path), f"runs {', '.join(runs[:8])}{', ...' * (len(runs) > 8)}", f"one called {run}"
         )
     for name in columns or ():
-        if name not in STORED.names:
-            raise BadParameter("read_events", "column", name, f"one of {', '.join(STORED.names)}")
-    wanted = STORED if columns is None else pa.schema([STORED.field(name) for name in columns])
+        if name not in READ.names:
+            raise BadParameter("read_events", "column", name, f"one of {', '.join(READ.names)}")
+    wanted = READ if columns is None else pa.schema([READ.field(name) for name in columns])
     files = event_files(path)
     plan = [(name, files_of(path, name, files)) for name in (runs if run is None else [run])]
     batches = (
@@ -238,8 +238,8 @@ def refuse_kinds(path: Path, kinds: pa.Array) -> None:
 
 
 def stored(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """The columns in this order, in the types of `STORED`."""
-    schema = pa.schema([STORED.field(name) for name in columns])
+    """The columns in this order, in the types of `READ`."""
+    schema = pa.schema([READ.field(name) for name in columns])
     return pa.RecordBatch.from_arrays([batch.column(f.name).cast(f.type) for f in schema], schema=schema)
 
 

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from antecede.errors import BadParameter, UnknownProcess
-from antecede.trace.schema import KINDS, STORED, RunInfo
+from antecede.trace.schema import ENCODED, EVENTS, KINDS, READ, RunInfo
 
-__all__ = ["ROW", "Renderer"]
+__all__ = ["ROW", "WRITTEN", "Renderer"]
 
 ROW: Final = struct.Struct("<qqqiiiiiibb")
 FIELDS: Final = np.dtype(
@@ -27,6 +27,13 @@ FIELDS: Final = np.dtype(
     + [(name, "i1") for name in ("control", "kind")]
 )
 assert FIELDS.itemsize == ROW.size
+
+WRITTEN: Final = READ.set(
+    READ.get_field_index("to"),
+    EVENTS.field("to").with_type(pa.list_(EVENTS.field("to").type.value_field.with_type(ENCODED))),
+)
+"""What is given to Parquet: names as integers in the lists too. (Arrow cannot read such lists back, so no file says
+that it was written from them.)"""
 
 Column = npt.NDArray[Any]
 
@@ -73,7 +80,7 @@ class Renderer:
             columns[name] = pa.array(np.ascontiguousarray(rows[name]))
         for name in ("clock", "stamp_entries", "stamp_bytes"):
             columns[name] = pa.array(np.ascontiguousarray(rows[name]), mask=rows[name] < 0)
-        return pa.RecordBatch.from_arrays([columns[name] for name in STORED.names], schema=STORED)
+        return pa.RecordBatch.from_arrays([columns[name] for name in WRITTEN.names], schema=WRITTEN)
 
     def _check(self, process: Column, sender: Column, to: Column, kind: Column) -> None:
         for column in (process, sender, to):
@@ -115,7 +122,7 @@ class Renderer:
         return pa.ListArray.from_arrays(
             pa.array(offsets.astype(np.int32)),
             names(flat[gather], self._names),
-            type=STORED.field("to").type,
+            type=WRITTEN.field("to").type,
             mask=pa.array(absent),
         )
 

@@ -3,8 +3,8 @@
 A trace is a directory: `runs.parquet`, one row a run, and `events/*.parquet`, any number of files, each complete once
 it is visible. `EVENTS` and `RUNS` name the columns and their types; docs/trace.md tells what they mean.
 
-In files, and in what the reader gives, the strings of events are dictionary-encoded (`STORED`): a reader gets integers
-and a short list of names. Another tool sees plain strings.
+In files the strings of events are dictionary-encoded, and our reader keeps them so (`READ`): it gives integers and a
+short list of names. Another tool sees plain strings.
 
 A file whose rows are in the order (clock, process, index), names compared as UTF-8, says so: its Parquet metadata has
 `antecede.order` = `clock,process,index`. A file that holds one run names it under `antecede.run`.
@@ -26,7 +26,8 @@ from antecede.errors import BadParameter
 
 __all__ = [
     "EVENTS",
-    "STORED",
+    "READ",
+    "ENCODED",
     "RUNS",
     "KINDS",
     "SEND",
@@ -73,18 +74,12 @@ RUNS: Final = pa.schema(
 )
 
 
-def encoded(field: pa.Field) -> pa.Field:
-    """The same column with its strings, also those in lists, as integers into a dictionary."""
-    kind = field.type
-    if pa.types.is_string(kind):
-        return field.with_type(pa.dictionary(pa.int32(), pa.string()))
-    if pa.types.is_list(kind):
-        return field.with_type(pa.list_(encoded(kind.value_field)))
-    return field
+ENCODED: Final = pa.dictionary(pa.int32(), pa.string())
 
-
-STORED: Final = pa.schema([encoded(field) for field in EVENTS])
-"""`EVENTS` with dictionary-encoded strings: the Arrow schema of event files and of what the reader gives."""
+READ: Final = pa.schema(
+    [field.with_type(ENCODED) if pa.types.is_string(field.type) else field for field in EVENTS]
+)
+"""`EVENTS` with dictionary-encoded strings: the Arrow schema of what the reader gives."""
 
 KINDS: Final = ("send", "receive", "deliver")
 SEND, RECEIVE, DELIVER = range(3)

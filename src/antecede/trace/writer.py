@@ -25,8 +25,8 @@ import pyarrow.parquet as pq
 from antecede.errors import BadParameter, CannotWrite
 from antecede.trace.layout import Layout
 from antecede.trace.reader import read_runs
-from antecede.trace.rows import ROW, Renderer
-from antecede.trace.schema import ABSENT, EVENTS, ORDER, ORDER_KEY, RUN_KEY, RUNS, STORED, RunInfo
+from antecede.trace.rows import ROW, WRITTEN, Renderer
+from antecede.trace.schema import ABSENT, EVENTS, ORDER, ORDER_KEY, RUN_KEY, RUNS, RunInfo
 
 __all__ = ["TraceWriter", "ROW_GROUP", "GROUPS_PER_FILE"]
 
@@ -38,6 +38,7 @@ GROUPS_PER_FILE: Final = 64
 
 # Strings go in as a dictionary, numbers that mostly grow by little as differences.
 OPTIONS: Final[dict[str, Any]] = {
+    "store_schema": False,
     "compression": "zstd",
     "compression_level": 1,
     "use_dictionary": [field.name for field in EVENTS if pa.types.is_string(field.type)]
@@ -151,10 +152,11 @@ class TraceWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
+        try:
+            if kind is None:
+                self.close()
+        finally:
+            self.abort()  # which a closed writer ignores
 
     def _enter(self, replace: bool) -> None:
         """Take the run's name, unless a run has it or another writer is at work on it."""
@@ -258,7 +260,7 @@ class EventFile:
         self.groups = 0
         self._run = run.run
         self._sink = pa.OSFile(str(layout.part(self.path)), "wb")
-        self._parquet = pq.ParquetWriter(self._sink, STORED, **OPTIONS)
+        self._parquet = pq.ParquetWriter(self._sink, WRITTEN, **OPTIONS)
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._parquet.write_batch(batch)
