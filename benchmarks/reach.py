@@ -60,7 +60,7 @@ def check(protocol: str, size: str, seconds: float | None) -> dict[str, Any] | N
 
 
 def row(protocol: str, size: str, found: dict[str, Any]) -> str:
-    holds = found["verdict"] if found["verdict"] == "yes" else "NO"
+    holds = {"yes": "yes", "unknown": "so far"}.get(found["verdict"], "NO")
     programs = f"{found['programs']:,}" + ("" if found["complete"] else f" of {found['programs_total']:,}")
     rate = found["states"] / found["seconds"] if found["seconds"] else 0
     return (

@@ -75,17 +75,10 @@ class Bounded(Receiver):
         return {"k": self.k}
 
     def _send(self, message: Message) -> list[Effect]:
-        me = self.me
         matrix = tuple(
             (i, j, count) for j, column in enumerate(self._columns) for i, count in sorted(column.items())
         )
-        effects: list[Effect] = []
-        for dest in message.to:
-            packet = Packet(me, dest, BoundedStamp(self._leave(dest), matrix), message)
-            if dest == me:
-                effects += self._receive(packet)
-            else:
-                effects.append(packet)
+        effects = self._copies(message, lambda dest: BoundedStamp(self._leave(dest), matrix))
         return effects + self._relieve()
 
     def _leave(self, dest: int) -> int:

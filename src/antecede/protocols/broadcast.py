@@ -43,7 +43,8 @@ class Broadcast(Receiver):
     def _send(self, message: Message) -> list[Effect]:
         vector = list(self._delivered)
         vector[self.me] = message.number
-        return self._copies(message, VectorStamp(tuple(vector)))
+        stamp = VectorStamp(tuple(vector))
+        return self._copies(message, lambda dest: stamp)
 
     def _position(self, packet: Packet[Any]) -> Need:
         return packet.source, packet.stamp.vector[packet.source]

@@ -34,16 +34,11 @@ class Fifo(Receiver):
         self._sequence = [0] * self.n
 
     def _send(self, message: Message) -> list[Effect]:
-        effects: list[Effect] = []
-        me, sequence = self.me, self._sequence
-        for dest in message.to:
-            sequence[dest] += 1
-            packet = Packet(me, dest, Sequence(sequence[dest]), message)
-            if dest == me:
-                effects += self._receive(packet)
-            else:
-                effects.append(packet)
-        return effects
+        return self._copies(message, self._stamp)
+
+    def _stamp(self, dest: int) -> Sequence:
+        self._sequence[dest] += 1
+        return Sequence(self._sequence[dest])
 
     def _check(self, packet: Packet[Any]) -> None:
         if packet.stamp.sequence < 1:

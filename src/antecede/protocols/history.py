@@ -307,7 +307,7 @@ class History(Receiver):
         context, to = self._context(message.label), mask(message.to)
         stamp = HistoryStamp(context.stamp(to))
         context.sent(message.sender, message.number, to, message.label)
-        return self._copies(message, stamp)
+        return self._copies(message, lambda dest: stamp)
 
     # R3, R5
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
@@ -211,13 +211,17 @@ class Machine(ABC):
     def _bad_stamp(self, packet: Packet[Any], found: str, expected: str) -> BadStamp:
         return BadStamp(self.view.name(self.me), self.view.name(packet.source), found, expected)
 
-    def _copies(self, message: Message, stamp: Stamp) -> list[Effect]:
-        """The packets of a message whose copies all carry the same stamp; the own copy is received at once."""
+    def _copies(self, message: Message, stamp: Callable[[int], Stamp]) -> list[Effect]:
+        """The packets of a message, each with the stamp for its destination; the own copy is received at once."""
         me = self.me
-        if me not in message.to:
-            return [Packet(me, dest, stamp, message) for dest in message.to]
-        effects: list[Effect] = [Packet(me, dest, stamp, message) for dest in message.to if dest != me]
-        return effects + self._receive(Packet(me, me, stamp, message))
+        effects: list[Effect] = []
+        for dest in message.to:
+            packet = Packet(me, dest, stamp(dest), message)
+            if dest == me:
+                effects += self._receive(packet)
+            else:
+                effects.append(packet)
+        return effects
 
 
 def plain(value: Any) -> Any:

@@ -78,14 +78,7 @@ class Matrix(Receiver):
         self._clock += 1
         self._rows[me] = Row(me, message.number, tuple(counts))
         self._versions[me] = message.number
-        effects: list[Effect] = []
-        for dest in message.to:
-            packet = Packet(me, dest, self._stamp(dest), message)
-            if dest == me:
-                effects += self._receive(packet)
-            else:
-                effects.append(packet)
-        return effects
+        return self._copies(message, self._stamp)
 
     def _stamp(self, dest: int) -> MatrixStamp:
         told = self._told[dest]

@@ -59,18 +59,14 @@ class Monitor(Receiver):
         return process == self.monitor
 
     def _send(self, message: Message) -> list[Effect]:
-        me, vector = self.me, tuple(self._known)
+        vector = tuple(self._known)
         if self.monitor in message.to:
-            self._known[me] += 1
-        effects: list[Effect] = []
-        for dest in message.to:
-            self._sequence[dest] += 1
-            packet = Packet(me, dest, MonitorStamp(self._sequence[dest], vector), message)
-            if dest == me:
-                effects += self._receive(packet)
-            else:
-                effects.append(packet)
-        return effects
+            self._known[self.me] += 1
+        return self._copies(message, lambda dest: MonitorStamp(self._next(dest), vector))
+
+    def _next(self, dest: int) -> int:
+        self._sequence[dest] += 1
+        return self._sequence[dest]
 
     def _position(self, packet: Packet[Any]) -> Need:
         return packet.source, packet.stamp.sequence

@@ -45,16 +45,10 @@ class Optimal(Receiver):
         """(sender, clock) -> Dests"""
 
     def _send(self, message: Message) -> list[Effect]:
-        me, to = self.me, mask(message.to)
-        effects: list[Effect] = []
-        for dest in message.to:
-            packet = Packet(me, dest, LogStamp(self._stamp(to, 1 << dest)), message)
-            if dest == me:
-                effects += self._receive(packet)
-            else:
-                effects.append(packet)
+        to = mask(message.to)
+        effects = self._copies(message, lambda dest: LogStamp(self._stamp(to, 1 << dest)))
         self._log = _purged({key: self._sent(dests, to) for key, dests in self._log.items()})
-        self._log[me, message.number] = to
+        self._log[self.me, message.number] = to
         return effects
 
     def _stamp(self, to: int, dest: int) -> tuple[tuple[int, int, int], ...]:

@@ -56,12 +56,11 @@ class Unordered(Receiver):
         self._seen = [Seen() for _ in range(self.n)]
 
     def _send(self, message: Message) -> list[Effect]:
-        effects: list[Effect] = []
-        for dest in message.to:
-            self._sequence[dest] += 1
-            packet = Packet(self.me, dest, Plain(self._sequence[dest]), message)
-            effects += self._receive(packet) if dest == self.me else [packet]
-        return effects
+        return self._copies(message, self._stamp)
+
+    def _stamp(self, dest: int) -> Plain:
+        self._sequence[dest] += 1
+        return Plain(self._sequence[dest])
 
     def _check(self, packet: Packet[Any]) -> None:
         if packet.stamp.sequence < 1:
