@@ -20,10 +20,14 @@ __all__ = [
     "diamond",
     "example",
     "example_groups",
+    "gateway",
+    "gateway_groups",
     "line",
     "mesh",
     "ring",
     "star",
+    "three_networks",
+    "three_networks_groups",
     "tree",
     "wan_of_lans",
 ]
@@ -123,6 +127,52 @@ def example_groups(extended: bool = False) -> Mapping[str, tuple[str, ...]]:
     return groups
 
 
+def gateway(small: int = 4, large: int = 12) -> Topology:
+    """The network of figure 7.5: "a small group of nodes interacts with a larger group through a single gateway".
+
+    The text gives the gateway, used as a separator, and no sizes. Assumed, since the figure is not at hand: two
+    broadcast networks: the processes of each are linked with each other and with the gateway, which is a router;
+    p1 to p4 in the small one and 12 in the large one, unless told otherwise.
+    """
+    if min(small, large) < 2:
+        raise bad("shape", f"{small} and {large} processes", "two or more on each side")
+    names = _processes(small + large)
+    links = [*combinations((*names[:small], "g"), 2), *combinations((*names[small:], "g"), 2)]
+    return Topology.of(links, names, separators=["g"])
+
+
+def gateway_groups(small: int = 4, large: int = 12) -> Mapping[str, tuple[str, ...]]:
+    """The groups of figure 7.5. The text gives G1 on the small side, G2, whose "causal information" does not concern
+    it, and G3 and G4, which do. Assumed: G1 and G2 are all the processes of a side, G3 and G4 each one of either side.
+    """
+    names = _processes(small + large)
+    one, two = names[:small], names[small:]
+    return {"1": tuple(one), "2": tuple(two), "3": (one[-1], two[0]), "4": (one[-2], two[1])}
+
+
+def three_networks(size: int = 4) -> Topology:
+    """The network of figure 7.6: "three interconnected broadcast networks" in each of which "both gateways receive all
+    out-going traffic".
+
+    The text gives the three networks and their two gateways each, together a separator. Assumed, since the figure is
+    not at hand: four processes in each network unless told otherwise, and every two gateways of different networks
+    linked, as in `wan_of_lans`.
+    """
+    return wan_of_lans(zones=3, size=size, gateways=2)
+
+
+def three_networks_groups(size: int = 4) -> Mapping[str, tuple[str, ...]]:
+    """The groups of figure 7.6. The text names G1, with p1 in it, and "remote groups". Assumed: G1, G2 and G3 are all
+    the processes of a network, and three more groups join a process of one network with one of the next.
+    """
+    if size < 2:
+        raise bad("shape", f"{size} processes in a network", "two or more")
+    names = _processes(3 * size)
+    nets = [tuple(names[z * size : (z + 1) * size]) for z in range(3)]
+    groups = {str(z + 1): net for z, net in enumerate(nets)}
+    return groups | {str(z + 4): (nets[z][-1], nets[(z + 1) % 3][0]) for z in range(3)}
+
+
 def _processes(n: int) -> list[str]:
     if n < 1:
         raise bad("shape", f"{n} processes", "one or more")
@@ -139,4 +189,6 @@ SHAPES: Mapping[str, Callable[..., Topology]] = {
     "clique-with-tails": clique_with_tails,
     "wan-of-lans": wan_of_lans,
     "example": example,
+    "gateway": gateway,
+    "three-networks": three_networks,
 }

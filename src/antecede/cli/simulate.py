@@ -1,0 +1,258 @@
+"""antecede simulate: one run over a simulated network, as a trace and a summary."""
+
+from __future__ import annotations
+
+import gc
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from antecede.errors import BadParameter
+from antecede.sim.run import CHECKED_MOST, Judge, RunSpec, Simulation
+from antecede.sim.summary import Distribution, Summary
+from antecede.trace import TraceWriter
+
+__all__ = ["parameters", "show", "simulate"]
+
+
+def simulate(
+    protocol: Annotated[str, typer.Option(help="Which protocol the processes run.")],
+    processes: Annotated[int | None, typer.Option(help="How many take part.  [default: 8]")] = None,
+    messages: Annotated[int, typer.Option(help="How many messages are sent in all.")] = 1000,
+    seed: Annotated[int, typer.Option(help="All chance comes from this number.")] = 0,
+    network: Annotated[
+        str, typer.Option(help="Delays, bandwidth, loss: exponential:50ms,bandwidth=1Mbit/s,loss=1%.")
+    ] = "exponential:50ms",
+    workload: Annotated[
+        str, typer.Option(help="Who sends to whom: uniform:rate=10/s, groups:size=4, script:FILE ...")
+    ] = "uniform",
+    topology: Annotated[
+        str, typer.Option(help="Where they are: mesh, star, tree, wan-of-lans:zones=3, figure-7.1 ...")
+    ] = "mesh",
+    faults: Annotated[
+        str, typer.Option(help="What goes wrong: loss:1%, crash:p3@2s-4s, pause:random:mean=10s,down=1s ...")
+    ] = "none",
+    set_: Annotated[list[str] | None, typer.Option("--set", help="A protocol parameter: key=value.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the trace into this directory.")] = None,
+    run: Annotated[
+        str | None, typer.Option(help="The run's name in the trace.  [default: PROTOCOL-SEED]")
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a run of this name.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Let the oracle judge the run: small ones only.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+) -> None:
+    """Run a protocol over a simulated network and say what it cost.
+
+    The same command gives the same run, event for event, on every machine. docs/simulator.md lists networks,
+    workloads and topologies.
+    """
+    spec = RunSpec(
+        protocol=protocol,
+        parameters=parameters("simulate", set_ or []),
+        processes=_processes(processes, topology),
+        messages=messages,
+        seed=seed,
+        network=network,
+        workload=workload,
+        topology=topology,
+        faults=faults,
+    )
+    simulation = spec.build()
+    judge = Judge() if check else None
+    started = time.perf_counter()
+    summary, stopped = _run(simulation, judge, out, run, replace)
+    findings = _findings(simulation, judge, summary, stopped)
+    _report(spec, summary, findings, stopped, time.perf_counter() - started, out, as_json)
+    if stopped:
+        raise typer.Exit(130)
+    if findings:
+        raise typer.Exit(1)
+
+
+def parameters(command: str, settings: list[str]) -> dict[str, Any]:
+    """Protocol parameters, given as key=value."""
+    found: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key or key in found:
+            raise BadParameter(command, "--set", repr(setting), "key=value, each key once")
+        if value in ("true", "false"):
+            found[key] = value == "true"
+        else:
+            found[key] = int(value) if value.removeprefix("-").isdigit() else value
+    return found
+
+
+def _processes(asked: int | None, topology: str) -> int:
+    """Some topologies say how many processes there are."""
+    if asked is not None:
+        return asked
+    return {"figure-7.1": 6, "figure-7.5": 16, "figure-7.6": 12}.get(topology, 8)
+
+
+# The work
+
+
+def _run(
+    simulation: Simulation, judge: Judge | None, out: Path | None, run: str | None, replace: bool
+) -> tuple[Summary, bool]:
+    """The summary, and whether Ctrl-C ended the run before its end."""
+    if judge is not None and simulation.spec.messages > CHECKED_MOST:
+        raise BadParameter(
+            "simulate", "--check", f"{simulation.spec.messages} messages", f"at most {CHECKED_MOST}"
+        )
+    if out is None:
+        return _advance(simulation, judge, None)
+    with TraceWriter(out, simulation.info(run), replace=replace) as writer:
+        return _advance(simulation, judge, writer)
+
+
+def _advance(simulation: Simulation, judge: Judge | None, writer: TraceWriter | None) -> tuple[Summary, bool]:
+    engine = simulation.engine
+    if writer is not None and judge is not None:
+
+        def both(*row: Any, write: Any = writer.append, note: Any = judge.record) -> None:
+            write(*row)
+            note(*row)
+
+        simulation.record(both)
+    elif writer is not None or judge is not None:
+        simulation.record(writer.append if writer is not None else judge.record)  # type: ignore[union-attr]
+    with _interrupted() as stopped, _no_gc(), _progress(simulation.spec.messages) as show:
+        while not engine.finished and not stopped():
+            engine.advance(2048)
+            show(engine.sent)
+        return engine.summary(), stopped()
+
+
+@contextmanager
+def _interrupted() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C asks the run to end between two events; a second one ends it at once."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: bool(asked)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _no_gc() -> Iterator[None]:
+    """Nothing in a run is part of a cycle: looking for one is time lost."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda sent: None
+        return
+    columns = TextColumn("messages"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task("simulate", total=total)
+        yield lambda sent: progress.update(bar, completed=sent)
+
+
+def _findings(simulation: Simulation, judge: Judge | None, summary: Summary, stopped: bool) -> list[str]:
+    """What is wrong with the run: what got stuck, and what the oracle found against the protocol's own promise."""
+    findings = []
+    if summary.undelivered and not stopped:
+        findings = [f"stuck: {summary.undelivered} copies were never delivered", *summary.stuck]
+    if judge is not None:
+        verdict = judge.verdict(simulation)
+        if not verdict.keeps("causal"):
+            findings += verdict.explain(simulation.view).splitlines()
+    return findings
+
+
+# What is said
+
+
+def _report(
+    spec: RunSpec,
+    summary: Summary,
+    findings: list[str],
+    stopped: bool,
+    spent: float,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    if as_json:
+        result = {
+            "verdict": "no" if findings else "unknown" if stopped else "yes",
+            "command": spec.command(),
+            **summary.plain(),
+            "findings": findings,
+            "trace": None if out is None else str(out),
+            "seconds": round(spent, 3),
+        }
+        print(json.dumps(result, ensure_ascii=False))
+    else:
+        Console(stderr=True).print(show(summary))
+    for line in findings[:10]:
+        print(line, file=sys.stderr)
+    if findings:
+        more = f" ({len(findings)} findings)" if len(findings) > 10 else ""
+        print(
+            f"no{more}: {findings[0]}; seed {spec.seed}, repeat with: {spec.command()} --check",
+            file=sys.stderr,
+        )
+
+
+def show(summary: Summary) -> Table:
+    """The summary for people."""
+    table = Table(show_header=True, box=None, pad_edge=False, title_justify="left")
+    for column in ("", "total", "mean", "p50", "p99", "max"):
+        table.add_column(column, justify="left" if not column else "right")
+    rows: list[tuple[str, int | None, Distribution | None, Callable[[float], str]]] = [
+        ("messages sent", summary.sent, None, _number),
+        ("copies delivered", summary.delivered, None, _number),
+        ("copies held", summary.held, None, _number),
+        ("messages unsent for a while", summary.unsent, None, _number),
+        ("packets with a message", summary.packets, None, _number),
+        ("control packets", summary.control_packets, None, _number),
+        ("stamp entries", None, summary.stamp_entries, _number),
+        ("stamp bytes", None, summary.stamp_bytes, _number),
+        ("delay", None, summary.delay_ns, _time),
+        ("of that, waiting for causality", None, summary.waiting_ns, _time),
+    ]
+    for name, total, spread, form in rows:
+        cells = [form(x) for x in (spread.mean, spread.p50, spread.p99, spread.max)] if spread else []
+        table.add_row(name, "" if total is None else f"{total:,}", *cells)
+    table.add_row("share of the delay", f"{summary.waiting_share:.1%}")
+    table.add_row("simulated time", _time(summary.duration_ns))
+    return table
+
+
+def _number(value: float) -> str:
+    return f"{value:,.2f}".removesuffix(".00")
+
+
+def _time(nanoseconds: float) -> str:
+    if nanoseconds >= 10**10:
+        return f"{nanoseconds / 10**9:,.1f} s"
+    return f"{nanoseconds / 10**6:,.2f} ms"

@@ -1,0 +1,369 @@
+"""The event loop: it drives the machines of `antecede.protocols` through a simulated network, and nothing else.
+
+Time is an integer of nanoseconds. What is to happen stands in one heap as (time, sequence, thing); the sequence decides
+between things of the same time, so the order is always the same. A thing is
+    a Packet      it arrives at its destination
+    an int        this process sends on its own account, and then again after a while
+    a function    anything else; it is called with the time
+An application delivers what is eligible at once, unless the workload takes that over (`Script`).
+
+An event is a send, a receive or a delivery; `record` is called for each, in an order that extends happened-before. A
+message is kept here from its send until its last copy is delivered, and no longer: memory does not grow with the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from typing import Any, Protocol
+
+from antecede.model import Effect, Message, Packet
+from antecede.protocols import Machine
+from antecede.sim.network import Network
+from antecede.sim.sizes import packet_bytes, stamp_bytes
+from antecede.sim.summary import Histogram, Summary
+from antecede.sim.waits import Waits
+from antecede.sim.workloads import Workload
+from antecede.trace.schema import ABSENT, DELIVER, RECEIVE, SEND
+
+__all__ = ["Carrier", "Engine", "Observe", "Record"]
+
+Record = Callable[..., None]
+"""Called for each event as `TraceWriter.append` is, with a clock that counts the events of the run."""
+
+Observe = Callable[[int, Packet[Any], int, int], None]
+"""Called for each packet that a machine transmits: time, packet, entries and bytes of its stamp."""
+
+
+class Carrier(Protocol):
+    """What can stand between machines and network: it must see to it that each packet arrives once."""
+
+    @property
+    def resent(self) -> int: ...
+
+    def send(self, now: int, packet: Packet[Any], size: int) -> None: ...
+
+
+class Engine:
+    """A run. `advance` takes it a number of steps further, until `finished`."""
+
+    def __init__(
+        self,
+        machines: Sequence[Machine],
+        network: Network,
+        workload: Workload,
+        messages: int,
+        *,
+        record: Record | None = None,
+        observe: Observe | None = None,
+        routed: bool = False,
+    ) -> None:
+        self.machines = list(machines)
+        self.applications = len(workload.view)
+        """The first so many are processes of the application; the others are routers."""
+        self.network = network
+        self.workload = workload
+        self.messages = messages
+        """How many may be sent in all."""
+        self.carrier: Carrier | None = None
+        self.record, self.observe = record, observe
+        self.now = self.sent = self.delivered = self.expected = self.clock = 0
+        self.packets = self.control_packets = self.control_bytes = self.crashes = 0
+        self.entries, self.bytes = Histogram(), Histogram()
+        self.delays, self.waiting = Histogram(), Histogram()
+        self.waits = Waits(self.applications, routed)
+        self._heap: list[tuple[int, int, Any]] = []
+        self._sequence = 0
+        self._controls = [0] * len(machines)
+        """How many control packets each has sent: their numbers in the trace."""
+        self._under_way: dict[int, int] = {}
+        """id() of a control packet that has not arrived -> its number."""
+        self._stalled: dict[int, list[Any] | None] = {}
+        """Process that is not running -> what came for it meanwhile, or None if that is lost."""
+        self._last_stamp: Any = None
+        self._last_size = (0, 0)
+        for process in workload.starters():
+            self.at(workload.first(), process)
+
+    # What a driver asks
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing can happen any more. A workload may then have more to do."""
+        if not self._heap:
+            self.workload.idle(self)
+        return not self._heap
+
+    def at(self, time: int, thing: Any) -> None:
+        """Have something happen: see above."""
+        self._sequence += 1
+        heappush(self._heap, (time, self._sequence, thing))
+
+    def advance(self, steps: int) -> None:
+        """Take up to so many things from the heap."""
+        heap, stalled, machines, waits = self._heap, self._stalled, self.machines, self.waits
+        record, reacts, direct = self.record, self.workload.reacts, not waits.routed
+        delays, waiting = self.delays.values, self.waiting.values
+        while heap and steps:
+            steps -= 1
+            now, _, thing = heappop(heap)
+            self.now = now
+            kind = type(thing)
+            if kind is Packet:
+                process, message = thing.dest, thing.message
+                if stalled and process in stalled:
+                    self._put_off(process, thing)
+                    continue
+                machine = machines[process]
+                effects = machine.receive(thing)
+                if record is not None:
+                    self._record_receive(thing)
+                if direct and len(effects) == 1 and effects[0] is message:
+                    # What happens most, written out: it is delivered as it arrives.
+                    effects = machine.deliver(message)
+                    delay, wait = waits.delivered_at_once(now, message)
+                    delays.append(delay)
+                    waiting.append(wait)
+                    self.delivered += 1
+                    if record is not None:
+                        self._recorded(record, process, DELIVER, message.sender, message.number)
+                    if reacts:
+                        effects = self._react(process, message, effects)
+                elif message is not None:
+                    waits.arrived(now, thing)
+                if effects:
+                    self._follow(process, effects)
+            elif kind is int:
+                self._own_account(thing)
+            else:
+                thing(now)
+        for histogram in (self.entries, self.bytes, self.delays, self.waiting):
+            histogram.fold()
+
+    def send(self, process: int, to: tuple[int, ...], payload: bytes, label: str = "") -> Message:
+        """The application of a process sends, now."""
+        message, effects = self._send(process, to, payload, label)
+        self._follow(process, effects)
+        return message
+
+    def deliver(self, process: int, message: Message) -> None:
+        """The application of a process takes an eligible message, now."""
+        self._follow(process, self._deliver(process, message))
+
+    def arrive(self, packet: Packet[Any]) -> None:
+        """A carrier hands a packet over, now."""
+        effects = self.machines[packet.dest].receive(packet)
+        if self.record is not None:
+            self._record_receive(packet)
+        if packet.message is not None:
+            self.waits.arrived(self.now, packet)
+        self._follow(packet.dest, effects)
+
+    def carry(self, source: int, dest: int, size: int, thing: Any) -> None:
+        """Have something happen when a packet of this size, sent now, arrives: perhaps never, perhaps twice."""
+        for time in self.network.transmit(self.now, source, dest, size):
+            self.at(time, thing)
+
+    # Processes that do not run
+
+    def stall(self, process: int, lose: bool = False) -> None:
+        """From now on this process does nothing; what comes for it waits, or is lost."""
+        self._stalled[process] = None if lose else []
+
+    def resume(self, process: int) -> None:
+        for thing in self._stalled.pop(process, None) or ():
+            self.at(self.now, thing)
+
+    def stalled(self, process: int) -> bool:
+        return process in self._stalled
+
+    def replace(self, process: int, machine: Machine) -> None:
+        """Another machine stands for this process from now on."""
+        self.machines[process] = machine
+
+    def _put_off(self, process: int, thing: Any) -> None:
+        missed = self._stalled[process]
+        if missed is not None:
+            missed.append(thing)
+
+    # What happens
+
+    def _own_account(self, process: int) -> None:
+        """A process sends on its own account, and will again."""
+        if self.sent >= self.messages:
+            return
+        workload = self.workload
+        if self._stalled and process in self._stalled:
+            # Its application is not running either: it goes on when it can.
+            missed = self._stalled[process]
+            if missed is not None:
+                missed.append(process)
+                return
+        else:
+            to, payload = workload.draft(process)
+            effects = self._send(process, to, payload)[1]
+            if effects:
+                self._follow(process, effects)
+        gap = workload.gap
+        self._sequence += 1
+        heappush(
+            self._heap, (self.now + gap.values[next(workload.words) >> gap.shift], self._sequence, process)
+        )
+
+    def _send(
+        self, process: int, to: tuple[int, ...], payload: bytes, label: str = ""
+    ) -> tuple[Message, list[Effect]]:
+        message, effects = self.machines[process].send(to, payload, label)
+        self.sent += 1
+        self.expected += len(to)
+        self.waits.sent(self.now, message)
+        if self.record is not None:
+            self._record_send(message, effects)
+        return message, effects
+
+    def _deliver(self, process: int, message: Message) -> list[Effect]:
+        effects = self.machines[process].deliver(message)
+        delay, wait = self.waits.delivered(self.now, process, message)
+        self.delays.values.append(delay)
+        self.waiting.values.append(wait)
+        self.delivered += 1
+        if self.record is not None:
+            self._recorded(self.record, process, DELIVER, message.sender, message.number)
+        return self._react(process, message, effects) if self.workload.reacts else effects
+
+    def _react(self, process: int, message: Message, effects: list[Effect]) -> list[Effect]:
+        for to, payload in self.workload.follow(process, message):
+            if self.sent < self.messages:
+                effects = effects + self._send(process, to, payload)[1]
+        return effects
+
+    def _follow(self, process: int, effects: list[Effect]) -> None:
+        """Do what a machine asks."""
+        offer = self.workload.offer
+        stack = effects[::-1]
+        while stack:
+            effect = stack.pop()
+            if isinstance(effect, Packet):
+                self._transmit(effect)
+            elif offer is not None:
+                self.waits.offered(self.now, process, effect)
+                offer(self, process, effect)
+            else:
+                stack += self._deliver(process, effect)[::-1]
+
+    def _transmit(self, packet: Packet[Any]) -> None:
+        now, message = self.now, packet.message
+        entries, size = self._size(packet)
+        if message is None:
+            self._control(packet, entries, size)
+        else:
+            self.packets += 1
+            self.entries.values.append(entries)
+            self.bytes.values.append(size)
+            self.waits.transmitted(now, packet, message)
+        if self.observe is not None:
+            self.observe(now, packet, entries, size)
+        network = self.network
+        whole = packet_bytes(packet) if network.bandwidth else 0
+        if self.carrier is not None:
+            self.carrier.send(now, packet, whole)
+            return
+        for time in network.transmit(now, packet.source, packet.dest, whole):
+            self._sequence += 1
+            heappush(self._heap, (time, self._sequence, packet))
+
+    def _size(self, packet: Packet[Any]) -> tuple[int, int]:
+        """Entries and bytes of its stamp; the copies of a message often share one."""
+        if packet.stamp is not self._last_stamp:
+            self._last_stamp = packet.stamp
+            self._last_size = packet.stamp.entries(len(self.machines)), stamp_bytes(packet)
+        return self._last_size
+
+    def _control(self, packet: Packet[Any], entries: int, size: int) -> None:
+        source = packet.source
+        self.control_packets += 1
+        self.control_bytes += size
+        if self.record is not None:
+            self._controls[source] += 1
+            self._under_way[id(packet)] = number = self._controls[source]
+            self._recorded(self.record, source, SEND, source, number, (packet.dest,), True, entries, size)
+
+    # The trace
+
+    def _recorded(
+        self,
+        record: Record,
+        process: int,
+        kind: int,
+        sender: int,
+        number: int,
+        to: tuple[int, ...] | None = None,
+        control: bool = False,
+        entries: int = ABSENT,
+        size: int = ABSENT,
+        label: str = "",
+    ) -> None:
+        if process < self.applications:
+            record(process, kind, sender, number, to, control, self.now, self.clock, entries, size, label)
+            self.clock += 1
+
+    def _record_send(self, message: Message, effects: list[Effect]) -> None:
+        """With the size of the largest stamp among the copies that leave at once, if any does."""
+        assert self.record is not None
+        sizes = [self._size(e) for e in effects if type(e) is Packet and e.message is message]
+        entries, size = max(sizes, default=(ABSENT, ABSENT))
+        sender, number = message.sender, message.number
+        self._recorded(
+            self.record, sender, SEND, sender, number, message.to, False, entries, size, message.label
+        )
+
+    def _record_receive(self, packet: Packet[Any]) -> None:
+        """Packets that only pass by, on their way to others, are no event of the application."""
+        assert self.record is not None
+        message = packet.message
+        if message is None:
+            number = self._under_way.pop(id(packet))
+            self._recorded(self.record, packet.dest, RECEIVE, packet.source, number, None, True)
+        elif packet.dest in message.to:
+            self._recorded(self.record, packet.dest, RECEIVE, message.sender, message.number)
+
+    # What it came to
+
+    def stuck(self) -> list[str]:
+        """What waits, and for what, in the words of the machines."""
+        lines = []
+        for process, machine in enumerate(self.machines):
+            for item in machine.waiting():
+                name, m = machine.view.name, item.message
+                awaits = ", ".join(
+                    f"{a.first}..{a.last} of {name(a.sender)} by its {a.counted}'s count" for a in item.awaits
+                )
+                why = item.reason or (f"waits for {awaits}" if awaits else "waits")
+                lines.append(
+                    f"{name(process)}: message {m.number} of {name(m.sender)} is {item.where}: {why}"
+                )
+        return lines
+
+    def summary(self) -> Summary:
+        undelivered = self.expected - self.delivered
+        return Summary(
+            protocol=self.machines[0].name,
+            processes=self.applications,
+            sent=self.sent,
+            delivered=self.delivered,
+            undelivered=undelivered,
+            held=self.waits.held,
+            unsent=self.waits.kept_back,
+            packets=self.packets,
+            control_packets=self.control_packets,
+            control_bytes=self.control_bytes,
+            stamp_entries=self.entries.distribution(),
+            stamp_bytes=self.bytes.distribution(),
+            delay_ns=self.delays.distribution(),
+            waiting_ns=self.waiting.distribution(),
+            waiting_share=self.waiting.total / self.delays.total if self.delays.total else 0.0,
+            duration_ns=self.now,
+            resent=self.carrier.resent if self.carrier else 0,
+            crashes=self.crashes,
+            stuck=tuple(self.stuck()) if undelivered and self.finished else (),
+        )

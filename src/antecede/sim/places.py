@@ -1,0 +1,101 @@
+"""Where processes are: the topology of a run, by name, and the groups that it comes with.
+
+    mesh                     everyone linked with everyone (the default)
+    star                     around one router
+    tree:arity=2             each process linked with its parent
+    line, ring               in a row
+    wan-of-lans:zones=3      local networks of equal size, each with its gateways (gateways=2, witnesses=0)
+    figure-7.1               Rodrigues & Veríssimo 1995, figures 5.2 and 7.1: 6 processes, or 10
+    figure-7.5:small=4       its small group beside a larger one, with one gateway
+    figure-7.6               its three broadcast networks with two gateways each
+The figures come with their groups, which the workload `groups` uses; `antecede.topology.shapes` says what was assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from antecede.errors import BadParameter
+from antecede.model import View
+from antecede.sim.specs import Options, Spec, choice, count
+from antecede.topology import Topology, shapes
+
+if TYPE_CHECKING:
+    from antecede.sim.run import RunSpec
+
+__all__ = ["PLACES", "Place", "place"]
+
+PLACES = ("mesh", "star", "tree", "line", "ring", "wan-of-lans", "figure-7.1", "figure-7.5", "figure-7.6")
+
+Groups = Mapping[str, Sequence[str]]
+
+
+class Place(Struct, frozen=True):
+    """The vertices of a run: its processes first, then routers."""
+
+    names: tuple[str, ...]
+    processes: int
+    topology: Topology | None = None
+    """None: everyone is linked with everyone, which needs no plan."""
+    groups: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def view(self) -> View:
+        return View(self.names)
+
+    @property
+    def applications(self) -> View:
+        return View(self.names[: self.processes])
+
+
+def place(spec: RunSpec, names: tuple[str, ...] | None = None) -> Place:
+    """The place that a run's topology describes. A script brings its own names, and needs a mesh."""
+    options = Options("topology", Spec.parse("topology", spec.topology))
+    name, n = options.spec.name, spec.processes
+    if name == "mesh":
+        options.end()
+        chosen = View.numbered(n).names if names is None else names
+        return Place(chosen, len(chosen))
+    if names is not None:
+        raise BadParameter("simulate", "topology", name, "mesh, since a script names its own processes")
+    topology, groups = _shape(options, n)
+    options.end()
+    if len(topology.processes) != n:
+        raise BadParameter("simulate", "processes", n, f"{len(topology.processes)}, as {spec.topology} has")
+    members = tuple(tuple(sorted(topology.id(p) for p in group)) for group in groups.values())
+    return Place(topology.names, n, topology, members)
+
+
+def _shape(options: Options, n: int) -> tuple[Topology, Groups]:
+    match options.spec.name:
+        case "star":
+            return shapes.star(n), {}
+        case "line":
+            return shapes.line(n), {}
+        case "ring":
+            return shapes.ring(n), {}
+        case "tree":
+            return shapes.tree(n, max(1, options.option("arity", count, 2))), {}
+        case "wan-of-lans":
+            return _wan(options, n), {}
+        case "figure-7.1":
+            return shapes.example(n == 10), shapes.example_groups(n == 10)
+        case "figure-7.5":
+            small = options.option("small", count, 4)
+            return shapes.gateway(small, n - small), shapes.gateway_groups(small, n - small)
+        case "figure-7.6":
+            if n % 3:
+                raise BadParameter("simulate", "processes", n, "a multiple of 3 in figure-7.6")
+            return shapes.three_networks(n // 3), shapes.three_networks_groups(n // 3)
+    raise choice("topology", "name", options.spec.name, PLACES)
+
+
+def _wan(options: Options, n: int) -> Topology:
+    zones = options.option("zones", count, 2)
+    if zones < 1 or n % zones:
+        raise BadParameter("topology", "zones", zones, f"a divisor of {n}, the number of processes")
+    gateways, witnesses = options.option("gateways", count, 2), options.option("witnesses", count, 0)
+    return shapes.wan_of_lans(zones, n // zones, gateways, witnesses)

@@ -1,0 +1,220 @@
+"""One run, from a description of a few words to its figures.
+
+>>> summary = RunSpec(protocol="matrix", processes=4, messages=200, seed=7).run()
+>>> summary.sent, summary.delivered, summary.undelivered
+(200, 200, 0)
+>>> print(RunSpec(protocol="bounded", parameters={"k": 6}, processes=5, seed=7).command())
+antecede simulate --protocol bounded --set k=6 --processes 5 --messages 1000 --seed 7
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antecede.errors import BadParameter, InputError
+from antecede.model import Event
+from antecede.oracle import Verdict, check
+from antecede.protocols import PROTOCOLS, Machine, create
+from antecede.sim import scripts, workloads
+from antecede.sim.chance import stream
+from antecede.sim.engine import Engine, Observe, Record
+from antecede.sim.faults import parse
+from antecede.sim.links import install
+from antecede.sim.network import Network
+from antecede.sim.places import Place, place
+from antecede.sim.specs import Spec
+from antecede.sim.summary import Summary
+from antecede.sim.workloads import Workload
+from antecede.trace.schema import KINDS, RunInfo
+
+__all__ = ["CHECKED_MOST", "Judge", "RunSpec", "Simulation"]
+
+STEPS = 4096
+"""Between two looks at the clock, or at Ctrl-C."""
+
+CHECKED_MOST = 20_000
+"""Deliveries that the oracle, which is slow and obvious, is asked to judge at most."""
+
+
+class RunSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that decides a run: the same spec gives the same events, on every machine."""
+
+    protocol: str
+    parameters: dict[str, Any] = {}
+    processes: int = 8
+    messages: int = 1000
+    """How many are sent in all; a script is run until it has sent as many."""
+    seed: int = 0
+    network: str = "exponential:50ms"
+    workload: str = "uniform"
+    topology: str = "mesh"
+    faults: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.protocol not in PROTOCOLS:
+            raise BadParameter("simulate", "protocol", repr(self.protocol), f"one of {', '.join(PROTOCOLS)}")
+        for field, least, most in (("processes", 1, 1024), ("messages", 1, 10**12), ("seed", 0, 2**63 - 1)):
+            if not least <= getattr(self, field) <= most:
+                raise BadParameter("simulate", field, getattr(self, field), f"{least} to {most}")
+
+    @classmethod
+    def load(cls, table: Mapping[str, Any], place: str = "run") -> RunSpec:
+        """The spec that a table, as of a TOML file, describes."""
+        try:
+            return msgspec.convert(table, cls)
+        except msgspec.ValidationError as error:
+            raise InputError(f"{place}: {error}") from error
+
+    def command(self) -> str:
+        """The command line that repeats this run."""
+        words = ["antecede", "simulate", "--protocol", self.protocol]
+        for key, value in self.parameters.items():
+            words += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
+        words += [
+            "--processes",
+            str(self.processes),
+            "--messages",
+            str(self.messages),
+            "--seed",
+            str(self.seed),
+        ]
+        for field in ("network", "workload", "topology", "faults"):
+            if getattr(self, field) != _DEFAULTS[field]:
+                words += [f"--{field}", getattr(self, field)]
+        return shlex.join(words)
+
+    def build(self, record: Record | None = None, observe: Observe | None = None) -> Simulation:
+        """The run, ready to start."""
+        return Simulation(self, record, observe)
+
+    def run(self, record: Record | None = None, observe: Observe | None = None) -> Summary:
+        """Run it to its end."""
+        return self.build(record, observe).finish()
+
+
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(RunSpec)}
+
+
+class Simulation:
+    """A run under way."""
+
+    def __init__(self, spec: RunSpec, record: Record | None, observe: Observe | None) -> None:
+        self.spec = spec
+        script = (
+            scripts.load(spec.workload) if Spec.parse("workload", spec.workload).name == "script" else None
+        )
+        self.place = place(spec, None if script is None else script.processes)
+        self.view = self.place.applications
+        self.routed = spec.protocol == "separator"
+        machines = self._machines(self.place)
+        words = stream(spec.seed, "workload")
+        workload: Workload
+        if script is None:
+            workload = workloads.create(spec.workload, self.view, words, self.place.groups)
+        else:
+            workload = scripts.Script(script, words, spec.workload)
+        network = Network.parse(
+            spec.network,
+            len(machines) if self.routed else len(self.place.names),
+            stream(spec.seed, "network"),
+            self.place.topology,
+            direct=not self.routed,
+        )
+        network.fifo |= any(machine.needs_fifo for machine in machines)
+        self._try_sends(workload, machines)
+        self.engine = Engine(
+            machines, network, workload, spec.messages, record=record, observe=observe, routed=self.routed
+        )
+        faults = parse(spec.faults)
+        if faults or not network.reliable:
+            install(self.engine, faults, machines[0].view, stream(spec.seed, "faults"))
+
+    def _machines(self, place: Place) -> list[Machine]:
+        spec, parameters = self.spec, dict(self.spec.parameters)
+        view = place.view if self.routed else place.applications
+        if self.routed and place.topology is not None:
+            parameters["topology"] = place.topology
+        if spec.protocol == "bounded":
+            # As many entries as two processes need: enough to be useful, few enough to matter.
+            parameters.setdefault("k", min(2 * len(view), len(view) ** 2))
+        return [create(spec.protocol, view, process, **parameters) for process in range(len(view))]
+
+    def _try_sends(self, workload: Workload, machines: list[Machine]) -> None:
+        """Ask before the start whether the protocol can send what the workload will."""
+        if isinstance(workload, scripts.Script):
+            drafts = [(sender, step.to) for sender, step in workload.program.sends]
+        else:
+            trial = workloads.create(
+                self.spec.workload, self.view, stream(self.spec.seed, "trial"), self.place.groups
+            )
+            drafts = [(process, trial.draft(process)[0]) for process in trial.starters()]
+        for process, to in drafts:
+            refusal = machines[process].accepts(process, to)
+            if refusal is not None:
+                raise BadParameter(
+                    "simulate", "workload", self.spec.workload, f"one for {self.spec.protocol}: {refusal}"
+                )
+
+    def info(self, name: str | None = None) -> RunInfo:
+        """The row that describes this run in a trace."""
+        spec = self.spec
+        return RunInfo(
+            run=name or f"{spec.protocol}-{spec.seed}",
+            protocol=spec.protocol,
+            parameters={**spec.parameters, "messages": spec.messages, "faults": spec.faults},
+            processes=self.view.names,
+            seed=spec.seed,
+            workload=spec.workload,
+            network=spec.network,
+            topology=spec.topology,
+        )
+
+    def record(self, record: Record) -> None:
+        """Call this for every event from now on."""
+        self.engine.record = record
+
+    @property
+    def finished(self) -> bool:
+        return self.engine.finished
+
+    def advance(self, steps: int = STEPS) -> None:
+        self.engine.advance(steps)
+
+    def finish(self, look: Callable[[], None] | None = None) -> Summary:
+        """Run to the end, with a look around now and then."""
+        while not self.engine.finished:
+            self.engine.advance(STEPS)
+            if look is not None:
+                look()
+        return self.engine.summary()
+
+
+class Judge:
+    """Records a run's events, and lets the oracle judge them."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def record(
+        self,
+        process: int,
+        kind: int,
+        sender: int,
+        number: int,
+        to: tuple[int, ...] | None,
+        control: bool,
+        *_: Any,
+    ) -> None:
+        if not control:
+            self.events.append(Event(process, KINDS[kind], sender, number, to or ()))
+
+    def verdict(self, simulation: Simulation) -> Verdict:
+        machine = simulation.engine.machines[0]
+        at = [process for process in range(len(simulation.view)) if machine.orders_at(process)]
+        events = [event for event in self.events if event.kind != "receive"]
+        return check(events, len(simulation.view), complete=simulation.finished, at=at)
