@@ -73,7 +73,7 @@ def test_a_broken_promise_is_a_no(capsys, monkeypatch):
         ("monitor", [("M3", "S3", "receiver", ("M1",))]),
         ("history", [("M3", "S3", "receiver", ("M1",))]),
         ("optimal", [("M3", "S3", "receiver", ("M1",))]),
-        ("broadcast", [("M2", "S3", "receiver", ("M1",)), ("M3", "S3", "receiver", ("M2",))]),
+        ("broadcast", [("M2", "S3", "receiver", ("M1",)), ("M3", "S3", "receiver", ("M1", "M2"))]),
         ("buffer", [("M2", "S1", "sender", ("M1",))]),
         ("permit", [("M3", "S2", "sender", ("M2",))]),
     ],
