@@ -16,6 +16,7 @@ AntecedeError
 └── InputError                a file or a value that was read is wrong
     ├── BadSnapshot           a snapshot of another protocol, process, view or version
     ├── BadProgram            a program for the explorer that cannot be run
+    ├── BadExperiment         an experiment file that describes no runs
     ├── BadTrace              a trace that is incomplete, damaged, or no trace
     └── BadRun                events that cannot be a run
 
@@ -28,6 +29,7 @@ from collections.abc import Sequence
 
 __all__ = [
     "AntecedeError",
+    "BadExperiment",
     "BadFrame",
     "BadParameter",
     "BadProgram",
@@ -134,6 +136,12 @@ class BadSnapshot(InputError):
 
 
 class BadProgram(InputError):
+    def __init__(self, place: str, found: str, expected: str) -> None:
+        self.place, self.found, self.expected = place, found, expected
+        super().__init__(f"{place}: found {found}, expected {expected}")
+
+
+class BadExperiment(InputError):
     def __init__(self, place: str, found: str, expected: str) -> None:
         self.place, self.found, self.expected = place, found, expected
         super().__init__(f"{place}: found {found}, expected {expected}")

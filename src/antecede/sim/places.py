@@ -8,6 +8,7 @@
     figure-7.1               Rodrigues & Veríssimo 1995, figures 5.2 and 7.1: 6 processes, or 10
     figure-7.5:small=4       its small group beside a larger one, with one gateway
     figure-7.6               its three broadcast networks with two gateways each
+With any of them, r9=d1+d3 says where R9 filters: at the stations of these vertices, or with r9=none nowhere.
 The figures come with their groups, which the workload `groups` uses; `antecede.topology.shapes` says what was assumed.
 """
 
@@ -20,7 +21,7 @@ from msgspec import Struct
 
 from antecede.errors import BadParameter
 from antecede.model import View
-from antecede.sim.specs import Options, Spec, choice, count
+from antecede.sim.specs import Options, Spec, choice, count, word
 from antecede.topology import Topology, shapes
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ def place(spec: RunSpec, names: tuple[str, ...] | None = None) -> Place:
     if names is not None:
         raise BadParameter("simulate", "topology", name, "mesh, since a script names its own processes")
     topology, groups = _shape(options, n)
+    if options.has("r9"):
+        members = options.option("r9", word, "")
+        topology = topology.filtering_at(*(() if members == "none" else members.split("+")))
     options.end()
     if len(topology.processes) != n:
         raise BadParameter("simulate", "processes", n, f"{len(topology.processes)}, as {spec.topology} has")

@@ -27,7 +27,7 @@ from antecede.sim.faults import parse
 from antecede.sim.links import install
 from antecede.sim.network import Network
 from antecede.sim.places import Place, place
-from antecede.sim.specs import Spec
+from antecede.sim.specs import Spec, count
 from antecede.sim.summary import Summary
 from antecede.sim.workloads import Workload
 from antecede.trace.schema import KINDS, RunInfo
@@ -46,6 +46,7 @@ class RunSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     protocol: str
     parameters: dict[str, Any] = {}
+    """Of the protocol. A text such as `9*4/64*2` gives the first four processes 9, and the next two 64."""
     processes: int = 8
     messages: int = 1000
     """How many are sent in all; a script is run until it has sent as many."""
@@ -142,7 +143,11 @@ class Simulation:
         if spec.protocol == "bounded":
             # As many entries as two processes need: enough to be useful, few enough to matter.
             parameters.setdefault("k", min(2 * len(view), len(view) ** 2))
-        return [create(spec.protocol, view, process, **parameters) for process in range(len(view))]
+        own = {key: _each(key, value, len(view)) for key, value in parameters.items() if _differs(value)}
+        return [
+            create(spec.protocol, view, p, **{**parameters, **{key: values[p] for key, values in own.items()}})
+            for p in range(len(view))
+        ]
 
     def _try_sends(self, workload: Workload, machines: list[Machine]) -> None:
         """Ask before the start whether the protocol can send what the workload will."""
@@ -192,6 +197,21 @@ class Simulation:
             if look is not None:
                 look()
         return self.engine.summary()
+
+
+def _differs(value: Any) -> bool:
+    return isinstance(value, str) and "/" in value
+
+
+def _each(key: str, text: str, n: int) -> list[int]:
+    """The value for each process."""
+    values: list[int] = []
+    for part in text.split("/"):
+        value, _, times = part.partition("*")
+        values += [count("simulate", key, value)] * count("simulate", key, times or "1")
+    if len(values) != n:
+        raise BadParameter("simulate", key, f"{text}, for {len(values)}", f"values for {n} processes")
+    return values
 
 
 class Judge:
