@@ -240,16 +240,25 @@ class Engine:
     def _follow(self, process: int, effects: list[Effect]) -> None:
         """Do what a machine asks."""
         offer = self.workload.offer
-        stack = effects[::-1]
-        while stack:
-            effect = stack.pop()
-            if isinstance(effect, Packet):
-                self._transmit(effect)
-            elif offer is not None:
-                self.waits.offered(self.now, process, effect)
-                offer(self, process, effect)
+        eligible: list[Message] = []
+        taken = 0
+        while True:
+            for effect in effects:
+                if isinstance(effect, Packet):
+                    self._transmit(effect)
+                else:
+                    eligible.append(effect)
+            if taken == len(eligible):
+                return
+            # Packets leave before the machine gets its next input: on channels that do not reorder, their order counts.
+            message = eligible[taken]
+            taken += 1
+            if offer is None:
+                effects = self._deliver(process, message)
             else:
-                stack += self._deliver(process, effect)[::-1]
+                self.waits.offered(self.now, process, message)
+                offer(self, process, message)
+                effects = []
 
     def _transmit(self, packet: Packet[Any]) -> None:
         now, message = self.now, packet.message
