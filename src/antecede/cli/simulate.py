@@ -1,4 +1,7 @@
-"""antecede simulate: one run over a simulated network, as a trace and a summary."""
+"""antecede simulate: one run over a simulated network, as a trace and a summary.
+
+The simulator and Arrow are imported by the functions that use them: the other commands start without.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,16 +21,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from antecede.errors import BadParameter
-from antecede.sim.run import CHECKED_MOST, Judge, RunSpec, Simulation
-from antecede.sim.summary import Distribution, Summary
-from antecede.trace import TraceWriter
+
+if TYPE_CHECKING:
+    from antecede.sim import Distribution, Judge, RunSpec, Simulation, Summary
+    from antecede.trace import TraceWriter
 
 __all__ = ["parameters", "show", "simulate"]
 
 
 def simulate(
     protocol: Annotated[str, typer.Option(help="Which protocol the processes run.")],
-    processes: Annotated[int | None, typer.Option(help="How many take part.  [default: 8]")] = None,
+    processes: Annotated[int, typer.Option(help="How many take part; 0: as the topology says, or 8.")] = 0,
     messages: Annotated[int, typer.Option(help="How many messages are sent in all.")] = 1000,
     seed: Annotated[int, typer.Option(help="All chance comes from this number.")] = 0,
     network: Annotated[
@@ -58,10 +62,12 @@ def simulate(
     The same command gives the same run, event for event, on every machine. docs/simulator.md lists networks,
     workloads and topologies.
     """
+    from antecede.sim import Judge, RunSpec
+
     spec = RunSpec(
         protocol=protocol,
         parameters=parameters("simulate", set_ or []),
-        processes=_processes(processes, topology),
+        processes=processes,
         messages=messages,
         seed=seed,
         network=network,
@@ -95,13 +101,6 @@ def parameters(command: str, settings: list[str]) -> dict[str, Any]:
     return found
 
 
-def _processes(asked: int | None, topology: str) -> int:
-    """Some topologies say how many processes there are."""
-    if asked is not None:
-        return asked
-    return {"figure-7.1": 6, "figure-7.5": 16, "figure-7.6": 12}.get(topology, 8)
-
-
 # The work
 
 
@@ -109,6 +108,9 @@ def _run(
     simulation: Simulation, judge: Judge | None, out: Path | None, run: str | None, replace: bool
 ) -> tuple[Summary, bool]:
     """The summary, and whether Ctrl-C ended the run before its end."""
+    from antecede.sim.run import CHECKED_MOST
+    from antecede.trace import TraceWriter
+
     if judge is not None and simulation.spec.messages > CHECKED_MOST:
         raise BadParameter(
             "simulate", "--check", f"{simulation.spec.messages} messages", f"at most {CHECKED_MOST}"
@@ -229,21 +231,21 @@ def show(summary: Summary) -> Table:
     for column in ("", "total", "mean", "p50", "p99", "max"):
         table.add_column(column, justify="left" if not column else "right")
     rows: list[tuple[str, int | None, Distribution | None, Callable[[float], str]]] = [
-        ("messages sent", summary.sent, None, _number),
-        ("copies delivered", summary.delivered, None, _number),
-        ("copies held", summary.held, None, _number),
-        ("messages unsent for a while", summary.unsent, None, _number),
-        ("packets with a message", summary.packets, None, _number),
+        ("sent", summary.sent, None, _number),
+        ("delivered", summary.delivered, None, _number),
+        ("held at the receiver", summary.held, None, _number),
+        ("kept back at the sender", summary.unsent, None, _number),
+        ("packets with messages", summary.packets, None, _number),
         ("control packets", summary.control_packets, None, _number),
         ("stamp entries", None, summary.stamp_entries, _number),
         ("stamp bytes", None, summary.stamp_bytes, _number),
         ("delay", None, summary.delay_ns, _time),
-        ("of that, waiting for causality", None, summary.waiting_ns, _time),
+        ("waiting for causality", None, summary.waiting_ns, _time),
     ]
     for name, total, spread, form in rows:
         cells = [form(x) for x in (spread.mean, spread.p50, spread.p99, spread.max)] if spread else []
         table.add_row(name, "" if total is None else f"{total:,}", *cells)
-    table.add_row("share of the delay", f"{summary.waiting_share:.1%}")
+    table.add_row("its share of the delay", f"{summary.waiting_share:.1%}")
     table.add_row("simulated time", _time(summary.duration_ns))
     return table
 

@@ -154,7 +154,7 @@ def _sigma(owner: str, what: str, text: str) -> Decimal:
         sigma = Decimal(text)
     except ArithmeticError:
         sigma = Decimal(-1)
-    if not 0 < sigma <= 5:
+    if not sigma.is_finite() or not 0 < sigma <= 5:
         raise BadParameter(owner, what, repr(text), "a number above 0, at most 5")
     return sigma
 

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
+from itertools import count
 from typing import Any, Protocol
 
 from antecede.model import Effect, Message, Packet
 from antecede.protocols import Machine
+from antecede.sim.delays import Delay
 from antecede.sim.network import Network
-from antecede.sim.sizes import packet_bytes, stamp_bytes
+from antecede.sim.sizes import Sizes
 from antecede.sim.summary import Histogram, Summary
 from antecede.sim.waits import Waits
 from antecede.sim.workloads import Workload
@@ -67,13 +69,14 @@ class Engine:
         """How many may be sent in all."""
         self.carrier: Carrier | None = None
         self.record, self.observe = record, observe
-        self.now = self.sent = self.delivered = self.expected = self.clock = 0
-        self.packets = self.control_packets = self.control_bytes = self.crashes = 0
+        self.now = self.sent = self.expected = self.clock = 0
+        self.control_packets = self.control_bytes = self.crashes = 0
         self.entries, self.bytes = Histogram(), Histogram()
         self.delays, self.waiting = Histogram(), Histogram()
         self.waits = Waits(self.applications, routed)
+        self.sizes = Sizes()
         self._heap: list[tuple[int, int, Any]] = []
-        self._sequence = 0
+        self._sequence = count()
         self._controls = [0] * len(machines)
         """How many control packets each has sent: their numbers in the trace."""
         self._under_way: dict[int, int] = {}
@@ -94,16 +97,55 @@ class Engine:
             self.workload.idle(self)
         return not self._heap
 
+    @property
+    def delivered(self) -> int:
+        """Copies."""
+        return self.delays.size
+
     def at(self, time: int, thing: Any) -> None:
         """Have something happen: see above."""
-        self._sequence += 1
-        heappush(self._heap, (time, self._sequence, thing))
+        heappush(self._heap, (time, next(self._sequence), thing))
 
     def advance(self, steps: int) -> None:
         """Take up to so many things from the heap."""
+        delay = self.network.uniform
+        extras = self.record, self.observe, self.carrier, self.workload.offer
+        if delay is None or self.waits.routed or any(extra is not None for extra in extras):
+            self._advance(steps)
+        else:
+            self._race(steps, delay)
+        for histogram in (self.entries, self.bytes, self.delays, self.waiting):
+            histogram.fold()
+
+    def _advance(self, steps: int) -> None:
+        heap, stalled = self._heap, self._stalled
+        while heap and steps:
+            steps -= 1
+            self.now, _, thing = heappop(heap)
+            kind = type(thing)
+            if kind is Packet:
+                if stalled and thing.dest in stalled:
+                    self._put_off(thing.dest, thing)
+                else:
+                    self.arrive(thing)
+            elif kind is int:
+                self._own_account(thing)
+            else:
+                thing(self.now)
+
+    def _race(self, steps: int, delay: Delay) -> None:
+        """The same where there is nothing but machines and one kind of delay: what happens most, written out.
+
+        What happens most is a message to one process that leaves as it is sent and is delivered as it arrives.
+        """
         heap, stalled, machines, waits = self._heap, self._stalled, self.machines, self.waits
-        record, reacts, direct = self.record, self.workload.reacts, not waits.routed
-        delays, waiting = self.delays.values, self.waiting.values
+        sequence, n = self._sequence, len(machines)
+        words, values, shift = self.network.words, delay.values, delay.shift
+        draft, choices, gap = self.workload.draft, self.workload.words, self.workload.gap
+        gaps, gap_shift, reacts = gap.values, gap.shift, self.workload.reacts
+        times, unsent, sizes = waits.times, waits.unsent, self.sizes.stamp
+        note_delay, note_wait = self.delays.values.append, self.waiting.values.append
+        note_entries, note_bytes = self.entries.values.append, self.bytes.values.append
         while heap and steps:
             steps -= 1
             now, _, thing = heappop(heap)
@@ -116,17 +158,10 @@ class Engine:
                     continue
                 machine = machines[process]
                 effects = machine.receive(thing)
-                if record is not None:
-                    self._record_receive(thing)
-                if direct and len(effects) == 1 and effects[0] is message:
-                    # What happens most, written out: it is delivered as it arrives.
+                if len(effects) == 1 and effects[0] is message and not unsent and len(message.to) == 1:
                     effects = machine.deliver(message)
-                    delay, wait = waits.delivered_at_once(now, message)
-                    delays.append(delay)
-                    waiting.append(wait)
-                    self.delivered += 1
-                    if record is not None:
-                        self._recorded(record, process, DELIVER, message.sender, message.number)
+                    note_delay(now - times[message.sender].pop(message.number))
+                    note_wait(0)
                     if reacts:
                         effects = self._react(process, message, effects)
                 elif message is not None:
@@ -134,11 +169,25 @@ class Engine:
                 if effects:
                     self._follow(process, effects)
             elif kind is int:
-                self._own_account(thing)
+                if stalled or self.sent >= self.messages:
+                    self._own_account(thing)
+                    continue
+                to, payload = draft(thing)
+                message, effects = machines[thing].send(to, payload)
+                self.sent += 1
+                self.expected += len(to)
+                if len(to) == len(effects) == 1 and type(effects[0]) is Packet:
+                    packet = effects[0]
+                    times[thing][message.number] = now
+                    note_entries(packet.stamp.entries(n))
+                    note_bytes(sizes(packet))
+                    heappush(heap, (now + values[next(words) >> shift], next(sequence), packet))
+                else:
+                    waits.sent(now, message)
+                    self._follow(thing, effects)
+                heappush(heap, (now + gaps[next(choices) >> gap_shift], next(sequence), thing))
             else:
                 thing(now)
-        for histogram in (self.entries, self.bytes, self.delays, self.waiting):
-            histogram.fold()
 
     def send(self, process: int, to: tuple[int, ...], payload: bytes, label: str = "") -> Message:
         """The application of a process sends, now."""
@@ -205,10 +254,7 @@ class Engine:
             if effects:
                 self._follow(process, effects)
         gap = workload.gap
-        self._sequence += 1
-        heappush(
-            self._heap, (self.now + gap.values[next(workload.words) >> gap.shift], self._sequence, process)
-        )
+        self.at(self.now + gap.draw(workload.words), process)
 
     def _send(
         self, process: int, to: tuple[int, ...], payload: bytes, label: str = ""
@@ -226,7 +272,6 @@ class Engine:
         delay, wait = self.waits.delivered(self.now, process, message)
         self.delays.values.append(delay)
         self.waiting.values.append(wait)
-        self.delivered += 1
         if self.record is not None:
             self._recorded(self.record, process, DELIVER, message.sender, message.number)
         return self._react(process, message, effects) if self.workload.reacts else effects
@@ -266,26 +311,24 @@ class Engine:
         if message is None:
             self._control(packet, entries, size)
         else:
-            self.packets += 1
             self.entries.values.append(entries)
             self.bytes.values.append(size)
             self.waits.transmitted(now, packet, message)
         if self.observe is not None:
             self.observe(now, packet, entries, size)
         network = self.network
-        whole = packet_bytes(packet) if network.bandwidth else 0
+        whole = self.sizes.packet(packet) if network.bandwidth else 0
         if self.carrier is not None:
             self.carrier.send(now, packet, whole)
             return
         for time in network.transmit(now, packet.source, packet.dest, whole):
-            self._sequence += 1
-            heappush(self._heap, (time, self._sequence, packet))
+            heappush(self._heap, (time, next(self._sequence), packet))
 
     def _size(self, packet: Packet[Any]) -> tuple[int, int]:
         """Entries and bytes of its stamp; the copies of a message often share one."""
         if packet.stamp is not self._last_stamp:
             self._last_stamp = packet.stamp
-            self._last_size = packet.stamp.entries(len(self.machines)), stamp_bytes(packet)
+            self._last_size = packet.stamp.entries(len(self.machines)), self.sizes.stamp(packet)
         return self._last_size
 
     def _control(self, packet: Packet[Any], entries: int, size: int) -> None:
@@ -363,7 +406,7 @@ class Engine:
             undelivered=undelivered,
             held=self.waits.held,
             unsent=self.waits.kept_back,
-            packets=self.packets,
+            packets=self.entries.size,
             control_packets=self.control_packets,
             control_bytes=self.control_bytes,
             stamp_entries=self.entries.distribution(),

@@ -168,7 +168,7 @@ def _zones(options: Options, n: int, topology: Topology | None) -> Callable[[int
     zone = [v * total // n for v in range(n)]
     if topology is not None and len(topology.zones) > 1:
         zone, total = _zones_of(topology), len(topology.zones)
-    regions = options.option("regions", count, max(1, total // 2))
+    regions = options.option("regions", count, 2)
     region = [z * regions // total for z in zone]
 
     def link(a: int, b: int) -> Delay:

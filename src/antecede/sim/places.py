@@ -31,6 +31,9 @@ __all__ = ["PLACES", "Place", "place"]
 
 PLACES = ("mesh", "star", "tree", "line", "ring", "wan-of-lans", "figure-7.1", "figure-7.5", "figure-7.6")
 
+SIZES = {"figure-7.1": 6, "figure-7.5": 16, "figure-7.6": 12}
+"""How many processes a topology has if nobody says."""
+
 Groups = Mapping[str, Sequence[str]]
 
 
@@ -55,17 +58,21 @@ class Place(Struct, frozen=True):
 def place(spec: RunSpec, names: tuple[str, ...] | None = None) -> Place:
     """The place that a run's topology describes. A script brings its own names, and needs a mesh."""
     options = Options("topology", Spec.parse("topology", spec.topology))
-    name, n = options.spec.name, spec.processes
+    name = options.spec.name
+    n = spec.processes or SIZES.get(name, 8)
+    if names is not None:
+        if name != "mesh":
+            raise BadParameter("simulate", "topology", name, "mesh, since a script names its own processes")
+        if spec.processes not in (0, len(names)):
+            raise BadParameter("simulate", "processes", spec.processes, f"{len(names)}, as the script has")
+        return Place(names, len(names))
     if name == "mesh":
         options.end()
-        chosen = View.numbered(n).names if names is None else names
-        return Place(chosen, len(chosen))
-    if names is not None:
-        raise BadParameter("simulate", "topology", name, "mesh, since a script names its own processes")
+        return Place(View.numbered(n).names, n)
     topology, groups = _shape(options, n)
     if options.has("r9"):
-        members = options.option("r9", word, "")
-        topology = topology.filtering_at(*(() if members == "none" else members.split("+")))
+        filters = options.option("r9", word, "")
+        topology = topology.filtering_at(*(() if filters == "none" else filters.split("+")))
     options.end()
     if len(topology.processes) != n:
         raise BadParameter("simulate", "processes", n, f"{len(topology.processes)}, as {spec.topology} has")

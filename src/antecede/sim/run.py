@@ -47,7 +47,8 @@ class RunSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     protocol: str
     parameters: dict[str, Any] = {}
     """Of the protocol. A text such as `9*4/64*2` gives the first four processes 9, and the next two 64."""
-    processes: int = 8
+    processes: int = 0
+    """0: as many as the script or the topology has, or 8."""
     messages: int = 1000
     """How many are sent in all; a script is run until it has sent as many."""
     seed: int = 0
@@ -59,7 +60,7 @@ class RunSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
             raise BadParameter("simulate", "protocol", repr(self.protocol), f"one of {', '.join(PROTOCOLS)}")
-        for field, least, most in (("processes", 1, 1024), ("messages", 1, 10**12), ("seed", 0, 2**63 - 1)):
+        for field, least, most in (("processes", 0, 1024), ("messages", 1, 10**12), ("seed", 0, 2**63 - 1)):
             if not least <= getattr(self, field) <= most:
                 raise BadParameter("simulate", field, getattr(self, field), f"{least} to {most}")
 
@@ -76,14 +77,9 @@ class RunSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         words = ["antecede", "simulate", "--protocol", self.protocol]
         for key, value in self.parameters.items():
             words += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
-        words += [
-            "--processes",
-            str(self.processes),
-            "--messages",
-            str(self.messages),
-            "--seed",
-            str(self.seed),
-        ]
+        if self.processes:
+            words += ["--processes", str(self.processes)]
+        words += ["--messages", str(self.messages), "--seed", str(self.seed)]
         for field in ("network", "workload", "topology", "faults"):
             if getattr(self, field) != _DEFAULTS[field]:
                 words += [f"--{field}", getattr(self, field)]
@@ -145,7 +141,9 @@ class Simulation:
             parameters.setdefault("k", min(2 * len(view), len(view) ** 2))
         own = {key: _each(key, value, len(view)) for key, value in parameters.items() if _differs(value)}
         return [
-            create(spec.protocol, view, p, **{**parameters, **{key: values[p] for key, values in own.items()}})
+            create(
+                spec.protocol, view, p, **{**parameters, **{key: values[p] for key, values in own.items()}}
+            )
             for p in range(len(view))
         ]
 

@@ -1,7 +1,8 @@
 """How many bytes a stamp and a packet take, as `antecede.wire` writes them, without writing what need not be.
 
-The stamps of a single number are told by arithmetic: they are the ones whose protocols do so little else that writing
-them would be a good part of a run. Every other stamp is written and measured.
+Stamps of a single number are told by arithmetic: their protocols do so little else that writing them would be a good
+part of a run. A row of a matrix is written once, and its size remembered by its version: a packet carries dozens of
+them that were measured before. Every other stamp is written and measured.
 """
 
 from __future__ import annotations
@@ -9,14 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from antecede.model import Packet, Stamp
+from antecede.model import Packet, Stamp, mask
 from antecede.protocols.buffer import Acknowledge, Posted, Release
 from antecede.protocols.fifo import Sequence
+from antecede.protocols.matrix import MatrixStamp
 from antecede.protocols.permit import Grant, PermitStamp, Taken
 from antecede.protocols.unordered import Plain
-from antecede.wire import encode, stamp_size
+from antecede.wire import Limits, encode, stamp_size
+from antecede.wire.octets import Writer
 
-__all__ = ["packet_bytes", "stamp_bytes"]
+__all__ = ["Sizes"]
+
+ROWS_MOST = 1 << 14
+"""Rows whose size is remembered; then all are forgotten, and measured again when they are met."""
 
 
 def _uint(value: int) -> int:
@@ -24,28 +30,64 @@ def _uint(value: int) -> int:
     return 1 if value < 128 else (value.bit_length() + 6) // 7
 
 
+def _sequence(stamp: Any) -> int:
+    return 1 if stamp.sequence < 128 else (stamp.sequence.bit_length() + 6) // 7
+
+
+def _number(stamp: Any) -> int:
+    return _uint(stamp.number)
+
+
 _SHORT: Mapping[type[Stamp], Callable[[Any], int]] = {
-    Plain: lambda stamp: _uint(stamp.sequence),
-    Sequence: lambda stamp: _uint(stamp.sequence),
+    Plain: _sequence,
+    Sequence: _sequence,
     Posted: lambda stamp: 0,
-    Acknowledge: lambda stamp: _uint(stamp.number),
-    Release: lambda stamp: _uint(stamp.number),
+    Acknowledge: _number,
+    Release: _number,
     PermitStamp: lambda stamp: _uint(stamp.sequence << 1),
-    Taken: lambda stamp: _uint(stamp.sequence),
-    Grant: lambda stamp: _uint(stamp.number),
+    Taken: _sequence,
+    Grant: _number,
 }
 
 
-def stamp_bytes(packet: Packet[Any]) -> int:
-    """What `wire.stamp_size` gives.
+class Sizes:
+    """The sizes of the packets of one run.
 
-    >>> stamp_bytes(Packet(0, 1, Taken(128)))
+    >>> from antecede.sim.sizes import Sizes
+    >>> Sizes().stamp(Packet(0, 1, Taken(128)))
     2
     """
-    short = _SHORT.get(type(packet.stamp))
-    return stamp_size(packet) if short is None else short(packet.stamp)
 
+    def __init__(self) -> None:
+        self._rows: dict[tuple[int, int], int] = {}
+        """(process, version) -> the bytes of that row of the matrix."""
+        self._limits = Limits(processes=1 << 20)
 
-def packet_bytes(packet: Packet[Any]) -> int:
-    """The whole packet."""
-    return len(encode(packet))
+    def stamp(self, packet: Packet[Any]) -> int:
+        """What `wire.stamp_size` gives."""
+        stamp = packet.stamp
+        short = _SHORT.get(type(stamp))
+        if short is not None:
+            return short(stamp)
+        return self._matrix(packet) if type(stamp) is MatrixStamp else stamp_size(packet)
+
+    def packet(self, packet: Packet[Any]) -> int:
+        """The whole packet."""
+        return len(encode(packet))
+
+    def _matrix(self, packet: Packet[MatrixStamp]) -> int:
+        rows, known = packet.stamp.rows, self._rows
+        if len(known) > ROWS_MOST:
+            known.clear()
+        writer = Writer(self._limits)
+        writer.members(mask([row.process for row in rows[:-1]]))
+        # The sender's own row, the last, goes without its version: that is the message's number.
+        total = _uint(len(rows[-1].counts)) + len(writer.out) - _uint(rows[-1].version)
+        for row in rows:
+            key = row.process, row.version
+            if key not in known:
+                writer = Writer(self._limits)
+                writer.vector(row.counts)
+                known[key] = len(writer.out) + _uint(row.version)
+            total += known[key]
+        return total

@@ -39,9 +39,9 @@ class Histogram:
         self.greatest = 0
         self._buckets = np.zeros(FINE + 64 * 64, dtype=np.int64)
 
-    def fold(self, least: int = FLUSH) -> None:
+    def fold(self, least: int | None = None) -> None:
         """Move the values into their buckets, if there are as many."""
-        if len(self.values) < max(1, least):
+        if len(self.values) < (FLUSH if least is None else least) or not self.values:
             return
         values = np.array(self.values, dtype=np.int64)
         self.values.clear()
@@ -49,6 +49,11 @@ class Histogram:
         self.total += int(values.sum())
         self.greatest = max(self.greatest, int(values.max()))
         self._buckets += np.bincount(_bucket(values), minlength=len(self._buckets))
+
+    @property
+    def size(self) -> int:
+        """How many values there are."""
+        return self.count + len(self.values)
 
     @property
     def mean(self) -> float:

@@ -108,14 +108,6 @@ class Waits:
         self._forget_copy(message)
         return delay, wait
 
-    def delivered_at_once(self, now: int, message: Message) -> tuple[int, int]:
-        """The same, of a copy that arrives now and was not held, where there are no routers."""
-        sender, number = message.sender, message.number
-        delay = now - self.times[sender][number]
-        wait = self.unsent.get((sender, number), 0) if self.unsent else 0
-        self._forget_copy(message)
-        return delay, wait
-
     def _forget_copy(self, message: Message) -> None:
         sender, number = message.sender, message.number
         if len(message.to) > 1:
