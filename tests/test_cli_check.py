@@ -127,7 +127,7 @@ def test_every_choice_of_the_monitor_is_tried(capsys: pytest.CaptureFixture[str]
             ["--protocol", "matrux"],
             "antecede: protocol: name is 'matrux', expected one of unordered, fifo, matrix",
         ),
-        (["--protocol", "matrix", "--set", "k=4"], "antecede: matrix: parameters is k, expected"),
+        (["--protocol", "matrix", "--set", "k=4"], "antecede: matrix: parameter is k, expected"),
         (["--protocol", "bounded", "--set", "k=2"], "antecede: bounded: k is 2, expected n < k <= n*n"),
         (["--protocol", "bounded", "--set", "k"], "antecede: check: --set is 'k', expected key=value"),
         (

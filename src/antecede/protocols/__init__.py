@@ -66,8 +66,12 @@ def create(protocol: str, view: View, me: str | int, **parameters: Any) -> Machi
     try:
         return kind(view, me, **parameters)
     except TypeError as error:
-        unknown = ", ".join(sorted(parameters)) or "none"
-        raise BadParameter(protocol, "parameters", unknown, str(error)) from error
+        known = kind(view, me).parameters
+        unknown = [name for name in parameters if name not in known]
+        if not unknown:
+            raise BadParameter(protocol, "parameters", parameters, f"other values: {error}") from error
+        expected = f"one of {', '.join(known)}" if known else "none: it has no parameters"
+        raise BadParameter(protocol, "parameter", ", ".join(unknown), expected) from error
 
 
 def restore(snapshot: Mapping[str, Any]) -> Machine:
