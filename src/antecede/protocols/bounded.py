@@ -63,7 +63,7 @@ class Bounded(Receiver):
         super().__init__(view, me)
         n = self.n
         self.k = 2 * n if k is None else k
-        if not n < self.k <= n * n:
+        if not isinstance(self.k, int) or not n < self.k <= n * n:
             raise BadParameter(
                 self.name, "k", self.k, f"n < k <= n*n, that is {n} < k <= {n * n} for {n} processes"
             )
