@@ -1,0 +1,238 @@
+"""antecede soak: runs drawn from a seed, each checked, until told to stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from itertools import count
+from multiprocessing import get_context
+from typing import Annotated, Any
+
+import typer
+from msgspec import Struct
+from rich.console import Console
+
+from antecede.errors import BadParameter
+from antecede.protocols import PROTOCOLS
+from antecede.sim.run import RunSpec
+from antecede.sim.soak import CAUSAL, Outcome, draw, examine, shrink
+
+__all__ = ["Tally", "soak"]
+
+FAILURES = 10
+"""Failing runs after which a soak stops: by then there is something to do."""
+
+
+class Failure(Struct, frozen=True):
+    """A run that failed, as the command lines that repeat it."""
+
+    number: int
+    command: str
+    findings: tuple[str, ...]
+    shrunk: str | None = None
+
+
+class Tally:
+    """What a soak has come to so far."""
+
+    def __init__(self) -> None:
+        self.runs = self.judged = self.crashes = self.resent = 0
+        self.deliveries: Counter[str] = Counter()
+        self.failures: list[Failure] = []
+
+    @property
+    def total(self) -> int:
+        return self.deliveries.total()
+
+    def add(self, outcome: Outcome) -> None:
+        self.runs += 1
+        self.judged += outcome.judged
+        self.crashes += outcome.crashes
+        self.resent += outcome.resent
+        self.deliveries[outcome.spec.protocol] += outcome.deliveries
+
+    def sentence(self, spent: float) -> str:
+        failed = f"{len(self.failures)} failed" if self.failures else "no violation, nothing lost"
+        pace = self.total / max(spent, 1e-9)
+        return (
+            f"{self.runs:,} runs, {self.total:,} deliveries, {self.crashes:,} crashes, {self.resent:,} frames sent"
+            f" again: {failed} ({spent:.0f} s, {pace:,.0f} deliveries/s)"
+        )
+
+
+def soak(
+    seed: Annotated[int, typer.Option(min=0, help="All runs are drawn from this number.")] = 0,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Stop after so long.")] = None,
+    deliveries: Annotated[int | None, typer.Option(min=1, help="Stop after so many deliveries.")] = None,
+    first: Annotated[int, typer.Option(min=0, help="The number of the first run.")] = 0,
+    runs: Annotated[int | None, typer.Option(min=1, help="Stop after so many runs.")] = None,
+    protocol: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this protocol; may be given again.  [default: all causal ones]"),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Processes to work with; 0: one a core.")] = 0,
+    shrink_: Annotated[
+        bool, typer.Option("--shrink", help="Look for a shorter run that fails in the same way.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Draw protocol, topology, network, faults and workload from a seed, run, check; again and again.
+
+    Stops when told to (Ctrl-C, --seconds, --deliveries, --runs), or after ten failing runs. Each failing run is
+    printed as the command line that repeats it.
+    """
+    protocols = tuple(protocol or CAUSAL)
+    for name in protocols:
+        if name not in PROTOCOLS:
+            raise BadParameter("soak", "--protocol", repr(name), f"one of {', '.join(PROTOCOLS)}")
+    started = time.monotonic()
+    tally = Tally()
+
+    def enough() -> bool:
+        late = seconds is not None and time.monotonic() - started >= seconds
+        return (
+            late or (deliveries is not None and tally.total >= deliveries) or len(tally.failures) >= FAILURES
+        )
+
+    last = None if runs is None else first + runs
+    with _interrupted() as stopped, _progress(tally, started) as show:
+        for number, outcome in _outcomes(
+            seed, first, last, protocols, jobs or os.cpu_count() or 1, enough, stopped
+        ):
+            tally.add(outcome)
+            if outcome.findings:
+                tally.failures.append(_failure(number, outcome, shrink_ and not stopped()))
+            show()
+    _report(tally, seed, time.monotonic() - started, as_json)
+    if tally.failures:
+        raise typer.Exit(1)
+
+
+# The work
+
+
+def _outcomes(
+    seed: int,
+    first: int,
+    last: int | None,
+    protocols: tuple[str, ...],
+    jobs: int,
+    enough: Callable[[], bool],
+    stopped: Callable[[], bool],
+) -> Iterator[tuple[int, Outcome]]:
+    """Runs one after the other, as they are finished. What is under way when it is enough is finished too."""
+    numbers = iter(count(first) if last is None else range(first, last))
+    if jobs == 1 or (last is not None and last - first == 1):
+        for number in numbers:
+            if enough() or stopped():
+                return
+            yield number, _work(seed, number, protocols)
+        return
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _ignore_interrupts)
+    working: dict[Future[Outcome], int] = {}
+    try:
+        while True:
+            while len(working) < 2 * jobs and not enough() and not stopped():
+                number = next(numbers, -1)
+                if number < 0:
+                    break
+                working[pool.submit(_work, seed, number, protocols)] = number
+            if not working:
+                return
+            done, _ = wait(working, timeout=0.2, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield working.pop(future), future.result()
+            if stopped() or enough():
+                for future in [future for future in working if future.cancel()]:
+                    del working[future]
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _work(seed: int, number: int, protocols: tuple[str, ...]) -> Outcome:
+    return examine(draw(seed, number, protocols))
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _failure(number: int, outcome: Outcome, shorter: bool) -> Failure:
+    command = repeat(outcome.spec)
+    print(f"run {number}: {outcome.findings[0]}\n  {command}", file=sys.stderr, flush=True)
+    shrunk = None
+    if shorter:
+        found = shrink(outcome.spec, outcome.kind)
+        if found != outcome.spec:
+            shrunk = repeat(found)
+            print(f"  shorter: {shrunk}", file=sys.stderr, flush=True)
+    return Failure(number, command, outcome.findings[:5], shrunk)
+
+
+def repeat(spec: RunSpec) -> str:
+    """The command line that repeats a run and judges it."""
+    return f"{spec.command()} --check"
+
+
+@contextmanager
+def _interrupted() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C is how a soak is told to stop: once to finish what is under way, twice to stop at once."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: bool(asked)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# What is said
+
+
+@contextmanager
+def _progress(tally: Tally, started: float) -> Iterator[Callable[[], None]]:
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda: None
+        return
+    with console.status("soaking") as status:
+        yield lambda: status.update(tally.sentence(time.monotonic() - started))
+
+
+def _report(tally: Tally, seed: int, spent: float, as_json: bool) -> None:
+    print(f"seed {seed}: {tally.sentence(spent)}", file=sys.stderr)
+    if as_json:
+        result = {
+            "verdict": "no" if tally.failures else "yes" if tally.runs else "unknown",
+            "seed": seed,
+            "runs": tally.runs,
+            "runs_judged_by_the_oracle": tally.judged,
+            "deliveries": tally.total,
+            "deliveries_by_protocol": dict(sorted(tally.deliveries.items())),
+            "crashes": tally.crashes,
+            "resent": tally.resent,
+            "failures": [
+                {
+                    "run": failure.number,
+                    "command": failure.command,
+                    "findings": list(failure.findings),
+                    "shrunk": failure.shrunk,
+                }
+                for failure in tally.failures
+            ],
+            "seconds": round(spent, 3),
+            "deliveries_per_second": round(tally.total / max(spent, 1e-9)),
+        }
+        print(json.dumps(result, ensure_ascii=False))

@@ -1,0 +1,286 @@
+"""Soaking: runs drawn from a seed, each checked, for as long as one likes; and the shortest run that still fails.
+
+Protocol, parameters, topology, network, faults, workload and length of run i are all drawn from (seed, i): the same
+seed gives the same runs in the same order, however many work on them. Every run is watched by `antecede.sim.watch`;
+small ones are judged by the oracle as well, and the two must agree.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antecede.errors import AntecedeError, CallerError
+from antecede.model import Event
+from antecede.oracle import check
+from antecede.protocols import PROTOCOLS
+from antecede.sim.chance import Words, pick, stream
+from antecede.sim.faults import parse
+from antecede.sim.run import RunSpec, Simulation
+from antecede.sim.specs import Spec
+from antecede.sim.watch import Watch
+from antecede.trace.schema import KINDS
+
+__all__ = ["CAUSAL", "Outcome", "draw", "examine", "shrink"]
+
+CAUSAL = tuple(name for name, kind in PROTOCOLS.items() if kind.order == "causal")
+
+SMALL = 150
+"""Messages up to which the oracle judges too."""
+
+T = TypeVar("T")
+
+
+class Outcome(Struct, frozen=True):
+    """What came of one run."""
+
+    spec: RunSpec
+    deliveries: int = 0
+    crashes: int = 0
+    resent: int = 0
+    findings: tuple[str, ...] = ()
+    judged: bool = False
+    """Whether the oracle judged it too."""
+
+    @property
+    def kind(self) -> str:
+        """What went wrong, in a word."""
+        return self.findings[0].partition(":")[0] if self.findings else ""
+
+
+# Drawing
+
+
+def draw(seed: int, number: int, protocols: Sequence[str] = CAUSAL) -> RunSpec:
+    """Run `number` of a soak: each protocol in turn, the rest by chance."""
+    words = stream(seed, f"soak/{number}")
+    protocol = protocols[number % len(protocols)]
+    while True:
+        spec = _draw(protocol, words)
+        try:
+            spec.build()
+        except CallerError:
+            continue  # Not every workload suits every protocol, nor every topology every number of processes.
+        return spec
+
+
+def _draw(protocol: str, words: Words) -> RunSpec:
+    n = _one(words, (2, 3, 3, 4, 4, 5, 6, 6, 8, 10, 12, 16, 24))
+    messages, rate = _one(words, (30, 100, 150, 1000, 3000, 6000)), _one(words, (1, 10, 30, 100))
+    return RunSpec(
+        protocol=protocol,
+        parameters=_parameters(protocol, n, words),
+        processes=n,
+        messages=messages,
+        seed=next(words),
+        network=_network(words),
+        workload=_workload(protocol, n, rate, words),
+        topology=_topology(protocol, n, words),
+        faults=";".join(_faults(1000 * messages // (n * rate), words)) or "none",
+    )
+
+
+def _one(words: Words, values: Sequence[T]) -> T:
+    return values[pick(words, len(values))]
+
+
+def _parameters(protocol: str, n: int, words: Words) -> dict[str, Any]:
+    match protocol:
+        case "bounded":
+            return {"k": n + 1 + pick(words, n * n - n)}
+        case "monitor":
+            return {"monitor": pick(words, n)}
+        case "buffer":
+            return {"pipelined": bool(pick(words, 2))}
+        case "history":
+            return {rule: False for rule in ("r5", "r7", "r8") if not pick(words, 4)}
+        case "separator":
+            return {} if pick(words, 3) else {"r9": False}
+    return {}
+
+
+def _network(words: Words) -> str:
+    delay = _one(words, ("1ms", "5ms", "20ms", "50ms", "200ms"))
+    name = _one(
+        words,
+        (
+            f"constant:{delay}",
+            f"uniform:0,{delay}",
+            f"exponential:{delay}",
+            f"exponential:{delay}",
+            f"lognormal:{delay},sigma=2",
+            "zones",
+        ),
+    )
+    extra = _one(words, ("", "", ",bandwidth=1Mbit/s", ",bandwidth=10Mbit/s"))
+    return name + (extra if name != "zones" else extra.replace(",", ":", 1))
+
+
+def _workload(protocol: str, n: int, rate: int, words: Words) -> str:
+    if protocol == "broadcast":
+        return f"{_one(words, ('broadcast', 'document'))}:rate={rate}/s"
+    name = _one(
+        words,
+        (
+            "uniform",
+            f"uniform:size={1 + pick(words, max(1, n - 1))}",
+            "ring",
+            "client-server",
+            "chain",
+            "hot",
+            f"groups:size={min(n, 2 + pick(words, 4))}",
+            "broadcast",
+            "monitor",
+            "document",
+            "mix:uniform=4,broadcast=1,chain=2,groups=1",
+        ),
+    )
+    return f"{name}{',' if ':' in name else ':'}rate={rate}/s"
+
+
+def _topology(protocol: str, n: int, words: Words) -> str:
+    names = ("star", "tree", "line", "ring", f"wan-of-lans:zones={2 + pick(words, 3)}", "figure-7.1")
+    return _one(words, names) if pick(words, 4) < (3 if protocol == "separator" else 1) else "mesh"
+
+
+def _faults(duration_ms: int, words: Words) -> Iterator[str]:
+    """Some of each kind, in a run that takes about so long."""
+    yield from (
+        f"loss:{share}" for share in (_one(words, ("0.1%", "1%", "5%", "30%")),) if pick(words, 5) < 2
+    )
+    yield from (f"duplicate:{share}" for share in (_one(words, ("0.1%", "1%", "20%")),) if pick(words, 5) < 2)
+    for kind in ("partition", "pause", "crash"):
+        mean = duration_ms // _one(words, (1, 3, 10, 30)) + 1
+        down = mean // _one(words, (2, 5, 20)) + 1
+        if pick(words, 5) < 2:
+            yield f"{kind}:random:mean={mean}ms,down={down}ms"
+
+
+# Checking
+
+
+def examine(spec: RunSpec, order: str | None = None) -> Outcome:
+    """Run a spec and say what is wrong with the run, against what its protocol promises or against another order."""
+    gc_was = gc.isenabled()
+    gc.disable()
+    try:
+        return _examine(spec, order or PROTOCOLS[spec.protocol].order)
+    finally:
+        if gc_was:
+            gc.enable()
+
+
+def _examine(spec: RunSpec, order: str) -> Outcome:
+    simulation = spec.build()
+    view, engine = simulation.view, simulation.engine
+    judged = [process for process in range(len(view)) if engine.machines[0].orders_at(process)]
+    watch = Watch(len(view), judged)
+    events: list[Event] = []
+    small = spec.messages <= SMALL
+
+    def both(process: int, kind: int, sender: int, number: int, to: Any, control: bool, *rest: Any) -> None:
+        watch.record(process, kind, sender, number, to, control)
+        if not control and KINDS[kind] != "receive":
+            events.append(Event(process, KINDS[kind], sender, number, to or ()))
+
+    simulation.record(both if small else watch.record)
+    found = _drive(simulation)
+    findings = found + watch.findings(order, complete=simulation.finished, view=view)
+    if small and not found:
+        verdict = check(events, len(view), complete=simulation.finished, at=judged)
+        if verdict.keeps(order) == bool(findings):  # type: ignore[arg-type]
+            findings.insert(0, f"disagreement: the oracle says {verdict.explain(view)[:200]}")
+        elif not verdict.keeps(order):  # type: ignore[arg-type]
+            findings = verdict.explain(view).splitlines()
+    resent = 0 if engine.carrier is None else engine.carrier.resent
+    return Outcome(spec, watch.deliveries, engine.crashes, resent, tuple(findings[:20]), small)
+
+
+def _drive(simulation: Simulation) -> list[str]:
+    """Run to the end. What was raised, or that there was no end."""
+    steps = 100_000 + 3000 * simulation.spec.messages
+    try:
+        while not simulation.finished:
+            simulation.advance()
+            steps -= 4096
+            if steps < 0:
+                return ["endless: the run goes on and on"]
+    except (AntecedeError, AssertionError, LookupError, TypeError, ValueError) as error:
+        return [f"raised: {type(error).__name__}: {error}"[:300]]
+    return []
+
+
+# Shrinking
+
+
+def shrink(
+    spec: RunSpec,
+    kind: str,
+    order: str | None = None,
+    most: int = 400,
+    told: Callable[[RunSpec], None] = lambda spec: None,
+) -> RunSpec:
+    """The shortest run found that fails in the same way: fewer messages, processes and faults, simpler all round.
+
+    Every candidate is tried with its own seed and a few small ones, since each change is another run; `most` limits how
+    many runs are tried. `told` hears of each success.
+    """
+    tries = most
+
+    def failing(candidate: RunSpec) -> RunSpec | None:
+        nonlocal tries
+        for seed in dict.fromkeys((candidate.seed, 0, 1, 2, 3)):
+            if tries <= 0:
+                return None
+            tries -= 1
+            tried = replace(candidate, seed=seed)
+            try:
+                if examine(tried, order).kind == kind:
+                    return tried
+            except CallerError:
+                return None
+        return None
+
+    better: RunSpec | None = spec
+    while better is not None:
+        spec = better
+        better = next(filter(None, map(failing, simpler(spec))), None)
+        if better is not None:
+            told(better)
+    return spec
+
+
+def simpler(spec: RunSpec) -> Iterator[RunSpec]:
+    """Specs with less in them, the boldest first."""
+    for messages in dict.fromkeys(
+        (spec.messages // 8, spec.messages // 2, spec.messages * 3 // 4, spec.messages - 1)
+    ):
+        if 1 <= messages < spec.messages:
+            yield replace(spec, messages=messages)
+    for processes in dict.fromkeys((spec.processes // 2, spec.processes - 1)):
+        if 2 <= processes < spec.processes:
+            yield replace(spec, processes=processes)
+    faults = [str(fault) for fault in parse(spec.faults)]
+    for left in ([], *(faults[:i] + faults[i + 1 :] for i in range(len(faults)))):
+        if len(left) < len(faults):
+            yield replace(spec, faults=";".join(left) or "none")
+    if spec.topology != "mesh":
+        yield replace(spec, topology="mesh")
+    for field, plain in (("workload", "uniform"), ("network", "exponential:50ms")):
+        text = getattr(spec, field)
+        if text != plain:
+            yield replace(spec, **{field: plain})
+            yield from (replace(spec, **{field: less}) for less in _fewer(field, text))
+    for name in spec.parameters:
+        yield replace(spec, parameters={key: value for key, value in spec.parameters.items() if key != name})
+
+
+def _fewer(field: str, text: str) -> Iterator[str]:
+    """The same with one option less."""
+    spec = Spec.parse(field, text)
+    for name in spec.options:
+        yield str(Spec(spec.name, spec.values, {key: v for key, v in spec.options.items() if key != name}))
