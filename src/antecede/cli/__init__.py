@@ -24,13 +24,12 @@ from antecede.errors import AntecedeError
 
 __all__ = ["COMMANDS", "app", "main"]
 
-COMMANDS = ("check", "demo", "simulate", "soak")
+COMMANDS = ("check", "demo", "simulate", "soak", "sweep")
 """Each names a module here and the function in it."""
 
 app = typer.Typer(
     name="antecede",
     help="Deliver messages in causal order, and show that it was kept.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -63,6 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: list[str]) -> int:
     """The exit code of a command."""
+    if not arguments:
+        # Asked for nothing: say what there is, as --help does, but to people and not as a success.
+        command = typer.main.get_command(app)
+        print(command.get_help(typer.Context(command, info_name="antecede")), file=sys.stderr)
+        return 2
     try:
         code = app(args=arguments, prog_name="antecede", standalone_mode=False)
     except AntecedeError as error:

@@ -1,0 +1,205 @@
+"""An experiment: a file that says which runs to make, and nothing about where they are made.
+
+    title = "Extra messages as k grows"
+    measure = ["stamps"]                      # see `antecede.sim.measure`; none unless asked for
+
+    [grid]                                    # what the cases share
+    messages = 2000
+    workload = ["uniform", "groups:size=3"]   # a list is an axis: the runs are the product of all axes
+    seeds = 5                                 # seed = [0, 1, 2, 3, 4]
+
+    [[case]]                                  # each case is a grid of its own: what belongs together stands together
+    name = "small"
+    protocol = ["matrix", "bounded:k=9", "bounded:k=64"]
+    processes = 8
+
+    [[case]]
+    name = "large"
+    protocol = "bounded"
+    parameters.k = [17, 256]                  # the same as protocol = ["bounded:k=17", "bounded:k=256"]
+    processes = 16
+
+The keys are those of `RunSpec`, and `seeds`. What a case gives replaces what the grid gives; a file without cases is
+one case. A parameter that is to differ from process to process is written `9*4/64*4`: see `RunSpec`.
+
+>>> table = {"grid": {"protocol": ["fifo", "bounded:k=6"], "processes": 5, "seeds": 2}}
+>>> [(run.spec.protocol, run.spec.parameters, run.spec.seed) for run in expand(table, "example").runs]
+[('fifo', {}, 0), ('fifo', {}, 1), ('bounded', {'k': 6}, 0), ('bounded', {'k': 6}, 1)]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antecede.errors import AntecedeError, BadExperiment, BadParameter, InputError
+from antecede.sim.measure import check as check_measure
+from antecede.sim.run import RunSpec
+from antecede.sim.specs import Spec
+
+__all__ = ["Experiment", "Run", "expand", "load"]
+
+RUNS_MOST = 1_000_000
+
+WORDS = ("protocol", "network", "workload", "topology", "faults")
+NUMBERS = ("processes", "messages", "seed")
+AXES = (
+    "protocol",
+    "parameters",
+    "processes",
+    "messages",
+    "network",
+    "workload",
+    "topology",
+    "faults",
+    "seed",
+)
+"""In the order in which they vary: the last one varies first."""
+
+
+class Run(Struct, frozen=True):
+    """One run of an experiment."""
+
+    case: str
+    spec: RunSpec
+    measure: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The same for the same run of the same case, on every machine: its name in results and traces."""
+        words = msgspec.json.encode((self.case, self.spec, self.measure), order="deterministic")
+        return f"{self.spec.protocol}-{hashlib.sha256(words).hexdigest()[:12]}"
+
+
+class Experiment(Struct, frozen=True):
+    name: str
+    title: str
+    runs: tuple[Run, ...]
+
+    def check(self) -> None:
+        """Build every kind of run once, without running it: what is wrong with a text shows here."""
+        for run in {_kind(run.spec): run for run in self.runs}.values():
+            try:
+                run.spec.build()
+                check_measure(run.measure, run.spec)
+            except BadParameter as error:
+                place = f"{self.name}: case {run.case}, {error.owner} {error.parameter}"
+                raise BadExperiment(place, str(error.found), error.expected) from error
+            except AntecedeError as error:
+                raise InputError(f"{self.name}: case {run.case}: {error}") from error
+
+
+def _kind(spec: RunSpec) -> bytes:
+    """The spec without its seed, which has no part in what can be wrong."""
+    return msgspec.json.encode(replace(spec, seed=0))
+
+
+def load(path: str | Path) -> Experiment:
+    """The experiment that a TOML file describes."""
+    path = Path(path)
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadExperiment(str(path), str(error), "TOML") from error
+    return expand(table, str(path))
+
+
+def expand(table: Mapping[str, Any], name: str) -> Experiment:
+    """The experiment that a table describes; `name` is for what is said about it."""
+    _known(name, table, ("title", "measure", "grid", "case"))
+    title = _typed(f"{name}: title", table.get("title", ""), str, "a text")
+    measure = _list(table.get("measure", []))
+    for one in measure:
+        _typed(f"{name}: measure", one, str, "a text, or a list of texts")
+    grid = _typed(f"{name}: grid", table.get("grid", {}), dict, "a table")
+    cases = _typed(f"{name}: case", table.get("case", [{}]), list, "tables: [[case]]")
+    runs: dict[str, Run] = {}
+    for number, case in enumerate(cases, 1):
+        _typed(f"{name}: case {number}", case, dict, "a table")
+        label = _typed(f"{name}: case {number}, name", case.get("name", str(number)), str, "a text")
+        own = {key: value for key, value in case.items() if key != "name"}
+        for spec in _grid(f"{name}: case {label}", {**_without_seeds(grid, own), **own}):
+            run = Run(label, spec, tuple(measure))
+            runs[run.key] = run
+            if len(runs) > RUNS_MOST:
+                raise BadExperiment(name, f"more than {RUNS_MOST} runs", "fewer")
+    return Experiment(name, title, tuple(runs.values()))
+
+
+def _without_seeds(grid: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """`seed` and `seeds` say the same thing: a case that gives either replaces both."""
+    both = {"seed", "seeds"}
+    return {key: value for key, value in grid.items() if key not in both} if both & own.keys() else grid
+
+
+def _grid(place: str, table: dict[str, Any]) -> Iterator[RunSpec]:
+    _known(place, table, (*AXES, "seeds"))
+    axes = {key: _axis(f"{place}, {key}", key, table[key]) for key in AXES if key in table}
+    if "seeds" in table:
+        count = _typed(f"{place}, seeds", table["seeds"], int, "a whole number")
+        if "seed" in axes or count < 1:
+            raise BadExperiment(f"{place}, seeds", str(count), "1 or more, and no seed beside it")
+        axes["seed"] = list(range(count))
+    if "protocol" not in axes:
+        raise BadExperiment(f"{place}, protocol", "nothing", "a protocol, or a list of them")
+    for values in product(*axes.values()):
+        yield _spec(place, dict(zip(axes, values, strict=True)))
+
+
+def _axis(place: str, key: str, value: Any) -> list[Any]:
+    if key == "parameters":
+        table = _typed(place, value, dict, "a table")
+        lists = [_list(one) for one in table.values()]
+        return [dict(zip(table, values, strict=True)) for values in product(*lists)]
+    values = _list(value)
+    if not values:
+        raise BadExperiment(place, "an empty list", "one value or more")
+    kind, expected = (
+        (str, "a text, or a list of texts") if key in WORDS else (int, "a number, or a list of them")
+    )
+    return [_typed(place, one, kind, expected) for one in values]
+
+
+def _spec(place: str, values: dict[str, Any]) -> RunSpec:
+    protocol = Spec.parse("protocol", values["protocol"])
+    if protocol.values:
+        raise BadExperiment(f"{place}, protocol", repr(values["protocol"]), "NAME, or NAME:key=value")
+    given = {key: _value(text) for key, text in protocol.options.items()}
+    try:
+        parameters = {**values.get("parameters", {}), **given}
+        return RunSpec.load({**values, "protocol": protocol.name, "parameters": parameters}, place)
+    except BadParameter as error:
+        raise BadExperiment(f"{place}, {error.parameter}", str(error.found), error.expected) from error
+
+
+def _value(text: str) -> Any:
+    """A parameter in a text, as `antecede simulate --set` reads it."""
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if text.removeprefix("-").isdigit() else text
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _typed(place: str, value: Any, kind: type, expected: str) -> Any:
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise BadExperiment(place, repr(value), expected)
+    return value
+
+
+def _known(place: str, table: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+    for key in table:
+        if key not in keys:
+            raise BadExperiment(place, f"the key {key!r}", f"one of {', '.join(keys)}")
