@@ -63,7 +63,8 @@ class Bounded(Receiver):
         super().__init__(view, me)
         n = self.n
         self.k = 2 * n if k is None else k
-        if not isinstance(self.k, int) or not n < self.k <= n * n:
+        # The parameters of a snapshot, or of a command, may be of any type.
+        if not isinstance(self.k, int) or not n < self.k <= n * n:  # type: ignore[redundant-expr]
             raise BadParameter(
                 self.name, "k", self.k, f"n < k <= n*n, that is {n} < k <= {n * n} for {n} processes"
             )
