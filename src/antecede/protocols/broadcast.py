@@ -38,7 +38,7 @@ class Broadcast(Receiver):
         if len(to) == self.n:
             return None
         missing = sorted(set(range(self.n)) - set(to))
-        return f"a broadcast goes to everyone; {', '.join(map(self.view.name, missing[:8]))} is left out"
+        return f"a broadcast goes to everyone; left out: {', '.join(map(self.view.name, missing[:8]))}"
 
     def _send(self, message: Message) -> list[Effect]:
         vector = list(self._delivered)
