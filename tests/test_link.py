@@ -280,6 +280,14 @@ def test_acknowledgements_ride_on_frames_that_go_back():
     assert a.unacknowledged == 0
 
 
+def test_an_acknowledgement_can_be_asked_for_before_its_time():
+    a, b = Link(), Link(ack_delay_ns=1000)
+    assert b.acknowledge() == []
+    b.receive(a.send("x", 0)[0], 10)
+    [ack] = b.acknowledge()
+    assert (ack.ack, b.deadline(), b.acknowledge()) == (1, None, [])
+
+
 def test_a_late_acknowledgement_goes_alone_in_the_end():
     a, b = Link(), Link(ack_delay_ns=1000)
     b.receive(a.send("x", 0)[0], 10)

@@ -141,12 +141,13 @@ class Link:
         due, flights = self._due, self._flights
         while due and ((flight := flights.get(due[0][1])) is None or flight[2] != due[0][0]):
             heappop(due)
-        if self.met and self._may_fly():
+        if self._flown != self._last and self.met and self._may_fly():
             return 0
-        times = [time for time in (self._ack_due, self._greeting_due) if time is not None]
-        if due:
-            times.append(due[0][0])
-        return min(times, default=None)
+        earliest = due[0][0] if due else None
+        for time in (self._ack_due, self._greeting_due):
+            if time is not None and (earliest is None or time < earliest):
+                earliest = time
+        return earliest
 
     def send(self, payload: Any, now: int) -> list[Frame]:
         """Hand over a payload for the other end. Beyond the window it waits here: see `room`."""
@@ -163,10 +164,9 @@ class Link:
         news = frame.epoch > self.peer
         if news:
             self._check_greeting(frame)
+            self._meet(frame.epoch)
         elif frame.peer == self.epoch:
             self._check_acks(frame)
-        if news:
-            self._meet(frame.epoch)
         if frame.peer != self.epoch:
             # It speaks to one that we no longer are: tell it who we are now.
             self.refused += 1
@@ -190,6 +190,10 @@ class Link:
         if self._ack_due is not None and self._ack_due <= now:
             frames.append(self._bare())
         return frames
+
+    def acknowledge(self) -> list[Frame]:
+        """The acknowledgement that is owed, if one is, without waiting for its time: nothing will go back to carry it."""
+        return [] if self._ack_due is None else [self._bare()]
 
     def restart(self) -> None:
         """Become the next incarnation: after a crash, once the snapshot is restored and the journal replayed.
@@ -260,8 +264,8 @@ class Link:
     # What arrives
 
     def _check(self, frame: Frame) -> None:
-        numbers = (frame.epoch - 1, frame.peer, frame.number - (not frame.bare), frame.ack, frame.early)
-        if min(numbers) < 0 or frame.early & 1 or frame.early.bit_length() > EARLY_BITS:
+        negative = frame.epoch < 1 or frame.peer < 0 or frame.number < (not frame.bare) or frame.ack < 0
+        if negative or frame.early & 1 or not 0 <= frame.early < 1 << EARLY_BITS:
             raise BadFrame(f"impossible numbers in {frame!r}"[:200], "those of a link")
         if frame.epoch >= self.peer and frame.peer > self.epoch:
             raise BadFrame(f"one for our incarnation {frame.peer}", f"at most {self.epoch}: our state is old")
@@ -327,12 +331,14 @@ class Link:
     # What leaves
 
     def _may_fly(self) -> bool:
-        return self._flown < min(self._last, self._acked + self.window)
+        return self._flown < self._last and self._flown < self._acked + self.window
 
     def _fly(self, now: int) -> list[Frame]:
         """Transmit what the window has room for."""
         frames: list[Frame] = []
-        while self.met and self._may_fly():
+        if self._flown == self._last or not self.met:
+            return frames
+        while self._may_fly():
             self._flown += 1
             if self._flown in self._payloads:
                 frames.append(self._frame(self._flown, now, 0))

@@ -53,7 +53,7 @@ class Links:
         self._transmit(process, peer, link, link.send((packet, size), now))
 
     def _open(self, process: int, peer: int) -> Link:
-        link = self._ends[process, peer] = Link(window=self.window, ordered=self.ordered)
+        link = self._ends[process, peer] = Link(window=self.window, ordered=self.ordered, ack_delay_ns=1)
         journal = self.journals.get(process)
         if journal is not None:
             journal.add(peer, link, Link.restore)
@@ -72,9 +72,13 @@ class Links:
         for frame in frames:
             size = FRAME_BYTES if frame.bare else FRAME_BYTES + frame.payload[1]
             self.engine.carry(process, peer, size, _Arrival(self, peer, process, frame))
+        self._see_to(process, peer, link)
+
+    def _see_to(self, process: int, peer: int, link: Link) -> None:
         due = link.deadline()
         if due is not None:
-            self._wake(process, peer, max(due, self.engine.now))
+            now = self.engine.now
+            self._wake(process, peer, due if due > now else now)
 
     def _wake(self, process: int, peer: int, time: int) -> None:
         if time < self._wakes.get((process, peer), time + 1):
@@ -87,16 +91,24 @@ class Links:
         now = self.engine.now
         self._write(process, peer, "receive", frame, now)
         payloads, frames = link.receive(frame, now)
-        self._transmit(process, peer, link, frames)
+        if frames or not payloads:
+            self._transmit(process, peer, link, frames)
         for packet, _ in payloads:
             self.engine.arrive(packet)
+        if payloads:
+            # If the machine answered at once, the answer carries the acknowledgement.
+            self._transmit(process, peer, link, link.acknowledge())
 
     def tick(self, process: int, peer: int, now: int) -> None:
         if self._wakes.get((process, peer)) == now:
             del self._wakes[process, peer]
         link = self._ends[process, peer]
         # Time alone changes nothing that a restart needs: a tick is no input of the journal.
-        self._transmit(process, peer, link, link.tick(now))
+        frames = link.tick(now)
+        if frames:
+            self._transmit(process, peer, link, frames)
+        else:
+            self._see_to(process, peer, link)
 
     def restart(self, process: int, machines: dict[Any, Any]) -> None:
         """The ends of a process come back as these, in a new incarnation."""
@@ -167,19 +179,22 @@ class Troubles:
                 vertex = self.view.id(process)
                 engine.at(start, lambda now: self._stop(vertex, kind == "crash", end))
             case Random():
-                self._again(fault, Delay.parse(f"exponential:{fault.mean_ns}ns", "faults"))
+                gap, down = (
+                    Delay.parse(f"exponential:{mean}ns", "faults") for mean in (fault.mean_ns, fault.down_ns)
+                )
+                self._again(fault, gap, down)
 
-    def _again(self, fault: Random, gap: Delay) -> None:
-        self.engine.at(self.engine.now + self._draw(gap), lambda now: self._strike(fault, gap))
+    def _again(self, fault: Random, gap: Delay, down: Delay) -> None:
+        self.engine.at(self.engine.now + self._draw(gap), lambda now: self._strike(fault, gap, down))
 
     def _draw(self, delay: Delay) -> int:
         return delay.values[next(self.words) >> delay.shift]
 
-    def _strike(self, fault: Random, gap: Delay) -> None:
+    def _strike(self, fault: Random, gap: Delay, down: Delay) -> None:
         engine = self.engine
         if engine.sent >= engine.messages or engine.finished:
             return
-        end = engine.now + 1 + self._draw(Delay.parse(f"exponential:{fault.down_ns}ns", "faults"))
+        end = engine.now + 1 + self._draw(down)
         n = len(self.view)
         if fault.kind == "partition":
             side = tuple(v for v in range(n) if next(self.words) & 1)
@@ -189,7 +204,7 @@ class Troubles:
             vertex = pick(self.words, n)
             if not engine.stalled(vertex):
                 self._stop(vertex, fault.kind == "crash", end)
-        self._again(fault, gap)
+        self._again(fault, gap, down)
 
     # Partitions: several at a time cut wherever one of them does.
 
