@@ -29,7 +29,7 @@ INSTALLED := $(VENV)/.installed
 
 # Directories too: their times tell that a file was removed.
 SOURCES := $(shell find src -name __pycache__ -prune -o -print 2>/dev/null)
-CHECKED := $(wildcard src tests benchmarks)
+CHECKED := $(wildcard src tests benchmarks experiments)
 
 .DEFAULT_GOAL := help
 
