@@ -74,6 +74,12 @@ def tables(name: str, out: Path | None = None, jobs: int = 0) -> Mapping[str, st
     return make([result for result in results if isinstance(result, Row)])
 
 
+def page(name: str) -> Path:
+    """Where the tables of an experiment belong: its module may name a page of docs as PAGE."""
+    other = getattr(importlib.import_module(f"experiments.{name}"), "PAGE", None)
+    return DOCS / f"{name}.md" if other is None else DOCS.parent / str(other)
+
+
 def show(made: Mapping[str, str]) -> None:
     for title, text in made.items():
         print(f"{title}\n\n{text}\n")
@@ -81,7 +87,7 @@ def show(made: Mapping[str, str]) -> None:
 
 def write(name: str, made: Mapping[str, str]) -> None:
     """Put each table into its place, which has to be there."""
-    path = DOCS / f"{name}.md"
+    path = page(name)
     text = path.read_text(encoding="utf-8")
     places = [match[2] for match in BLOCK.finditer(text)]
     if sorted(places) != sorted(made):
@@ -95,7 +101,7 @@ def replaced(text: str, made: Mapping[str, str]) -> str:
 
 def written(name: str) -> dict[str, str]:
     """The tables as docs/results has them."""
-    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    text = page(name).read_text(encoding="utf-8")
     return {match[2]: match[0][len(match[1]) : -len(match[3])].strip() for match in BLOCK.finditer(text)}
 
 

@@ -1,0 +1,192 @@
+"""Mattern & Fünfrocken 1995, 4.3: the tables of docs/results/buffers.md.
+
+Load is the share of the time that an output buffer waits for acknowledgements: a process's rate times a round trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from antecede.model import Packet
+from antecede.protocols.buffer import Acknowledge
+from antecede.sim.specs import Spec, duration, rate
+from antecede.sim.sweep import Row
+from antecede.wire import encode, stamp_size
+from experiments.tables import markdown
+
+HEADERS = 40
+"""What IP and TCP add to a packet that nothing else can ride on."""
+
+Cells = Mapping[str, Row]
+"""Protocol -> its run, all else being the same."""
+
+
+def tables(rows: list[Row]) -> dict[str, str]:
+    border = [row for row in rows if row.case == "border"]
+    return {
+        "load": _load([row for row in rows if row.case == "load"]),
+        "footnote": _footnote([row for row in rows if row.case == "footnote"]),
+        "border": _border(border),
+        "delay": _delay(border),
+        "bytes": _bytes(border),
+    }
+
+
+def latency(row: Row) -> int:
+    """The mean time under way, in nanoseconds."""
+    return duration("network", "delay", Spec.parse("network", row.spec.network).values[0])
+
+
+def load(row: Row) -> float:
+    return (
+        2 * latency(row) / rate("workload", "rate", Spec.parse("workload", row.spec.workload).options["rate"])
+    )
+
+
+def bandwidth(row: Row) -> str:
+    return Spec.parse("network", row.spec.network).options["bandwidth"]
+
+
+def packet_head() -> int:
+    """The bytes of a control packet besides its stamp."""
+    packet = Packet(0, 1, Acknowledge(1))
+    return len(encode(packet)) - stamp_size(packet)
+
+
+def bytes_a_delivery(row: Row, headers: int = 0) -> float:
+    """What the order costs: stamps, and control packets whole, with so many bytes of other layers' headers each."""
+    s = row.summary
+    control = s.control_bytes + s.control_packets * (packet_head() + headers)
+    return (s.packets * s.stamp_bytes.mean + control) / s.delivered
+
+
+def cells(rows: Iterable[Row]) -> Mapping[tuple[int, str, str, float], Cells]:
+    """(processes, network, pattern, load) -> protocol -> run."""
+    found: dict[tuple[int, str, str, float], dict[str, Row]] = {}
+    for row in rows:
+        pattern = Spec.parse("workload", row.spec.workload).name
+        key = row.spec.processes, row.spec.network, pattern, round(load(row), 4)
+        name = row.spec.protocol + (" pipelined" if row.spec.parameters.get("pipelined") else "")
+        found.setdefault(key, {})[name] = row
+    return found
+
+
+def _times(row: Row) -> str:
+    """The mean delay, in multiples of the latency."""
+    return f"{row.summary.delay_ns.mean / latency(row):.2f}"
+
+
+def _milliseconds(row: Row) -> float:
+    return row.summary.delay_ns.mean / 1e6
+
+
+def _load(rows: list[Row]) -> str:
+    lines = []
+    for (_, network, _, share), cell in cells(rows).items():
+        lines.append(
+            [
+                network,
+                f"{share:.0%}",
+                *(_times(cell[name]) for name in ("fifo", "matrix", "buffer")),
+                _predicted(network, share),
+                _times(cell["permit"]),
+                *(
+                    f"{cell[name].summary.control_packets / cell[name].summary.sent:.2f}"
+                    for name in ("buffer", "permit")
+                ),
+            ]
+        )
+    header = [
+        "network",
+        "load",
+        "fifo",
+        "matrix",
+        "buffer",
+        "M/G/1",
+        "permit",
+        "control: buffer",
+        "control: permit",
+    ]
+    return markdown(header, lines)
+
+
+def _predicted(network: str, share: float) -> str:
+    """A queue in front of one server, which serves for a round trip (Pollaczek and Khinchine)."""
+    if share >= 1:
+        return "grows"
+    # The second moment of a round trip, in squares of its mean: two exponential ways vary, two constant ones do not.
+    moment = 1.5 if network.startswith("exponential") else 1.0
+    return f"{1 + moment * share / (1 - share):.2f}"
+
+
+def _footnote(rows: list[Row]) -> str:
+    lines = [
+        [pattern, f"{share:.0%}", _times(cell["buffer"]), _times(cell["buffer pipelined"])]
+        for (_, _, pattern, share), cell in cells(rows).items()
+    ]
+    return markdown(["workload", "load", "buffer", "buffer, pipelined"], lines)
+
+
+def _delay(rows: list[Row]) -> str:
+    """Milliseconds of matrix / buffer / permit; the least in bold."""
+    found = cells(rows)
+    sizes = sorted({key[0] for key in found})
+    kinds = dict.fromkeys((key[1], key[3]) for key in found)
+    lines = []
+    for network, share in kinds:
+        line = [network.removeprefix("exponential:").replace(",bandwidth=", ", "), f"{share:.0%}"]
+        for n in sizes:
+            cell = found[n, network, "uniform", share]
+            line.append(_least([_milliseconds(cell[name]) for name in ("matrix", "buffer", "permit")]))
+        lines.append(line)
+    return markdown(["latency, bandwidth", "load", *(f"n = {n}" for n in sizes)], lines)
+
+
+def _least(values: list[float]) -> str:
+    shown = [f"{value:.2f}" if value < 100 else f"{value:.0f}" for value in values]
+    return " / ".join(
+        f"**{text}**" if value == min(values) else text for text, value in zip(shown, values, strict=True)
+    )
+
+
+def _border(rows: list[Row]) -> str:
+    """Up to which load `buffer`, and `permit`, are as quick as `matrix`."""
+    found = cells(rows)
+    sizes = sorted({key[0] for key in found})
+    lines = []
+    for network in dict.fromkeys(key[1] for key in found):
+        for name in ("buffer", "permit"):
+            line = [network.removeprefix("exponential:").replace(",bandwidth=", ", "), f"`{name}`"]
+            for n in sizes:
+                shares = sorted(key[3] for key in found if key[:2] == (n, network))
+                line.append(_up_to(shares, [found[n, network, "uniform", share] for share in shares], name))
+            lines.append(line)
+    return markdown(["latency, bandwidth", "", *(f"n = {n}" for n in sizes)], lines)
+
+
+def _up_to(shares: list[float], runs: list[Cells], name: str) -> str:
+    wins = [_milliseconds(run[name]) < _milliseconds(run["matrix"]) for run in runs]
+    if all(wins):
+        return f"{shares[-1]:.0%} and more"
+    if not any(wins):
+        return "never"
+    lost = wins.index(False)
+    if any(wins[lost:]):
+        return "at " + ", ".join(f"{share:.0%}" for share, won in zip(shares, wins, strict=True) if won)
+    return f"to {shares[lost - 1]:.0%}, not {shares[lost]:.0%}"
+
+
+def _bytes(rows: list[Row]) -> str:
+    """At 1 ms, the widest band and a load of 20 %: the others differ by what processes had time to learn."""
+    lines = []
+    for (n, network, _, share), cell in cells(rows).items():
+        if network == "exponential:1ms,bandwidth=100Mbit/s" and share == 0.2:
+            plain = [bytes_a_delivery(cell[name]) for name in ("matrix", "buffer", "permit")]
+            whole = [bytes_a_delivery(cell[name], HEADERS) for name in ("matrix", "buffer", "permit")]
+            packets = [
+                1 + cell[name].summary.control_packets / cell[name].summary.sent
+                for name in ("buffer", "permit")
+            ]
+            lines.append([n, _least(plain), _least(whole), *(f"{value:.2f}" for value in packets)])
+    header = ["n", "bytes", f"with {HEADERS} more a control packet", "packets: buffer", "packets: permit"]
+    return markdown(header, lines)

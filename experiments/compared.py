@@ -1,0 +1,121 @@
+"""Every protocol on four workloads as the number of processes grows: the tables of docs/protocols-compared.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from antecede.protocols import PROTOCOLS
+from antecede.sim.sweep import Row
+from experiments.buffers import HEADERS, bytes_a_delivery
+from experiments.tables import markdown
+
+PAGE = "protocols-compared.md"
+
+WORKLOADS = ("uniform", "client-server", "groups", "document")
+PARTIAL = ("unordered", "fifo", "monitor")
+"""They do not order causally, or at one process only."""
+
+NEAR = 1.1
+"""A protocol is quick if its mean delay is at most so many times the least."""
+
+Cells = Mapping[tuple[str, int], Row]
+"""(protocol, processes) -> its run."""
+
+
+def tables(rows: list[Row]) -> dict[str, str]:
+    made = {"take": _take(rows)}
+    for workload in WORKLOADS:
+        found = _cells(row for row in rows if row.case == workload)
+        made[f"{workload}: stamps"] = _grid(found, _stamps)
+        made[f"{workload}: control"] = _grid(found, _control)
+        made[f"{workload}: delay"] = _grid(found, _delay)
+        made[f"{workload}: cpu"] = _grid(found, _cpu)
+    made["local networks"] = _local([row for row in rows if row.case.endswith("on local networks")])
+    return made
+
+
+def _cells(rows: Iterable[Row]) -> Cells:
+    return {(row.spec.protocol, row.spec.processes): row for row in rows}
+
+
+def _grid(found: Cells, cell: Callable[[Row], str]) -> str:
+    sizes = sorted({n for _, n in found})
+    lines = []
+    for protocol in PROTOCOLS:
+        if any((protocol, n) in found for n in sizes):
+            runs = [found.get((protocol, n)) for n in sizes]
+            lines.append([f"`{protocol}`", *("–" if run is None else cell(run) for run in runs)])
+    return markdown(["", *(f"n = {n}" for n in sizes)], lines)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _stamps(row: Row) -> str:
+    return f"{_number(row.summary.stamp_entries.mean)} / {_number(row.summary.stamp_bytes.mean)}"
+
+
+def _control(row: Row) -> str:
+    return f"{row.summary.control_packets / row.summary.delivered:.2f}"
+
+
+def _delay(row: Row) -> str:
+    delay = row.summary.delay_ns
+    return f"{_number(delay.mean / 1e6)} / {_number(delay.p99 / 1e6)}"
+
+
+def _cpu(row: Row) -> str:
+    return _number(1e6 * row.cpu_seconds / row.summary.delivered)
+
+
+# Which one to take
+
+
+def _take(rows: list[Row]) -> str:
+    lines = []
+    for workload in WORKLOADS:
+        found = _cells(row for row in rows if row.case == workload and row.spec.protocol not in PARTIAL)
+        for n in sorted({n for _, n in found}):
+            lines.append([workload, n, *_choices([row for (_, size), row in found.items() if size == n])])
+    header = ["workload", "n", "quick, fewest bytes", "fewest bytes of all", "quick, least CPU"]
+    return markdown(header, lines)
+
+
+def _choices(runs: list[Row]) -> list[str]:
+    least = min(run.summary.delay_ns.mean for run in runs)
+    quick = [run for run in runs if run.summary.delay_ns.mean <= NEAR * least]
+
+    def size(run: Row) -> float:
+        return bytes_a_delivery(run, HEADERS)
+
+    def spent(run: Row) -> float:
+        return run.cpu_seconds / run.summary.delivered
+
+    first, small, light = min(quick, key=size), min(runs, key=size), min(quick, key=spent)
+    slower = small.summary.delay_ns.mean / least
+    return [
+        f"`{first.spec.protocol}` {_number(size(first))} bytes",
+        f"`{small.spec.protocol}` {_number(size(small))} bytes, {slower:.2f} × the delay",
+        f"`{light.spec.protocol}`",
+    ]
+
+
+def _local(rows: list[Row]) -> str:
+    lines = []
+    for row in rows:
+        s = row.summary
+        lines.append(
+            [
+                row.case.removesuffix(" on local networks"),
+                row.spec.processes,
+                f"`{row.spec.protocol}`",
+                _stamps(row),
+                f"{s.packets / s.delivered:.2f}",
+                _control(row),
+                _delay(row),
+                _cpu(row),
+            ]
+        )
+    header = ["workload", "n", "", "entries / bytes", "packets", "control", "delay, ms", "CPU, µs"]
+    return markdown(header, lines)
