@@ -192,7 +192,7 @@ class Link:
         return frames
 
     def acknowledge(self) -> list[Frame]:
-        """The acknowledgement that is owed, if one is, without waiting for its time: nothing will go back to carry it."""
+        """The acknowledgement that is owed, if one is, before its time: nothing will go back to carry it."""
         return [] if self._ack_due is None else [self._bare()]
 
     def restart(self) -> None:

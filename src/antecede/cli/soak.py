@@ -30,6 +30,19 @@ FAILURES = 10
 """Failing runs after which a soak stops: by then there is something to do."""
 
 
+class Plan(Struct, frozen=True):
+    """Which runs."""
+
+    seed: int
+    first: int
+    last: int | None
+    protocols: tuple[str, ...]
+    messages: int
+
+    def work(self, number: int) -> Outcome:
+        return examine(draw(self.seed, number, self.protocols, self.messages))
+
+
 class Failure(Struct, frozen=True):
     """A run that failed, as the command lines that repeat it."""
 
@@ -73,6 +86,7 @@ def soak(
     deliveries: Annotated[int | None, typer.Option(min=1, help="Stop after so many deliveries.")] = None,
     first: Annotated[int, typer.Option(min=0, help="The number of the first run.")] = 0,
     runs: Annotated[int | None, typer.Option(min=1, help="Stop after so many runs.")] = None,
+    messages: Annotated[int, typer.Option(min=1, help="The most messages that a run sends.")] = 6000,
     protocol: Annotated[
         list[str] | None,
         typer.Option(help="Only this protocol; may be given again.  [default: all causal ones]"),
@@ -101,11 +115,9 @@ def soak(
             late or (deliveries is not None and tally.total >= deliveries) or len(tally.failures) >= FAILURES
         )
 
-    last = None if runs is None else first + runs
+    plan = Plan(seed, first, None if runs is None else first + runs, protocols, messages)
     with _interrupted() as stopped, _progress(tally, started) as show:
-        for number, outcome in _outcomes(
-            seed, first, last, protocols, jobs or os.cpu_count() or 1, enough, stopped
-        ):
+        for number, outcome in _outcomes(plan, jobs or os.cpu_count() or 1, lambda: enough() or stopped()):
             tally.add(outcome)
             if outcome.findings:
                 tally.failures.append(_failure(number, outcome, shrink_ and not stopped()))
@@ -118,46 +130,34 @@ def soak(
 # The work
 
 
-def _outcomes(
-    seed: int,
-    first: int,
-    last: int | None,
-    protocols: tuple[str, ...],
-    jobs: int,
-    enough: Callable[[], bool],
-    stopped: Callable[[], bool],
-) -> Iterator[tuple[int, Outcome]]:
+def _outcomes(plan: Plan, jobs: int, enough: Callable[[], bool]) -> Iterator[tuple[int, Outcome]]:
     """Runs one after the other, as they are finished. What is under way when it is enough is finished too."""
-    numbers = iter(count(first) if last is None else range(first, last))
-    if jobs == 1 or (last is not None and last - first == 1):
+    numbers = iter(count(plan.first) if plan.last is None else range(plan.first, plan.last))
+    if jobs == 1:
         for number in numbers:
-            if enough() or stopped():
+            if enough():
                 return
-            yield number, _work(seed, number, protocols)
+            yield number, plan.work(number)
         return
     pool = ProcessPoolExecutor(jobs, get_context("spawn"), _ignore_interrupts)
     working: dict[Future[Outcome], int] = {}
     try:
         while True:
-            while len(working) < 2 * jobs and not enough() and not stopped():
+            while len(working) < 2 * jobs and not enough():
                 number = next(numbers, -1)
                 if number < 0:
                     break
-                working[pool.submit(_work, seed, number, protocols)] = number
+                working[pool.submit(plan.work, number)] = number
             if not working:
                 return
             done, _ = wait(working, timeout=0.2, return_when=FIRST_COMPLETED)
             for future in done:
                 yield working.pop(future), future.result()
-            if stopped() or enough():
+            if enough():
                 for future in [future for future in working if future.cancel()]:
                     del working[future]
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _work(seed: int, number: int, protocols: tuple[str, ...]) -> Outcome:
-    return examine(draw(seed, number, protocols))
 
 
 def _ignore_interrupts() -> None:

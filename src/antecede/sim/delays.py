@@ -79,7 +79,7 @@ class Delay(Struct, frozen=True):
 
     @classmethod
     def exponential(cls, mean: int) -> Delay:
-        return cls.of(_scaled(_exponential(), mean))
+        return cls.of(_exponential_times(mean))
 
     @classmethod
     def of(cls, values: Sequence[int]) -> Delay:
@@ -104,6 +104,12 @@ def _exponential() -> tuple[Decimal, ...]:
     with localcontext() as context:
         context.prec = 20
         return tuple(-(Decimal(2 * i + 1) / (2 * SIZE)).ln() for i in reversed(range(SIZE)))
+
+
+@lru_cache(maxsize=64)
+def _exponential_times(mean: int) -> tuple[int, ...]:
+    """Kept, because short runs of a soak use the same few again and again and would do little but compute them."""
+    return tuple(_scaled(_exponential(), mean))
 
 
 @lru_cache(maxsize=8)

@@ -159,6 +159,7 @@ class Troubles:
     def __init__(self, engine: Engine, faults: Sequence[Fault], view: View, words: Words) -> None:
         self.engine, self.view, self.words = engine, view, words
         self.links: Links | None = None
+        self._second = Delay.exponential(10**9)
         self._cuts: list[tuple[tuple[int, ...], ...]] = []
         self._lost: dict[int, Machine] = {}
         """Process that is down -> the machine that it lost, to compare with the one that comes back."""
@@ -179,22 +180,20 @@ class Troubles:
                 vertex = self.view.id(process)
                 engine.at(start, lambda now: self._stop(vertex, kind == "crash", end))
             case Random():
-                gap, down = (
-                    Delay.parse(f"exponential:{mean}ns", "faults") for mean in (fault.mean_ns, fault.down_ns)
-                )
-                self._again(fault, gap, down)
+                self._again(fault)
 
-    def _again(self, fault: Random, gap: Delay, down: Delay) -> None:
-        self.engine.at(self.engine.now + self._draw(gap), lambda now: self._strike(fault, gap, down))
+    def _again(self, fault: Random) -> None:
+        self.engine.at(self.engine.now + self._draw(fault.mean_ns), lambda now: self._strike(fault))
 
-    def _draw(self, delay: Delay) -> int:
-        return delay.values[next(self.words) >> delay.shift]
+    def _draw(self, mean: int) -> int:
+        """A time with this mean, exponentially distributed."""
+        return self._second.draw(self.words) * mean // 10**9
 
-    def _strike(self, fault: Random, gap: Delay, down: Delay) -> None:
+    def _strike(self, fault: Random) -> None:
         engine = self.engine
         if engine.sent >= engine.messages or engine.finished:
             return
-        end = engine.now + 1 + self._draw(down)
+        end = engine.now + 1 + self._draw(fault.down_ns)
         n = len(self.view)
         if fault.kind == "partition":
             side = tuple(v for v in range(n) if next(self.words) & 1)
@@ -204,7 +203,7 @@ class Troubles:
             vertex = pick(self.words, n)
             if not engine.stalled(vertex):
                 self._stop(vertex, fault.kind == "crash", end)
-        self._again(fault, gap, down)
+        self._again(fault)
 
     # Partitions: several at a time cut wherever one of them does.
 

@@ -25,7 +25,7 @@ from antecede.sim.specs import Spec
 from antecede.sim.watch import Watch
 from antecede.trace.schema import KINDS
 
-__all__ = ["CAUSAL", "Outcome", "draw", "examine", "shrink"]
+__all__ = ["CAUSAL", "Outcome", "draw", "examine", "shrink", "simpler"]
 
 CAUSAL = tuple(name for name, kind in PROTOCOLS.items() if kind.order == "causal")
 
@@ -55,12 +55,12 @@ class Outcome(Struct, frozen=True):
 # Drawing
 
 
-def draw(seed: int, number: int, protocols: Sequence[str] = CAUSAL) -> RunSpec:
-    """Run `number` of a soak: each protocol in turn, the rest by chance."""
+def draw(seed: int, number: int, protocols: Sequence[str] = CAUSAL, most: int = 6000) -> RunSpec:
+    """Run `number` of a soak, of so many messages at most: each protocol in turn, the rest by chance."""
     words = stream(seed, f"soak/{number}")
     protocol = protocols[number % len(protocols)]
     while True:
-        spec = _draw(protocol, words)
+        spec = _draw(protocol, words, most)
         try:
             spec.build()
         except CallerError:
@@ -68,9 +68,9 @@ def draw(seed: int, number: int, protocols: Sequence[str] = CAUSAL) -> RunSpec:
         return spec
 
 
-def _draw(protocol: str, words: Words) -> RunSpec:
+def _draw(protocol: str, words: Words, most: int) -> RunSpec:
     n = _one(words, (2, 3, 3, 4, 4, 5, 6, 6, 8, 10, 12, 16, 24))
-    messages, rate = _one(words, (30, 100, 150, 1000, 3000, 6000)), _one(words, (1, 10, 30, 100))
+    messages, rate = min(most, _one(words, (30, 100, 150, 1000, 3000, 6000))), _one(words, (1, 10, 30, 100))
     return RunSpec(
         protocol=protocol,
         parameters=_parameters(protocol, n, words),
