@@ -83,6 +83,8 @@ class Engine:
         """id() of a control packet that has not arrived -> its number."""
         self._stalled: dict[int, list[Any] | None] = {}
         """Process that is not running -> what came for it meanwhile, or None if that is lost."""
+        self._plain: Delay | None = None
+        """While `_race` is at work: the delay that is all there is to the network."""
         self._last_stamp: Any = None
         self._last_size = (0, 0)
         for process in workload.starters():
@@ -109,11 +111,15 @@ class Engine:
     def advance(self, steps: int) -> None:
         """Take up to so many things from the heap."""
         delay = self.network.uniform
-        extras = self.record, self.observe, self.carrier, self.workload.offer
-        if delay is None or self.waits.routed or any(extra is not None for extra in extras):
+        extras = self.observe, self.carrier, self.workload.offer
+        if self.waits.routed or any(extra is not None for extra in extras):
+            delay = None
+        self._plain = delay
+        if delay is None:
             self._advance(steps)
         else:
             self._race(steps, delay)
+        self._plain = None
         for histogram in (self.entries, self.bytes, self.delays, self.waiting):
             histogram.fold()
 
@@ -139,11 +145,11 @@ class Engine:
         What happens most is a message to one process that leaves as it is sent and is delivered as it arrives.
         """
         heap, stalled, machines, waits = self._heap, self._stalled, self.machines, self.waits
-        sequence, n = self._sequence, len(machines)
+        sequence, record, sized = self._sequence, self.record, self._size
         words, values, shift = self.network.words, delay.values, delay.shift
         draft, choices, gap = self.workload.draft, self.workload.words, self.workload.gap
         gaps, gap_shift, reacts = gap.values, gap.shift, self.workload.reacts
-        times, unsent, sizes = waits.times, waits.unsent, self.sizes.stamp
+        times, unsent = waits.times, waits.unsent
         note_delay, note_wait = self.delays.values.append, self.waiting.values.append
         note_entries, note_bytes = self.entries.values.append, self.bytes.values.append
         while heap and steps:
@@ -158,10 +164,14 @@ class Engine:
                     continue
                 machine = machines[process]
                 effects = machine.receive(thing)
+                if record is not None:
+                    self._record_receive(thing)
                 if len(effects) == 1 and effects[0] is message and not unsent and len(message.to) == 1:
                     effects = machine.deliver(message)
                     note_delay(now - times[message.sender].pop(message.number))
                     note_wait(0)
+                    if record is not None:
+                        self._recorded(record, process, DELIVER, message.sender, message.number)
                     if reacts:
                         effects = self._react(process, message, effects)
                 elif message is not None:
@@ -176,11 +186,14 @@ class Engine:
                 message, effects = machines[thing].send(to, payload)
                 self.sent += 1
                 self.expected += len(to)
+                if record is not None:
+                    self._record_send(message, effects)
                 if len(to) == len(effects) == 1 and type(effects[0]) is Packet:
                     packet = effects[0]
                     times[thing][message.number] = now
-                    note_entries(packet.stamp.entries(n))
-                    note_bytes(sizes(packet))
+                    entries, size = sized(packet)
+                    note_entries(entries)
+                    note_bytes(size)
                     heappush(heap, (now + values[next(words) >> shift], next(sequence), packet))
                 else:
                     waits.sent(now, message)
@@ -314,6 +327,11 @@ class Engine:
             self.entries.values.append(entries)
             self.bytes.values.append(size)
             self.waits.transmitted(now, packet, message)
+        if self._plain is not None:
+            delay = self._plain
+            time = now + delay.values[next(self.network.words) >> delay.shift]
+            heappush(self._heap, (time, next(self._sequence), packet))
+            return
         if self.observe is not None:
             self.observe(now, packet, entries, size)
         network = self.network
@@ -355,16 +373,16 @@ class Engine:
         size: int = ABSENT,
         label: str = "",
     ) -> None:
-        if process < self.applications:
+        if process < self.applications:  # Routers are no part of a trace.
             record(process, kind, sender, number, to, control, self.now, self.clock, entries, size, label)
             self.clock += 1
 
     def _record_send(self, message: Message, effects: list[Effect]) -> None:
         """With the size of the largest stamp among the copies that leave at once, if any does."""
         assert self.record is not None
+        sender, number = message.sender, message.number
         sizes = [self._size(e) for e in effects if type(e) is Packet and e.message is message]
         entries, size = max(sizes, default=(ABSENT, ABSENT))
-        sender, number = message.sender, message.number
         self._recorded(
             self.record, sender, SEND, sender, number, message.to, False, entries, size, message.label
         )
