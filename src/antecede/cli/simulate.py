@@ -23,10 +23,15 @@ from rich.table import Table
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
-    from antecede.sim import Distribution, Judge, RunSpec, Simulation, Summary
+    from antecede.sim import Distribution, RunSpec, Simulation, Summary
+    from antecede.sim.checking import Checker
     from antecede.trace import TraceWriter
 
 __all__ = ["parameters", "show", "simulate"]
+
+
+ORACLE_MOST = 500
+"""Messages of a run up to which the oracle judges it, with a chain of messages for each violation."""
 
 
 def simulate(
@@ -53,7 +58,12 @@ def simulate(
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a run of this name.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Let the oracle judge the run: small ones only.")
+        bool,
+        typer.Option("--check", help="Judge the run: was every message delivered once, in causal order?"),
+    ] = False,
+    shrink: Annotated[
+        bool,
+        typer.Option("--shrink", help="Check, and if the answer is no, look for a shorter run that fails."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
@@ -62,7 +72,8 @@ def simulate(
     The same command gives the same run, event for event, on every machine. docs/simulator.md lists networks,
     workloads and topologies.
     """
-    from antecede.sim import Judge, RunSpec
+    from antecede.sim import RunSpec
+    from antecede.sim.checking import Checker
 
     spec = RunSpec(
         protocol=protocol,
@@ -76,11 +87,12 @@ def simulate(
         faults=faults,
     )
     simulation = spec.build()
-    judge = Judge() if check else None
+    judge = Checker(simulation, small=ORACLE_MOST) if check or shrink else None
     started = time.perf_counter()
     summary, stopped = _run(simulation, judge, out, run, replace)
-    findings = _findings(simulation, judge, summary, stopped)
-    _report(spec, summary, findings, stopped, time.perf_counter() - started, out, as_json)
+    findings = _findings(judge, summary, stopped)
+    shorter = _shorter(spec, findings) if shrink and findings and not stopped else None
+    _report(spec, summary, findings, stopped, time.perf_counter() - started, out, shorter, as_json)
     if stopped:
         raise typer.Exit(130)
     if findings:
@@ -105,23 +117,20 @@ def parameters(command: str, settings: list[str]) -> dict[str, Any]:
 
 
 def _run(
-    simulation: Simulation, judge: Judge | None, out: Path | None, run: str | None, replace: bool
+    simulation: Simulation, judge: Checker | None, out: Path | None, run: str | None, replace: bool
 ) -> tuple[Summary, bool]:
     """The summary, and whether Ctrl-C ended the run before its end."""
-    from antecede.sim.run import CHECKED_MOST
     from antecede.trace import TraceWriter
 
-    if judge is not None and simulation.spec.messages > CHECKED_MOST:
-        raise BadParameter(
-            "simulate", "--check", f"{simulation.spec.messages} messages", f"at most {CHECKED_MOST}"
-        )
     if out is None:
         return _advance(simulation, judge, None)
     with TraceWriter(out, simulation.info(run), replace=replace) as writer:
         return _advance(simulation, judge, writer)
 
 
-def _advance(simulation: Simulation, judge: Judge | None, writer: TraceWriter | None) -> tuple[Summary, bool]:
+def _advance(
+    simulation: Simulation, judge: Checker | None, writer: TraceWriter | None
+) -> tuple[Summary, bool]:
     engine = simulation.engine
     if writer is not None and judge is not None:
 
@@ -179,16 +188,21 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
         yield lambda sent: progress.update(bar, completed=sent)
 
 
-def _findings(simulation: Simulation, judge: Judge | None, summary: Summary, stopped: bool) -> list[str]:
-    """What is wrong with the run: what got stuck, and what the oracle found against the protocol's own promise."""
+def _findings(judge: Checker | None, summary: Summary, stopped: bool) -> list[str]:
+    """What is wrong with the run: what got stuck, and how it breaks causal order."""
     findings = []
     if summary.undelivered and not stopped:
         findings = [f"stuck: {summary.undelivered} copies were never delivered", *summary.stuck]
-    if judge is not None:
-        verdict = judge.verdict(simulation)
-        if not verdict.keeps("causal"):
-            findings += verdict.explain(simulation.view).splitlines()
-    return findings
+    return findings if judge is None else findings + judge.findings("causal")
+
+
+def _shorter(spec: RunSpec, findings: list[str]) -> str | None:
+    """The command line of a shorter run that fails in the same way, if one was found."""
+    from antecede.sim.soak import shrink
+
+    kind = findings[0].partition(":")[0]
+    found = shrink(spec, "undelivered" if kind == "stuck" else kind, "causal")
+    return None if found == spec else f"{found.command()} --check"
 
 
 # What is said
@@ -201,6 +215,7 @@ def _report(
     stopped: bool,
     spent: float,
     out: Path | None,
+    shorter: str | None,
     as_json: bool,
 ) -> None:
     if as_json:
@@ -209,6 +224,7 @@ def _report(
             "command": spec.command(),
             **summary.plain(),
             "findings": findings,
+            "shorter": shorter,
             "trace": None if out is None else str(out),
             "seconds": round(spent, 3),
         }
@@ -223,6 +239,8 @@ def _report(
             f"no{more}: {findings[0]}; seed {spec.seed}, repeat with: {spec.command()} --check",
             file=sys.stderr,
         )
+    if shorter is not None:
+        print(f"shorter: {shorter}", file=sys.stderr)
 
 
 def show(summary: Summary) -> Table:

@@ -13,16 +13,17 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import contextmanager
 from itertools import count
 from multiprocessing import get_context
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import Struct
 from rich.console import Console
 
 from antecede.errors import BadParameter
-from antecede.protocols import PROTOCOLS
-from antecede.sim.run import RunSpec
-from antecede.sim.soak import CAUSAL, Outcome, draw, examine, shrink
+
+if TYPE_CHECKING:
+    from antecede.sim.run import RunSpec
+    from antecede.sim.soak import Outcome
 
 __all__ = ["Tally", "soak"]
 
@@ -40,6 +41,8 @@ class Plan(Struct, frozen=True):
     messages: int
 
     def work(self, number: int) -> Outcome:
+        from antecede.sim.soak import draw, examine
+
         return examine(draw(self.seed, number, self.protocols, self.messages))
 
 
@@ -102,6 +105,9 @@ def soak(
     Stops when told to (Ctrl-C, --seconds, --deliveries, --runs), or after ten failing runs. Each failing run is
     printed as the command line that repeats it.
     """
+    from antecede.protocols import PROTOCOLS
+    from antecede.sim.soak import CAUSAL
+
     protocols = tuple(protocol or CAUSAL)
     for name in protocols:
         if name not in PROTOCOLS:
@@ -165,6 +171,8 @@ def _ignore_interrupts() -> None:
 
 
 def _failure(number: int, outcome: Outcome, shorter: bool) -> Failure:
+    from antecede.sim.soak import shrink
+
     command = repeat(outcome.spec)
     print(f"run {number}: {outcome.findings[0]}\n  {command}", file=sys.stderr, flush=True)
     shrunk = None

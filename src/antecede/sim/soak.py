@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from antecede.errors import AntecedeError, CallerError
-from antecede.model import Event
-from antecede.oracle import check
 from antecede.protocols import PROTOCOLS
 from antecede.sim.chance import Words, pick, stream
+from antecede.sim.checking import Checker
 from antecede.sim.faults import parse
 from antecede.sim.run import RunSpec, Simulation
 from antecede.sim.specs import Spec
-from antecede.sim.watch import Watch
-from antecede.trace.schema import KINDS
 
 __all__ = ["CAUSAL", "Outcome", "draw", "examine", "shrink", "simpler"]
 
@@ -33,6 +30,8 @@ SMALL = 150
 """Messages up to which the oracle judges too."""
 
 T = TypeVar("T")
+
+Order: TypeAlias = Literal["none", "fifo", "causal"]
 
 
 class Outcome(Struct, frozen=True):
@@ -163,7 +162,7 @@ def _faults(duration_ms: int, words: Words) -> Iterator[str]:
 # Checking
 
 
-def examine(spec: RunSpec, order: str | None = None) -> Outcome:
+def examine(spec: RunSpec, order: Order | None = None) -> Outcome:
     """Run a spec and say what is wrong with the run, against what its protocol promises or against another order."""
     gc_was = gc.isenabled()
     gc.disable()
@@ -174,30 +173,14 @@ def examine(spec: RunSpec, order: str | None = None) -> Outcome:
             gc.enable()
 
 
-def _examine(spec: RunSpec, order: str) -> Outcome:
+def _examine(spec: RunSpec, order: Order) -> Outcome:
     simulation = spec.build()
-    view, engine = simulation.view, simulation.engine
-    judged = [process for process in range(len(view)) if engine.machines[0].orders_at(process)]
-    watch = Watch(len(view), judged)
-    events: list[Event] = []
-    small = spec.messages <= SMALL
-
-    def both(process: int, kind: int, sender: int, number: int, to: Any, control: bool, *rest: Any) -> None:
-        watch.record(process, kind, sender, number, to, control)
-        if not control and KINDS[kind] != "receive":
-            events.append(Event(process, KINDS[kind], sender, number, to or ()))
-
-    simulation.record(both if small else watch.record)
-    found = _drive(simulation)
-    findings = found + watch.findings(order, complete=simulation.finished, view=view)
-    if small and not found:
-        verdict = check(events, len(view), complete=simulation.finished, at=judged)
-        if verdict.keeps(order) == bool(findings):  # type: ignore[arg-type]
-            findings.insert(0, f"disagreement: the oracle says {verdict.explain(view)[:200]}")
-        elif not verdict.keeps(order):  # type: ignore[arg-type]
-            findings = verdict.explain(view).splitlines()
+    engine, checker = simulation.engine, Checker(simulation, SMALL)
+    findings = _drive(simulation) or checker.findings(order)
     resent = 0 if engine.carrier is None else engine.carrier.resent
-    return Outcome(spec, watch.deliveries, engine.crashes, resent, tuple(findings[:20]), small)
+    return Outcome(
+        spec, checker.watch.deliveries, engine.crashes, resent, tuple(findings[:20]), checker.small
+    )
 
 
 def _drive(simulation: Simulation) -> list[str]:
@@ -220,7 +203,7 @@ def _drive(simulation: Simulation) -> list[str]:
 def shrink(
     spec: RunSpec,
     kind: str,
-    order: str | None = None,
+    order: Order | None = None,
     most: int = 400,
     told: Callable[[RunSpec], None] = lambda spec: None,
 ) -> RunSpec:
