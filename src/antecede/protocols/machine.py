@@ -61,6 +61,8 @@ class Machine(ABC):
         self.me = view.id(me)
         self.n = len(view)
         self.sent = 0
+        self._choosy = type(self).accepts is not Machine.accepts
+        """Whether there are destinations to refuse."""
 
     # What a driver asks.
 
@@ -86,15 +88,16 @@ class Machine(ABC):
         self, to: str | int | Iterable[str | int], payload: bytes = b"", label: str = ""
     ) -> tuple[Message, list[Effect]]:
         """Hand over a message for a process or a set of processes, by name or by position."""
-        if isinstance(to, str | int):
-            to = (to,)
-        targets = tuple(sorted({dest if type(dest) is int else self.view.id(dest) for dest in to}))
+        if type(to) is int:
+            targets: tuple[int, ...] = (to,)
+        else:
+            several = (to,) if isinstance(to, str | int) else to
+            targets = tuple(sorted({dest if type(dest) is int else self.view.id(dest) for dest in several}))
         if not targets:
             raise NoDestination(self.view.name(self.me))
         if targets[0] < 0 or targets[-1] >= self.n:
             raise UnknownProcess(targets[0] if targets[0] < 0 else targets[-1], self.view.names)
-        refusal = self.accepts(self.me, targets)
-        if refusal is not None:
+        if self._choosy and (refusal := self.accepts(self.me, targets)) is not None:
             raise Unsupported(self.name, refusal)
         if label and not self.labels:
             raise Unsupported(self.name, f"label {label!r}: only histories order by label")
@@ -196,8 +199,7 @@ class Machine(ABC):
             raise Misrouted(
                 self.view.name(self.me), f"to {to}", f"processes 0..{self.n - 1} in increasing order"
             )
-        refusal = self.accepts(message.sender, to)
-        if refusal is not None:
+        if self._choosy and (refusal := self.accepts(message.sender, to)) is not None:
             raise Misrouted(self.view.name(self.me), f"to {to}", f"destinations of {self.name}: {refusal}")
         if message.number < 1:
             raise self._bad_stamp(packet, f"message number {message.number}", "1 or more")
