@@ -98,19 +98,22 @@ class Journaled:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.machine, name)
 
+    # To commit after each input is to commit before its effects leave: nothing happens between the two here.
+
     def send(self, to: Any, payload: bytes = b"", label: str = "") -> Any:
-        return self._give("send", to, payload, label)
+        self._journal.write(self._key, "send", to, payload, label)
+        effects = self.machine.send(to, payload, label)
+        self._journal.commit()
+        return effects
 
     def receive(self, packet: Any) -> Any:
-        return self._give("receive", packet)
+        self._journal.write(self._key, "receive", packet)
+        effects = self.machine.receive(packet)
+        self._journal.commit()
+        return effects
 
     def deliver(self, message: Any) -> Any:
-        return self._give("deliver", message)
-
-    def _give(self, method: str, *arguments: Any) -> Any:
-        self._journal.write(self._key, method, *arguments)
-        effects = getattr(self.machine, method)(*arguments)
-        # A single process of a simulation does nothing between an input and its effects: to commit here is to commit
-        # before they leave.
+        self._journal.write(self._key, "deliver", message)
+        effects = self.machine.deliver(message)
         self._journal.commit()
         return effects

@@ -27,6 +27,17 @@ FRAME_BYTES = 12
 """What a frame adds to its packet: incarnations, number, acknowledgement. Stated, as no wire has been built for it."""
 
 
+class End:
+    """One end of a link: at a process, towards a peer."""
+
+    __slots__ = ("journal", "link", "peer", "process", "wake")
+
+    def __init__(self, process: int, peer: int, link: Link, journal: Journal | None) -> None:
+        self.process, self.peer, self.link, self.journal = process, peer, link, journal
+        self.wake: int | None = None
+        """When its next tick stands in the heap."""
+
+
 class Links:
     """Carries the packets of all machines, a link for each pair of processes that talk."""
 
@@ -34,90 +45,81 @@ class Links:
         self.engine, self.ordered, self.window = engine, ordered, window
         self.journals: dict[int, Journal] = {}
         """Of the processes that may crash."""
-        self._ends: dict[tuple[int, int], Link] = {}
-        """(process, peer) -> the end at the process."""
-        self._wakes: dict[tuple[int, int], int] = {}
-        """When the next tick of an end stands in the heap."""
+        self._ends: dict[tuple[int, int], End] = {}
+        """By process and peer."""
         self._resent = 0
         """By ends that crashed."""
 
     @property
     def resent(self) -> int:
-        return self._resent + sum(link.resent for link in self._ends.values())
+        return self._resent + sum(end.link.resent for end in self._ends.values())
 
     def send(self, now: int, packet: Packet[Any], size: int) -> None:
         """A machine transmits a packet."""
-        process, peer = packet.source, packet.dest
-        link = self._ends.get((process, peer)) or self._open(process, peer)
-        self._write(process, peer, "send", (packet, size), now)
-        self._transmit(process, peer, link, link.send((packet, size), now))
+        end = self._ends.get((packet.source, packet.dest)) or self._open(packet.source, packet.dest)
+        payload = (packet, size)
+        if end.journal is not None:
+            end.journal.write(end.peer, "send", payload, now)
+        self._transmit(end, end.link.send(payload, now))
 
-    def _open(self, process: int, peer: int) -> Link:
-        link = self._ends[process, peer] = Link(window=self.window, ordered=self.ordered, ack_delay_ns=1)
+    def _open(self, process: int, peer: int) -> End:
+        # An acknowledgement waits for the end of its event: see `arrive`.
+        link = Link(window=self.window, ordered=self.ordered, ack_delay_ns=1)
         journal = self.journals.get(process)
         if journal is not None:
             journal.add(peer, link, Link.restore)
-        return link
+        end = self._ends[process, peer] = End(process, peer, link, journal)
+        return end
 
-    def _write(self, process: int, peer: int, method: str, *arguments: Any) -> None:
-        journal = self.journals.get(process)
-        if journal is not None:
-            journal.write(peer, method, *arguments)
-
-    def _transmit(self, process: int, peer: int, link: Link, frames: list[Frame]) -> None:
+    def _transmit(self, end: End, frames: list[Frame]) -> None:
         """Let frames out, now that what they follow from is durable, and see to the next tick."""
-        journal = self.journals.get(process)
-        if journal is not None:
-            journal.commit()
+        if end.journal is not None:
+            end.journal.commit()
         for frame in frames:
             size = FRAME_BYTES if frame.bare else FRAME_BYTES + frame.payload[1]
-            self.engine.carry(process, peer, size, _Arrival(self, peer, process, frame))
-        self._see_to(process, peer, link)
+            self.engine.carry(end.process, end.peer, size, _Arrival(self, end.peer, end.process, frame))
+        self._see_to(end)
 
-    def _see_to(self, process: int, peer: int, link: Link) -> None:
-        due = link.deadline()
-        if due is not None:
+    def _see_to(self, end: End) -> None:
+        due = end.link.deadline()
+        if due is not None and (end.wake is None or due < end.wake):
             now = self.engine.now
-            self._wake(process, peer, due if due > now else now)
-
-    def _wake(self, process: int, peer: int, time: int) -> None:
-        if time < self._wakes.get((process, peer), time + 1):
-            self._wakes[process, peer] = time
-            self.engine.at(time, _Tick(self, process, peer))
+            end.wake = due if due > now else now
+            self.engine.at(end.wake, _Tick(self, end))
 
     def arrive(self, process: int, peer: int, frame: Frame) -> None:
         """A frame of a peer arrives at a process that runs."""
-        link = self._ends.get((process, peer)) or self._open(process, peer)
+        end = self._ends.get((process, peer)) or self._open(process, peer)
         now = self.engine.now
-        self._write(process, peer, "receive", frame, now)
-        payloads, frames = link.receive(frame, now)
+        if end.journal is not None:
+            end.journal.write(peer, "receive", frame, now)
+        payloads, frames = end.link.receive(frame, now)
         if frames or not payloads:
-            self._transmit(process, peer, link, frames)
+            self._transmit(end, frames)
         for packet, _ in payloads:
             self.engine.arrive(packet)
         if payloads:
             # If the machine answered at once, the answer carries the acknowledgement.
-            self._transmit(process, peer, link, link.acknowledge())
+            self._transmit(end, end.link.acknowledge())
 
-    def tick(self, process: int, peer: int, now: int) -> None:
-        if self._wakes.get((process, peer)) == now:
-            del self._wakes[process, peer]
-        link = self._ends[process, peer]
+    def tick(self, end: End, now: int) -> None:
+        if end.wake == now:
+            end.wake = None
         # Time alone changes nothing that a restart needs: a tick is no input of the journal.
-        frames = link.tick(now)
+        frames = end.link.tick(now)
         if frames:
-            self._transmit(process, peer, link, frames)
+            self._transmit(end, frames)
         else:
-            self._see_to(process, peer, link)
+            self._see_to(end)
 
     def restart(self, process: int, machines: dict[Any, Any]) -> None:
         """The ends of a process come back as these, in a new incarnation."""
-        for key in [key for key in self._ends if key[0] == process]:
-            peer = key[1]
-            self._resent += self._ends[key].resent
-            link = self._ends[key] = machines[peer]
-            link.restart()
-            self._wake(process, peer, self.engine.now)
+        for end in self._ends.values():
+            if end.process == process:
+                self._resent += end.link.resent
+                end.link = machines[end.peer]
+                end.link.restart()
+                self._see_to(end)
         # A new incarnation is a change of state like any other: durable before anyone hears of it.
         self.journals[process].compact()
 
@@ -139,18 +141,18 @@ class _Arrival:
 
 
 class _Tick:
-    __slots__ = ("links", "peer", "process")
+    __slots__ = ("end", "links")
 
-    def __init__(self, links: Links, process: int, peer: int) -> None:
-        self.links, self.process, self.peer = links, process, peer
+    def __init__(self, links: Links, end: End) -> None:
+        self.links, self.end = links, end
 
     def __call__(self, now: int) -> None:
-        engine = self.links.engine
-        if engine.stalled(self.process):
-            self.links._wakes.pop((self.process, self.peer), None)
-            engine._put_off(self.process, self)
+        engine, end = self.links.engine, self.end
+        if engine.stalled(end.process):
+            end.wake = None
+            engine._put_off(end.process, self)
         else:
-            self.links.tick(self.process, self.peer, now)
+            self.links.tick(end, now)
 
 
 class Troubles:

@@ -32,13 +32,10 @@ from antecede.sim.summary import Summary
 from antecede.sim.workloads import Workload
 from antecede.trace.schema import KINDS, RunInfo
 
-__all__ = ["CHECKED_MOST", "Judge", "RunSpec", "Simulation"]
+__all__ = ["Judge", "RunSpec", "Simulation"]
 
 STEPS = 4096
 """Between two looks at the clock, or at Ctrl-C."""
-
-CHECKED_MOST = 20_000
-"""Deliveries that the oracle, which is slow and obvious, is asked to judge at most."""
 
 
 class RunSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
