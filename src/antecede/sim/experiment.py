@@ -19,8 +19,9 @@
     parameters.k = [17, 256]                  # the same as protocol = ["bounded:k=17", "bounded:k=256"]
     processes = 16
 
-The keys are those of `RunSpec`, and `seeds`. What a case gives replaces what the grid gives; a file without cases is
-one case. A parameter that is to differ from process to process is written `9*4/64*4`: see `RunSpec`.
+The keys are those of `RunSpec`, and `seeds`. What a case gives replaces what the grid gives, and the same with
+`measure`; a file without cases is one case. A parameter that is to differ from process to process is written
+`9*4/64*4`: see `RunSpec`.
 
 >>> table = {"grid": {"protocol": ["fifo", "bounded:k=6"], "processes": 5, "seeds": 2}}
 >>> [(run.spec.protocol, run.spec.parameters, run.spec.seed) for run in expand(table, "example").runs]
@@ -118,22 +119,26 @@ def expand(table: Mapping[str, Any], name: str) -> Experiment:
     """The experiment that a table describes; `name` is for what is said about it."""
     _known(name, table, ("title", "measure", "grid", "case"))
     title = _typed(f"{name}: title", table.get("title", ""), str, "a text")
-    measure = _list(table.get("measure", []))
-    for one in measure:
-        _typed(f"{name}: measure", one, str, "a text, or a list of texts")
+    measure = _measure(name, table.get("measure", []))
     grid = _typed(f"{name}: grid", table.get("grid", {}), dict, "a table")
     cases = _typed(f"{name}: case", table.get("case", [{}]), list, "tables: [[case]]")
     runs: dict[str, Run] = {}
     for number, case in enumerate(cases, 1):
         _typed(f"{name}: case {number}", case, dict, "a table")
         label = _typed(f"{name}: case {number}, name", case.get("name", str(number)), str, "a text")
-        own = {key: value for key, value in case.items() if key != "name"}
+        asked = _measure(f"{name}: case {label}", case["measure"]) if "measure" in case else measure
+        own = {key: value for key, value in case.items() if key not in ("name", "measure")}
         for spec in _grid(f"{name}: case {label}", {**_without_seeds(grid, own), **own}):
-            run = Run(label, spec, tuple(measure))
+            run = Run(label, spec, asked)
             runs[run.key] = run
             if len(runs) > RUNS_MOST:
                 raise BadExperiment(name, f"more than {RUNS_MOST} runs", "fewer")
     return Experiment(name, title, tuple(runs.values()))
+
+
+def _measure(place: str, value: Any) -> tuple[str, ...]:
+    expected = "a text, or a list of texts"
+    return tuple(_typed(f"{place}, measure", one, str, expected) for one in _list(value))
 
 
 def _without_seeds(grid: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,8 @@
     chain             a request is passed on from process to process, the last one answers the first (length=4)
     hot               much of it to one process (share=50%, at=p1)
     groups            to a group that the process belongs to (size=4, count=as many as processes), or to those that the
-                      topology has: group i has the processes i, i+1, ..., so neighbours overlap
+                      topology has: group i has the processes i, i+1, ..., so neighbours overlap; or to those given
+                      by their members (members=p1+p2+p3/p3+p4)
     broadcast         to everyone
     monitor           observations, to one process that watches (share=50%, at=p1), the rest between the others
     document          edits to everyone; whoever reads one may comment on it, to everyone (comments=0.5 an edit)
@@ -208,12 +209,18 @@ class Monitor(Hot):
 class OverlappingGroups(Workload):
     def setup(self, options: Options, groups: Groups) -> None:
         given = [tuple(sorted(set(group))) for group in groups]
-        if options.has("size") or options.has("count") or not given:
+        if options.has("members"):
+            given = options.option("members", self._members, [])
+        elif options.has("size") or options.has("count") or not given:
             given = self._overlapping(options)
         self.groups: list[list[tuple[int, ...]]] = []
         for process in range(self.n):
             mine = [tuple(p for p in group if p != process) for group in given if process in group]
             self.groups.append([group for group in mine if group])
+
+    def _members(self, owner: str, what: str, text: str) -> list[tuple[int, ...]]:
+        """p1+p2+p3/p3+p4: the groups by their members."""
+        return [tuple(sorted({self.view.id(p) for p in group.split("+")})) for group in text.split("/")]
 
     def _overlapping(self, options: Options) -> list[tuple[int, ...]]:
         self._needs(2)
