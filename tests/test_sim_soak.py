@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from random import Random
 from typing import Any
 
@@ -279,6 +283,25 @@ def test_soak_works_in_several_processes(capsys):
     assert (one, two) == (0, 0)
     for field in ("runs", "deliveries", "crashes", "resent"):
         assert first[field] == second[field]
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_ctrl_c_is_how_a_soak_is_told_to_stop(jobs):
+    arguments = ["soak", "--messages", "20", "--jobs", jobs, "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from antecede.cli import main; main()", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (first, process.returncode) == ("soaking\n", 0), err
+    assert json.loads(out)["verdict"] in ("yes", "unknown")
+    assert len(err.splitlines()) == 1, err
 
 
 def test_soak_refuses_an_unknown_protocol(capsys):

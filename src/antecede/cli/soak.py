@@ -19,6 +19,7 @@ import typer
 from msgspec import Struct
 from rich.console import Console
 
+from antecede.cli.check import _uninterrupted
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from antecede.sim.soak import Outcome
 
 __all__ = ["Tally", "soak"]
+
+SILENCE = 30
+"""Seconds between two lines about how far it is, where no terminal can show it all the time."""
 
 FAILURES = 10
 """Failing runs after which a soak stops: by then there is something to do."""
@@ -153,7 +157,8 @@ def _outcomes(plan: Plan, jobs: int, enough: Callable[[], bool]) -> Iterator[tup
                 number = next(numbers, -1)
                 if number < 0:
                     break
-                working[pool.submit(plan.work, number)] = number
+                with _uninterrupted():
+                    working[pool.submit(plan.work, number)] = number
             if not working:
                 return
             done, _ = wait(working, timeout=0.2, return_when=FIRST_COMPLETED)
@@ -213,7 +218,15 @@ def _interrupted() -> Iterator[Callable[[], bool]]:
 def _progress(tally: Tally, started: float) -> Iterator[Callable[[], None]]:
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda: None
+        print("soaking", file=sys.stderr, flush=True)
+        said = [started]
+
+        def say() -> None:
+            if time.monotonic() - said[0] >= SILENCE:
+                said[0] = time.monotonic()
+                print(tally.sentence(said[0] - started), file=sys.stderr, flush=True)
+
+        yield say
         return
     with console.status("soaking") as status:
         yield lambda: status.update(tally.sentence(time.monotonic() - started))
