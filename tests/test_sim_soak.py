@@ -20,6 +20,7 @@ from antecede.oracle import check
 from antecede.protocols import PROTOCOLS
 from antecede.protocols.fifo import Fifo
 from antecede.protocols.matrix import Matrix
+from antecede.sim.journal import Journal
 from antecede.sim.run import RunSpec
 from antecede.sim.soak import CAUSAL, draw, examine, shrink, simpler
 from antecede.sim.watch import Watch
@@ -222,6 +223,19 @@ def test_simpler_specs_are_simpler():
         assert candidate != spec
         assert candidate.messages <= spec.messages
         assert candidate.processes <= spec.processes
+
+
+def test_a_link_that_repeats_is_found_out_though_machines_ignore_it(monkeypatch):
+    def forgetful(self: Journal) -> None:
+        """Snapshots, with the inputs that they already contain left to be replayed once more."""
+        self._snapshots.update({key: m.snapshot() for key, m in self.machines.items() if key != "machine"})
+
+    spec = RunSpec(
+        protocol="unordered", processes=3, messages=100, faults="crash:random:mean=500ms,down=100ms"
+    )
+    assert examine(spec).findings == ()
+    monkeypatch.setattr(Journal, "compact", forgetful)
+    assert examine(spec).kind in ("link", "raised")
 
 
 def test_when_watch_and_oracle_disagree_it_is_said(monkeypatch):

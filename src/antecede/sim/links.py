@@ -47,6 +47,8 @@ class Links:
         """Of the processes that may crash."""
         self._ends: dict[tuple[int, int], End] = {}
         """By process and peer."""
+        self.taken = self.handed_over = 0
+        """Packets: at the end of a run, as many of the one as of the other."""
         self._resent = 0
         """By ends that crashed."""
 
@@ -58,6 +60,7 @@ class Links:
         """A machine transmits a packet."""
         end = self._ends.get((packet.source, packet.dest)) or self._open(packet.source, packet.dest)
         payload = (packet, size)
+        self.taken += 1
         if end.journal is not None:
             end.journal.write(end.peer, "send", payload, now)
         self._transmit(end, end.link.send(payload, now))
@@ -96,6 +99,7 @@ class Links:
         payloads, frames = end.link.receive(frame, now)
         if frames or not payloads:
             self._transmit(end, frames)
+        self.handed_over += len(payloads)
         for packet, _ in payloads:
             self.engine.arrive(packet)
         if payloads:

@@ -18,7 +18,9 @@ from antecede.errors import AntecedeError, CallerError
 from antecede.protocols import PROTOCOLS
 from antecede.sim.chance import Words, pick, stream
 from antecede.sim.checking import Checker
+from antecede.sim.engine import Carrier
 from antecede.sim.faults import parse
+from antecede.sim.links import Links
 from antecede.sim.run import RunSpec, Simulation
 from antecede.sim.specs import Spec
 
@@ -176,11 +178,18 @@ def examine(spec: RunSpec, order: Order | None = None) -> Outcome:
 def _examine(spec: RunSpec, order: Order) -> Outcome:
     simulation = spec.build()
     engine, checker = simulation.engine, Checker(simulation, SMALL)
-    findings = _drive(simulation) or checker.findings(order)
+    findings = _drive(simulation) or checker.findings(order) + _links(engine.carrier)
     resent = 0 if engine.carrier is None else engine.carrier.resent
     return Outcome(
         spec, checker.watch.deliveries, engine.crashes, resent, tuple(findings[:20]), checker.small
     )
+
+
+def _links(carrier: Carrier | None) -> list[str]:
+    """Machines ignore duplicates, and would hide what a link repeats."""
+    if not isinstance(carrier, Links) or carrier.taken == carrier.handed_over:
+        return []
+    return [f"link: handed over {carrier.handed_over} of {carrier.taken} packets"]
 
 
 def _drive(simulation: Simulation) -> list[str]:
