@@ -258,6 +258,26 @@ def test_the_timeout_follows_the_round_trip():
     assert 40_000_000 <= due - now < 60_000_000
 
 
+def test_a_round_trip_longer_than_the_timeout_is_learnt():
+    a, b = Link(timeout_ns=100), Link()
+    resent = []
+    for k in range(6):
+        now = k * 100_000
+        frames = [(now + 400, frame) for frame in a.send(k, now)]
+        while a.unacknowledged:
+            due = a.deadline()
+            assert due is not None
+            if frames and frames[0][0] <= due:
+                time, frame = frames.pop(0)
+                for ack in b.receive(frame, time)[1]:
+                    a.receive(ack, time + 400)
+            else:
+                frames += [(due + 400, frame) for frame in a.tick(due)]
+        resent.append(a.resent)
+    assert resent[0] > 0
+    assert resent[-1] == resent[1], "no more of them once the round trip is known"
+
+
 def test_beyond_the_window_payloads_wait_and_room_tells():
     a, b = Link(window=2), Link(window=2)
     assert a.room == 2

@@ -116,6 +116,8 @@ class Link:
     def _forget_times(self) -> None:
         self._round_trip: tuple[int, int] | None = None
         """Mean and deviation, scaled by 8 and 4 as usual so that integers do."""
+        self._patience = 0
+        """How often frames had to be sent again since the last round trip that could be measured."""
         self._flights: dict[int, tuple[int, int, int]] = {}
         """Number in flight -> when it was sent last, how often it was sent again, when it is due."""
         self._due: list[tuple[int, int]] = []
@@ -290,7 +292,7 @@ class Link:
         """The other end has restarted: whatever was in flight to it is due now, as if never sent."""
         self.peer = epoch
         self._flights, self._due = {}, []
-        self._round_trip = None
+        self._round_trip, self._patience = None, 0
         self._flown = self._acked
 
     def _acknowledged(self, frame: Frame, now: int) -> None:
@@ -351,12 +353,15 @@ class Link:
             due, number = heappop(self._due)
             flight = self._flights.get(number)
             if flight is not None and flight[2] == due:
-                frames.append(self._frame(number, now, flight[1] + 1))
+                again = flight[1] + 1
+                # Where round trips exceed the timeout none could ever be measured: so new frames wait longer too.
+                self._patience = max(self._patience, again)
+                frames.append(self._frame(number, now, again))
                 self.resent += 1
         return frames
 
     def _frame(self, number: int, now: int, again: int) -> Frame:
-        due = now + self._wait(again)
+        due = now + self._wait(max(again, self._patience))
         self._flights[number] = now, again, due
         heappush(self._due, (due, number))
         self._ack_due = None
@@ -386,7 +391,7 @@ class Link:
         flight = self._flights.pop(number, None)
         if flight is None or flight[1]:
             return
-        trip = now - flight[0]
+        trip, self._patience = now - flight[0], 0
         if self._round_trip is None:
             self._round_trip = trip << 3, trip << 1
             return
