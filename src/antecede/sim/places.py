@@ -5,7 +5,7 @@
     tree:arity=2             each process linked with its parent
     line, ring               in a row
     wan-of-lans:zones=3      local networks of equal size, each with its gateways (gateways=2, witnesses=0)
-    figure-7.1               Rodrigues & Veríssimo 1995, figures 5.2 and 7.1: 6 processes, or 10
+    figure-7.1               Rodrigues & Veríssimo 1995, figures 5.2 and 7.1: 6 processes, or 10 (nodes=2/2/2)
     figure-7.5:small=4       its small group beside a larger one, with one gateway
     figure-7.6               its three broadcast networks with two gateways each
 With any of them, r9=d1+d3 says where R9 filters: at the stations of these vertices, or with r9=none nowhere.
@@ -93,7 +93,8 @@ def _shape(options: Options, n: int) -> tuple[Topology, Groups]:
         case "wan-of-lans":
             return _wan(options, n), {}
         case "figure-7.1":
-            return shapes.example(n == 10), shapes.example_groups(n == 10)
+            at = options.option("nodes", _nodes, (2, 2, 2))
+            return shapes.example(n == 10, at), shapes.example_groups(n == 10)
         case "figure-7.5":
             small = options.option("small", count, 4)
             return shapes.gateway(small, n - small), shapes.gateway_groups(small, n - small)
@@ -102,6 +103,13 @@ def _shape(options: Options, n: int) -> tuple[Topology, Groups]:
                 raise BadParameter("simulate", "processes", n, "a multiple of 3 in figure-7.6")
             return shapes.three_networks(n // 3), shapes.three_networks_groups(n // 3)
     raise choice("topology", "name", options.spec.name, PLACES)
+
+
+def _nodes(owner: str, what: str, text: str) -> tuple[int, int, int]:
+    numbers = [count(owner, what, part) for part in text.split("/")]
+    if len(numbers) != 3:
+        raise BadParameter(owner, what, text, "how many are at n1, n2 and n3: 2/2/2")
+    return numbers[0], numbers[1], numbers[2]
 
 
 def _wan(options: Options, n: int) -> Topology:

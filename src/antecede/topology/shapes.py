@@ -98,15 +98,19 @@ def wan_of_lans(zones: int, size: int, gateways: int = 2, witnesses: int = 0) ->
     return Topology.of(links, names, separators=gates, witnesses=watching)
 
 
-def example(extended: bool = False) -> Topology:
+def example(extended: bool = False, at: tuple[int, int, int] = (2, 2, 2)) -> Topology:
     """The network of figures 5.2 and 7.1 of the report, as far as its text tells.
 
     The text gives: processes p1 to p6; the chain p1 -> n1 -> {d1, d2} -> d3 -> n3 -> p6; the separators S1 = {d1, d2},
     S2 = {d3} and S3 = {n3}; and the larger network with two more processes at n1 and two more at n3 (`extended`).
     Assumed, since the figures are not at hand: p1 and p2 at node n1, p3 and p4 at n2, p5 and p6 at n3; n1 and n2 in
-    the department of d1 and d2, n3 in that of d3; a link between d1 and d2.
+    the department of d1 and d2, n3 in that of d3; a link between d1 and d2. `at` places p1 to p6 otherwise: so many at
+    n1, n2 and n3.
     """
-    nodes = {"n1": ["p1", "p2"], "n2": ["p3", "p4"], "n3": ["p5", "p6"]}
+    if sum(at) != 6 or min(at) < 0:
+        raise bad("nodes", "/".join(map(str, at)), "p1 to p6 at n1, n2 and n3, such as 2/2/2")
+    names = _processes(6)
+    nodes = {"n1": names[: at[0]], "n2": names[at[0] : at[0] + at[1]], "n3": names[at[0] + at[1] :]}
     if extended:
         nodes["n1"] += ["p7", "p8"]
         nodes["n3"] += ["p9", "p10"]
