@@ -88,8 +88,11 @@ class Machine(ABC):
         self, to: str | int | Iterable[str | int], payload: bytes = b"", label: str = ""
     ) -> tuple[Message, list[Effect]]:
         """Hand over a message for a process or a set of processes, by name or by position."""
+        targets: tuple[int, ...]
         if type(to) is int:
-            targets: tuple[int, ...] = (to,)
+            targets = (to,)
+        elif type(to) is tuple and len(to) == 1 and type(to[0]) is int:
+            targets = (to[0],)
         else:
             several = (to,) if isinstance(to, str | int) else to
             targets = tuple(sorted({dest if type(dest) is int else self.view.id(dest) for dest in several}))
@@ -215,9 +218,11 @@ class Machine(ABC):
 
     def _copies(self, message: Message, stamp: Callable[[int], Stamp]) -> list[Effect]:
         """The packets of a message, each with the stamp for its destination; the own copy is received at once."""
-        me = self.me
+        me, to = self.me, message.to
+        if len(to) == 1 and to[0] != me:
+            return [Packet(me, to[0], stamp(to[0]), message)]
         effects: list[Effect] = []
-        for dest in message.to:
+        for dest in to:
             packet = Packet(me, dest, stamp(dest), message)
             if dest == me:
                 effects += self._receive(packet)

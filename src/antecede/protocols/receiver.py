@@ -83,16 +83,17 @@ class Receiver(Machine):
                 # Control waits its turn like a message, but no application has to take it.
                 packets += self._wake(self._settle(packet))
             else:
-                self._ready[packet.message.id] = packet
-                effects.append(packet.message)
+                message = packet.message
+                self._ready[message.sender, message.number] = packet
+                effects.append(message)
         return effects
 
     def deliver(self, message: Message) -> list[Effect]:
-        packet = self._ready.pop(message.id, None)
+        packet = self._ready.pop((message.sender, message.number), None)
         if packet is None:
             raise self._not_eligible(message)
-        woken = self._wake(self._settle(packet))
-        return self._admit(woken) if woken else []
+        position = self._settle(packet)
+        return self._admit(self._wake(position)) if position in self._waiters else []
 
     def _settle(self, packet: Packet[Any]) -> Need:
         position = self._position(packet)
