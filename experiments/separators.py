@@ -26,7 +26,7 @@ DESCRIBED = "as described"
 def tables(rows: Sequence[Row]) -> Mapping[str, str]:
     made = {"table 7.1": _table(rows), "open": _open(rows)}
     for vertex in ("p3", "d2", "d3"):
-        made[f"figure 7.2, {vertex}"] = _sizes(rows, 6, f"history:{vertex}", "history size", 10)
+        made[f"figure 7.2, {vertex}"] = _sizes(rows, 6, f"history:{vertex}", "history size", 13)
     made["figure 7.3"] = _sizes(rows, 6, "stamps:hops", "stamp size", 10)
     made["figure 7.4"] = _sizes(rows, 10, "stamps:hops", "stamp size", 10)
     return made
