@@ -48,6 +48,10 @@ demo: $(INSTALLED) ## see messages delivered out of order, and in causal order
 test: $(INSTALLED) ## run the tests on the installed wheel
 	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 $(ARGS)
 
+.PHONY: soak
+soak: $(INSTALLED) ## draw runs with faults and check each, for two minutes
+	$(BIN)/antecede soak $(or $(ARGS),--seconds 120)
+
 .PHONY: check
 check: $(INSTALLED) ## lint, format, types and the direction of imports
 	$(BIN)/ruff check .
