@@ -14,8 +14,11 @@ from antecede.sim.sweep import Row
 from antecede.wire import encode, stamp_size
 from experiments.tables import markdown
 
-HEADERS = 40
-"""What IP and TCP add to a packet that nothing else can ride on."""
+HEADERS = 28
+"""What UDP over IPv4 adds to a packet of its own."""
+
+SAME = 0.1
+"""A difference of mean delays that one seed does not show."""
 
 Cells = Mapping[str, Row]
 """Protocol -> its run, all else being the same."""
@@ -150,30 +153,25 @@ def _least(values: list[float]) -> str:
 
 
 def _border(rows: list[Row]) -> str:
-    """Up to which load `buffer`, and `permit`, are as quick as `matrix`."""
+    """At each load, whether `buffer`, and `permit`, are quicker than `matrix`."""
     found = cells(rows)
     sizes = sorted({key[0] for key in found})
+    shares = sorted({key[3] for key in found})
     lines = []
     for network in dict.fromkeys(key[1] for key in found):
         for name in ("buffer", "permit"):
             line = [network.removeprefix("exponential:").replace(",bandwidth=", ", "), f"`{name}`"]
             for n in sizes:
-                shares = sorted(key[3] for key in found if key[:2] == (n, network))
-                line.append(_up_to(shares, [found[n, network, "uniform", share] for share in shares], name))
+                runs = [found[n, network, "uniform", share] for share in shares]
+                line.append(" ".join(_sign(run[name], run["matrix"]) for run in runs))
             lines.append(line)
     return markdown(["latency, bandwidth", "", *(f"n = {n}" for n in sizes)], lines)
 
 
-def _up_to(shares: list[float], runs: list[Cells], name: str) -> str:
-    wins = [_milliseconds(run[name]) < _milliseconds(run["matrix"]) for run in runs]
-    if all(wins):
-        return f"{shares[-1]:.0%} and more"
-    if not any(wins):
-        return "never"
-    lost = wins.index(False)
-    if any(wins[lost:]):
-        return "at " + ", ".join(f"{share:.0%}" for share, won in zip(shares, wins, strict=True) if won)
-    return f"to {shares[lost - 1]:.0%}, not {shares[lost]:.0%}"
+def _sign(ours: Row, theirs: Row) -> str:
+    """The two do not meet the same delays, one by one: less than SAME means nothing."""
+    ratio = _milliseconds(ours) / _milliseconds(theirs)
+    return "**+**" if ratio < 1 - SAME else "−" if ratio > 1 + SAME else "="
 
 
 def _bytes(rows: list[Row]) -> str:
@@ -188,5 +186,5 @@ def _bytes(rows: list[Row]) -> str:
                 for name in ("buffer", "permit")
             ]
             lines.append([n, _least(plain), _least(whole), *(f"{value:.2f}" for value in packets)])
-    header = ["n", "bytes", f"with {HEADERS} more a control packet", "packets: buffer", "packets: permit"]
+    header = ["n", "bytes", f"with {HEADERS} more a control packet", "packets, buffer", "packets, permit"]
     return markdown(header, lines)

@@ -37,7 +37,7 @@ def test_every_table_has_its_place_and_is_filled(name):
     assert written
     for table in written.values():
         assert len(table.splitlines()) > 2
-    text = (tables.DOCS / f"{name}.md").read_text()
+    text = tables.page(name).read_text(encoding="utf-8")
     assert f"python -m experiments.tables {name}" in text
 
 
