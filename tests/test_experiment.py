@@ -253,6 +253,52 @@ def test_distributions_are_measured_when_asked_for(tmp_path):
     assert 0 == counts["stamps:p1+p2"] < counts["stamps:hops"] < counts["stamps"]
 
 
+# Texts that the experiments needed
+
+
+def entries(**values) -> list[float]:
+    runs = expand({"grid": {"messages": 300, **values}}, "t").runs
+    rows = [row for row in map(perform, runs) if isinstance(row, Row)]
+    assert len(rows) == len(runs)
+    return [row.summary.stamp_entries.mean for row in rows]
+
+
+def test_each_process_can_have_a_parameter_of_its_own():
+    [run] = expand({"grid": {"protocol": "bounded:k=5*3/16*1", "processes": 4}}, "t").runs
+    assert [machine.parameters["k"] for machine in run.spec.build().engine.machines] == [5, 5, 5, 16]
+    assert "--set 'k=5*3/16*1'" in run.spec.command()
+
+
+def test_r9_filters_where_the_topology_says():
+    places = ["figure-7.1:r9=none", "figure-7.1:r9=d3", "figure-7.1:r9=d1+d3+n3", "figure-7.1"]
+    none, one, three, default = entries(protocol="separator", workload="groups", topology=places)
+    assert none > one > three == default
+
+
+def test_where_processes_are_and_who_is_in_a_group_matters():
+    one = {"protocol": "separator", "workload": "groups"}
+    assert len({*entries(**one, topology=["figure-7.1", "figure-7.1:nodes=2/2/2"])}) == 1
+    assert len({*entries(**one, topology=["figure-7.1", "figure-7.1:nodes=3/2/1"])}) == 2
+    given = "groups:members=p1+p2+p3/p3+p4+p5/p1+p6/p5+p6"
+    one = {"protocol": "separator", "topology": "figure-7.1"}
+    assert len({*entries(**one, workload=["groups", given])}) == 1
+
+
+@pytest.mark.parametrize(
+    ("topology", "workload", "told"),
+    [
+        ("figure-7.1:nodes=3/3", "groups", "how many are at n1, n2 and n3"),
+        ("figure-7.1:nodes=3/3/3", "groups", "p1 to p6 at n1, n2 and n3"),
+        ("figure-7.1:r9=d9", "groups", "d9"),
+        ("figure-7.1", "groups:members=p1+p99", "p99"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused(topology, workload, told):
+    table = {"grid": {"protocol": "separator", "topology": topology, "workload": workload}}
+    with pytest.raises(InputError, match=told):
+        expand(table, "t").check()
+
+
 def test_bad_experiment_has_its_facts_as_fields():
     with pytest.raises(BadExperiment) as caught:
         expand({"grid": {"protocol": 3}}, "file")
