@@ -351,22 +351,18 @@ class History(Receiver):
         super()._load(state)
 
     def _check(self, packet: Packet[Any]) -> None:
-        n, message = self.n, packet.message
+        message = packet.message
         assert message is not None
+        # How many messages each process can have sent before this one, as far as we know for certain.
+        limits = {self.me: self.sent, message.sender: message.number - 1}
+        outside = -1 << self.n
         for entry in packet.stamp.history:
-            if entry.sender == self.me and entry.number > self.sent:
-                raise self._unsent(packet, entry.number, self.sent)
-            if entry.sender == message.sender and entry.number >= message.number:
-                raise self._bad_stamp(packet, f"entry ({entry.sender}, {entry.number})", "earlier messages")
-            if (
-                not 0 <= entry.sender < n
-                or entry.number < 1
-                or entry.to >> n
-                or entry.to < 1
-                or entry.copies >> n
-            ):
+            sender, number = entry.sender, entry.number
+            if number < 1 or (entry.to | entry.copies) & outside or not entry.to or not 0 <= sender < self.n:
                 raise self._bad_stamp(
-                    packet,
-                    f"entry ({entry.sender}, {entry.number})",
-                    f"processes 0..{self.n - 1}, numbers from 1",
+                    packet, f"entry ({sender}, {number})", f"processes 0..{self.n - 1}, numbers from 1"
                 )
+            if sender in limits and number > limits[sender]:
+                if sender == self.me:
+                    raise self._unsent(packet, number, self.sent)
+                raise self._bad_stamp(packet, f"entry ({sender}, {number})", "earlier messages")

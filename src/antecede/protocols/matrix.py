@@ -27,6 +27,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from antecede.errors import BadStamp
 from antecede.model import Effect, Message, Packet, Stamp, View
 from antecede.protocols.receiver import Need, Receiver
 
@@ -67,6 +68,8 @@ class Matrix(Receiver):
         """When each row of SENT last changed."""
         self._told = [0] * self.n
         """When each destination was last told."""
+        self._sifted: tuple[MatrixStamp | None, list[Row]] = (None, [])
+        """The stamp that was looked at last, and its rows that were newer than ours: versions only grow."""
 
     # Rule i'
 
@@ -93,10 +96,10 @@ class Matrix(Receiver):
         return packet.source, packet.stamp.rows[-1].counts[self.me]
 
     def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
-        me, versions, rows = self.me, self._versions, packet.stamp.rows
+        me, rows = self.me, packet.stamp.rows
         # The channel comes first: until it is this packet's turn, rows that an earlier packet told may be missing.
         needs = [(packet.source, rows[-1].counts[me] - 1)]
-        needs += [(row.process, row.counts[me]) for row in rows[:-1] if row.version > versions[row.process]]
+        needs += [(row.process, row.counts[me]) for row in self._newer(packet.stamp) if row is not rows[-1]]
         if self._delivered[me] < self._rows[me].counts[me]:
             # Our own row is never newer than we know, but copies to ourselves are still undelivered.
             needs += [(me, row.counts[me]) for row in rows[:-1] if row.process == me]
@@ -105,9 +108,16 @@ class Matrix(Receiver):
     def _learn(self, packet: Packet[Any]) -> None:
         versions, rows, changes = self._versions, self._rows, self._changes
         self._clock = clock = self._clock + 1
-        for row in [row for row in packet.stamp.rows if row.version > versions[row.process]]:
+        for row in self._newer(packet.stamp):
             k = row.process
             rows[k], versions[k], changes[k] = row, row.version, clock
+
+    def _newer(self, stamp: MatrixStamp) -> list[Row]:
+        """The rows of a stamp that are newer than ours."""
+        versions = self._versions
+        sifted, newer = self._sifted
+        rows = newer if sifted is stamp else stamp.rows
+        return [row for row in rows if row.version > versions[row.process]]
 
     def _load(self, state: Mapping[str, Any]) -> None:
         self._versions = [row.version for row in self._rows]
@@ -122,16 +132,22 @@ class Matrix(Receiver):
         try:
             # A row that is no newer than ours is never looked at.
             newer = [row for row in rows if row.version > versions[row.process]]
+            self._sifted = packet.stamp, newer
         except IndexError:
             raise self._bad_stamp(packet, f"row {max(row.process for row in rows)}", f"0..{n - 1}") from None
-        for row in (*newer, rows[-1]):
-            if row.process < 0:
-                raise self._bad_stamp(packet, f"row {row.process}", f"0..{n - 1}")
-            if len(row.counts) != n:
-                raise self._bad_stamp(packet, f"row {row.process} of {len(row.counts)} counts", f"{n}")
-            if row.counts[self.me] < 0:
-                raise self._bad_stamp(packet, f"row {row.process} counts below 0", "0 or more")
-            if row.process == self.me:
-                raise self._unsent(packet, row.version, self.sent)
-        if rows[-1].counts[self.me] < 1 or rows[-1].version != message.number:
+        bad = [
+            row
+            for row in newer
+            if row.process < 0 or len(row.counts) != n or row.counts[self.me] < 0 or row.process == self.me
+        ]
+        if bad:
+            raise self._bad_row(packet, bad[0])
+        own = rows[-1]
+        if len(own.counts) != n or own.counts[self.me] < 1 or own.version != message.number:
             raise self._bad_stamp(packet, "that does not count its own message", "a count of 1 or more")
+
+    def _bad_row(self, packet: Packet[Any], row: Row) -> BadStamp:
+        if row.process == self.me:
+            return self._unsent(packet, row.version, self.sent)
+        found = f"row {row.process} of {len(row.counts)} counts, {min(row.counts, default=0)} the least"
+        return self._bad_stamp(packet, found, f"rows 0..{self.n - 1} of {self.n} counts, 0 or more")

@@ -178,18 +178,20 @@ class Permit(Queue):
             if stamp.sequence > got[source] and stamp.sequence not in early:
                 early[stamp.sequence] = packet
             return []
-        offers = self._take(packet)
+        effects: list[Effect] = []
+        self._take(packet, effects)
         while early and got[source] + 1 in early:
-            offers += self._take(early.pop(got[source] + 1))
-        return [Packet(self.me, source, Taken(got[source])), *offers]
+            self._take(early.pop(got[source] + 1), effects)
+        effects.append(Packet(self.me, source, Taken(got[source])))
+        return effects
 
-    def _take(self, packet: Packet[PermitStamp]) -> list[Effect]:
+    def _take(self, packet: Packet[PermitStamp], effects: list[Effect]) -> None:
         message = packet.message
         assert message is not None
         self._got[packet.source] = packet.stamp.sequence
         if packet.stamp.flagged:
             self._flagged.add((message.sender, message.number))
-        return self._enqueue(message)
+        effects += self._enqueue(message)
 
     def _taken(self, message: Message) -> list[Effect]:
         key = (message.sender, message.number)

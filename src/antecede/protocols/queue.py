@@ -37,7 +37,8 @@ class Queue(Machine):
 
     def deliver(self, message: Message) -> list[Effect]:
         inbox = self._inbox
-        if not inbox or inbox[0].id != message.id or not self._open(inbox[0]):
+        head = inbox[0] if inbox else None
+        if head is None or (head is not message and head.id != message.id) or not self._open(head):
             raise NotEligible(
                 self.view.name(self.me), message.id, "only the head of the input buffer may be taken"
             )
