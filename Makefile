@@ -12,6 +12,7 @@ VENV   ?= .venv
 PYTHON ?=
 JOBS   ?= auto
 ARGS   ?=
+BENCH  ?= protocols
 
 UV := uv==0.13.7
 
@@ -65,8 +66,8 @@ format: $(LOCKED) ## repair what ruff can: formatting, order of imports
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: $(INSTALLED) ## run the benchmarks
-	$(BIN)/python -m benchmarks.protocols $(ARGS)
+bench: $(INSTALLED) ## run a benchmark: BENCH=protocols, sim, reach or optimisations
+	$(BIN)/python -m benchmarks.$(BENCH) $(ARGS)
 
 .PHONY: install
 install: $(INSTALLED) ## set up .venv with the locked dependencies and the wheel, and nothing more
