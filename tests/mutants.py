@@ -395,8 +395,9 @@ class PermitTakesOutOfSequence(Permit):
         if packet.message is None:
             return super()._receive(packet)
         count = self._got[packet.source] + 1
-        offers = self._take(replace(packet, stamp=replace(packet.stamp, sequence=count)))
-        return [Packet(self.me, packet.source, Taken(count)), *offers]
+        effects: list[Effect] = [Packet(self.me, packet.source, Taken(count))]
+        self._take(replace(packet, stamp=replace(packet.stamp, sequence=count)), effects)
+        return effects
 
 
 class PermitDeliversAny(Permit):
