@@ -51,7 +51,7 @@ test: $(INSTALLED) ## run the tests on the installed wheel
 
 .PHONY: soak
 soak: $(INSTALLED) ## draw runs with faults and check each, for two minutes
-	$(BIN)/antecede soak $(or $(ARGS),--seconds 120)
+	$(BIN)/antecede soak $(or $(ARGS),--seconds 120 --messages 2000)
 
 .PHONY: check
 check: $(INSTALLED) ## lint, format, types and the direction of imports

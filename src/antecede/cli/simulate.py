@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import json
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from antecede.cli.stopping import interrupted
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
@@ -141,28 +141,11 @@ def _advance(
         simulation.record(both)
     elif writer is not None or judge is not None:
         simulation.record(writer.append if writer is not None else judge.record)  # type: ignore[union-attr]
-    with _interrupted() as stopped, _no_gc(), _progress(simulation.spec.messages) as show:
+    with interrupted() as stopped, _no_gc(), _progress(simulation.spec.messages) as show:
         while not engine.finished and not stopped():
             engine.advance(2048)
             show(engine.sent)
         return engine.summary(), stopped()
-
-
-@contextmanager
-def _interrupted() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C asks the run to end between two events; a second one ends it at once."""
-    asked: list[int] = []
-
-    def ask(number: int, frame: Any) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield lambda: bool(asked)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

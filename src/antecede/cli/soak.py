@@ -13,13 +13,14 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import contextmanager
 from itertools import count
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec import Struct
 from rich.console import Console
 
 from antecede.cli.check import _uninterrupted
+from antecede.cli.stopping import interrupted
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def soak(
         )
 
     plan = Plan(seed, first, None if runs is None else first + runs, protocols, messages)
-    with _interrupted() as stopped, _progress(tally, started) as show:
+    with interrupted() as stopped, _progress(tally, started) as show:
         for number, outcome in _outcomes(plan, jobs or os.cpu_count() or 1, lambda: enough() or stopped()):
             tally.add(outcome)
             if outcome.findings:
@@ -192,23 +193,6 @@ def _failure(number: int, outcome: Outcome, shorter: bool) -> Failure:
 def repeat(spec: RunSpec) -> str:
     """The command line that repeats a run and judges it."""
     return f"{spec.command()} --check"
-
-
-@contextmanager
-def _interrupted() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C is how a soak is told to stop: once to finish what is under way, twice to stop at once."""
-    asked: list[int] = []
-
-    def ask(number: int, frame: Any) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield lambda: bool(asked)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 # What is said
