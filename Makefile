@@ -76,7 +76,7 @@ install: $(INSTALLED) ## set up .venv with the locked dependencies and the wheel
 lock: ## refresh requirements.lock from pyproject.toml (ARGS=--upgrade: newest versions)
 	scripts/venv $(VENV)-lock
 	$(VENV)-lock/bin/python -m pip --disable-pip-version-check install --quiet $(UV)
-	$(VENV)-lock/bin/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 \
+	$(VENV)-lock/bin/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
 	    --generate-hashes --no-header --quiet --output-file requirements.lock $(ARGS)
 	rm -rf $(VENV)-lock
 
