@@ -1,7 +1,7 @@
 # Every command sets up what it needs by itself, in $(VENV), and only when something changed:
 #
 #   made       a virtual environment (scripts/venv chooses the Python)
-#   locked     requirements.lock, every file checked against its hash
+#   locked     requirements.lock and requirements-source.lock, every file checked against its hash
 #   installed  the wheel, rebuilt when anything under src/ changed. Tests, demo and benchmarks run the installed
 #              wheel and never src/, so a file that the wheel forgets is a failing test.
 #
@@ -77,7 +77,9 @@ lock: ## refresh requirements.lock from pyproject.toml (ARGS=--upgrade: newest v
 	scripts/venv $(VENV)-lock
 	$(VENV)-lock/bin/python -m pip --disable-pip-version-check install --quiet $(UV)
 	$(VENV)-lock/bin/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
-	    --generate-hashes --no-header --quiet --output-file requirements.lock $(ARGS)
+	    --generate-hashes --no-header --quiet --no-emit-package pyspark --output-file requirements.lock $(ARGS)
+	echo pyspark | $(VENV)-lock/bin/uv pip compile - --no-deps --universal --python-version 3.11 \
+	    --generate-hashes --no-header --quiet --output-file requirements-source.lock $(ARGS)
 	rm -rf $(VENV)-lock
 
 .PHONY: clean
@@ -89,9 +91,11 @@ $(MADE):
 	@scripts/venv $(VENV)
 	@touch $@
 
-$(LOCKED): requirements.lock $(MADE)
+# PySpark is published as source only. It is built by what the first lock installs, so nothing unlocked runs.
+$(LOCKED): requirements.lock requirements-source.lock $(MADE)
 	@touch $@.new
 	$(PIP) install --quiet --require-hashes --only-binary :all: -r requirements.lock
+	$(PIP) install --quiet --require-hashes --no-deps --no-build-isolation -r requirements-source.lock
 	@mv $@.new $@
 
 # Nothing is fetched here: the build backend is a locked one, and `pip check` fails if the wheel asks for more
