@@ -1,8 +1,8 @@
 """Events as columns of integers: what the kernels of the pipeline take.
 
-Names. The processes of a run become 0, 1, 2, ... in the order of their names as UTF-8, which is the order that rows of a
-trace follow where clocks are equal: comparing integers is comparing names. A dictionary-encoded column costs one look-up
-for each name and one gather for each row; plain strings, as Spark hands them over, one look-up for each row.
+Names. The processes of a run become 0, 1, 2, ... in the order of their names as UTF-8, which is the order that rows
+follow where clocks are equal: comparing integers is comparing names. A dictionary-encoded column costs one look-up for
+each name and one gather for each row; plain strings, as Spark hands them over, one look-up for each row.
 
 Rows keep everything: receives and control packets too, because they have an `index`. Nulls where the contract has none,
 a kind that does not exist and a process that the run does not have are a `BadTrace` that names the place.
