@@ -6,6 +6,7 @@ AntecedeError
 │   ├── NoDestination         a message to nobody
 │   ├── BadParameter          a protocol or topology cannot be built like this
 │   ├── CannotWrite           there is no room, or no right, to write there
+│   ├── NoSpark               Spark does not start, or is not where it was said to be
 │   ├── Unsupported           the protocol does not offer this (labels, a set of destinations ...)
 │   └── NotEligible           a delivery of a message that may not be delivered now
 ├── PeerError                 another process, or whoever claims to be one, sent something wrong
@@ -42,6 +43,7 @@ __all__ = [
     "InputError",
     "Misrouted",
     "NoDestination",
+    "NoSpark",
     "NotEligible",
     "PeerError",
     "UnknownProcess",
@@ -96,6 +98,12 @@ class Unsupported(CallerError):
     def __init__(self, protocol: str, what: str) -> None:
         self.protocol, self.what = protocol, what
         super().__init__(f"{protocol}: {what}")
+
+
+class NoSpark(CallerError):
+    def __init__(self, which: str, why: str) -> None:
+        self.which, self.why = which, why
+        super().__init__(f"{which}: {why}")
 
 
 class NotEligible(CallerError):

@@ -135,7 +135,7 @@ def parquet(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
         raise BadTrace(str(path), f"no whole Parquet file ({reason})", "one that is complete") from None
 
 
-def refuse_columns(path: Path, found: pa.Schema, expected: pa.Schema) -> None:
+def refuse_columns(path: Path | str, found: pa.Schema, expected: pa.Schema) -> None:
     """Further columns are someone's own: they are not read."""
     for field in expected:
         if field.name not in found.names:

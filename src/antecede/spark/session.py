@@ -1,0 +1,129 @@
+"""A Spark to work on: on this machine by default, on a cluster, or through Spark Connect.
+
+The functions of this package take whatever session the caller has. This one is for the command line, for tests, and for
+whoever has none yet.
+
+    connect()                                      this machine, all cores
+    connect(master="spark://head:7077")            a cluster, driven from here
+    connect(remote="sc://head:15002")              a server that drives it
+
+Every setting below has its reason beside it; `settings` adds to them and wins.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from antecede.errors import BadParameter, NoSpark
+
+__all__ = ["connect"]
+
+JAVA: Final = 17
+"""The oldest Java that Spark 4 runs on."""
+
+SETTINGS: Final[dict[str, str]] = {
+    # Rows cross into Python as Arrow batches; pickled rows are ten times slower.
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # Ours is the progress that is shown.
+    "spark.ui.showConsoleProgress": "false",
+    # A page that nobody asked for, and a port that may be taken.
+    "spark.ui.enabled": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def connect(
+    master: str | None = None,
+    remote: str | None = None,
+    *,
+    settings: Mapping[str, str] | None = None,
+    log: str | os.PathLike[str] | None = None,
+) -> SparkSession:
+    """A session. `log` is a file for what Spark and its Java say on standard error; without it they say it there."""
+    if master is not None and remote is not None:
+        raise BadParameter("spark", "master and remote", f"{master} and {remote}", "one of them")
+    settings = settings or {}
+    if remote is not None:
+        return started(SparkSession.builder.remote(remote), settings, f"the Spark at {remote}")
+    master = master or "local[*]"
+    need_java()
+    # Workers run the Python that runs here: another one has other packages, or none.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(master).appName("antecede")
+    own = {**SETTINGS, **(here(master) if master.startswith("local") else {}), **settings}
+    with nullcontext() if log is None else standard_error_to(log):
+        return started(builder, own, f"Spark with master {master}")
+
+
+def here(master: str) -> dict[str, str]:
+    """What only makes sense on one machine."""
+    cores = re.fullmatch(r"local\[(\d+).*\]", master)
+    threads = int(cores[1]) if cores else os.cpu_count() or 1
+    # Some warnings go by the name of this machine, which may resolve to nothing.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    return {
+        "spark.driver.host": "127.0.0.1",
+        # The default of 200 makes small jobs slow: each partition is a task.
+        "spark.sql.shuffle.partitions": str(max(2, 2 * threads)),
+        # Tasks run in the driver's own Java: its heap is where sorts happen.
+        "spark.driver.memory": f"{max(1, min(8, memory_gib() // 4))}g",
+        # Else a directory of that name appears wherever one works.
+        "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "antecede-warehouse"),
+    }
+
+
+def memory_gib() -> int:
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30))
+
+
+def started(builder: SparkSession.Builder, settings: Mapping[str, str], which: str) -> SparkSession:
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, OSError, RuntimeError) as error:
+        raise NoSpark(which, f"does not start: {' '.join(str(error).split())[:300]}") from None
+
+
+def need_java() -> None:
+    """Say what is missing before Spark says it in its own way."""
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    wanted = f"needs Java {JAVA} or newer"
+    advice = (
+        "install one (Debian: openjdk-17-jre-headless), set JAVA_HOME, or use a Spark elsewhere with remote"
+    )
+    if java is None or not os.access(java, os.X_OK):
+        raise NoSpark("Spark", f"{wanted} and found none: {advice}")
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(?:1\.)?(\d+)', told)
+    if version is None or int(version[1]) < JAVA:
+        found = version[1] if version else "one that does not tell its version"
+        raise NoSpark("Spark", f"{wanted} and found {found} ({java}): {advice}")
+
+
+@contextmanager
+def standard_error_to(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Java inherits standard error when it starts, and keeps it."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(path, "ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -1,0 +1,172 @@
+"""Where data lies: a local path, or any URI that Spark reads.
+
+A path without a scheme is local, whatever the cluster's default file system is. Files are listed through Spark, which
+reads more kinds of storage than we do. Tasks open them with PyArrow: `file`, `hdfs`, `s3`, `gs`, `abfs` and whatever
+else PyArrow knows; `readable` tells, and where it says no, the steps let Spark read.
+
+Nothing is half-written. On a local disk a table or a directory is written under a hidden name beside its place, and
+then renamed. Elsewhere a rename is often a copy, so Spark's committer writes into the place itself, and what a failure
+leaves there is removed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import IO, Any
+from urllib.parse import quote, unquote, urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from antecede.errors import BadParameter, CannotWrite
+
+__all__ = ["absolute", "escaped", "files", "join", "local", "opened", "readable", "whole", "write"]
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """The path as a URI that means the same to every process of a cluster that has it.
+
+    >>> absolute("s3a://lake/trace/")
+    's3a://lake/trace'
+    >>> absolute("file:///tmp/trace"), absolute("/tmp/a b")
+    ('file:/tmp/trace', 'file:/tmp/a b')
+    """
+    text = os.fspath(path)
+    scheme = urlsplit(text).scheme if ":" in text else ""
+    if scheme and scheme != "file":
+        return text.rstrip("/")
+    bare = text.removeprefix("file:")
+    return f"file:{os.path.abspath('/' + bare.lstrip('/') if scheme else bare)}"
+
+
+def local(path: str | os.PathLike[str]) -> str | None:
+    """The path on this machine's disk, or None if it is elsewhere."""
+    place = absolute(path)
+    return place.removeprefix("file:") if place.startswith("file:") else None
+
+
+def join(path: str, *names: str) -> str:
+    """A place below a path.
+
+    >>> join("s3a://lake/trace", "events")
+    's3a://lake/trace/events'
+    """
+    return "/".join([path.rstrip("/"), *names])
+
+
+def files(spark: SparkSession, path: str, pattern: str = "*.parquet") -> list[str]:
+    """The visible files in a directory, or the one file, in the order of their names; none if nothing is there."""
+    listing = spark.read.format("binaryFile").option("pathGlobFilter", pattern)
+    try:
+        # Listed while the plan is made: this costs no job.
+        found = listing.load(escaped(absolute(path))).inputFiles()
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return []
+        raise
+    return sorted((absolute(unquote(file)) for file in found), key=str.encode)
+
+
+def escaped(path: str) -> str:
+    """The path as Spark's readers take it: what would be a pattern is not meant as one."""
+    return "".join(f"\\{sign}" if sign in "*?[]{}\\" else sign for sign in path)
+
+
+# In tasks
+
+
+@cache
+def filesystem(scheme: str, host: str) -> tuple[Any, str]:
+    """PyArrow's file system for URIs of this kind, and what it puts before a path. What Spark calls s3a is s3."""
+    scheme = {"s3a": "s3", "s3n": "s3", "abfss": "abfs"}.get(scheme, scheme)
+    system, root = fs.FileSystem.from_uri(f"{scheme}://{host}/")
+    return system, root
+
+
+def place(path: str) -> tuple[Any, str]:
+    """PyArrow's file system, and the path in it."""
+    if path.startswith("file:"):
+        return fs.LocalFileSystem(), "/" + path.removeprefix("file:").lstrip("/")
+    parts = urlsplit(quote(path, safe="/:@"))
+    system, root = filesystem(parts.scheme, parts.netloc)
+    return system, f"{root.rstrip('/')}/{path.split('://', 1)[1].partition('/')[2]}"
+
+
+def readable(path: str) -> bool:
+    """Whether PyArrow can read this kind of storage by itself."""
+    try:
+        place(path)
+    except (pa.ArrowException, OSError, ImportError, ValueError):
+        return False
+    return True
+
+
+def opened(path: str) -> IO[bytes]:
+    """A file, for a task to read."""
+    system, inside = place(path)
+    return system.open_input_file(inside)  # type: ignore[no-any-return]
+
+
+# Writing
+
+
+def write(table: DataFrame, path: str | os.PathLike[str], *, replace: bool = False) -> None:
+    """Write a table as Parquet, whole or not at all."""
+    with whole(path, replace=replace) as aside:
+        table.write.mode("overwrite").parquet(aside)
+
+
+@contextmanager
+def whole(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator[str]:
+    """A place to write into, which becomes `path` when the block ends well and is removed when it does not."""
+    target = local(path)
+    with whole_local(target, replace) if target else whole_remote(absolute(path), replace) as aside:
+        yield aside
+
+
+@contextmanager
+def whole_local(target: str, replace: bool) -> Iterator[str]:
+    if os.path.lexists(target) and not replace:
+        raise taken(target)
+    parent, name = os.path.split(target)
+    aside = os.path.join(parent, f".{name}.{os.getpid()}.part")
+    try:
+        os.makedirs(parent, exist_ok=True)
+        yield f"file:{aside}"
+        if os.path.lexists(target):
+            old = f"{aside}.old"
+            os.rename(target, old)
+            os.rename(aside, target)
+            shutil.rmtree(old)
+        else:
+            os.rename(aside, target)
+    except OSError as error:
+        raise CannotWrite(target, error.strerror or str(error), "nothing was left there") from None
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(aside)
+
+
+@contextmanager
+def whole_remote(target: str, replace: bool) -> Iterator[str]:
+    system, inside = place(target)
+    if system.get_file_info(inside).type != fs.FileType.NotFound:
+        if not replace:
+            raise taken(target)
+        system.delete_dir(inside)
+    try:
+        yield target
+    except BaseException:
+        with suppress(OSError, pa.ArrowException):
+            system.delete_dir(inside)
+        raise
+
+
+def taken(target: str) -> BadParameter:
+    return BadParameter("output", "path", f"{target}, which is there", "a new place, or leave to replace it")
