@@ -1,0 +1,48 @@
+"""Verification of one run by chunks: NumPy and Numba only, no Spark.
+
+The run's rows, in a linear extension of happened-before, are cut into chunks anywhere. A row is as in
+`antecede.spark.rows`: receives and control packets may stay in, they are skipped here. Each row carries its `index`.
+
+1. `Scan` reads a chunk without knowing what went before it. `finish()` gives a `Part`: what is decided
+   (`findings`, and `overtaken`: violations that still want a witness), and a `Summary` of what is not.
+2. `Witness` reads a chunk again, if it has `overtaken`, and completes them. Nothing but that chunk is needed.
+3. `combine` takes the summaries of all chunks in order, and gives an `Outcome`: the findings that cross chunks.
+   - If it has `suspects` (deliveries of messages that were in no one's flight), each chunk is read by a `Search`
+     for their sends, and `combine(summaries, found)` is called again with what was found.
+   - If it then has `keep` (messages delivered at strangers when all others had them already), the chunks in `again`
+     are scanned again with `Scan(..., keep=outcome.keep)`, their parts replaced, and 3. starts anew.
+   - If it has `trails`, those chunks are read by a `Trail` each, and `outcome.join(trails)` gives the last findings.
+
+`verify_chunks` does all of this in one process: for small runs, and to show the order of the steps.
+By origin: `Scan(n, first=True, block=(low, high))` reads the *whole* run, keeps only the clock entries low to high - 1
+and finds what is wrong with messages of these senders. The steps are the same, with one part for each block.
+"""
+
+from antecede.spark.verification.combine import Outcome, combine
+from antecede.spark.verification.findings import KINDS, Findings, Ids, Impossible, Overtaken
+from antecede.spark.verification.kernel import Part, Scan, TooManySymbols, TooMuchInFlight
+from antecede.spark.verification.search import Found, Search
+from antecede.spark.verification.summary import Summary
+from antecede.spark.verification.trail import Trail
+from antecede.spark.verification.whole import verify_chunks
+from antecede.spark.verification.witness import Witness
+
+__all__ = [
+    "verify_chunks",
+    "Scan",
+    "Part",
+    "Summary",
+    "Witness",
+    "combine",
+    "Outcome",
+    "Search",
+    "Found",
+    "Trail",
+    "Findings",
+    "Overtaken",
+    "Ids",
+    "KINDS",
+    "Impossible",
+    "TooManySymbols",
+    "TooMuchInFlight",
+]

@@ -1,0 +1,134 @@
+"""What verification finds, as columns: one row for each finding.
+
+Definitions are the oracle's (antecede.oracle): every kind counts copies, a message at a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["KINDS", "Findings", "Overtaken", "Ids", "Impossible", "NOBODY"]
+
+Column: TypeAlias = NDArray[Any]
+
+KINDS: Final = ("violation", "fifo_break", "duplicate", "unsent", "unaddressed", "undelivered")
+VIOLATION, FIFO_BREAK, DUPLICATE, UNSENT, UNADDRESSED, UNDELIVERED = range(6)
+
+NOBODY: Final = -1
+"""Stands for a process, or an index, where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """Identities of messages."""
+
+    sender: Column
+    """int32"""
+    number: Column
+    """int64"""
+
+    @classmethod
+    def none(cls) -> Ids:
+        return cls(np.empty(0, np.int32), np.empty(0, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.sender)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Columns of equal length. The chain of row r is at `chain_start[r] : chain_start[r + 1]` of the chain columns.
+
+    Only violations and FIFO breaks have `by` and a chain (from the message to `by`, both included).
+    """
+
+    kind: Column
+    """int8, a position in KINDS"""
+    process: Column
+    """int32: where it was, or should have been, delivered"""
+    sender: Column
+    """int32"""
+    number: Column
+    """int64"""
+    index: Column
+    """int64: of the delivery, or -1 if there is none (undelivered)"""
+    by_sender: Column
+    """int32, or -1"""
+    by_number: Column
+    """int64, 0 where by_sender is -1"""
+    chain_start: Column
+    """int64, one more than there are rows"""
+    chain_sender: Column
+    """int32"""
+    chain_number: Column
+    """int64"""
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @classmethod
+    def none(cls) -> Findings:
+        empty = np.empty(0, np.int64)
+        return cls.plain(DUPLICATE, empty, empty, empty, empty)
+
+    @classmethod
+    def plain(cls, kind: int, process: Column, sender: Column, number: Column, index: Column) -> Findings:
+        """Findings of a kind that has no witness."""
+        length = len(process)
+        return cls(
+            np.full(length, kind, np.int8),
+            process.astype(np.int32),
+            sender.astype(np.int32),
+            number.astype(np.int64),
+            index.astype(np.int64),
+            np.full(length, NOBODY, np.int32),
+            np.zeros(length, np.int64),
+            np.zeros(length + 1, np.int64),
+            np.empty(0, np.int32),
+            np.empty(0, np.int64),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Findings]) -> Findings:
+        """One after the other."""
+        if not parts:
+            return cls.none()
+        ends = np.cumsum([0, *(len(part.chain_sender) for part in parts)])
+        starts = [part.chain_start[:-1] + end for part, end in zip(parts, ends, strict=False)]
+        columns = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)}
+        return cls(**columns | {"chain_start": np.append(np.concatenate(starts), ends[-1])})
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """Deliveries that came after one that their message causally precedes: violations without their witness."""
+
+    process: Column
+    """int32"""
+    sender: Column
+    """int32"""
+    number: Column
+    """int64"""
+    index: Column
+    """int64: of the delivery"""
+    fifo: Column
+    """bool: a later message of the same sender was delivered before, too"""
+
+    def __len__(self) -> int:
+        return len(self.process)
+
+
+class Impossible(Exception):
+    """Rows that cannot be a run in this order. The caller knows the file and the names, and says so in a `BadTrace`."""
+
+    def __init__(self, found: str, expected: str, process: int, index: int, sender: int, number: int) -> None:
+        self.found, self.expected = found, expected
+        self.process, self.index, self.sender, self.number = process, index, sender, number
+        super().__init__(
+            f"process {process}, index {index}: {found} message {number} of {sender}, expected {expected}"
+        )
