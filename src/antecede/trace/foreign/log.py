@@ -1,0 +1,174 @@
+"""What is read of a foreign log: one row for each event, and one for each line that could not be read.
+
+An event is at a process, and may tell its vector clock, what it did with which message, and what else the log says
+of it. The *own entry* of a vector, that of the process itself, counts its events: 1, 2, 3, ... So it gives the
+event's `index`, wherever the line stands in the file. An entry of 0 says the same as none, and is left out.
+
+`LOG` has the columns. `READ` is what a reader makes: those of `LOG`, and `reason`. With a reason, the row is a
+line that could not be read, and `text` is that line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+__all__ = ["LOG", "READ", "Rows", "clock_of", "refusal_of_clock"]
+
+LOG: Final = pa.schema(
+    [
+        pa.field("run", pa.string(), nullable=False),
+        pa.field("process", pa.string()),
+        # Its own entry less one, as in a trace: gaps are the log's, and are found by its clocks.
+        pa.field("index", pa.int64()),
+        # send, deliver, or null for an event of neither kind, or of a log that does not tell.
+        pa.field("kind", pa.string()),
+        # The message's identity, as the log writes it.
+        pa.field("message", pa.string()),
+        pa.field("vector", pa.map_(pa.string(), pa.int64())),
+        pa.field("text", pa.string()),
+        # What else the log says of the event: a JSON object.
+        pa.field("fields", pa.string()),
+        pa.field("file", pa.string(), nullable=False),
+        # Where the event begins in its file, from 1; null for a table, which has no lines.
+        pa.field("line", pa.int64()),
+    ]
+)
+
+READ: Final = LOG.append(pa.field("reason", pa.string()))
+
+LARGEST: Final = (1 << 63) - 1
+
+VECTOR: Final = msgspec.json.Decoder(dict[str, int])
+
+
+class Rows:
+    """Rows on their way into Arrow."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self._runs: list[str] = []
+        self._processes: list[str | None] = []
+        self._indices: list[int | None] = []
+        self._kinds: list[str | None] = []
+        self._messages: list[str | None] = []
+        self._vectors: list[Mapping[str, int] | None] = []
+        self._texts: list[str | None] = []
+        self._fields: list[str | None] = []
+        self._lines: list[int] = []
+        self._reasons: list[str | None] = []
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def add(
+        self,
+        run: str,
+        line: int,
+        process: str,
+        vector: Mapping[str, int],
+        text: str,
+        kind: str | None = None,
+        message: str | None = None,
+        fields: str | None = None,
+    ) -> None:
+        """An event, with a vector that `refusal_of_clock` does not refuse."""
+        self._runs.append(run)
+        self._lines.append(line)
+        self._processes.append(process)
+        self._indices.append(vector[process] - 1)
+        self._vectors.append(vector)
+        self._texts.append(text)
+        self._kinds.append(kind)
+        self._messages.append(message)
+        self._fields.append(fields)
+        self._reasons.append(None)
+
+    def reject(self, run: str, line: int, text: str, reason: str) -> None:
+        """A line, and why it could not be read."""
+        self._runs.append(run)
+        self._lines.append(line)
+        self._texts.append(text)
+        self._reasons.append(reason)
+        for absent in (
+            self._processes,
+            self._indices,
+            self._vectors,
+            self._kinds,
+            self._messages,
+            self._fields,
+        ):
+            absent.append(None)
+
+    def batch(self) -> pa.RecordBatch:
+        """The rows, with the columns of `READ`."""
+        columns = [
+            pa.array(self._runs, pa.string()),
+            pa.array(self._processes, pa.string()),
+            pa.array(self._indices, pa.int64()),
+            pa.array(self._kinds, pa.string()),
+            pa.array(self._messages, pa.string()),
+            maps(self._vectors),
+            pa.array(self._texts, pa.string()),
+            pa.array(self._fields, pa.string()),
+            pa.array([self.file] * len(self), pa.string()),
+            pa.array(self._lines, pa.int64()),
+            pa.array(self._reasons, pa.string()),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=READ)
+
+
+def maps(vectors: list[Mapping[str, int] | None]) -> pa.Array:
+    """Vectors without their zeros."""
+    offsets: list[int | None] = [0]
+    keys: list[str] = []
+    values: list[int] = []
+    for vector in vectors:
+        if vector is None:
+            # A null where the row begins makes the row null.
+            offsets[-1] = None
+        else:
+            if 0 in vector.values():
+                vector = {name: entry for name, entry in vector.items() if entry}
+            keys.extend(vector)
+            values.extend(vector.values())
+        offsets.append(len(keys))
+    return pa.MapArray.from_arrays(
+        pa.array(offsets, pa.int32()), pa.array(keys, pa.string()), pa.array(values, pa.int64())
+    )
+
+
+def clock_of(text: str | bytes) -> dict[str, int] | str:
+    """A vector clock written as a JSON object, or why it is none. Quotes may be escaped, as in a string of JSON.
+
+    >>> clock_of('{"ann": 3, "bob": 1}')
+    {'ann': 3, 'bob': 1}
+    >>> clock_of('{"ann": 3,')
+    'its clock is no JSON object of integers: Input data was truncated'
+    """
+    try:
+        return VECTOR.decode(text)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        escaped = b'\\"' in text if isinstance(text, bytes) else '\\"' in text
+        if escaped:
+            plain = text.replace(b'\\"', b'"') if isinstance(text, bytes) else text.replace('\\"', '"')
+            return clock_of(plain)
+        return f"its clock is no JSON object of integers: {error}"
+
+
+def refusal_of_clock(process: str, vector: Mapping[str, int]) -> str | None:
+    """Why a vector is no clock of this process, or None.
+
+    >>> refusal_of_clock("ann", {"bob": 1})
+    'its clock has no entry of its own process ann'
+    """
+    own = vector.get(process, 0)
+    if own == 0:
+        return f"its clock has no entry of its own process {process}"
+    for name, entry in vector.items():
+        if not 0 <= entry <= LARGEST:
+            return f"its clock's entry of {name} is {entry}, expected 0 to {LARGEST}"
+    return None
