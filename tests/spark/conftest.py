@@ -1,0 +1,142 @@
+"""A Spark for tests, made when the first test asks for it: no test pays for a Java that it does not use.
+
+`spark`       one local session of two cores, shared by all tests of a process
+`on_cluster`  runs a script against separate worker processes (`local-cluster`, which the pip package can start)
+`on_connect`  runs a script against a Spark Connect server
+
+A process can have one classic session only, so scripts run in processes of their own. They get `spark`, and what they
+print comes back.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+pyspark = pytest.importorskip("pyspark")
+
+CLUSTER = "local-cluster[2,1,1024]"
+
+
+def pytest_collection_modifyitems(items):
+    """One worker of pytest-xdist runs all of these: a second Java would cost more than it gains."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    from antecede.spark import connect
+
+    scratch = tmp_path_factory.mktemp("spark")
+    session = connect(
+        "local[2]",
+        log=scratch / "log",
+        # Two partitions are enough to get an order wrong, and quick.
+        settings={"spark.sql.shuffle.partitions": "2", "spark.local.dir": str(scratch)},
+    )
+    yield session
+    session.stop()
+
+
+def run(script, *arguments, **environment):
+    """Run a script in a new process and give what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def on_cluster(tmp_path_factory):
+    """`on_cluster(script, *arguments)`: `spark` is a session on two worker processes."""
+    home = tmp_path_factory.mktemp("cluster")
+    opening = f"""
+from antecede.spark import connect
+spark = connect({CLUSTER!r}, log={str(home / "log")!r}, settings={{
+    "spark.executor.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.local.dir": {str(home)!r},
+}})
+"""
+    # The workers' directory is made in SPARK_HOME, which otherwise is the installed package.
+    (home / "spark").mkdir()
+    for part in Path(pyspark.__file__).parent.iterdir():
+        (home / "spark" / part.name).symlink_to(part)
+    return lambda script, *arguments, **environment: run(
+        opening + textwrap.dedent(script), *arguments, SPARK_HOME=str(home / "spark"), **environment
+    )
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """The address of a Spark Connect server."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    home = tmp_path_factory.mktemp("connect")
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": port,
+        "spark.sql.shuffle.partitions": 2,
+        "spark.ui.enabled": "false",
+        "spark.local.dir": home,
+        "spark.sql.warehouse.dir": home / "warehouse",
+    }
+    options = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+    command = [
+        submit,
+        "--master",
+        "local[2]",
+        "--class",
+        "org.apache.spark.sql.connect.service.SparkConnectServer",
+    ]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    with (home / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [*map(str, command), *options, "spark-internal"],
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd=home,
+        )
+    try:
+        wait_for(port, process, home / "log")
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def wait_for(port, process, log):
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()[-3000:]
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise AssertionError(f"no Spark Connect server after two minutes: {log.read_text()[-3000:]}")
+
+
+@pytest.fixture(scope="session")
+def on_connect(server):
+    """`on_connect(script, *arguments)`: `spark` is a session on a Spark Connect server."""
+    opening = f"""
+from antecede.spark import connect
+spark = connect(remote={server!r})
+"""
+    return lambda script, *arguments, **environment: run(
+        opening + textwrap.dedent(script), *arguments, **environment
+    )
