@@ -27,7 +27,10 @@ from pyspark.sql import SparkSession
 
 from antecede.errors import BadParameter, NoSpark
 
-__all__ = ["connect"]
+__all__ = ["SparkError", "SparkSession", "connect", "connected"]
+
+SparkError: Final = PySparkException
+"""What Spark raises, for callers that do not import it."""
 
 JAVA: Final = 17
 """The oldest Java that Spark 4 runs on."""
@@ -66,6 +69,18 @@ def connect(
     own = {**SETTINGS, **(here(master) if master.startswith("local") else {}), **settings}
     with nullcontext() if log is None else standard_error_to(log):
         return started(builder, own, f"Spark with master {master}")
+
+
+@contextmanager
+def connected(
+    master: str | None = None, remote: str | None = None, *, log: str | os.PathLike[str] | None = None
+) -> Iterator[SparkSession]:
+    """A session that is stopped at the end."""
+    spark = connect(master, remote, log=log)
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 def here(master: str) -> dict[str, str]:

@@ -1,0 +1,105 @@
+"""What the commands that run on Spark share: their options, the session, one bar, and errors in one line.
+
+What Spark itself says goes to a log, which is kept only if something fails that we have no sentence for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from antecede.errors import NoSpark
+
+if TYPE_CHECKING:
+    from antecede.spark.session import SparkSession
+
+__all__ = ["Master", "Remote", "Work", "working"]
+
+Master = Annotated[
+    str | None,
+    typer.Option(
+        help="The Spark to drive, such as spark://HOST:7077.  [default: here, all cores]", show_default=False
+    ),
+]
+Remote = Annotated[
+    str | None,
+    typer.Option(help="A Spark Connect server to ask instead, such as sc://HOST:15002.", show_default=False),
+]
+
+
+class Work:
+    """A session, and the bar that says what it is doing."""
+
+    def __init__(self, spark: SparkSession, say: Callable[[str], None]) -> None:
+        self.spark = spark
+        self.say = say
+        """Names the step that begins: its bar starts anew."""
+
+
+@contextmanager
+def working(master: str | None, remote: str | None, step: str) -> Iterator[Work]:
+    """A session for one command, stopped at its end."""
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("tasks"),
+        TimeElapsedColumn(),
+    )
+    log = tempfile.NamedTemporaryFile(prefix="antecede-spark-", suffix=".log", delete=False)  # noqa: SIM115
+    log.close()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("starting Spark", total=None)
+        with logged(log.name):
+            from antecede.spark.progress import watched
+            from antecede.spark.session import connected
+
+            def say(words: str) -> None:
+                progress.reset(bar, description=words, total=None)
+
+            def note(done: int, total: int) -> None:
+                progress.update(bar, completed=done, total=total)
+
+            with connected(master, remote, log=log.name) as spark, watched(spark, note):
+                say(step)
+                yield Work(spark, say)
+
+
+@contextmanager
+def logged(path: str) -> Iterator[None]:
+    """Remove the log of what went well; name it where Spark failed in a way of its own."""
+    from antecede.spark.session import SparkError
+
+    try:
+        yield
+    except SparkError as error:
+        print(f"antecede: Spark's log is {path}", file=sys.stderr)
+        raise NoSpark("Spark", reason(error)) from None
+    else:
+        with suppress(OSError):
+            os.unlink(path)
+
+
+def reason(error: Exception) -> str:
+    """The line that says what happened: what Python raised in a task, or else what Spark says first."""
+    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+    raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit)\b", line)]
+    return (raised or lines or [type(error).__name__])[-1 if raised else 0]
