@@ -41,13 +41,18 @@ help: ## list these commands
 	@echo 'make test ARGS="-k reply"   arguments for pytest (JOBS=0: in one process)'
 	@echo 'make test PYTHON=python3.12 VENV=.venv-3.12   another Python, beside the usual one'
 
+# Spark runs on it.
+.PHONY: java
+java:
+	@scripts/java
+
 .PHONY: demo
-demo: $(INSTALLED) ## see messages delivered out of order, and in causal order
+demo: $(INSTALLED) java ## see messages delivered out of order, and in causal order
 	@$(BIN)/antecede demo $(ARGS)
 
 .PHONY: test
-test: $(INSTALLED) ## run the tests on the installed wheel
-	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 $(ARGS)
+test: $(INSTALLED) java ## run the tests on the installed wheel
+	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist loadgroup $(ARGS)
 
 .PHONY: soak
 soak: $(INSTALLED) ## draw runs with faults and check each, for two minutes
@@ -66,7 +71,7 @@ format: $(LOCKED) ## repair what ruff can: formatting, order of imports
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: $(INSTALLED) ## run a benchmark: BENCH=protocols, sim, reach or optimisations
+bench: $(INSTALLED) java ## run a benchmark: BENCH=protocols, sim, reach, optimisations or spark
 	$(BIN)/python -m benchmarks.$(BENCH) $(ARGS)
 
 .PHONY: install
