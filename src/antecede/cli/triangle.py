@@ -1,167 +1,206 @@
-"""The triangle of Raynal & Schiper 1989, figure 1, performed with any protocol: what `antecede demo` shows.
+"""antecede triangle: one small run that goes wrong, and what each protocol makes of it.
 
-S1 sends M1 to S3, then M2 to S2; once S2 has delivered M2 it sends M3 to S3. The same adversary for all: every packet
-arrives at once, but for M1's to S3, which arrives when nothing else is left to happen. Applications take what they may,
-at once.
+Protocols that make the same run of it are shown together, with one space-time diagram; a table at the end compares all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
 
-from msgspec import Struct
+import typer
+from msgspec import to_builtins
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from antecede import oracle
+from antecede.cli.figure import S3, Performance, Wait, perform
+from antecede.diagram import render
 from antecede.errors import BadParameter
-from antecede.model import Awaited, Event, Id, Packet, View, Waiting
-from antecede.oracle import Verdict
-from antecede.program import Program, parse
-from antecede.protocols import PROTOCOLS, create
-from antecede.replay import Run
+from antecede.protocols import PROTOCOLS
 
-__all__ = ["S3", "Performance", "Wait", "perform"]
+__all__ = ["triangle"]
 
-TRIANGLE = "S1: send M1 to {S3}; send M2 to {S2}\nS2: send M3 to {S3} after M2\nS3:\n"
-S1, S2, S3 = range(3)
-M1: Id = (S1, 1)
-M2: Id = (S1, 2)
+STORY = """\
+S1 sends M1 to S3, then M2 to S2. S2 reads M2 and sends M3 to S3. So M1 happened before M3, and S3 ought to get it \
+first. But M1 is slow: its packet to S3 arrives last, as late as the protocol lets it."""
 
-PARAMETERS: Mapping[str, Mapping[str, Any]] = {"monitor": {"monitor": S3}}
-"""What a protocol has to be told: S3 is where the order is at stake."""
+STYLES = {"✗": "bold red", "!": "bold red", "◌": "bold yellow", "✓": "bold green"}
+WIDEST = 110
+MARGIN = 11
+"""The widest name of a protocol, and a gap."""
 
 
-class Wait(Struct, frozen=True):
-    """A message that had to wait."""
+def triangle(
+    protocol: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """See a message overtaken, and how each protocol prevents it.
 
-    message: str
-    at: str
-    side: Literal["sender", "receiver"]
-    awaits: tuple[str, ...]
-    """The messages that it waited for."""
-    reason: str = ""
-
-
-class Performance(Struct, frozen=True):
-    """What came of the triangle with one protocol."""
-
-    protocol: str
-    order: Literal["none", "fifo", "causal"]
-    """What the protocol promises."""
-    view: View
-    events: tuple[Event, ...]
-    names: dict[Id, str]
-    verdict: Verdict
-    waits: tuple[Wait, ...]
-    stamp_entries: dict[str, int]
-    """Message -> the entries of its stamp, of the largest if its copies differ."""
-    control_packets: int
-
-    @property
-    def kept(self) -> bool:
-        return self.verdict.keeps("causal")
-
-    @property
-    def expected(self) -> bool:
-        """Whether the protocol kept what it promises, and broke causal order if it does not promise that."""
-        return self.verdict.keeps(self.order) and self.kept == (self.order == "causal")
-
-    def delivered(self, process: int) -> list[str]:
-        return [self.names[e.id] for e in self.events if e.kind == "deliver" and e.process == process]
-
-
-def perform(protocol: str) -> Performance:
-    """The triangle with one protocol.
-
-    >>> performance = perform("matrix")
-    >>> performance.kept, performance.delivered(S3), performance.waits[0].awaits
-    (True, ['M1', 'M3'], ('M1',))
-    >>> perform("fifo").delivered(S3)
-    ['M3', 'M1']
+    The triangle of Raynal & Schiper 1989, figure 1. Succeeds if every protocol that promises causal order kept it, and
+    no other did.
     """
-    if protocol not in PROTOCOLS:
-        raise BadParameter("demo", "--protocol", repr(protocol), f"one of {', '.join(PROTOCOLS)}")
-    return _Stage(protocol).perform()
+    performances, skipped = _perform(protocol)
+    console = Console(stderr=True, highlight=False)
+    if as_json:
+        print(json.dumps(_plain(performances, skipped), ensure_ascii=False))
+    else:
+        _show(console, performances, skipped)
+    _say(console, _sentence(performances))
+    if not all(performance.expected for performance in performances):
+        raise typer.Exit(1)
 
 
-class _Stage:
-    def __init__(self, protocol: str) -> None:
-        self.protocol = protocol
-        program = _program(protocol)
-        parameters = PARAMETERS.get(protocol, {})
-        self.run = Run(lambda process: create(protocol, program.view, process, **parameters), program)
-        self.packets: dict[tuple[int, int, int], Packet[Any]] = {}
-        """Everything that was ever transmitted, by channel and number."""
-        self.waits: dict[tuple[int, Id], Wait] = {}
-
-    def perform(self) -> Performance:
-        for _ in range(2):
-            self.run.send(S1)
-            self._settle()
-        while self.run.flying:
-            self.run.arrive(self._next())
-            self._settle()
-        run, machine = self.run, self.run.machines[S3]
-        judged = [process for process in range(machine.n) if machine.orders_at(process)]
-        verdict = oracle.check(run.events, machine.n, complete=True, at=judged)
-        control = sum(packet.stamp.control for packet in self.packets.values())
-        return Performance(
-            self.protocol, machine.order, run.view, tuple(run.events), run.names, verdict,
-            tuple(self.waits.values()), self._stamp_entries(), control,
-        )  # fmt: skip
-
-    def _next(self) -> Packet[Any]:
-        """The oldest packet, but M1's to S3 only if there is no other."""
-        packets = [packet for _, packet in self.run.flying]
-        return next((packet for packet in packets if not _is_slow(packet)), packets[0])
-
-    def _settle(self) -> None:
-        """Whatever the applications can do now, they do."""
-        self._note()
-        for process, machine in enumerate(self.run.machines):
-            while offered := machine.eligible():
-                self.run.deliver(process, offered[0].id)
-                if (process, offered[0].id) == (S2, M2):
-                    self.run.send(S2)
-                self._note()
-
-    def _note(self) -> None:
-        """Remember what is in flight and what waits: both may be gone after the next step."""
-        for number, packet in self.run.flying:
-            self.packets[packet.source, packet.dest, number] = packet
-        for process, machine in enumerate(self.run.machines):
-            for waiting in machine.waiting():
-                self.waits.setdefault((process, waiting.message.id), self._wait(process, waiting))
-
-    def _wait(self, process: int, waiting: Waiting) -> Wait:
-        names, view = self.run.names, self.run.view
-        awaits = tuple(names[m] for awaited in waiting.awaits for m in self._awaited(process, awaited))
-        side: Literal["sender", "receiver"] = "sender" if waiting.where == "unsent" else "receiver"
-        return Wait(names[waiting.message.id], view.name(process), side, awaits, waiting.reason)
-
-    def _awaited(self, process: int, awaited: Awaited) -> Iterator[Id]:
-        """The messages that something waits for: some stamps only count those of the channel."""
-        sent = [e for e in self.run.events if e.kind == "send" and e.sender == awaited.sender]
-        if awaited.counted == "channel":
-            sent = [e for e in sent if process in e.to]
-        yield from (e.id for e in sent[awaited.first - 1 : awaited.last])
-
-    def _stamp_entries(self) -> dict[str, int]:
-        result: dict[str, int] = {}
-        for packet in self.packets.values():
-            if packet.message is not None:
-                name = self.run.names[packet.message.id]
-                result[name] = max(result.get(name, 0), packet.stamp.entries(len(self.run.view)))
-        return result
+def _perform(chosen: list[str] | None) -> tuple[list[Performance], dict[str, str]]:
+    """The performances; and, unless they were asked for, the protocols that need more than three processes to run."""
+    if chosen:
+        return [perform(name) for name in dict.fromkeys(chosen)], {}
+    performances, skipped = [], {}
+    for name in PROTOCOLS:
+        try:
+            performances.append(perform(name))
+        except BadParameter as error:
+            skipped[name] = str(error)
+    return performances, skipped
 
 
-def _is_slow(packet: Packet[Any]) -> bool:
-    return packet.dest == S3 and packet.message is not None and packet.message.id == M1
+# For people
 
 
-def _program(protocol: str) -> Program:
-    """The triangle as the protocol can send it: some send to everyone or not at all."""
-    everyone = "S1, S2, S3"
-    one = parse(TRIANGLE.format(S2="S2", S3="S3"))
-    accepts = create(protocol, one.view, S1, **PARAMETERS.get(protocol, {})).accepts
-    return one if accepts(S1, (S3,)) is None else parse(TRIANGLE.format(S2=everyone, S3=everyone))
+def _show(console: Console, performances: list[Performance], skipped: dict[str, str]) -> None:
+    console.print("The triangle (Raynal & Schiper 1989, figure 1)", style="bold")
+    _say(console, f"{STORY}\n")
+    for group in _groups(performances):
+        _show_group(console, group)
+    console.print(_table(performances))
+    console.print()
+    for name, why in skipped.items():
+        _say(console, f"{name} was left out: {why}")
+    _say(console, "Stamp entries: those of the largest stamp, as the protocol's paper counts them.")
+
+
+def _groups(performances: Iterable[Performance]) -> list[list[Performance]]:
+    """The performances that came to the same run, together."""
+    groups: dict[tuple[Any, ...], list[Performance]] = {}
+    for performance in performances:
+        waits = tuple((wait.message, wait.at, wait.side) for wait in performance.waits)
+        groups.setdefault((performance.view, performance.events, waits), []).append(performance)
+    return list(groups.values())
+
+
+def _show_group(console: Console, group: list[Performance]) -> None:
+    for performance in group:
+        name = performance.protocol
+        _say(console, f"{name:<{MARGIN}}{_source(name)}", MARGIN, {name: "bold cyan"})
+    first, ascii = group[0], _ascii(console)
+    width = min(console.width, WIDEST) - 2
+    picture = render(first.events, first.view, first.names, first.verdict.marks, ascii=ascii, width=width)
+    console.print()
+    for line in picture.split("\n"):
+        console.print(_coloured(f"  {line}".rstrip(), STYLES), no_wrap=True, crop=False)
+    console.print()
+    for wait in first.waits:
+        _say(console, f"  {':' if ascii else '◌'} {_waits(wait)}", 4)
+    _say(console, f"  {_verdict(first, ascii)}\n", 4)
+
+
+def _say(console: Console, words: str, indent: int = 0, styles: Mapping[str, str] = STYLES) -> None:
+    """Words, wrapped without trailing blanks: they are often read in a file."""
+    margin = " " * indent
+    lines = textwrap.wrap(words, min(console.width, WIDEST), subsequent_indent=margin, break_on_hyphens=False)
+    console.print(_coloured("\n".join(lines), styles), no_wrap=True, crop=False)
+    if words.endswith("\n"):
+        console.print()
+
+
+def _coloured(line: str, styles: Mapping[str, str]) -> Text:
+    text = Text(line)
+    for sign, style in styles.items():
+        text.highlight_regex(rf"(?<!\w){re.escape(sign)}(?=\W|M)", style)
+    return text
+
+
+def _source(protocol: str) -> str:
+    """Where the protocol comes from and what it does: the first line of its own page."""
+    page = sys.modules[PROTOCOLS[protocol].__module__].__doc__ or ""
+    return page.split("\n", 1)[0].removeprefix(f"{protocol}: ")
+
+
+def _waits(wait: Wait) -> str:
+    where, cause = f"{wait.message} waits at its {wait.side} {wait.at}", " and ".join(wait.awaits)
+    if wait.reason:
+        return f"{where} {wait.reason}" + (f", because of {cause}" if cause else "")
+    return f"{where} for {cause}"
+
+
+def _verdict(performance: Performance, ascii: bool) -> str:
+    told = performance.verdict.explain(performance.view, performance.names)
+    if performance.kept:
+        return f"{'ok' if ascii else '✓'} causal order kept: {told}"
+    return f"{'!' if ascii else '✗'} {told.removeprefix('violation: ')}"
+
+
+def _table(performances: Iterable[Performance]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table.add_column("\nprotocol", style="cyan", no_wrap=True)
+    table.add_column("\nS3 delivers", no_wrap=True)
+    table.add_column("causal\norder", no_wrap=True)
+    table.add_column("\nwho waited")
+    table.add_column("stamp\nentries", justify="right")
+    table.add_column("control\npackets", justify="right")
+    for p in performances:
+        waited = [f"{wait.message} at its {wait.side} {wait.at}" for wait in p.waits]
+        table.add_row(
+            p.protocol,
+            " ".join(p.delivered(S3)),
+            Text("kept", "green") if p.kept else Text("broken", "bold red"),
+            "\n".join(waited) or "nobody",
+            str(max(p.stamp_entries.values())),
+            str(p.control_packets),
+        )
+    return table
+
+
+def _sentence(performances: list[Performance]) -> str:
+    """The answer in one line."""
+    wrong = [p.protocol for p in performances if not p.expected]
+    if wrong:
+        return f"triangle: no: not as promised: {', '.join(wrong)}"
+    kept = sum(p.kept for p in performances)
+    broken = [p.protocol for p in performances if not p.kept]
+    promise = "which does not promise it" if len(broken) == 1 else "which do not promise it"
+    rest = f", not by {' and '.join(broken)}, {promise}" if broken else ""
+    return f"Causal order kept by {kept} of {len(performances)} protocols{rest}."
+
+
+def _ascii(console: Console) -> bool:
+    return not console.encoding.startswith("utf")
+
+
+# For programs
+
+
+def _plain(performances: list[Performance], skipped: dict[str, str]) -> dict[str, Any]:
+    return {
+        "verdict": "yes" if all(p.expected for p in performances) else "no",
+        "protocols": [_plain_one(p) for p in performances],
+        "skipped": skipped,
+    }
+
+
+def _plain_one(p: Performance) -> dict[str, Any]:
+    return {
+        "protocol": p.protocol,
+        "promises": p.order,
+        "kept": p.kept,
+        "expected": p.expected,
+        "delivered": {name: p.delivered(i) for i, name in enumerate(p.view.names)},
+        "findings": [] if p.kept else p.verdict.explain(p.view, p.names).split("\n"),
+        "waits": to_builtins(p.waits),
+        "stamp_entries": p.stamp_entries,
+        "control_packets": p.control_packets,
+    }

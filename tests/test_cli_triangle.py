@@ -1,11 +1,11 @@
-"""`antecede demo`: what it shows, to people and to programs."""
+"""`antecede triangle`: what it shows, to people and to programs."""
 
 import json
 
 import pytest
 
 from antecede.cli import run
-from antecede.cli.triangle import M1, S3, perform
+from antecede.cli.figure import M1, S3, perform
 from antecede.protocols import PROTOCOLS
 from antecede.protocols.fifo import Fifo
 
@@ -18,14 +18,14 @@ def _eighty_columns(monkeypatch):
 
 
 def shown(capsys, *arguments: str) -> dict:
-    """The demo's JSON; protocols that it left out are in none of its lists but `skipped`."""
-    assert run(["demo", "--json", *arguments]) == 0
+    """Its JSON; protocols that it left out are in none of its lists but `skipped`."""
+    assert run(["triangle", "--json", *arguments]) == 0
     result: dict = json.loads(capsys.readouterr().out)
     return result
 
 
 def test_people_read_standard_error_in_eighty_columns(capsys):
-    assert run(["demo"]) == 0
+    assert run(["triangle"]) == 0
     out, err = capsys.readouterr()
     assert out == ""
     assert max(map(len, err.splitlines())) <= 80
@@ -49,18 +49,18 @@ def test_one_protocol_can_be_asked_for(capsys):
 
 
 def test_an_unknown_protocol_is_refused(capsys):
-    assert run(["demo", "--protocol", "causality"]) == 2
+    assert run(["triangle", "--protocol", "causality"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("antecede: demo: --protocol is 'causality', expected one of unordered, ")
+    assert err.startswith("antecede: triangle: --protocol is 'causality', expected one of unordered, ")
 
 
 def test_a_broken_promise_is_a_no(capsys, monkeypatch):
     monkeypatch.setattr(Fifo, "order", "causal")
-    assert run(["demo", "--json"]) == 1
+    assert run(["triangle", "--json"]) == 1
     out, err = capsys.readouterr()
     assert json.loads(out)["verdict"] == "no"
-    assert err == "demo: no: not as promised: fifo\n"
+    assert err == "triangle: no: not as promised: fifo\n"
 
 
 @pytest.mark.parametrize(
