@@ -1,0 +1,329 @@
+"""The scan behind `measure`, against what the definitions give in plain Python, and the oracle's happened-before."""
+
+import random
+from collections import defaultdict
+from math import ceil
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("numba")
+
+from antecede.errors import BadTrace
+from antecede.model import Event
+from antecede.oracle import happened_before
+from antecede.sim import summary as sim_summary
+from antecede.spark.measuring.buckets import ERROR, HALF, Series, bounds, bucket, middle
+from antecede.spark.measuring.passes import measured
+from antecede.spark.rows import Names, rows_of
+from antecede.trace import EVENTS
+from tests.spark.random_traces import made_up
+
+
+def reader(rows, names, seed=0):
+    """The rows in batches of any size."""
+    dice = random.Random(seed)
+
+    def read(counting):
+        at = 0
+        while at < len(rows):
+            size = dice.randint(1, 20)
+            batch = pa.RecordBatch.from_pylist(rows[at : at + size], schema=EVENTS)
+            yield rows_of(batch, names)
+            at += size
+
+    return read
+
+
+def tables(rows, names, blocks=None, **more):
+    """kind -> rows without nulls, for all blocks of clocks together."""
+    known = Names.of(names)
+    cuts = [(0, len(known), True)] if blocks is None else blocks
+    found = defaultdict(list)
+    past = 0
+    for low, high, counting in cuts:
+        read = reader(rows, known, seed=low)
+        for batch in measured("r", known, read, low, high, counting=counting, **more):
+            for row in batch.to_pylist():
+                past += row.pop("past") or 0
+                plain = {key: value for key, value in row.items() if value is not None}
+                if plain.keys() > {"kind", "run"}:
+                    found[plain.pop("kind")].append(plain)
+    found["run"][0]["past"] = past
+    return found
+
+
+# By the definitions
+
+
+def spread(quantity, values):
+    if not values:
+        return {}
+    ranked = sorted(values)
+    quantiles = {f"p{p}": ranked[max(ceil(len(ranked) * p / 100), 1) - 1] for p in (50, 99)}
+    figures = {"mean": sum(values) / len(values), **quantiles, "max": ranked[-1]}
+    return {f"{quantity}_{name}": value for name, value in figures.items()}
+
+
+class Expected:
+    """A run's figures, slowly."""
+
+    def __init__(self, names, rows):
+        self.names, self.rows = names, rows
+        mine = [row for row in rows if not row["control"]]
+        self.sends = {(row["sender"], row["number"]): row for row in mine if row["kind"] == "send"}
+        self.copies = {(m, q) for m, row in self.sends.items() for q in row["to"]}
+        self.received = any(row["kind"] == "receive" for row in mine)
+        self.delays, self.waits = defaultdict(list), defaultdict(list)
+        arrived = {(m, q): self.sends[m]["time_ns"] for m, q in self.copies if m[0] == q}
+        delivered: set = set()
+        for row in mine:
+            message, q = (row["sender"], row["number"]), row["process"]
+            if row["kind"] == "receive" and (message, q) in self.copies:
+                arrived.setdefault((message, q), row["time_ns"])
+            if row["kind"] == "deliver" and (message, q) in self.copies - delivered:
+                delivered.add((message, q))
+                self.delays[message[0], q].append(row["time_ns"] - self.sends[message]["time_ns"])
+                if (message, q) in arrived:
+                    self.waits[q].append(row["time_ns"] - arrived[message, q])
+
+    def count(self, kind, process=None, control=False):
+        return sum(
+            row["kind"] == kind and row["control"] == control and process in (None, row["process"])
+            for row in self.rows
+        )
+
+    def order(self):
+        ids = {name: i for i, name in enumerate(self.names)}
+        return happened_before(
+            [
+                Event(ids[r["process"]], r["kind"], ids[r["sender"]], r["number"],
+                      tuple(ids[q] for q in r["to"] or ()), r["control"])
+                for r in self.rows
+            ]
+        )  # fmt: skip
+
+    def run(self):
+        order = self.order()
+        pasts = {message: order.past(message) for message in order.sends}
+        depth: dict = {}
+        for message in sorted(pasts, key=lambda m: order.sends[m]):
+            depth[message] = 1 + max((depth[m] for m in pasts[message]), default=0)
+        delays = [delay for values in self.delays.values() for delay in values]
+        waits = [wait for values in self.waits.values() for wait in values] if self.received else []
+        times = [row["time_ns"] for row in self.rows]
+        own = [row for row in self.rows if row["kind"] == "send" and not row["control"]]
+        figures = {
+            "run": "r",
+            "processes": len(self.names),
+            "events": len(self.rows),
+            "sends": len(own),
+            "copies": len(self.copies),
+            "deliveries": self.count("deliver"),
+            "control_packets": self.count("send", control=True),
+            "past": sum(map(len, pasts.values())),
+            "longest_chain": max(depth.values(), default=0),
+            "duration_ns": max(times, default=0) - min(times, default=0),
+            **spread("delay_ns", delays),
+            **spread("wait_ns", waits),
+        }
+        for name in ("stamp_entries", "stamp_bytes"):
+            figures |= spread(name, [row[name] for row in own if row[name] is not None])
+        if self.received and sum(delays):
+            figures["wait_share"] = sum(waits) / sum(delays)
+        return figures
+
+    def processes(self):
+        for name in sorted(self.names):
+            yield {
+                "run": "r",
+                "process": name,
+                "sends": self.count("send", name),
+                "deliveries": self.count("deliver", name),
+                "control_packets": self.count("send", name, control=True),
+                **spread(
+                    "delay_ns", [d for (_, q), values in self.delays.items() if q == name for d in values]
+                ),
+                **(spread("wait_ns", self.waits[name]) if self.received else {}),
+            }
+
+    def channels(self):
+        for sender, q in sorted({(m[0], q) for m, q in self.copies}):
+            yield {
+                "run": "r",
+                "sender": sender,
+                "receiver": q,
+                "messages": sum((m[0], to) == (sender, q) for m, to in self.copies),
+                "deliveries": len(self.delays[sender, q]),
+                **spread("delay_ns", self.delays[sender, q]),
+            }
+
+
+def close(found, expected):
+    """Counts are exact; of the rest, quantiles are within the error that is stated, means within rounding."""
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        if key.endswith(("_p50", "_p99")):
+            assert abs(found[key] - value) <= ERROR * abs(value), key
+        elif isinstance(value, float):
+            assert found[key] == pytest.approx(value, rel=1e-12), key
+        else:
+            assert found[key] == value, key
+
+
+def same(found, names, rows):
+    expected = Expected(names, rows)
+    close(found["run"][0], expected.run())
+    for kind, wanted in (("process", expected.processes()), ("channel", expected.channels())):
+        wanted = list(wanted)
+        assert len(found[kind]) == len(wanted)
+        for row, figures in zip(found[kind], wanted, strict=True):
+            close(row, figures)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_a_run_has_the_figures_that_the_definitions_give(seed):
+    names, rows = made_up(seed, receives=seed % 4 > 0)
+    same(tables(rows, names), names, rows)
+
+
+@pytest.mark.parametrize("seed", range(300, 360))
+def test_blocks_of_clocks_add_up(seed):
+    names, rows = made_up(seed, processes=5, events=80)
+    blocks = [(0, 0, True), (0, 2, False), (2, 3, False), (3, 5, False)]
+    same(tables(rows, names, blocks), names, rows)
+
+
+@pytest.mark.parametrize("seed", range(360, 372))
+def test_clocks_too_wide_for_the_memory_are_followed_in_parts(seed):
+    names, rows = made_up(seed, processes=7, events=600)
+    same(tables(rows, names, most=3_000), names, rows)
+
+
+def test_tables_grow():
+    """More messages under way, more channels and more different values than any table has room for at first."""
+    names, rows = made_up(5, processes=24, events=1_500, faults=False)
+    same(tables(rows, names), names, rows)
+
+
+def test_hundreds_under_way_to_many_each():
+    names = [f"p{i}" for i in range(40)]
+    blank = dict.fromkeys(EVENTS.names) | {"run": "r", "control": False}
+    sends: list[dict] = [
+        {**blank, "process": f"p{i % 3}", "sender": f"p{i % 3}", "kind": "send", "number": i, "to": names,
+         "index": i // 3, "clock": i, "time_ns": i}
+        for i in range(120)
+    ]  # fmt: skip
+    delivers = [
+        {**blank, "process": q, "sender": s["sender"], "kind": "deliver", "number": s["number"],
+         "index": 1000 + s["number"], "clock": 1000, "time_ns": 10**12}
+        for s in sends for q in names
+    ]  # fmt: skip
+    found = tables(sends + delivers, names)
+    [run] = found["run"]
+    assert (run["copies"], run["deliveries"], run["longest_chain"]) == (4_800, 4_800, 40)
+    assert run["past"] == 3 * (40 * 39 // 2)
+    assert len(found["channel"]) == 120
+
+
+def test_a_run_without_events_has_a_row_of_zeros():
+    [run] = tables([], ["a", "b"])["run"]
+    assert run == {
+        "run": "r", "processes": 2, "events": 0, "sends": 0, "copies": 0, "deliveries": 0, "control_packets": 0,
+        "past": 0, "longest_chain": 0, "duration_ns": 0,
+    }  # fmt: skip
+
+
+def test_clocks_of_machines_that_disagree_give_delays_below_zero():
+    first = dict.fromkeys(EVENTS.names) | {"run": "r", "control": False, "index": 0, "clock": 0}
+    send = {
+        **first,
+        "process": "p0",
+        "sender": "p0",
+        "kind": "send",
+        "number": 1,
+        "to": ["p1"],
+        "time_ns": 10**9,
+    }
+    deliver = {**send, "process": "p1", "kind": "deliver", "to": None, "time_ns": 0, "clock": 1}
+    found = tables([send, deliver], ["p0", "p1"])
+    [run] = found["run"]
+    assert (run["delay_ns_mean"], run["delay_ns_max"]) == (-(10**9), -(10**9))
+    [cell] = [row for row in found["histogram"] if row["quantity"] == "delay_ns"]
+    assert cell["low"] <= -(10**9) < cell["high"]
+
+
+# What cannot be a run
+
+
+def broken(change):
+    first = dict.fromkeys(EVENTS.names) | {"run": "r", "control": False, "time_ns": 0}
+    send = {
+        **first,
+        "process": "p0",
+        "sender": "p0",
+        "kind": "send",
+        "number": 1,
+        "to": ["p1"],
+        "index": 0,
+        "clock": 0,
+    }
+    deliver = {**send, "process": "p1", "kind": "deliver", "to": None, "clock": 1}
+    return change(send, deliver)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda s, d: [d, s], "process p0: found the send of message 1 of p0 after a delivery of it"),
+        (lambda s, d: [s, s, d], "process p0: found a second send of message 1 of p0"),
+        (
+            lambda s, d: [{**s, "process": "p1"}],
+            "process p1: found a send of message 1 of p0, expected its sender",
+        ),
+    ],
+)
+def test_rows_that_contradict_each_other_are_refused(change, told):
+    with pytest.raises(BadTrace, match=told):
+        tables(broken(change), ["p0", "p1"])
+
+
+# Buckets
+
+
+def test_buckets_are_those_of_the_simulator():
+    values = np.array([*range(1000), *(10**p + d for p in range(3, 18) for d in (-1, 0, 1)), 2**62], np.int64)
+    assert [bucket(int(value)) for value in values] == sim_summary._bucket(values).tolist()
+    assert [middle(b) for b in range(3000)] == [sim_summary._middle(b) for b in range(3000)]
+
+
+@pytest.mark.parametrize(
+    "value", [0, 1, 127, 128, 129, 10**6, 10**18, 2**63 - 1, -1, -128, -(10**12), 1 - 2**63]
+)
+def test_a_value_lies_in_its_bucket(value):
+    found = bucket(value)
+    low, high = bounds(found)
+    assert low <= value < high
+    assert -HALF <= found < HALF
+    assert abs(middle(found) - value) <= ERROR * abs(value)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_quantiles_are_within_their_error_and_histograms_add_up(seed):
+    dice = np.random.default_rng(seed)
+    values = dice.lognormal(15, 3, 5_000).astype(np.int64)
+    buckets = np.array([bucket(int(value)) for value in values])
+    cells = Series(np.zeros(len(values), np.int64), buckets, np.ones(len(values), np.int64))
+    halves = [
+        Series(np.zeros(len(part), np.int64), part, np.ones(len(part), np.int64))
+        for part in np.split(buckets, [1_700])
+    ]
+    added = Series(
+        *(np.concatenate([getattr(h, name) for h in halves]) for name in ("which", "buckets", "counts"))
+    )
+    assert added.counts.tolist() == cells.counts.tolist()
+    for percent in (1, 50, 90, 99, 100):
+        exact = np.sort(values)[max(ceil(len(values) * percent / 100), 1) - 1]
+        [found] = cells.quantile(percent, np.array([values.max()]))
+        assert abs(found - exact) <= ERROR * exact
