@@ -1,0 +1,31 @@
+"""Results as one HTML page that needs nothing else: no network, no server, no library.
+
+data       what a page is made of, as frozen values
+plan       which events a page carries: whole runs if they are small, else windows
+assemble   rows of tables, wherever they came from, as these values
+columns    the values as compact columns of JSON
+page       the columns, the style and the script as one text
+
+The script is written by hand, in files by idea (`core.js`, `diagram.js` ...), and put together by `page`.
+"""
+
+from antecede.report.assemble import Tables, assemble
+from antecede.report.data import Finding, Message, Report, Run, Window
+from antecede.report.page import render
+from antecede.report.plan import Extent, Plan, Range, plan, stories
+
+__all__ = [
+    "render",
+    "assemble",
+    "Tables",
+    "Report",
+    "Run",
+    "Finding",
+    "Message",
+    "Window",
+    "plan",
+    "stories",
+    "Plan",
+    "Extent",
+    "Range",
+]

@@ -1,0 +1,190 @@
+"""A page's values as plain columns, compact enough to be carried as JSON, and exact in a browser.
+
+- Names and messages are numbered; events, findings and destinations use the numbers. Equal lists of names are kept once.
+- Times count from the start of the run, and are differences from the event before, as clocks are: small numbers.
+- A browser's numbers are exact up to 2**53 only. What is larger goes as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from antecede.report.data import Event, Finding, Report, Run
+from antecede.trace.schema import KINDS
+
+__all__ = ["columns"]
+
+EXACT = 1 << 53
+
+
+def columns(report: Report) -> dict[str, Any]:
+    """All that the script on the page gets."""
+    lists: dict[tuple[str, ...], int] = {}
+    runs = [_run(run, lists) for run in report.runs]
+    return {
+        "title": report.title,
+        "source": report.source,
+        "command": report.command,
+        "made": report.made,
+        "version": report.version,
+        "omitted": report.omitted_runs,
+        "names": list(lists),
+        "runs": runs,
+        "histograms": msgspec.to_builtins(report.histograms),
+    }
+
+
+def _run(run: Run, lists: dict[tuple[str, ...], int]) -> dict[str, Any]:
+    names = Numbers(run.processes)
+    messages = Messages(names)
+    table = _table(run, names, messages)
+    findings = [_finding(finding, names, messages) for finding in run.findings]
+    return {
+        "run": run.run,
+        "protocol": run.protocol,
+        "network": run.network,
+        "workload": run.workload,
+        "topology": run.topology,
+        "seed": exact(run.seed),
+        "parameters": run.parameters,
+        "n": len(run.processes),
+        "verdict": run.verdict,
+        "reason": run.reason,
+        "deliveries": run.deliveries,
+        "found": run.found,
+        "findings": findings,
+        "price": _present(run.price),
+        "processes": _processes(run),
+        "channels": None if run.channels is None else msgspec.to_builtins(run.channels),
+        "size": run.size,
+        "whole": run.whole,
+        "table": table,
+        "messages": messages.columns(),
+        "windows": _windows(run),
+        "density": None
+        if run.density is None
+        else {
+            "span": run.density.stop_ns - run.density.start_ns,
+            "buckets": run.density.buckets,
+            "bands": run.density.bands,
+            "counts": run.density.counts,
+        },
+        # Last: by now the names that runs.parquet does not know are there too.
+        "names": lists.setdefault(tuple(names.list), len(lists)),
+    }
+
+
+class Numbers:
+    """Names as numbers: those known first, others as they come."""
+
+    def __init__(self, known: Iterable[str]) -> None:
+        self.list = list(known)
+        self._of = {name: number for number, name in enumerate(self.list)}
+
+    def __getitem__(self, name: str) -> int:
+        number = self._of.setdefault(name, len(self.list))
+        if number == len(self.list):
+            self.list.append(name)
+        return number
+
+
+class Messages:
+    """Messages as numbers, with their sender, number and destinations as columns."""
+
+    def __init__(self, names: Numbers) -> None:
+        self._names = names
+        self._of: dict[tuple[str, int, bool], int] = {}
+        self._to: dict[int, int] = {}
+        self._sets: dict[tuple[int, ...], int] = {}
+
+    def number(self, sender: str, number: int, control: bool = False) -> int:
+        return self._of.setdefault((sender, number, control), len(self._of))
+
+    def address(self, message: int, to: Iterable[str]) -> None:
+        group = tuple(self._names[name] for name in to)
+        self._to[message] = self._sets.setdefault(group, len(self._sets))
+
+    def columns(self) -> dict[str, Any]:
+        return {
+            "sender": [self._names[sender] for sender, _, _ in self._of],
+            "number": [exact(number) for _, number, _ in self._of],
+            "control": [int(control) for _, _, control in self._of],
+            "to": [self._to.get(message, -1) for message in range(len(self._of))],
+            "sets": list(self._sets),
+        }
+
+
+def _table(run: Run, names: Numbers, messages: Messages) -> dict[str, Any]:
+    events = run.events
+    of = [messages.number(event.sender, event.number, event.control) for event in events]
+    for message, event in zip(of, events, strict=True):
+        if event.kind == "send" and event.to is not None:
+            messages.address(message, event.to)
+    clocked = all(event.clock is not None for event in events)
+    return {
+        "process": [names[event.process] for event in events],
+        "index": [exact(event.index) for event in events],
+        "kind": [KINDS.index(event.kind) for event in events],
+        "message": of,
+        "time": differences([event.time_ns - run.start_ns for event in events]),
+        "clock": differences([event.clock or 0 for event in events]) if clocked else None,
+        "entries": _sparse(events, "stamp_entries"),
+        "bytes": _sparse(events, "stamp_bytes"),
+        "label": _sparse(events, "label"),
+    }
+
+
+def _sparse(events: Sequence[Event], field: str) -> list[Any] | None:
+    """A column that is mostly or wholly null: left out if wholly."""
+    values = [getattr(event, field) for event in events]
+    return values if any(value is not None for value in values) else None
+
+
+def _finding(finding: Finding, names: Numbers, messages: Messages) -> dict[str, Any]:
+    return {
+        "kind": finding.kind,
+        "at": names[finding.process],
+        "index": exact(finding.index),
+        "message": messages.number(finding.sender, finding.number),
+        "by": None if finding.by is None else messages.number(finding.by.sender, finding.by.number),
+        "path": [messages.number(message.sender, message.number) for message in finding.path],
+    }
+
+
+def _windows(run: Run) -> list[dict[str, Any]]:
+    """Each window with the positions, in the table of events, of what it holds."""
+    found = []
+    for window in run.windows:
+        at = [
+            position
+            for position, event in enumerate(run.events)
+            if window.low <= ((event.clock or 0) if window.axis == "clock" else event.time_ns) <= window.high
+        ]
+        if at:
+            found.append({"title": window.title, "first": at[0], "last": at[-1], "cut": window.cut})
+    return found
+
+
+def _processes(run: Run) -> list[dict[str, Any]]:
+    return [_present(price) for price in run.process_prices]
+
+
+def _present(value: Any) -> Any:
+    """A struct as a mapping, without what is absent."""
+    if value is None:
+        return None
+    return {name: v for name, v in msgspec.structs.asdict(value).items() if v is not None}
+
+
+def differences(values: Sequence[int]) -> list[int | str]:
+    """The first value, then each one's difference from the one before."""
+    return [exact(x) for x in [*values[:1], *(b - a for a, b in pairwise(values))]]
+
+
+def exact(value: Any) -> Any:
+    """The number, or its digits where a browser would round it."""
+    return str(value) if isinstance(value, int) and not -EXACT < value < EXACT else value

@@ -1,0 +1,88 @@
+"""One HTML text out of the template, the style, the script and the data.
+
+Names in the data come from foreign logs, so
+- the data is JSON in a block that no browser runs, with `<`, `>` and `&` escaped: nothing in it ends the block;
+- the script makes elements and sets their text, and never parses HTML;
+- the page's own policy allows this one script, by its hash, and no connection to anywhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from html import escape
+from importlib.resources import files
+
+import msgspec
+
+from antecede.report.columns import columns
+from antecede.report.data import Report, Run
+
+__all__ = ["headline", "render"]
+
+SCRIPTS = ("core.js", "verdicts.js", "runs.js", "prices.js", "heat.js", "diagram.js", "page.js")
+"""In this order: each uses what stands before it."""
+
+UNSAFE = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
+
+
+def render(report: Report) -> str:
+    """The page.
+
+    >>> page = render(Report(title="<b>", source="trace", command=("antecede", "report", "trace"), runs=()))
+    >>> page.startswith("<!doctype html>"), "<b>" in page, "&lt;b&gt;" in page
+    (True, False, True)
+    """
+    script = "(() => {\n'use strict';\n" + "\n".join(map(_file, SCRIPTS)) + "})();\n"
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    parts = {
+        "title": escape(report.title),
+        "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:",
+        "style": _file("page.css"),
+        "source": escape(report.source),
+        "headline": escape(headline(report)),
+        "data": msgspec.json.encode(columns(report)).decode().translate(UNSAFE),
+        "script": script,
+    }
+    # One pass: what was put in is not looked at again.
+    pieces = _file("page.html").split("{{")
+    return pieces[0] + "".join(
+        parts[name] + rest for name, _, rest in (piece.partition("}}") for piece in pieces[1:])
+    )
+
+
+def headline(report: Report) -> str:
+    """The answer in one sentence.
+
+    >>> headline(Report(title="", source="", command=(), runs=()))
+    'There are no runs.'
+    """
+    runs, total = report.runs, len(report.runs) + report.omitted_runs
+    if not total:
+        return "There are no runs."
+    kept = sum(run.verdict == "yes" for run in runs) + report.omitted_runs
+    if kept == total:
+        return "The run kept causal order." if total == 1 else f"All {total:,} runs kept causal order."
+    broke = sum(_broke(run) for run in runs)
+    faulty = sum(run.verdict == "no" and not _broke(run) for run in runs)
+    unknown = sum(run.verdict == "unknown" for run in runs)
+    if total == 1:
+        if unknown:
+            return "Whether the run kept causal order is unknown."
+        return (
+            "The run broke causal order."
+            if broke
+            else "The run kept the order, but not all was delivered once."
+        )
+    parts = [f"{broke:,} broke it"] if broke else []
+    parts += [f"{faulty:,} lost, repeated or misdelivered messages"] if faulty else []
+    parts += [f"{unknown:,} unknown"] if unknown else []
+    return f"{kept:,} of {total:,} runs kept causal order; {', '.join(parts)}."
+
+
+def _broke(run: Run) -> bool:
+    return bool(run.found.get("violation") or run.found.get("fifo_break"))
+
+
+def _file(name: str) -> str:
+    return (files("antecede.report") / name).read_text(encoding="utf-8")
