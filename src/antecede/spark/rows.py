@@ -130,9 +130,23 @@ class Rows:
 
     def in_order(self) -> Rows:
         """Sorted by (clock, process, index)."""
+        if len(self) < 2:
+            return self
+        low, high = [int(key.min()) for key in self.keys], [int(key.max()) for key in self.keys]
+        spans = [top - bottom + 1 for top, bottom in zip(high, low, strict=True)]
+        if spans[0] * spans[1] * spans[2] >= 1 << 62:
+            return self.take(np.lexsort(self.keys[::-1]))
+        # One key of 64 bits is sorted several times faster than three.
+        clock, process, index = (key - least for key, least in zip(self.keys, low, strict=True))
+        key = (clock * spans[1] + process) * spans[2] + index
+        return self if (key[1:] > key[:-1]).all() else self.take(np.argsort(key))
+
+    @property
+    def keys(self) -> tuple[Column, Column, Column]:
+        """What rows are sorted by."""
         assert self.clock is not None
         assert self.index is not None
-        return self.take(np.lexsort((self.index, self.process, self.clock)))
+        return self.clock, self.process, self.index
 
     @classmethod
     def joined(cls, parts: Sequence[Rows]) -> Rows:
