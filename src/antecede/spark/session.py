@@ -22,15 +22,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Final
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from antecede.errors import BadParameter, NoSpark
+from antecede.spark.shipping import ship
 
 __all__ = ["SparkError", "SparkSession", "connect", "connected"]
 
-SparkError: Final = PySparkException
-"""What Spark raises, for callers that do not import it."""
+SparkError: Final = (PySparkException, Py4JError)
+"""What Spark raises, for callers that do not import it: its own errors, and those of Java that it passes on."""
 
 JAVA: Final = 17
 """The oldest Java that Spark 4 runs on."""
@@ -75,9 +77,11 @@ def connect(
 def connected(
     master: str | None = None, remote: str | None = None, *, log: str | os.PathLike[str] | None = None
 ) -> Iterator[SparkSession]:
-    """A session that is stopped at the end."""
+    """A session that is stopped at the end. Workers elsewhere get the package that runs here."""
     spark = connect(master, remote, log=log)
     try:
+        if remote is not None or not (master or "local").startswith("local"):
+            ship(spark)
         yield spark
     finally:
         spark.stop()
@@ -109,7 +113,7 @@ def started(builder: SparkSession.Builder, settings: Mapping[str, str], which: s
         builder = builder.config(key, value)
     try:
         return builder.getOrCreate()
-    except (PySparkException, OSError, RuntimeError) as error:
+    except (*SparkError, OSError, RuntimeError) as error:
         raise NoSpark(which, f"does not start: {' '.join(str(error).split())[:300]}") from None
 
 
