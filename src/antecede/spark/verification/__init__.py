@@ -20,7 +20,8 @@ and finds what is wrong with messages of these senders. The steps are the same, 
 
 from antecede.spark.verification.combine import Outcome, combine
 from antecede.spark.verification.findings import KINDS, Findings, Ids, Impossible, Overtaken
-from antecede.spark.verification.kernel import Part, Scan, TooManySymbols, TooMuchInFlight
+from antecede.spark.verification.scan import Part, Scan
+from antecede.spark.verification.scanner import TooManySymbols, TooMuchInFlight
 from antecede.spark.verification.search import Found, Search
 from antecede.spark.verification.summary import Summary
 from antecede.spark.verification.trail import Trail

@@ -6,13 +6,13 @@ Definitions are the oracle's (antecede.oracle): every kind counts copies, a mess
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["KINDS", "Findings", "Overtaken", "Ids", "Impossible", "NOBODY"]
+__all__ = ["KINDS", "Findings", "Overtaken", "Ids", "Impossible", "NOBODY", "findings_of"]
 
 Column: TypeAlias = NDArray[Any]
 
@@ -118,9 +118,43 @@ class Overtaken:
     """int64: of the delivery"""
     fifo: Column
     """bool: a later message of the same sender was delivered before, too"""
+    sent_at: Column
+    """int64: where among the rows of the chunk the message was sent"""
 
     def __len__(self) -> int:
         return len(self.process)
+
+
+def findings_of(
+    process: Column,
+    sender: Column,
+    number: Column,
+    index: Column,
+    ends: Column,
+    chain: Column,
+    fifo: Column,
+    later_number: Column,
+) -> Findings:
+    """Violations, each with its chain up to `ends`; and for those with `fifo` a FIFO break by the sender's later one."""
+    by = chain[ends - 1]
+    violations = replace(
+        Findings.plain(VIOLATION, process, sender, number, index),
+        by_sender=by[:, 0].astype(np.int32),
+        by_number=by[:, 1].copy(),
+        chain_start=np.concatenate(([0], ends)).astype(np.int64),
+        chain_sender=chain[:, 0].astype(np.int32),
+        chain_number=chain[:, 1].copy(),
+    )
+    sender, number, by_number = sender[fifo], number[fifo], later_number[fifo]
+    breaks = replace(
+        Findings.plain(FIFO_BREAK, process[fifo], sender, number, index[fifo]),
+        by_sender=sender.astype(np.int32),
+        by_number=by_number,
+        chain_start=2 * np.arange(len(sender) + 1, dtype=np.int64),
+        chain_sender=np.repeat(sender, 2).astype(np.int32),
+        chain_number=np.column_stack((number, by_number)).reshape(-1),
+    )
+    return Findings.joined([violations, breaks])
 
 
 class Impossible(Exception):

@@ -1,0 +1,106 @@
+"""Native parts of `combine`: symbols become clocks, deferred checks are made.
+
+Clocks here are absolute: they count sends from the beginning of the run. The clock that stands for a row of a summary is,
+in each entry, what the row knows of the chunk's own sends if it knows of any, and else the greatest among the symbols
+it has merged in: entry clocks of processes (`heard`), clocks of crossing messages (`marks`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from antecede.spark.verification.kernel import LATER_FOR_CERTAIN, OVERTAKEN_FOR_CERTAIN, flip, has
+
+__all__ = [
+    "settle",
+    "resolve",
+    "resolve_seen",
+    "GIVEN",
+    "REPEATED",
+    "STRANGE",
+    "OVERTAKEN",
+    "LATER",
+    "SUSPECT",
+]
+
+# Flags of what is said of a deferred delivery.
+GIVEN, REPEATED, STRANGE, OVERTAKEN, LATER, SUSPECT = 0, 1, 2, 4, 8, 16
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def settle(deferred, heard, marks, senders, ordinals, missing, given, clocks, crossing, seen, latest):  # type: ignore[no-untyped-def]
+    """Judge each deferred delivery, in order. A symbol without an ordinal is of a message that is in no one's flight."""
+    said = np.zeros(len(deferred), np.uint8)
+    for check in range(len(deferred)):
+        q, symbol, flags = deferred[check, 0], deferred[check, 1], deferred[check, 4]
+        i, ordinal = senders[symbol], ordinals[symbol]
+        if ordinal == 0:
+            said[check] = SUSPECT
+            continue
+        if has(missing[symbol], q):
+            flip(missing[symbol], q)
+        elif has(given[symbol], q):
+            said[check] = REPEATED
+            continue
+        else:
+            said[check] = STRANGE
+        flip(given[symbol], q)
+        known = entry_of(heard[check], marks[check], clocks, crossing, seen, q, i)
+        if flags & OVERTAKEN_FOR_CERTAIN or known >= ordinal:
+            said[check] |= OVERTAKEN
+            if flags & LATER_FOR_CERTAIN or latest[q, i] > ordinal:
+                said[check] |= LATER
+        latest[q, i] = max(latest[q, i], ordinal)
+    return said
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def entry_of(heard, marks, clocks, crossing, seen, q, i):  # type: ignore[no-untyped-def]
+    """What q has news of, of origin i, from symbols. Its own entry clock is no news of itself."""
+    known = seen[q] if q == i else np.int64(0)
+    for p in range(len(clocks)):
+        if has(heard, p) and (p != i or q != i):
+            known = max(known, clocks[p, i])
+    for symbol in range(len(crossing)):
+        if has(marks, symbol):
+            known = max(known, crossing[symbol, i])
+    return known
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def resolve(own, heard, marks, base, clocks, crossing):  # type: ignore[no-untyped-def]
+    """The absolute clock of each row. `base` is how much each origin had sent before the chunk."""
+    resolved = np.zeros((len(own), len(base)), np.int64)
+    for row in range(len(own)):
+        clock = resolved[row]
+        for p in range(len(clocks)):
+            if has(heard[row], p):
+                raise_to(clock, clocks[p])
+        for symbol in range(len(crossing)):
+            if has(marks[row], symbol):
+                raise_to(clock, crossing[symbol])
+        for i in range(own.shape[1]):
+            if own[row, i]:
+                clock[i] = base[i] + own[row, i]
+    return resolved
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def raise_to(clock, other):  # type: ignore[no-untyped-def]
+    for entry in range(len(clock)):
+        clock[entry] = max(clock[entry], other[entry])
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def resolve_seen(own, heard, marks, base, clocks, crossing, seen):  # type: ignore[no-untyped-def]
+    """What each process knows of its own sends from others, after the chunk.
+
+    If its entry clock came back to it, then with a message that it had sent in the chunk: `own` says so.
+    """
+    resolved = np.zeros(len(seen), np.int64)
+    for q in range(len(own)):
+        resolved[q] = entry_of(heard[q], marks[q], clocks, crossing, seen, q, q)
+        if own[q]:
+            resolved[q] = base[q] + own[q]
+    return resolved

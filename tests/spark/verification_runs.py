@@ -1,0 +1,125 @@
+"""Random runs with faults of every kind, as the oracle takes them and as columns, for the tests of verification."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from antecede.model import Event
+from antecede.oracle import Verdict, check
+from antecede.spark.rows import Rows
+from antecede.spark.verification import KINDS, Findings
+from antecede.trace.schema import DELIVER, SEND
+
+Finding = tuple[str, int, int, int, int]
+
+
+def random_run(seed: int, most_processes: int = 12, most_events: int = 160) -> list[Event]:
+    """A run in a linear extension. How disordered and how faulty it is depends on the seed too."""
+    chance = random.Random(seed)
+    n = chance.randint(2, most_processes)
+    late = chance.sample(range(n), chance.randint(0, n // 2))
+    hurry = chance.choice((0.0, 0.1, 0.5, 1.0))
+    faults = chance.choice((0.0, 0.02, 0.1))
+    sending = chance.uniform(0.1, 0.7)
+    span = chance.randint(1, 4)
+    counted = chance.random() < 0.7
+    length = chance.randint(0, most_events)
+    numbers = {q: iter(_numbers(chance, length, counted)) for q in range(n)}
+    under_way: list[tuple[int, int, int]] = []
+    sent: list[tuple[int, int]] = []
+    events: list[Event] = []
+    for step in range(length):
+        awake = [q for q in range(n) if q not in late or step > length // 2]
+        if chance.random() < sending or not (under_way or faults):
+            q = chance.choice(awake)
+            to = chance.sample(range(n), chance.randint(0 if faults else 1, min(n, span)))
+            number = next(numbers[q])
+            sent.append((q, number))
+            under_way += [(q, number, other) for other in to]
+            events.append(Event(q, "send", q, number, tuple(to)))
+        elif chance.random() < faults and sent:
+            events.append(_faulty(chance, n, sent, under_way))
+        elif under_way:
+            at = chance.randrange(len(under_way)) if chance.random() < hurry else 0
+            sender, number, q = under_way.pop(at)
+            events.append(Event(q, "deliver", sender, number))
+    if chance.random() < 0.7:
+        events += [Event(q, "deliver", sender, number) for sender, number, q in under_way]
+    return events
+
+
+def _numbers(chance: random.Random, length: int, counted: bool) -> Sequence[int]:
+    if counted:
+        first = chance.choice((0, 1, -5, 2**63 - 1 - length))
+        return range(first, first + length)
+    return chance.sample([*range(-length, length), 2**63 - 1, -(2**63)], length)
+
+
+def _faulty(chance: random.Random, n: int, sent: list[tuple[int, int]], under_way: list[Any]) -> Event:
+    """A delivery again, at a stranger, or of nothing; or one is lost, and the send of an empty message stands in."""
+    sender, number = chance.choice(sent[-20:] if chance.random() < 0.7 else sent)
+    q = chance.randrange(n)
+    match chance.randrange(4):
+        case 0 if under_way:
+            under_way.pop(chance.randrange(len(under_way)))
+        case 1:
+            number = chance.choice((10**9, -(10**9), 10**9 + 1))
+        case _:
+            pass
+    copies = [(s, k, p) for s, k, p in under_way if (s, k) == (sender, number) and p == q]
+    for copy in copies:
+        under_way.remove(copy)
+    return Event(q, "deliver", sender, number)
+
+
+def rows_of(events: Sequence[Event]) -> Rows:
+    """The same as columns, `index` counted."""
+    counts: dict[int, int] = {}
+    index = []
+    for event in events:
+        index.append(counts.get(event.process, 0))
+        counts[event.process] = index[-1] + 1
+    return Rows(
+        process=np.array([event.process for event in events], np.int32),
+        kind=np.array([SEND if event.kind == "send" else DELIVER for event in events], np.int8),
+        sender=np.array([event.sender for event in events], np.int32),
+        number=np.array([event.number for event in events], np.int64),
+        control=np.zeros(len(events), bool),
+        offsets=np.cumsum([0, *(len(event.to) for event in events)]).astype(np.int32),
+        to=np.array([q for event in events for q in event.to], np.int32),
+        index=np.array(index, np.int64),
+    )
+
+
+def cut(rows: Rows, chunks: int, seed: int) -> list[list[Rows]]:
+    """Into so many chunks, anywhere, each in one batch or two."""
+    chance = random.Random(seed)
+    cuts = sorted(chance.randint(0, len(rows)) for _ in range(2 * chunks - 1))
+    batches = [rows.take(np.arange(a, b)) for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
+    return [batches[2 * at : 2 * at + 2] for at in range(chunks)]
+
+
+def expected(events: Sequence[Event]) -> tuple[Verdict, list[Finding]]:
+    """What the oracle finds: kind, process, sender, number and, for orders, the number of the first that overtook."""
+    verdict = check(events)
+    found = [
+        (kind, v.at, *v.overtaken, v.by[0], v.by[1])
+        for kind, violations in (("violation", verdict.violations), ("fifo_break", verdict.fifo_breaks))
+        for v in violations
+    ]
+    found += [
+        (kind, copy.at, *copy.message, -1, 0)
+        for kind in ("duplicate", "unsent", "unaddressed", "undelivered")
+        for copy in getattr(verdict, {"duplicate": "duplicates"}.get(kind, kind))
+    ]
+    return verdict, sorted(found)
+
+
+def listed(findings: Findings) -> list[Finding]:
+    columns = (findings.process, findings.sender, findings.number, findings.by_sender, findings.by_number)
+    kinds = [KINDS[kind] for kind in findings.kind]
+    return sorted(zip(kinds, *(column.tolist() for column in columns), strict=True))
