@@ -1,0 +1,248 @@
+"""Clocks that agree with each other, and every way in which they do not, against the definitions by brute force."""
+
+import random
+
+import pyarrow as pa
+import pytest
+
+ROW = "run string, process string, index bigint, kind string, message string, vector map<string,bigint>, \
+text string, fields string, file string, line bigint"
+
+
+def simulated(chance, processes, steps, run):
+    """A log of a run whose clocks are right: rows (process, vector, kind, message), in the order of time."""
+    clocks: dict = {name: {} for name in processes}
+    flying: list = []
+    rows: list = []
+    for step in range(steps):
+        name = chance.choice(processes)
+        clock, kind, message = clocks[name], None, None
+        if flying and chance.random() < 0.4:
+            message, past = flying.pop(chance.randrange(len(flying)))
+            kind = "deliver"
+            for other, entry in past.items():
+                clock[other] = max(clock.get(other, 0), entry)
+        clock[name] = clock.get(name, 0) + 1
+        if kind is None and chance.random() < 0.6:
+            kind, message = "send", f"{run}-{step}"
+            flying.append((message, dict(clock)))
+        rows.append([name, dict(clock), kind, message])
+    return rows
+
+
+def spoil(chance, rows, processes):
+    """Plant some faults: an entry changed, an event left out, one written twice, a clock of another time."""
+    for _ in range(chance.randrange(4)):
+        if not rows:
+            return
+        at = chance.randrange(len(rows))
+        name, vector = rows[at][0], rows[at][1]
+        match chance.randrange(5):
+            case 0:
+                entry = chance.choice([*processes, "stranger"])
+                value = max(0, vector.get(entry, 0) + chance.choice([-2, -1, 1, 2, 9]))
+                if entry != name or value:
+                    vector[entry] = value
+            case 1:
+                del rows[at]
+            case 2:
+                rows.insert(chance.randrange(len(rows)), [name, dict(vector), None, None])
+            case 3:
+                for entry in list(vector):
+                    if entry != name and chance.random() < 0.5:
+                        del vector[entry]
+            case 4:
+                vector[name] += chance.choice([1, 5])
+
+
+def by_definition(rows):
+    """The findings of one run by the definitions, one event and one entry at a time. Rows are in the order of lines."""
+    events: dict = {}
+    found: list = []
+
+    def finding(kind, event, entry, value, expected, by=None):
+        found.append(((kind, event[0], event[1] - 1, entry, value, event[2]), (expected, by)))
+
+    for line, (name, vector, _, _) in enumerate(rows):
+        clock = {entry: value for entry, value in vector.items() if value}
+        event = (name, clock[name], line)
+        if (name, clock[name]) in events:
+            finding("repeated", event, name, clock[name], None)
+        else:
+            events[name, clock[name]] = (event, clock)
+    sends: dict = {}
+    for name, vector, kind, message in rows:
+        if kind == "send":
+            sends[message] = min(sends.get(message, (name, vector[name])), (name, vector[name]))
+    for (name, own), (event, clock) in events.items():
+        earlier = max((k for other, k in events if other == name and k < own), default=0)
+        past = events[name, earlier][1] if earlier else {}
+        if own != earlier + 1:
+            finding("gap", event, name, own, earlier + 1)
+        for entry in {*clock, *past} - {name}:
+            if clock.get(entry, 0) < past.get(entry, 0):
+                finding("behind", event, entry, clock.get(entry, 0), past[entry], (name, earlier - 1))
+        causes = {(j, v) for j, v in clock.items() if j != name and v > past.get(j, 0)}
+        for cause in causes:
+            if cause not in events:
+                last = max((k for other, k in events if other == cause[0]), default=0)
+                finding("missing", event, cause[0], cause[1], last if last < cause[1] else None)
+        for cause in sorted(causes & set(events)):
+            against(finding, event, clock, cause, events[cause][1])
+    for line, (name, vector, kind, message) in enumerate(rows):
+        if kind == "deliver" and message in sends:
+            clock = {entry: value for entry, value in vector.items() if value}
+            against(finding, (name, clock[name], line), clock, sends[message], events[sends[message]][1])
+    return {key: max((value for k, value in found if k == key), key=order) for key, _ in found}
+
+
+def against(finding, event, clock, cause, told):
+    by = (cause[0], cause[1] - 1)
+    for entry, value in told.items():
+        if entry != event[0] and clock.get(entry, 0) < value:
+            finding("behind", event, entry, clock.get(entry, 0), value, by)
+        if entry == event[0] and value >= event[1]:
+            finding("future", event, entry, value, event[1] - 1, by)
+
+
+def order(value):
+    """Nulls come first, as in Spark."""
+    expected, by = value
+    return (expected is not None, expected or 0, by is not None, by or ("", 0))
+
+
+def table_of(logs):
+    table = [
+        (run, name, vector[name] - 1, kind, message, vector, "", None, "f", line)
+        for run, rows in logs.items()
+        for line, (name, vector, kind, message) in enumerate(rows)
+    ]
+    random.Random(len(table)).shuffle(table)
+    return table
+
+
+def collected(logs, rows):
+    found: dict = {run: {} for run in logs}
+    for row in rows:
+        key = tuple(row[name] for name in ("kind", "process", "index", "entry", "found", "line"))
+        by = None if row["by_process"] is None else (row["by_process"], row["by_index"])
+        value = row["expected"], by
+        found[row["run"]][key] = max(found[row["run"]].get(key, value), value, key=order)
+    return found
+
+
+def by_kernels(logs, size):
+    """The kernels alone, in batches of this many rows; what Spark joins and groups is joined and grouped here."""
+    from antecede.spark import consistency
+
+    table = sorted(table_of(logs), key=lambda row: (*row[:3], *row[8:]))
+    schema = pa.schema([(name, VECTORS if name == "vector" else TYPES[kind]) for name, kind in COLUMNS])
+    columns = zip(*([*row[:5], list(row[5].items()), *row[6:]] for row in table), strict=True)
+    log = pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema)
+    news = pa.Table.from_batches(consistency.steps(log.to_batches(size))).to_pylist()
+    pasts: dict = {}
+    lasts: dict = {}
+    sends: dict = {}
+    for run, name, index, kind, message, vector, *_ in table:
+        pasts.setdefault((run, name, index + 1), list(vector.items()))
+        lasts[run, name] = index + 1
+        if kind == "send":
+            sends[run, message] = min(sends.get((run, message), (name, index)), (name, index))
+    for run, name, index, kind, message, vector, _, _, file, line in table:
+        if kind == "deliver" and (run, message) in sends:
+            cause, at = sends[run, message]
+            event = {"run": run, "process": name, "index": index, "file": file, "line": line}
+            news.append({**event, "entry": cause, "found": at + 1, "vector": list(vector.items())})
+    for row in news:
+        cause = None if row.get("kind") else (row["run"], row["entry"])
+        row["past"], row["last"] = pasts.get((*(cause or ()), row["found"])), lasts.get(cause)
+    joined = (
+        schema_of(consistency.STEPS).append(pa.field("past", VECTORS)).append(pa.field("last", pa.int64()))
+    )
+    judged = consistency.judged(pa.Table.from_pylist(news, joined).to_batches(size))
+    return collected(logs, [row for batch in judged for row in batch.to_pylist()])
+
+
+def schema_of(struct):
+    return pa.schema(
+        [(f.name, VECTORS if f.name == "vector" else TYPES[f.dataType.simpleString()]) for f in struct]
+    )
+
+
+VECTORS = pa.map_(pa.string(), pa.int64())
+TYPES = {"string": pa.string(), "bigint": pa.int64()}
+COLUMNS = [column.split() for column in ROW.split(", ")]
+
+
+def by_spark(spark, logs, partitions=3):
+    from antecede.spark.consistency import consistency
+
+    found = consistency(spark.createDataFrame(table_of(logs), ROW).repartition(partitions)).collect()
+    which = "run", "kind", "process", "index", "entry", "found", "line"
+    assert len({tuple(row[name] for name in which) for row in found}) == len(found)
+    return collected(logs, found)
+
+
+def some_logs(seed, count):
+    """Logs with and without faults, with and without messages, their lines in any order."""
+    logs = {}
+    for number in range(count):
+        chance = random.Random(f"{seed}/{number}")
+        run = f"r{number}"
+        processes = [f"p{i}" for i in range(chance.choice([1, 2, 3, 6, 12]))]
+        rows = simulated(chance, processes, chance.choice([1, 8, 30, 80]), run)
+        if number % 6:
+            spoil(chance, rows, processes)
+        if number % 2:
+            rows = [[name, vector, None, None] for name, vector, _, _ in rows]
+        chance.shuffle(rows)
+        logs[run] = rows
+    return logs
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_findings_are_those_of_the_definitions(seed):
+    print(f"seed {seed}")
+    logs = some_logs(seed, 60)
+    found = by_kernels(logs, chance_size := random.Random(seed).choice([7, 31, 1000]))
+    print(f"batches of {chance_size}")
+    for run, rows in logs.items():
+        assert found[run] == by_definition(rows), run
+    assert {kind for run in found.values() for kind, *_ in run} == KINDS
+    assert not any(found[f"r{number}"] for number in range(0, 60, 6))
+
+
+def test_on_spark_they_are_the_same(spark):
+    logs = some_logs("spark", 60) | {
+        f"s{number}": smallest(rows) for number, (rows, _) in enumerate(SMALLEST)
+    }
+    found = by_spark(spark, logs)
+    for run, rows in logs.items():
+        assert found[run] == by_definition(rows), run
+
+
+KINDS = {"repeated", "gap", "missing", "behind", "future"}
+A, B = "ann", "bob"
+
+
+SMALLEST = [
+    ([(A, {A: 1}), (A, {A: 2})], []),
+    ([(A, {A: 1}), (A, {A: 1})], [("repeated", A, 0, A, 1, None)]),
+    ([(A, {A: 2})], [("gap", A, 1, A, 2, 1)]),
+    ([(A, {A: 1, B: 4}), (B, {B: 1})], [("missing", A, 0, B, 4, 1)]),
+    ([(A, {A: 1, B: 4})], [("missing", A, 0, B, 4, 0)]),
+    ([(A, {A: 1, B: 1}), (A, {A: 2}), (B, {B: 1})], [("behind", A, 1, B, 0, 1)]),
+    ([(A, {A: 1}), (B, {B: 1, A: 1}), ("eve", {"eve": 1, B: 1})], [("behind", "eve", 0, A, 0, 1)]),
+    ([(A, {A: 1, B: 1}), (B, {B: 1, A: 1})], [("future", A, 0, A, 1, 0), ("future", B, 0, B, 1, 0)]),
+]
+
+
+def smallest(rows):
+    return [[name, vector, None, None] for name, vector in rows]
+
+
+@pytest.mark.parametrize(("rows", "expected"), SMALLEST)
+def test_each_kind_by_its_smallest_log(rows, expected):
+    found = by_kernels({"r": smallest(rows)}, 100)["r"]
+    told = [(*key[:5], should) for key, (should, _) in found.items()]
+    assert sorted(told, key=str) == sorted(expected, key=str)
