@@ -10,18 +10,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from antecede.errors import BadTrace
 from antecede.spark.measuring import scan as kernel
 from antecede.spark.measuring.buckets import BITS, HALF, Series, bounds
 from antecede.spark.measuring.state import Scan
 
-__all__ = ["CHANNEL", "FIGURES", "HISTOGRAM", "PROCESS", "RUN", "figures", "figures_of_clocks", "spread"]
+__all__ = [
+    "CHANNEL",
+    "ERROR",
+    "FIGURES",
+    "HISTOGRAM",
+    "PROCESS",
+    "QUANTITIES",
+    "RUN",
+    "error_of",
+    "figures",
+    "figures_of_clocks",
+    "figures_of_error",
+    "spread",
+]
 
-RUN, PROCESS, CHANNEL, HISTOGRAM = "run", "process", "channel", "histogram"
-"""Kinds of rows."""
+RUN, PROCESS, CHANNEL, HISTOGRAM, ERROR = "run", "process", "channel", "histogram", "error"
+"""Kinds of rows. An error is what is wrong with the run: a task that raises it would be tried again in vain."""
 
 ROWS: Final = 1 << 14
 """Of a batch at most."""
@@ -51,6 +66,7 @@ FIGURES: Final = pa.schema(
         ),
         *(field for quantity in QUANTITIES for field in spread(quantity)),
         pa.field("wait_share", pa.float64()),
+        pa.field("error", pa.string()),
     ]
 )  # fmt: skip
 
@@ -70,6 +86,17 @@ def figures(run: str, scan: Scan, past: int) -> Iterator[pa.RecordBatch]:
 def figures_of_clocks(run: str, past: int) -> Iterator[pa.RecordBatch]:
     """What scans of clocks alone tell: it is added to what the others tell of the run."""
     yield from batches(RUN, run, {"past": [past]})
+
+
+def figures_of_error(run: str, error: BadTrace) -> Iterator[pa.RecordBatch]:
+    """What is wrong with the run, instead of its figures."""
+    told = msgspec.json.encode((error.place, error.found, error.expected)).decode()
+    yield from batches(ERROR, run, {"error": [told]})
+
+
+def error_of(text: str) -> BadTrace:
+    """The inverse."""
+    return BadTrace(*msgspec.json.decode(text, type=tuple[str, str, str]))
 
 
 def batches(kind: str, run: str, columns: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
