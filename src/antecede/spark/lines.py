@@ -1,0 +1,203 @@
+"""The clocks of some groups of events, each complete but for what happened before all of it: one pass, in memory.
+
+A *group* is a run, or a piece of one. The rows come sorted by group, process and index. Those of one process in one
+group are a *line*. Lines are followed one after the other, as far as they go: a delivery whose send is in the same
+group and not reached yet makes its line wait, and the send wakes it. Each row is looked at once, and no order of time
+is needed. What is never reached is behind a cycle: each of some lines waits for a send that is further on in the
+next.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numba
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from antecede.errors import BadTrace
+
+__all__ = ["clocked", "levels", "causes"]
+
+Column = NDArray[Any]
+
+NONE: Final = -1
+SHOWN: Final = 6
+"""Processes of a cycle that a message names."""
+
+
+def clocked(table: pa.Table, base: str | None = None) -> pa.Table:
+    """The rows with their clocks, counted from `base` if the groups are pieces of runs that start there.
+
+    >>> event = {"run": "r", "index": 0, "sender": "a", "number": 1, "control": False, "clock": None}
+    >>> sent, delivered = {"process": "a", "kind": "send"}, {"process": "b", "kind": "deliver"}
+    >>> rows = pa.Table.from_pylist([event | sent, event | delivered])
+    >>> clocked(rows)["clock"].to_pylist()
+    [0, 1]
+    """
+    groups = codes(table["run"])
+    bases = np.zeros(len(table), np.int64)
+    if base is not None:
+        bases = table[base].combine_chunks().to_numpy()
+        # Pieces of one run have different bases.
+        groups = np.cumsum(np.append(0, (np.diff(groups) != 0) | (np.diff(bases) != 0)))[: len(table)]
+    names = codes(pa.chunked_array([*table["process"].chunks, *table["sender"].chunks], pa.string()))
+    processes, senders = names[: len(table)], names[len(table) :]
+    many = int(names.max()) + 1 if len(names) else 1
+    keys = groups * many + processes
+    starts = np.flatnonzero(np.append(True, np.diff(keys) != 0))[: len(keys)]
+    cause = edges(table, keys, groups * many + senders, starts)
+    level, heads = levels(np.append(starts, len(keys)), cause)
+    stuck = heads < np.append(starts[1:], len(keys))
+    if stuck.any():
+        raise cycle(table, starts, heads, cause, int(np.flatnonzero(stuck)[0]))
+    at = table.schema.get_field_index("clock")
+    return table.set_column(at, "clock", pa.array(bases + level, pa.int64()))
+
+
+def codes(names: pa.ChunkedArray) -> Column:
+    """An integer for each name."""
+    encoded = names.combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    return encoded.indices.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+
+
+def edges(table: pa.Table, keys: Column, sent_by: Column, starts: Column) -> Column:
+    """For each row the row of the send that it needs, or NONE."""
+    counts = np.logical_not(table["control"].combine_chunks().to_numpy(zero_copy_only=False))
+    sends = counts & pc.equal(table["kind"], "send").to_numpy()
+    deliveries = counts & pc.equal(table["kind"], "deliver").to_numpy()
+    foreign = np.flatnonzero(sends & (keys != sent_by))
+    if len(foreign):
+        row = named(table, int(foreign[0]))
+        raise BadTrace(place(row), f"a send of message {message(row)}", "its sender to send it")
+    lines = keys[starts]
+    line = np.searchsorted(lines, sent_by) if (np.diff(lines) > 0).all() else ranks(lines, sent_by)
+    known = (line < len(lines)) & (lines[np.minimum(line, len(lines) - 1)] == sent_by)
+    line = np.where(known, line, NONE)
+    numbers = table["number"].combine_chunks().to_numpy()
+    cause: Column
+    cause, again = causes(line, numbers, sends, deliveries)
+    if again != NONE:
+        row = named(table, again)
+        raise BadTrace(place(row), f"a second send of message {message(row)}", "one send of each message")
+    return cause
+
+
+def ranks(lines: Column, wanted: Column) -> Column:
+    """Positions of the wanted keys among lines that are in the order of names, not of codes."""
+    order = np.argsort(lines)
+    at = np.searchsorted(lines, wanted, sorter=order)
+    return np.where(at < len(lines), order[np.minimum(at, len(lines) - 1)], len(lines))
+
+
+@numba.njit(cache=True)
+def slot(line: Any, number: Any) -> Any:
+    """A hash: numbers are dense, and must not end up side by side."""
+    mixed = number * 0x9E3779B97F4A7C1 + line * 0x5851F42D4C957F2
+    mixed ^= mixed >> 29
+    return (mixed * 0x2545F4914F6CDD1) ^ (mixed >> 13)
+
+
+@numba.njit(cache=True)
+def causes(line: Any, number: Any, sends: Any, deliveries: Any) -> Any:
+    """For each delivery the row of the send with the same (line, number), and a row that sends one again, or -1."""
+    rows = len(line)
+    mask = 1
+    while mask < 2 * sends.sum() + 2:
+        mask *= 2
+    mask -= 1
+    table = np.full(mask + 1, -1, np.int64)
+    cause = np.full(rows, -1, np.int64)
+    again = -1
+    for row in range(rows):
+        if sends[row]:
+            at = slot(line[row], number[row]) & mask
+            while table[at] != -1:
+                held = table[at]
+                if number[held] == number[row] and line[held] == line[row] and again == -1:
+                    again = row
+                at = (at + 1) & mask
+            table[at] = row
+    for row in range(rows):
+        if deliveries[row] and line[row] != -1:
+            at = slot(line[row], number[row]) & mask
+            while table[at] != -1:
+                held = table[at]
+                if number[held] == number[row] and line[held] == line[row]:
+                    cause[row] = held
+                    break
+                at = (at + 1) & mask
+    return cause, again
+
+
+@numba.njit(cache=True)
+def levels(starts: Any, cause: Any) -> Any:
+    """The clock of each row, and for each line the first row that was not reached (its end, if all were).
+
+    Line l is rows starts[l] to starts[l + 1]; cause[row] is the row of the send that a row needs, or -1.
+    """
+    lines = len(starts) - 1
+    level = np.full(len(cause), -1, np.int64)
+    heads = starts[:-1].copy()
+    waiting = np.full(len(cause), -1, np.int32)  # row -> a line that waits for it
+    others = np.full(lines, -1, np.int32)  # line -> another that waits for the same row
+    ready = np.arange(lines)[::-1].copy()  # a stack; each line is on it at most once
+    height = lines
+    while height:
+        height -= 1
+        line = ready[height]
+        row = heads[line]
+        last = level[row - 1] if row > starts[line] else -1
+        while row < starts[line + 1]:
+            need = cause[row]
+            if need != -1:
+                if level[need] == -1:
+                    others[line] = waiting[need]
+                    waiting[need] = line
+                    break
+                last = max(last, level[need])
+            last += 1
+            level[row] = last
+            woken = waiting[row]
+            while woken != -1:
+                ready[height] = woken
+                height += 1
+                woken = others[woken]
+            row += 1
+        heads[line] = row
+    return level, heads
+
+
+def cycle(table: pa.Table, starts: Column, heads: Column, cause: Column, line: int) -> BadTrace:
+    """The lines that wait for each other, from one that waits behind them."""
+    seen: list[int] = []
+    while line not in seen:
+        seen.append(line)
+        line = int(np.searchsorted(starts, cause[heads[line]], side="right")) - 1
+    rows = [named(table, int(heads[line])) for line in seen[seen.index(line) :]]
+    rows = rows[rows.index(min(rows, key=lambda row: str(row["process"]).encode())) :] + rows
+    rows = rows[: len({str(row["process"]) for row in rows})]
+    told = [f"{row['process']} delivers {message(row)} at index {row['index']}" for row in rows[:SHOWN]]
+    more = [f"{len(rows) - SHOWN} more"] if len(rows) > SHOWN else []
+    return BadTrace(
+        f"run {rows[0]['run']}",
+        f"a cycle: {', '.join(told + more)}, each before it sends what the one before it delivers",
+        "each delivery after its send",
+    )
+
+
+def named(table: pa.Table, row: int) -> dict[str, object]:
+    columns = ("run", "process", "index", "sender", "number")
+    return {name: table[name][row].as_py() for name in columns}
+
+
+def place(row: dict[str, object]) -> str:
+    return f"run {row['run']}, process {row['process']}, index {row['index']}"
+
+
+def message(row: dict[str, object]) -> str:
+    return f"{row['sender']}.{row['number']}"

@@ -1,0 +1,145 @@
+"""Sets of numbers as words of 64 bits: which are there, which are not.
+
+The numbers of a process grow by one, so a set of them is dense: a word for each 64 of them, `number >> 6`, is a
+sixty-fourth of the rows, and Spark puts words together by an aggregation that never leaves its Java. Numbers that lie
+far apart give a word each: right too, and no shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from antecede.errors import BadTrace
+from antecede.trace.schema import KINDS
+
+__all__ = ["bit", "check_program_order", "gaps", "holes", "unsent", "word"]
+
+Numbers = NDArray[np.int64]
+
+
+def word(number: str) -> Column:
+    return F.shiftright(F.col(number), 6)
+
+
+def bit(number: str) -> Column:
+    return F.expr(f"shiftleft(1L, cast(`{number}` & 63 as int))")
+
+
+# Traces
+
+
+def check_program_order(events: DataFrame) -> None:
+    """Refuse events without a value that all have, of a kind that there is not, or whose index does not count them."""
+    needed = ("run", "process", "index", "kind", "sender", "number", "control")
+    empty = F.count_if(F.greatest(*(F.col(name).isNull() for name in needed)))
+    strange = F.count_if(~F.col("kind").isin(*KINDS))
+    words = events.groupBy("run", "process", word("index").alias("word")).agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.bit_count(F.bit_or(bit("index"))).alias("different"),
+        F.min("index").alias("first"),
+        F.max("index").alias("last"),
+        empty.alias("empty"),
+        strange.alias("strange"),
+    )
+    lines = words.groupBy("run", "process").agg(
+        F.sum("rows").alias("rows"),
+        F.sum("different").alias("different"),
+        F.min("first").alias("first"),
+        F.max("last").alias("last"),
+        F.sum("empty").alias("empty"),
+        F.sum("strange").alias("strange"),
+    )
+    counted = (
+        (F.col("first") == 0) & (F.col("last") == F.col("rows") - 1) & (F.col("rows") == F.col("different"))
+    )
+    fine = counted & (F.col("empty") == 0) & (F.col("strange") == 0)
+    # One is enough to refuse them all; the first, so that it is always the same.
+    wrong = lines.where(~F.coalesce(fine, F.lit(False))).orderBy("run", "process").limit(1)
+    for row in wrong.toArrow().to_pylist():
+        raise refused(row)
+
+
+def refused(row: dict[str, object]) -> BadTrace:
+    place = f"run {row['run']}, process {row['process']}"
+    if row["empty"]:
+        return BadTrace(
+            place, f"{row['empty']} events that lack a value", "null only where the format allows it"
+        )
+    if row["strange"]:
+        return BadTrace(place, f"{row['strange']} events of another kind", " or ".join(KINDS))
+    if row["rows"] != row["different"]:
+        return BadTrace(
+            place, f"{row['rows']} events with {row['different']} different indices", "one of each index"
+        )
+    return BadTrace(
+        place, f"{row['rows']} events with index {row['first']} to {row['last']}", "0, 1, 2, ... without gaps"
+    )
+
+
+def unsent(events: DataFrame) -> DataFrame:
+    """The messages that are delivered and not sent: (run, sender, number)."""
+    said = events.where(~F.col("control") & F.col("kind").isin("send", "deliver"))
+    words = said.groupBy("run", "sender", word("number").alias("word")).agg(
+        F.bit_or(F.when(F.col("kind") == "send", bit("number"))).alias("sent"),
+        F.bit_or(F.when(F.col("kind") == "deliver", bit("number"))).alias("delivered"),
+    )
+    lacking = words.where("delivered & ~coalesce(sent, 0L) != 0")
+    bits = F.expr("filter(sequence(0, 63), b -> shiftright(delivered & ~coalesce(sent, 0L), b) & 1 = 1)")
+    number = F.expr("shiftleft(word, 6) + offset").alias("number")
+    return lacking.select("run", "sender", "word", F.explode(bits).alias("offset")).select(
+        "run", "sender", number
+    )
+
+
+# Vectors
+
+
+def gaps(line: Numbers, words: Numbers, bits: Numbers, last: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """What is missing of 1 to `last` in each line, as ranges: the line, the first number and the last.
+
+    Words come sorted by line and by word. A line without numbers has one word of no bits.
+
+    >>> gaps(np.array([0, 1]), np.array([0, 0]), np.array([0b10110, 0]), np.array([6, 2]))
+    (array([0, 0, 1]), array([3, 5, 1]), array([3, 6, 2]))
+    """
+    there = np.unpackbits(bits.astype("<i8").view(np.uint8).reshape(-1, 8), axis=1, bitorder="little").view(
+        bool
+    )
+    rows, offsets = np.nonzero(there)
+    lines, firsts = np.unique(line, return_index=True)
+    # Each line's numbers between two that are not missing: 0, which is before the first, and last + 1.
+    group = np.concatenate([line[rows], lines, lines])
+    number = np.concatenate([words[rows] * 64 + offsets, np.zeros(len(lines), np.int64), last[firsts] + 1])
+    order = np.lexsort((number, group))
+    group, number = group[order], number[order]
+    found = np.flatnonzero((np.diff(number) > 1) & (group[1:] == group[:-1]))
+    return group[found], number[found] + 1, number[found + 1] - 1
+
+
+def holes(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """`gaps` for a task: rows (names..., word, bits, last) sorted by names and word become (names..., first, last).
+
+    All words of a task are held: a sixty-fourth of the rows that they stand for.
+    """
+    held = list(batches)
+    if not sum(map(len, held)):
+        return
+    table = pa.Table.from_batches(held).combine_chunks()
+    new = np.zeros(len(table), bool)
+    for name in names:
+        column = table[name].combine_chunks()
+        new[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
+    line = np.cumsum(new)
+    columns = (table[name].to_numpy() for name in ("word", "bits", "last"))
+    group, first, last = gaps(line, *columns)
+    starts = np.flatnonzero(np.append(True, new[1:]))
+    found = table.select(list(names)).take(starts[group])
+    found = found.append_column("first", pa.array(first)).append_column("last", pa.array(last))
+    yield from found.combine_chunks().to_batches()

@@ -1,0 +1,110 @@
+"""Events and messages in causal order, what is missing among them, and what waits for it.
+
+order           a trace: by its clocks, or by computed ones where it has none
+order_stamped   a table of messages or events that carry vectors
+
+Both are one distributed sort, because a number grows along happened-before: the clock of an event, or the sum of the
+entries of a vector (if i precedes j, no entry of i's vector is larger than j's, and one is smaller). What ties is
+concurrent, and goes by the names of processes. So the order needs no state, and is the same whatever the partitions
+are.
+
+What is missing. In a trace: the send of a message that is delivered. Among vectors: entry i counts the events of
+process i, so each number from 1 to the largest that anybody refers to should be there.
+
+What waits. Everything that happened after something that is missing, directly or not. A vector shows it by itself: it
+waits if it counts a number that is missing. In a trace it is what lies outside of the greatest consistent cut before
+the deliveries whose sends are missing (`antecede.spark.cuts`). What waits is ordered with the rest: the column
+`waits` tells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from antecede.spark.cuts import consistent, edges, lines_of
+from antecede.spark.faults import told
+from antecede.spark.lamport import with_clock
+from antecede.spark.numbers import check_program_order, unsent
+from antecede.spark.position import positioned
+from antecede.spark.trace import Trace
+
+__all__ = ["Ordered", "order"]
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """What `order` gives. Nothing of it is computed before it is used."""
+
+    rows: DataFrame
+    """The rows in order, with `position` (0, 1, 2, ... in each run) and `waits`."""
+    missing: DataFrame
+    """What they refer to and is not among them."""
+
+    @property
+    def waiting(self) -> DataFrame:
+        """The rows that happened after something that is missing."""
+        return self.rows.where("waits")
+
+
+def order(trace: Trace, *, partitions: int | None = None) -> Ordered:
+    """The events of a trace in causal order.
+
+    `rows` has the columns of the trace, `position` and `waits`; `missing` has (run, sender, number): messages that are
+    delivered and not sent. Events that cannot be a trace are a `BadTrace`.
+
+    This reads a few columns at once, to count. If clocks are missing, it computes them and keeps them on disk,
+    persisted, until the session ends or `spark.catalog.clearCache()`.
+    """
+    with told():
+        check_program_order(trace.events)
+        timed = with_clock(trace, checked=True)
+        if timed is not trace:
+            # Computed in Python from all rows: the sort would do it three times, to count, to cut and to place.
+            timed.events.persist(StorageLevel.DISK_ONLY)
+        missing = unsent(timed.events)
+        rows = marked(timed.events, missing)
+        return Ordered(
+            positioned(rows, ["run"], "clock", ["process", "index"], partitions=partitions), missing
+        )
+
+
+def marked(events: DataFrame, missing: DataFrame) -> DataFrame:
+    """The events, with whether each waits."""
+    runs = missing.select("run").distinct().toArrow()
+    if not len(runs):
+        return events.withColumn("waits", F.lit(False))
+    spark = events.sparkSession
+    concerned = events.join(F.broadcast(spark.createDataFrame(runs)), "run", "left_semi")
+    lines = waiting_from(concerned, missing)
+    known = F.broadcast(spark.createDataFrame(lines))
+    waits = F.coalesce(F.col("index") >= F.col("__from"), F.lit(False))
+    return events.join(known, ["run", "process"], "left").withColumn("waits", waits).drop("__from")
+
+
+def waiting_from(events: DataFrame, missing: DataFrame) -> pa.Table:
+    """For each process the first index that waits: (run, process, __from)."""
+    orphans = events.where("kind = 'deliver' and not control").join(
+        missing, ["run", "sender", "number"], "left_semi"
+    )
+    firsts = orphans.groupBy("run", "process").agg(F.min("index").alias("first"))
+    counts = events.groupBy("run", "process").agg(F.count(F.lit(1)).alias("rows"))
+    found = counts.join(firsts, ["run", "process"], "left").toArrow()
+    lines = lines_of(found)
+    # lines_of sorts: the same sort keeps the two side by side.
+    found = found.sort_by([("run", "ascending"), ("process", "ascending")])
+    first = found["first"].fill_null(np.iinfo(np.int64).max).to_numpy()
+    cuts = np.minimum(first, found["rows"].to_numpy())[:, None]
+    links = edges(events, lines)
+    # Read once for each round.
+    links.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        cuts = consistent(links, cuts)
+    finally:
+        links.unpersist()
+    return lines.select(["run", "process"]).append_column("__from", pa.array(cuts[:, 0]))
