@@ -24,7 +24,7 @@ from antecede.errors import AntecedeError
 
 __all__ = ["COMMANDS", "app", "main"]
 
-COMMANDS = ("check", "simulate", "soak", "sweep", "triangle")
+COMMANDS = ("check", "report", "simulate", "soak", "sweep", "triangle")
 """Each names a module here and the function in it."""
 
 app = typer.Typer(

@@ -11,11 +11,12 @@ The script is written by hand, in files by idea (`core.js`, `diagram.js` ...), a
 
 from antecede.report.assemble import Tables, assemble
 from antecede.report.data import Finding, Message, Report, Run, Window
-from antecede.report.page import render
+from antecede.report.page import headline, render
 from antecede.report.plan import Extent, Plan, Range, plan, stories
 
 __all__ = [
     "render",
+    "headline",
     "assemble",
     "Tables",
     "Report",

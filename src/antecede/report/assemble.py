@@ -1,7 +1,7 @@
 """Rows of tables as the values of a page, wherever the rows came from: Spark, Parquet, or a test.
 
-Rows are mappings with the column names of the trace, of `verify` and of `measure`. A table that is not there is empty: a
-run without a row of verdicts is unknown, one without measures shows none.
+Rows are mappings with the column names of the trace, of `verify` and of `measure`. A table that is not there is
+empty: a run without a row of verdicts is unknown, one without measures shows none.
 """
 
 from __future__ import annotations

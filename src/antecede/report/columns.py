@@ -1,6 +1,7 @@
 """A page's values as plain columns, compact enough to be carried as JSON, and exact in a browser.
 
-- Names and messages are numbered; events, findings and destinations use the numbers. Equal lists of names are kept once.
+- Names and messages are numbered; events, findings and destinations use the numbers. Equal lists of names are kept
+  once.
 - Times count from the start of the run, and are differences from the event before, as clocks are: small numbers.
 - A browser's numbers are exact up to 2**53 only. What is larger goes as text.
 """
@@ -13,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from antecede.report.data import Event, Finding, Report, Run
-from antecede.trace.schema import KINDS
+from antecede.report.data import EVENT_KINDS, Event, Finding, Report, Run
 
 __all__ = ["columns"]
 
@@ -128,7 +128,7 @@ def _table(run: Run, names: Numbers, messages: Messages) -> dict[str, Any]:
     return {
         "process": [names[event.process] for event in events],
         "index": [exact(event.index) for event in events],
-        "kind": [KINDS.index(event.kind) for event in events],
+        "kind": [EVENT_KINDS.index(event.kind) for event in events],
         "message": of,
         "time": differences([event.time_ns - run.start_ns for event in events]),
         "clock": differences([event.clock or 0 for event in events]) if clocked else None,

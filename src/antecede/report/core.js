@@ -46,10 +46,10 @@ function scaled(x, units) {
   return `${digits(x / size)} ${unit}`;
 }
 const time = ns => ns === 0 ? '0 s' : scaled(ns, [[60e9, 'min'], [1e9, 's'], [1e6, 'ms'], [1e3, 'µs'], [1, 'ns']]);
-// A moment among others: as many digits as it takes to tell it from its neighbours.
-function instant(ns, span) {
+// A moment among others: as many digits as it takes to tell it from its neighbours, in the unit of the last of them.
+function instant(ns, span, last = ns) {
   if (!ns) return '0';
-  const [size, unit] = [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs']].find(([size]) => Math.abs(ns) >= size) || [1, 'ns'];
+  const [size, unit] = [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs']].find(([size]) => Math.abs(last) >= size) || [1, 'ns'];
   const places = clamp(2 - Math.floor(Math.log10(Math.max(span, 1) / size)), 0, Math.round(Math.log10(size)));
   return `${(ns / size).toLocaleString('en', {maximumFractionDigits: places})} ${unit}`;
 }
@@ -62,6 +62,15 @@ function short(name, most) {
   if (signs.length <= most) return name;
   const head = Math.ceil((most - 1) / 2);
   return signs.slice(0, head).join('') + '…' + signs.slice(signs.length - (most - 1 - head)).join('');
+}
+
+// What all names begin and end with tells none of them apart: it goes first.
+function shared(names) {
+  const [first = '', ...rest] = names;
+  let head = 0, tail = 0;
+  while (head < first.length && rest.every(name => name[head] === first[head])) head++;
+  while (tail < first.length - head && rest.every(name => name.length - tail > head && name[name.length - 1 - tail] === first[first.length - 1 - tail])) tail++;
+  return (name, most) => name.length <= most || !rest.length ? short(name, most) : short(name.slice(head, name.length - tail) || name, most);
 }
 
 // Anything with `data-tip`, or a function `tip`, tells it on hover and on focus.

@@ -14,6 +14,7 @@ from msgspec import Struct
 __all__ = [
     "Channels",
     "Density",
+    "EVENT_KINDS",
     "Event",
     "Finding",
     "Histogram",
@@ -29,6 +30,9 @@ __all__ = [
 Kind = Literal["violation", "fifo_break", "duplicate", "unsent", "unaddressed", "undelivered"]
 KINDS: tuple[Kind, ...] = ("violation", "fifo_break", "duplicate", "unsent", "unaddressed", "undelivered")
 """What verification finds; the definitions are the oracle's."""
+
+EventKind = Literal["send", "receive", "deliver"]
+EVENT_KINDS: tuple[EventKind, ...] = ("send", "receive", "deliver")
 
 
 class Message(Struct, frozen=True, order=True):
@@ -75,7 +79,7 @@ class Event(Struct, frozen=True, kw_only=True):
 
     process: str
     index: int
-    kind: Literal["send", "receive", "deliver"]
+    kind: EventKind
     sender: str
     number: int
     to: tuple[str, ...] | None = None

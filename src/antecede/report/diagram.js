@@ -12,11 +12,11 @@ function modelOf(run) {
   if (models.has(run)) return models.get(run);
   const {process, index, kind, message} = run.table, {sender, number, control, to, sets} = run.messages;
   const grown = steps => { let x = 0; return steps.map(step => (x += Number(step))); };
-  const names = DATA.names[run.names];
+  const names = DATA.names[run.names], label = shared(names);
   const model = {process, index, kind, message, names, time: grown(run.table.time), clock: run.table.clock && grown(run.table.clock),
     send: sender.map(() => -1), arrivals: sender.map(() => []), own: names.map(() => []), held: kind.map(() => false),
     to: to.map(set => set < 0 ? null : sets[set]), control: message.map(m => control[m]),
-    name: m => `${short(names[sender[m]], LONG)}.${number[m]}`, brief: m => `${short(names[sender[m]], 8)}.${number[m]}`, sender};
+    name: m => `${short(names[sender[m]], LONG)}.${number[m]}`, brief: m => `${label(names[sender[m]], 8)}.${number[m]}`, sender, label};
   kind.forEach((k, e) => {
     if (k === SEND) model.send[message[e]] = e; else model.arrivals[message[e]].push(e);
     model.own[process[e]].push(e);
@@ -91,7 +91,8 @@ class Diagram {
     host.addEventListener('keydown', event => this.key(event));
     host.addEventListener('focus', () => { if (host.matches(':focus-visible')) this.step(0); });
     let width = host.clientWidth;
-    new ResizeObserver(() => { if (host.clientWidth !== width) { width = host.clientWidth; this.paint(); } }).observe(host);
+    // A host without width is gone, or hidden: another run is shown.
+    new ResizeObserver(() => { if (host.clientWidth && host.clientWidth !== width) { width = host.clientWidth; this.paint(); } }).observe(host);
   }
 
   show(run, finding) {
@@ -261,7 +262,7 @@ class Diagram {
     const picture = draw('svg', {width: full, height, viewBox: `0 0 ${full} ${height}`, class: 'spacetime'},
       draw('defs', {}, draw('clipPath', {id: 'plot'}, draw('rect', {x: this.gutter - 6, y: 0, width: this.width + 32, height})),
         ['', 'overtaken', 'by', 'chain', 'faint'].map(name => draw('marker', {id: `arrow-${name}`, class: `arrow ${name}`, viewBox: '0 0 8 8', refX: 13, refY: 4, markerWidth: 7, markerHeight: 7, orient: 'auto', markerUnits: 'userSpaceOnUse'}, draw('path', {d: 'M0 1 8 4 0 7z'})))),
-      this.lines.map(p => draw('text', {class: 'process', x: this.gutter - 14, y: this.yOf(p), 'dominant-baseline': 'middle', 'text-anchor': 'end', 'data-tip': names[p]}, short(names[p], letters))),
+      this.lines.map(p => draw('text', {class: 'process', x: this.gutter - 14, y: this.yOf(p), 'dominant-baseline': 'middle', 'text-anchor': 'end', 'data-tip': names[p]}, this.model.label(names[p], letters))),
       inside, this.ticks(height));
     this.host.replaceChildren(picture);
     if (!this.drawn.length) this.host.replaceChildren(empty('No events of this run are on this page.'));
@@ -353,7 +354,7 @@ class Diagram {
     const here = this.visible(), times = here.map(e => this.model.time[e]), span = here.length ? Math.max(...times) - Math.min(...times) : 1;
     const many = Math.max(2, Math.floor(this.width / 120)), marks = [];
     const mark = (x, t) => marks.push(draw('line', {class: 'tickmark', x1: x, x2: x, y1: 14, y2: height - 26}),
-      draw('text', {class: 'tick', x, y: height - 9, 'text-anchor': 'middle'}, instant(t, span / many)));
+      draw('text', {class: 'tick', x, y: height - 9, 'text-anchor': 'middle'}, instant(t, span / many, Math.max(...times))));
     // By order, times grow unevenly: each tick stands at an event and tells its time.
     let last = -Infinity;
     if (this.axis === 'order') for (const e of here) { if (this.px(e) - last >= this.width / many) mark(last = this.px(e), this.model.time[e]); }

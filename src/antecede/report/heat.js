@@ -55,13 +55,13 @@ function overview(run, model, pick) {
     style: `left:${share(model.time[first])};width:${width(model.time[first], model.time[last])}`}));
   const view = el('i', {class: 'view'});
   const node = el('div', {class: 'overview', style: `--rows:${bands}`},
-    el('div', {class: 'y'}, el('span', {}, short(names[0], 14)), bands > 1 ? el('span', {}, short(names[run.n - 1], 14)) : null),
+    el('div', {class: 'y'}, el('span', {}, model.label(names[0], 12)), bands > 1 ? el('span', {}, model.label(names[run.n - 1], 12)) : null),
     el('div', {class: 'plot'}, picture, view, el('div', {class: 'ranges'}, ranges)),
     el('div', {class: 'axis'}, el('span', {}, '0 s'), el('span', {}, time(span / 2)), el('span', {}, time(span))));
   return {node, mark(a, b) { view.style.left = share(a); view.style.width = width(a, b); }};
 }
 
-function channelMap(run, names) {
+function channelMap(run, {names, label}) {
   const {bands, messages, delay_ns_mean: delays} = run.channels;
   const name = band => bandName(names, run.n, bands, band);
   const tip = (receiver, sender) => {
@@ -70,9 +70,9 @@ function channelMap(run, names) {
   };
   const node = el('div', {});
   const fill = what => node.replaceChildren(el('div', {class: 'channels'},
-    el('div', {class: 'y'}, el('span', {}, short(names[0], 14)), el('span', {class: 'muted'}, 'from'), el('span', {}, short(names[run.n - 1], 14))),
+    el('div', {class: 'y'}, el('span', {}, label(names[0], 12)), el('span', {class: 'muted'}, 'from'), el('span', {}, label(names[run.n - 1], 12))),
     heatmap({columns: bands, rows: bands, values: what === 'messages' ? messages : delays.map(x => x || 0), label: `${what} by channel`, tip}),
-    el('div', {class: 'axis'}, el('span', {}, short(names[0], 14)), el('span', {class: 'muted'}, 'to'), el('span', {}, short(names[run.n - 1], 14)))),
+    el('div', {class: 'axis'}, el('span', {}, label(names[0], 12)), el('span', {class: 'muted'}, 'to'), el('span', {}, label(names[run.n - 1], 12)))),
     el('div', {class: 'scale'}, el('span', {}, '0'), el('i'), el('span', {}, what === 'messages' ? plural(Math.max(...messages), 'message') : time(Math.max(...delays.map(x => x || 0))))));
   fill('messages');
   const controls = segmented('Shown', [['messages', 'Messages'], ['delay', 'Mean delay']], 'messages', fill);

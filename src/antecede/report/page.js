@@ -22,9 +22,10 @@ function buildOne(run, model) {
   const step = (text, to) => el('a', {class: 'button', href: to ? linkTo(to) : null, 'aria-disabled': to ? null : 'true', role: to ? null : 'link'}, text);
   const host = el('div', {id: 'diagram', tabindex: 0, role: 'application', 'aria-label': 'Space-time diagram', 'aria-describedby': 'keys'});
   strip = overview(run, model, pickTime);
+  $('one-title').textContent = `One run: ${short(run.run, 80)}`;
   $('one-body').replaceChildren();
   put($('one-body'), {}, [
-    runs.length < 2 ? el('p', {}, el('b', {}, run.run)) : el('div', {class: 'chooser'},
+    runs.length < 2 ? null : el('div', {class: 'chooser'},
       el('label', {class: 'field wide'}, el('span', {}, 'Run'), el('select', {onchange: event => { location.hash = linkTo(DATA.runs[event.target.value]); }},
         runs.map(other => el('option', {value: DATA.runs.indexOf(other), selected: other === run}, `${CLASSES[other.class].sign} ${short(other.run, 70)}`)))),
       step('Previous', runs[at - 1]), step('Next', runs[at + 1])),
@@ -40,9 +41,9 @@ function buildOne(run, model) {
     el('p', {id: 'keys', class: 'muted small'}, 'Drag to move, Ctrl and the wheel to zoom. Keys: arrows go from event to event, Enter follows a message, + and − zoom, 0 fits.'),
     el('h3', {}, 'Where the events are'),
     strip.node, el('p', {id: 'elsewhere', class: 'small', 'aria-live': 'polite'}, elsewhere(run)),
-    el('div', {class: 'pair'}, run.channels && run.n > 1 ? el('div', {}, el('h3', {}, 'Who sends to whom'), channelMap(run, model.names)) : null, processesOf(run)),
+    el('div', {class: 'pair'}, run.channels && run.n > 1 ? el('div', {}, el('h3', {}, 'Who sends to whom'), channelMap(run, model)) : null, processesOf(run)),
   ]);
-  diagram = new Diagram(host, (a, b, seen) => { strip.mark(a, b); $('seen').textContent = `${plural(seen, 'event')} in view, ${instant(a, b - a)} to ${instant(b, b - a)}`; });
+  diagram = new Diagram(host, (a, b, seen) => { strip.mark(a, b); $('seen').textContent = `${plural(seen, 'event')} in view, ${instant(a, b - a, b)} to ${instant(b, b - a)}`; });
 }
 
 function showChoices(story) {
@@ -126,8 +127,8 @@ function showAbout() {
   const parts = DATA.runs.filter(run => !run.whole);
   const example = parts[0] || DATA.runs[0];
   $('about-body').append(...[
-    el('p', {}, parts.length ? `This page has ${count(here)} of ${plural(all, 'event')}: all of ${plural(DATA.runs.length - parts.length, 'run')}, and windows of ${plural(parts.length, 'longer one')}. ` +
-      'Verdicts, counts and prices are of all events, not of these.' : `This page has all ${plural(all, 'event')} of ${plural(DATA.runs.length, 'run')}.`),
+    el('p', {}, parts.length ? `This page has ${count(here)} of ${plural(all, 'event')}: ${parts.length < DATA.runs.length ? `all of ${plural(DATA.runs.length - parts.length, 'run')}, and ` : ''}windows of ${plural(parts.length, 'run')}. ` +
+      'Verdicts, counts and prices are of all events, not of these alone.' : `This page has all ${plural(all, 'event')} of ${plural(DATA.runs.length, 'run')}.`),
     example ? el('p', {}, 'To see another part of a run, name it with ', el('code', {}, '--window RUN:FROM:TO'), ': times from the start of the run (', el('code', {}, '2.5s'), ', ',
       el('code', {}, '300ms'), ') or clocks (whole numbers). For example:') : null,
     example ? copyable(command('--window', `${example.run}:0s:1s`)) : null,

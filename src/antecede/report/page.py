@@ -69,14 +69,10 @@ def headline(report: Report) -> str:
     if total == 1:
         if unknown:
             return "Whether the run kept causal order is unknown."
-        return (
-            "The run broke causal order."
-            if broke
-            else "The run kept the order, but not all was delivered once."
-        )
+        return "The run broke causal order." if broke else "The run lost, repeated or misdelivered messages."
     parts = [f"{broke:,} broke it"] if broke else []
     parts += [f"{faulty:,} lost, repeated or misdelivered messages"] if faulty else []
-    parts += [f"{unknown:,} unknown"] if unknown else []
+    parts += [f"{unknown:,} {'is' if unknown == 1 else 'are'} unknown"] if unknown else []
     return f"{kept:,} of {total:,} runs kept causal order; {', '.join(parts)}."
 
 

@@ -18,14 +18,28 @@ Range(run='b', title='sample 3 of 5', axis='clock', low=49999850, high=50000149)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Literal
 
 from msgspec import Struct
 
 from antecede.report.data import Event, Finding
 
-__all__ = ["ALL", "MOST", "RUN", "SAMPLES", "Extent", "Plan", "Range", "listed", "plan", "stories"]
+__all__ = [
+    "BUCKETS",
+    "MOST",
+    "Extent",
+    "Plan",
+    "Range",
+    "channel_bands",
+    "density_bands",
+    "detailed",
+    "listed",
+    "plan",
+    "stories",
+]
 
 RUN = 5_000
 """Events of a run up to which it is carried whole."""
@@ -42,6 +56,16 @@ AROUND = 5
 FINDINGS = 2_000
 """Findings that are listed one by one on a page, about; all of them are counted."""
 PER_RUN = 50
+BUCKETS = 96
+"""Columns of the picture of where a run's events are."""
+BANDS = 48
+"""Its rows, at most: processes, or bands of neighbours."""
+SIDE = 64
+"""Rows and columns of the picture of a run's channels, at most."""
+CELLS = 200_000
+"""Of all such pictures of a page, about."""
+PROCESSES = 20_000
+"""Rows of processes on a page, about."""
 
 
 class Extent(Struct, frozen=True, kw_only=True):
@@ -91,6 +115,23 @@ class Plan(Struct, frozen=True):
 def listed(broken: int) -> int:
     """How many findings of each run are listed, if so many runs have some."""
     return max(3, min(PER_RUN, FINDINGS // max(1, broken)))
+
+
+def density_bands(runs: int) -> int:
+    """Rows of each picture of where the events are, if so many runs have one."""
+    return max(1, min(BANDS, CELLS // BUCKETS // max(1, runs)))
+
+
+def channel_bands(runs: int) -> int:
+    """Rows of each picture of channels, if so many runs have one."""
+    return max(1, min(SIDE, math.isqrt(CELLS // max(1, runs))))
+
+
+def detailed(sizes: Mapping[str, int], first: Collection[str]) -> list[str]:
+    """The runs whose processes are shown one by one, if these are their numbers; those of `first` come first."""
+    order = sorted(sizes, key=lambda run: (run not in first, sizes[run]))
+    totals = accumulate(sizes[run] for run in order)
+    return [run for run, total in zip(order, totals, strict=True) if total <= PROCESSES or run == order[0]]
 
 
 def stories(findings: Mapping[str, Sequence[Finding]]) -> list[tuple[str, str, str, int]]:

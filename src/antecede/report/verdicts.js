@@ -4,7 +4,7 @@ const CLASSES = {
   kept: {sign: '✓', word: 'kept', long: 'kept causal order'},
   broke: {sign: '✗', word: 'broken', long: 'broke causal order'},
   faulty: {sign: '!', word: 'faulty', long: 'lost, repeated or misdelivered messages'},
-  unknown: {sign: '?', word: 'unknown', long: 'unknown'},
+  unknown: {sign: '?', word: 'unknown', long: 'without a verdict'},
 };
 const KINDS = {
   violation: ['violation', 'violations', 'A message was delivered after one that it causally precedes.'],

@@ -1,0 +1,208 @@
+"""What a page shows of a trace of any length: few rows, however many events there are.
+
+Everything here ends in rows on the driver, so everything here is bounded: by the number of runs, of findings asked for,
+of bands and buckets, of events in a window. Each function is one job that reads the columns it needs, and a range of
+clocks reads only the row groups whose statistics have it.
+
+A *band* is a number of neighbouring processes, in the order in which the run names them: one process while there are
+few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from antecede.spark.trace import SPARK_EVENTS, Trace
+from antecede.spark.verification import KINDS
+
+__all__ = [
+    "Asked",
+    "channels",
+    "density",
+    "events_of_messages",
+    "events_of_ranges",
+    "events_of_runs",
+    "extents",
+    "first_findings",
+    "histograms",
+    "of_runs",
+    "rows",
+]
+
+Rows = list[dict[str, Any]]
+
+PUSHED: Final = 64
+"""Ranges up to which Parquet is told of them; a longer condition costs more than it saves."""
+SHARES: Final = 4
+"""Bins of a picture's histogram for each power of two."""
+
+
+class Asked(NamedTuple):
+    """A range of a run's clocks, or of its times, both ends included."""
+
+    run: str
+    axis: str
+    low: int
+    high: int
+
+
+def rows(table: DataFrame) -> Rows:
+    """A small table as rows."""
+    found: Rows = table.toArrow().to_pylist()
+    return found
+
+
+def of_runs(table: DataFrame, runs: Iterable[str]) -> Rows:
+    """The rows of a table that are of these runs."""
+    names = list(runs)
+    return rows(table.where(F.col("run").isin(*names))) if names else []
+
+
+# Events
+
+
+def extents(trace: Trace) -> Rows:
+    """For each run with events: how many, how many have a clock, and from when to when."""
+    return rows(
+        trace.events.groupBy("run").agg(
+            F.count(F.lit(1)).alias("events"),
+            F.count("clock").alias("clocks"),
+            F.min("clock").alias("clock_low"),
+            F.max("clock").alias("clock_high"),
+            F.min("time_ns").alias("time_low"),
+            F.max("time_ns").alias("time_high"),
+        )
+    )
+
+
+def events_of_runs(trace: Trace, runs: Iterable[str]) -> Rows:
+    """All events of these runs."""
+    return of_runs(trace.events, runs)
+
+
+def events_of_messages(trace: Trace, keys: Sequence[tuple[str, str, str, int]]) -> Rows:
+    """What happened to these messages at these processes: keys are run, process, sender, number."""
+    if not keys:
+        return []
+    names = ("run", "process", "sender", "number")
+    wanted = small(trace.spark, "run string, process string, sender string, number long", keys)
+    return rows(trace.events.where(~F.col("control")).join(wanted, list(names)).select(SPARK_EVENTS.names))
+
+
+def events_of_ranges(trace: Trace, asked: Sequence[Asked], most: int) -> tuple[Rows, dict[int, int]]:
+    """The first `most` events of each range, and how many each has: the position of the range -> the number."""
+    if not asked:
+        return [], {}
+    ranges = small(
+        trace.spark,
+        "position int, run string, axis string, low long, high long",
+        [(position, *range_) for position, range_ in enumerate(asked)],
+    )
+    events = trace.events
+    if len(asked) <= PUSHED:
+        events = events.where(reduce(Column.__or__, map(inside, asked)))
+    place = F.when(F.col("axis") == "clock", F.col("clock")).otherwise(F.col("time_ns"))
+    found = events.join(ranges, "run").where(place.between(F.col("low"), F.col("high")))
+    counts = {row["position"]: row["events"] for row in rows(counted(found))}
+    # The first of each range are found before anything is moved: Spark limits such a rank on both sides of a shuffle.
+    order = Window.partitionBy("position").orderBy(place, "process", "index")
+    first = found.withColumn("rank", F.row_number().over(order)).where(F.col("rank") <= most)
+    return rows(first.select(SPARK_EVENTS.names)), counts
+
+
+def inside(range_: Asked) -> Column:
+    column = F.col("clock") if range_.axis == "clock" else F.col("time_ns")
+    return (F.col("run") == range_.run) & column.between(range_.low, range_.high)
+
+
+def counted(found: DataFrame) -> DataFrame:
+    return found.groupBy("position").agg(F.count(F.lit(1)).alias("events"))
+
+
+# Aggregates
+
+
+def first_findings(findings: DataFrame, per_run: int) -> Rows:
+    """So many findings of each run, violations first, then in the order of each process's own events."""
+    kinds = F.array(*map(F.lit, KINDS))
+    order = Window.partitionBy("run").orderBy(
+        F.array_position(kinds, F.col("kind")),
+        F.col("index").asc_nulls_last(),
+        "process",
+        "sender",
+        "number",
+    )
+    ranked = findings.withColumn("rank", F.row_number().over(order))
+    return rows(ranked.where(F.col("rank") <= per_run).drop("rank"))
+
+
+def density(trace: Trace, spans: Mapping[str, tuple[int, int]], bands: int, buckets: int) -> Rows:
+    """Events by band and bucket of time: run, band, bands, bucket, buckets, count. `spans` has each run's times."""
+    if not spans:
+        return []
+    runs = small(
+        trace.spark, "run string, low long, high long", [(run, *span) for run, span in spans.items()]
+    )
+    share = (F.col("time_ns") - F.col("low")).cast("double") / (F.col("high") - F.col("low") + 1)
+    events = trace.events.select("run", "process", "time_ns").join(runs, "run")
+    return rows(
+        events.join(F.broadcast(places(trace, bands)), ["run", "process"])
+        .withColumn("bucket", F.floor(share * buckets).cast("int"))
+        .groupBy("run", "band", "bands", "bucket")
+        .agg(F.count(F.lit(1)).alias("count"))
+        .withColumn("buckets", F.lit(buckets))
+    )
+
+
+def channels(trace: Trace, measured: DataFrame, bands: int) -> Rows:
+    """Measured channels by bands: run, sender_band, receiver_band, bands, messages, delay_ns_mean."""
+    place = places(trace, bands)
+    senders = place.select(
+        "run", F.col("process").alias("sender"), F.col("band").alias("sender_band"), "bands"
+    )
+    receivers = place.select("run", F.col("process").alias("receiver"), F.col("band").alias("receiver_band"))
+    delayed = F.when(F.col("delay_ns_mean").isNotNull(), F.col("deliveries"))
+    return rows(
+        measured.join(F.broadcast(senders), ["run", "sender"])
+        .join(F.broadcast(receivers), ["run", "receiver"])
+        .groupBy("run", "sender_band", "receiver_band", "bands")
+        .agg(
+            F.sum("messages").alias("messages"),
+            F.try_divide(F.sum(F.col("delay_ns_mean") * delayed), F.sum(delayed)).alias("delay_ns_mean"),
+        )
+    )
+
+
+def histograms(trace: Trace, measured: DataFrame) -> Rows:
+    """Measured histograms of all runs of a protocol on a network, in bins wide enough to be seen."""
+    bin_ = F.when(F.col("low") > 0, F.floor(F.log2(F.col("low").cast("double")) * SHARES)).otherwise(-1)
+    return rows(
+        measured.join(F.broadcast(trace.runs.select("run", "protocol", "network")), "run")
+        .groupBy("protocol", "network", "quantity", bin_.alias("bin"))
+        .agg(F.min("low").alias("low"), F.max("high").alias("high"), F.sum("count").alias("count"))
+        .drop("bin")
+    )
+
+
+def places(trace: Trace, bands: int) -> DataFrame:
+    """run, process, band, bands: where each process stands."""
+    width = F.least(F.size("processes"), F.lit(bands)).alias("bands")
+    named = trace.runs.select(
+        "run", width, F.size("processes").alias("n"), F.posexplode("processes").alias("place", "process")
+    )
+    return named.select(
+        "run",
+        "process",
+        "bands",
+        F.floor(F.col("place") * F.col("bands") / F.col("n")).cast("int").alias("band"),
+    )
+
+
+def small(spark: SparkSession, schema: str, values: Iterable[tuple[Any, ...]]) -> DataFrame:
+    """A table of the driver's, to be joined where the events are."""
+    return F.broadcast(spark.createDataFrame(list(values), schema))
