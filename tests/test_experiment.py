@@ -139,7 +139,9 @@ def test_the_files_of_the_papers_questions_expand_and_can_be_built(path):
 
 def test_each_run_is_a_line_with_all_that_decides_it_and_all_that_it_came_to(tmp_path, capsys):
     out = tmp_path / "out"
-    assert command(["sweep", str(written(tmp_path)), "--out", str(out), "--jobs", "2", "--json"]) == 0
+    assert (
+        command(["sweep", str(written(tmp_path)), "--out", str(out), "--local", "--jobs", "2", "--json"]) == 0
+    )
     outcome = json.loads(capsys.readouterr().out)
     assert (outcome["verdict"], outcome["runs"], outcome["made"], outcome["failures"]) == ("yes", 6, 6, [])
     lines = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
@@ -215,7 +217,7 @@ def test_a_run_that_fails_is_told_with_its_command_and_loses_no_other(tmp_path, 
     script.write_text(DEADLOCK)
     case = f"[[case]]\nname = 'deadlock'\nworkload = 'script:{script}'\n[[case]]\nname = 'fine'\n"
     path = written(tmp_path, f"[grid]\nprotocol = 'matrix'\nmessages = 9\nseeds = 2\n{case}")
-    assert command(["sweep", str(path), "--out", str(out), "--jobs", "1", "--json"]) == 1
+    assert command(["sweep", str(path), "--out", str(out), "--local", "--jobs", "1", "--json"]) == 1
     told = capsys.readouterr()
     outcome = json.loads(told.out)
     assert outcome["verdict"] == "no"

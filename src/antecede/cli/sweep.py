@@ -1,6 +1,6 @@
-"""antecede sweep: all the runs of an experiment file.
+"""antecede sweep: all the runs of an experiment file, on Spark or on this machine alone.
 
-The simulator and Arrow are imported by the function that uses them: the other commands start without.
+The simulator, Arrow and Spark are imported by the functions that use them: the other commands start without.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from antecede.errors import BadParameter
+from antecede.cli.sparks import Master, Remote, working
+from antecede.errors import BadParameter, NoSpark
 
 if TYPE_CHECKING:
     from antecede.sim.experiment import Experiment
@@ -28,29 +30,53 @@ __all__ = ["sweep"]
 
 def sweep(
     experiment: Annotated[Path, typer.Argument(help="A TOML file that says which runs to make.")],
-    out: Annotated[Path, typer.Option(help="Write results.jsonl, one run a line, into this directory.")],
+    out: Annotated[str, typer.Option(help="Where results.jsonl and trace/ go: a directory or a URI.")],
+    traces: Annotated[bool, typer.Option(help="Write the trace of every run too.")] = True,
     jobs: Annotated[
-        int, typer.Option(help="How many runs at a time.  [default: one for each core]", show_default=False)
+        int,
+        typer.Option(
+            help="How many runs at a time on this machine.  [default: one for each core]", show_default=False
+        ),
     ] = 0,
-    traces: Annotated[bool, typer.Option("--traces", help="Write the trace of every run too.")] = False,
+    local: Annotated[bool, typer.Option("--local", help="Without Spark, on this machine.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")] = False,
+    master: Master = None,
+    remote: Remote = None,
 ) -> None:
-    """Make every run of an experiment, each a line of OUT/results.jsonl.
+    """Make every run of an experiment: a line of OUT/results.jsonl each, and its events in OUT/trace.
 
-    The same command again continues an interrupted sweep, and repeats what failed. docs/experiments.md explains the
-    file.
+    The same command again continues an interrupted sweep, and repeats what failed; with or without --local, the files
+    are the same. docs/experiments.md explains them.
     """
     from antecede.sim import experiment as experiments
-    from antecede.sim.sweep import Failure
-    from antecede.sim.sweep import sweep as run_all
 
     if jobs < 0:
         raise BadParameter("sweep", "--jobs", jobs, "1 or more")
+    if local and (master or remote):
+        raise BadParameter("sweep", "--local", "given with --master or --remote", "one of them")
     asked = experiments.load(experiment)
     asked.check()
-    made: list[str] = []
     started = time.perf_counter()
-    with _progress(asked) as show:
+    try:
+        if local:
+            made, failures = _here(asked, out, jobs, traces)
+        else:
+            made, failures = _on_spark(asked, out, jobs, traces, master, remote)
+    except KeyboardInterrupt:
+        print(f"what is done is in {out}; the same command goes on from there", file=sys.stderr)
+        raise
+    _report(asked, out, made, failures, time.perf_counter() - started, as_json)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _here(experiment: Experiment, out: str, jobs: int, traces: bool) -> tuple[int, Sequence[Failure]]:
+    """How many runs were made, and those that failed."""
+    from antecede.sim.sweep import Failure
+    from antecede.sim.sweep import sweep as run_all
+
+    made: list[str] = []
+    with _progress(experiment) as show:
 
         def note(result: Row | Failure) -> None:
             made.append(result.run)
@@ -58,11 +84,24 @@ def sweep(
             if isinstance(result, Failure):
                 _complain(result)
 
-        results = run_all(asked, out, jobs=jobs, traces=traces, note=note)
-    failures = [result for result in results if isinstance(result, Failure)]
-    _report(asked, out, len(made), failures, time.perf_counter() - started, as_json)
-    if failures:
-        raise typer.Exit(1)
+        results = run_all(experiment, out, jobs=jobs, traces=traces, note=note)
+    return len(made), [result for result in results if isinstance(result, Failure)]
+
+
+def _on_spark(
+    experiment: Experiment, out: str, jobs: int, traces: bool, master: str | None, remote: str | None
+) -> tuple[int, Sequence[Failure]]:
+    if find_spec("pyspark") is None:
+        raise NoSpark("sweep", "Spark is not installed: pip install 'antecede[spark]', or add --local")
+    if jobs and (master or remote):
+        raise BadParameter("sweep", "--jobs", f"{jobs} with --master or --remote", "one of them")
+    with working(f"local[{jobs}]" if jobs else master, remote, "simulating") as work:
+        from antecede.spark.sweep import sweep as run_all
+
+        swept = run_all(work.spark, experiment, out, traces=traces)
+    for failure in swept.failures:
+        _complain(failure)
+    return swept.made, swept.failures
 
 
 @contextmanager
@@ -85,9 +124,9 @@ def _complain(failure: Failure) -> None:
 
 
 def _report(
-    experiment: Experiment, out: Path, made: int, failures: list[Failure], spent: float, as_json: bool
+    experiment: Experiment, out: str, made: int, failures: Sequence[Failure], spent: float, as_json: bool
 ) -> None:
-    total = len(experiment.runs)
+    total, place = len(experiment.runs), out.rstrip("/")
     if as_json:
         outcome = {
             "verdict": "no" if failures else "yes",
@@ -98,11 +137,11 @@ def _report(
                 {"case": f.case, "run": f.run, "seed": f.seed, "command": f.command, "reason": f.reason}
                 for f in failures
             ],
-            "results": str(out / "results.jsonl"),
+            "results": f"{place}/results.jsonl",
             "seconds": round(spent, 3),
         }
         print(json.dumps(outcome, ensure_ascii=False))
     before = f", {total - made} of them before" if made < total else ""
-    print(f"{total - len(failures)} of {total} runs{before}: {out / 'results.jsonl'}", file=sys.stderr)
+    print(f"{total - len(failures)} of {total} runs{before}: {place}/results.jsonl", file=sys.stderr)
     if failures:
-        print(f"no: {len(failures)} of {total} runs failed: {out / 'failures.jsonl'}", file=sys.stderr)
+        print(f"no: {len(failures)} of {total} runs failed: {place}/failures.jsonl", file=sys.stderr)

@@ -1,10 +1,14 @@
 """Running an experiment on this machine: processes share the runs, and each result is written as it comes.
 
+This is the runner for machines without Spark; `antecede.spark.sweep` is the other one. What a run comes to is defined
+here for both (`perform`), and so is what they write: a sweep that one has begun, the other can continue.
+
 `out` gets
     results.jsonl    one run a line, as one flat JSON object: the case, `run` (its name), all that `RunSpec` says,
                      all that `Summary` says, `measured`, `cpu_seconds`, `command` (repeats the run), `version`
     failures.jsonl   the runs that failed, with the reason; gone once none does
     trace/           the trace of all runs, if asked for
+    .runs/           while others make the runs: see `antecede.sim.staging`
 While a sweep runs, results are in the order in which they came; at its end, in the order of the experiment. A sweep
 that was interrupted continues: a run that has its line is not made again, one that failed is.
 """
@@ -19,23 +23,25 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from pyarrow.fs import LocalFileSystem
 
 from antecede.errors import AntecedeError, CannotWrite, InputError
 from antecede.sim.experiment import Experiment, Run
 from antecede.sim.measure import Measures
 from antecede.sim.run import RunSpec
+from antecede.sim.staging import Made, Stage
 from antecede.sim.summary import Summary
 from antecede.trace import TraceWriter
 from antecede.trace.schema import version
 
-__all__ = ["Failure", "Row", "perform", "read", "sweep"]
+__all__ = ["Failure", "Results", "Row", "line", "perform", "read", "sweep"]
 
 Measured = dict[str, dict[str, int]]
 
@@ -150,28 +156,19 @@ def sweep(
 ) -> list[Row | Failure]:
     """Make the runs that `out` does not have yet; every run's answer, in the order of the experiment."""
     out = Path(out)
-    done = _done(experiment, out)
-    left = [run for run in experiment.runs if run.key not in done]
-    results: dict[str, Row | Failure] = dict(done)
+    results = Results(experiment, Stage(LocalFileSystem(), str(out.absolute())), str(out))
     trace = str(out / "trace") if traces else None
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        _write(out / "results.jsonl", done.values())
+    with results.writing():
+        left = results.begin(traces)
         with (out / "results.jsonl").open("ab") as file:
             for result in _answers(left, trace, jobs or os.cpu_count() or 1):
-                results[result.run] = result
+                results.add(result)
                 if isinstance(result, Row):
-                    file.write(_line(result))
+                    file.write(line(result))
                     file.flush()
                 if note is not None:
                     note(result)
-        ordered = [results[run.key] for run in experiment.runs]
-        _write(out / "results.jsonl", [result for result in ordered if isinstance(result, Row)])
-        _write(out / "failures.jsonl", [result for result in ordered if isinstance(result, Failure)])
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise CannotWrite(str(out), reason, "what was written before can be continued") from error
-    return ordered
+        return results.save()
 
 
 def _answers(runs: list[Run], trace: str | None, jobs: int) -> Iterator[Row | Failure]:
@@ -224,47 +221,94 @@ def _pool(runs: Iterator[Run], trace: str | None, jobs: int, lost: list[Run]) ->
 # Results on disk
 
 
+class Results:
+    """The files of a sweep: what is there is read at its beginning, and written in order at its end."""
+
+    def __init__(self, experiment: Experiment, stage: Stage, name: str) -> None:
+        self.experiment, self.stage, self.name = experiment, stage, name
+        self.found: dict[str, Row | Failure] = {}
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Within this, a disk that fills up is told with what became of the results."""
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise CannotWrite(self.name, reason, "what was written before can be continued") from error
+
+    def begin(self, traces: bool) -> list[Run]:
+        """The runs that are still to be made: if traces are wanted, also those that left none before."""
+        data = self.stage.read("results.jsonl")
+        rows = [] if data is None else read_lines(data, f"{self.name}/results.jsonl")
+        known = {run.key for run in self.experiment.runs}
+        for row in rows:
+            if row.run not in known:
+                place, name = f"{self.name}/results.jsonl", self.experiment.name
+                raise InputError(f"{place}: found {row.run} of case {row.case}, expected runs of {name} only")
+        self.found = {row.run: row for row in rows}
+        self.stage.system.create_dir(self.stage.root, recursive=True)
+        self.gather()
+        done = {key for key, result in self.found.items() if isinstance(result, Row)}
+        self._write("results.jsonl", [result for result in self.found.values() if isinstance(result, Row)])
+        self.stage.end()
+        if traces:
+            done &= self.stage.traced()
+        return [run for run in self.experiment.runs if run.key not in done]
+
+    def add(self, result: Row | Failure) -> None:
+        self.found[result.run] = result
+
+    def gather(self) -> set[str]:
+        """Take in what others have made: which runs."""
+        made = self.stage.gather()
+        for one in made:
+            self.add(loaded(one))
+        return {one.run for one in made}
+
+    def save(self) -> list[Row | Failure]:
+        """Every run's answer that is there, in the order of the experiment, also on the disk."""
+        ordered = [self.found[run.key] for run in self.experiment.runs if run.key in self.found]
+        self._write("results.jsonl", [result for result in ordered if isinstance(result, Row)])
+        self._write("failures.jsonl", [result for result in ordered if isinstance(result, Failure)])
+        return ordered
+
+    def _write(self, name: str, results: Iterable[Row | Failure]) -> None:
+        """All of them or, if something goes wrong, what was there before; no file for none."""
+        data = b"".join(map(line, results))
+        if data:
+            self.stage.write(data, name)
+        else:
+            self.stage.remove(name)
+
+
 def read(out: str | Path) -> list[Row]:
     """The rows of results.jsonl."""
     path = Path(out) / "results.jsonl"
     try:
-        lines = path.read_bytes().split(b"\n")
+        return read_lines(path.read_bytes(), str(path))
     except OSError as error:
         raise InputError(f"{path}: cannot read: {error.strerror}") from error
+
+
+def read_lines(data: bytes, place: str) -> list[Row]:
     rows = []
     # What follows the last end of a line was being written when the sweep was interrupted.
-    for number, line in enumerate(lines[:-1], 1):
+    for number, text in enumerate(data.split(b"\n")[:-1], 1):
         try:
-            rows.append(Row.load(msgspec.json.decode(line)))
+            rows.append(Row.load(msgspec.json.decode(text)))
         except (msgspec.MsgspecError, TypeError, AntecedeError) as error:
-            raise InputError(f"{path}, line {number}: {error}, expected a result of this version") from error
+            raise InputError(f"{place}, line {number}: {error}, expected a result of this version") from error
     return rows
 
 
-def _done(experiment: Experiment, out: Path) -> dict[str, Row]:
-    if not (out / "results.jsonl").exists():
-        return {}
-    known = {run.key for run in experiment.runs}
-    rows = read(out)
-    for row in rows:
-        if row.run not in known:
-            place, name = out / "results.jsonl", experiment.name
-            raise InputError(f"{place}: found {row.run} of case {row.case}, expected runs of {name} only")
-    return {row.run: row for row in rows}
-
-
-def _line(result: Row | Failure) -> bytes:
+def line(result: Row | Failure) -> bytes:
     data = result.plain() if isinstance(result, Row) else msgspec.to_builtins(result)
     return msgspec.json.encode(data) + b"\n"
 
 
-def _write(path: Path, results: Iterable[Row | Failure]) -> None:
-    """All of them or, if something goes wrong, what was there before; no file for none."""
-    lines = [_line(result) for result in results]
-    if not lines:
-        with suppress(FileNotFoundError):
-            path.unlink()
-        return
-    new = path.with_name(f".{path.name}.new")
-    new.write_bytes(b"".join(lines))
-    new.replace(path)
+def loaded(made: Made) -> Row | Failure:
+    """What another has made."""
+    if made.failed:
+        return msgspec.json.decode(made.line, type=Failure)
+    return Row.load(msgspec.json.decode(made.line))

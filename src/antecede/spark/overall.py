@@ -1,4 +1,4 @@
-"""All runs of a protocol together: counts are added, and so are histograms, so quantiles are as exact as those of a run."""
+"""All runs of a protocol together: counts and histograms are added, so quantiles are as exact as those of one run."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def shared(
             msgspec.structs.replace(whole, low=low, high=high, counting=False)
             for low, high in pairwise(edges)
         ]
-    tasks = [(share,) for share in sorted(long, key=lambda share: -share.rows)]
+    tasks: list[tuple[Share, ...]] = [(share,) for share in sorted(long, key=lambda share: -share.rows)]
     held: list[Share] = []
     for share in sorted(short, key=lambda share: -share.rows):
         if held and sum(s.rows for s in held) + share.rows > ROWS:
@@ -149,7 +149,7 @@ class Spool:
         if self._rows < HELD:
             self._held.append(rows)
         else:
-            self._file = self._file or tempfile.TemporaryFile()
+            self._file = self._file or tempfile.TemporaryFile()  # noqa: SIM115 (closed by `measured`)
             pickle.dump(rows, self._file, pickle.HIGHEST_PROTOCOL)
         self._rows += len(rows)
 
