@@ -11,6 +11,7 @@ which there are no files, are sorted by Spark first.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -29,10 +30,12 @@ from antecede.spark.measuring import figures
 from antecede.spark.measuring.buckets import ERROR
 from antecede.spark.measuring.shares import COLUMNS, Share, shared, work, work_sorted
 from antecede.spark.overall import overall
+from antecede.spark.storage import absolute, join, whole
 from antecede.spark.trace import Trace
 
 __all__ = ["ERROR", "Measures", "measure"]
 
+TABLES: Final = ("runs", "processes", "channels", "histograms")
 COUNTS: Final = ("events", "sends", "copies", "deliveries", "control_packets", "longest_chain", "duration_ns")
 
 
@@ -54,6 +57,13 @@ class Measures:
     def overall(self) -> DataFrame:
         """All runs of a protocol together: the columns of `runs`, with how many they are in place of their names."""
         return overall(self.runs, self.histograms)
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write all four tables as Parquet into PATH/measures, or nothing."""
+        with whole(join(absolute(path), "measures")) as aside:
+            for name in TABLES:
+                table: DataFrame = getattr(self, name)
+                table.coalesce(1).write.parquet(join(aside, name))
 
     def release(self) -> None:
         """Give back the memory and the disk. The tables cost a new scan from then on."""
@@ -88,7 +98,9 @@ def scanned(trace: Trace, processes: Mapping[str, tuple[str, ...]]) -> DataFrame
     files = trace.files or ()
     planned = plan(files, processes, merged=tied(files))
     unordered = (
-        sorted(processes) if trace.files is None else [run for run, way in planned.ways.items() if way == "pack"]
+        sorted(processes)
+        if trace.files is None
+        else [run for run, way in planned.ways.items() if way == "pack"]
     )
     tables = []
     if unordered:

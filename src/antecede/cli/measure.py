@@ -1,0 +1,119 @@
+"""antecede measure: what each run of a trace cost.
+
+Spark is imported by the functions that use it: the other commands start without.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from antecede.cli.sparks import Master, Remote, working
+
+__all__ = ["measure"]
+
+RUNS_MOST = 20
+"""Runs that are shown one by one; of more, only what they come to by protocol."""
+
+
+def measure(
+    trace: Annotated[
+        str, typer.Argument(help="A trace, or a directory of results that has one: a path or a URI.")
+    ],
+    out: Annotated[
+        str | None,
+        typer.Option(
+            help="Write OUT/measures/runs, processes, channels and histograms, as Parquet.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
+    master: Master = None,
+    remote: Remote = None,
+) -> None:
+    """Measure every run of a trace: stamps, control packets, delay, waiting, concurrency, chains.
+
+    Counts, means and maxima are exact, quantiles wrong by less than 1 %. docs/measuring.md explains every figure.
+    """
+    with working(master, remote, "reading footers") as work:
+        from antecede.spark.measure import ERROR, TABLES
+        from antecede.spark.measure import measure as measured
+        from antecede.spark.trace import Trace
+
+        read = Trace.read(work.spark, trace)
+        work.say("measuring")
+        found = measured(read)
+        if out is not None:
+            work.say("writing")
+            found.write(out)
+        work.say("summing up")
+        runs = [row.asDict() for row in found.runs.orderBy("run").collect()]
+        protocols = [row.asDict() for row in found.overall.orderBy("protocol").collect()]
+    if as_json:
+        written = None if out is None else [f"{out.rstrip('/')}/measures/{name}" for name in TABLES]
+        outcome = {"runs": runs, "overall": protocols, "quantile_error": ERROR, "written": written}
+        print(json.dumps(outcome, ensure_ascii=False))
+    else:
+        show(runs, protocols)
+
+
+# For people
+
+
+def show(runs: Sequence[Mapping[str, Any]], protocols: Sequence[Mapping[str, Any]]) -> None:
+    console = Console(stderr=True)
+    if len(runs) <= RUNS_MOST:
+        console.print(table("run", runs))
+    if len(runs) > RUNS_MOST or len(protocols) < len(runs):
+        if len(runs) <= RUNS_MOST:
+            console.print()
+        console.print(table("protocol", protocols))
+
+
+def table(first: str, rows: Iterable[Mapping[str, Any]]) -> Table:
+    """One line for each run, or for each protocol."""
+    found = Table(show_header=True, box=None, pad_edge=False)
+    found.add_column(first)
+    columns = [
+        *([("runs", "runs", count)] if first == "protocol" else []),
+        ("processes", "processes", count),
+        ("messages", "sends", count),
+        ("control/msg", "control_per_message", number),
+        ("entries p50", "stamp_entries_p50", count),
+        ("bytes mean", "stamp_bytes_mean", number),
+        ("bytes p99", "stamp_bytes_p99", count),
+        ("delay p50", "delay_ns_p50", time),
+        ("delay p99", "delay_ns_p99", time),
+        ("waiting", "wait_share", percent),
+        ("unordered", "concurrency", percent),
+        ("chain", "longest_chain", count),
+    ]
+    for name, _, _ in columns:
+        found.add_column(name, justify="right")
+    for row in rows:
+        found.add_row(row[first], *("-" if row[key] is None else form(row[key]) for _, key, form in columns))
+    return found
+
+
+def count(value: int) -> str:
+    return f"{value:,}"
+
+
+def number(value: float) -> str:
+    return f"{value:,.2f}"
+
+
+def percent(value: float) -> str:
+    return f"{value:.1%}"
+
+
+def time(nanoseconds: float) -> str:
+    for unit, size in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
+        if abs(nanoseconds) >= size:
+            return f"{nanoseconds / size:,.1f} {unit}"
+    return f"{nanoseconds:,.0f} ns"
