@@ -25,11 +25,12 @@ from antecede.spark.verification.scanner import TooManySymbols, TooMuchInFlight
 from antecede.spark.verification.search import Found, Search
 from antecede.spark.verification.summary import Summary
 from antecede.spark.verification.trail import Trail
-from antecede.spark.verification.whole import verify_chunks
+from antecede.spark.verification.whole import verify_blocks, verify_chunks
 from antecede.spark.verification.witness import Witness
 
 __all__ = [
     "verify_chunks",
+    "verify_blocks",
     "Scan",
     "Part",
     "Summary",

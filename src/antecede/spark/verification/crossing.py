@@ -122,7 +122,8 @@ def _trail(
 
 def relative(clocks: Array, base: Array) -> Array:
     """As int32. What is too long ago for that is as good as unknown."""
-    return np.maximum(clocks - base, LEAST).astype(np.int32)
+    since: Array = np.maximum(clocks - base, LEAST)
+    return since.astype(np.int32)
 
 
 def witnessed(late: Late, trails: Mapping[int, bytes]) -> Findings:
@@ -150,7 +151,7 @@ def _first_of(parts: Sequence[dict[str, Array]], n: int, what: str, columns: Seq
     return [unique, *(np.concatenate([part[column] for part in parts])[first] for column in columns)]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def walk(which, process, sender, number, n, via, via_sender, via_number):  # type: ignore[no-untyped-def]
     """Each one's chain, and where it ends among all. The rule is that of watch.answer."""
     chain = np.empty((len(which) * 4 + n + 2, 2), np.int64)

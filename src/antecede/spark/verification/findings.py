@@ -36,6 +36,13 @@ class Ids:
     def none(cls) -> Ids:
         return cls(np.empty(0, np.int32), np.empty(0, np.int64))
 
+    @classmethod
+    def joined(cls, parts: Sequence[Ids]) -> Ids:
+        return cls(
+            np.concatenate([np.empty(0, np.int32), *(part.sender for part in parts)]),
+            np.concatenate([np.empty(0, np.int64), *(part.number for part in parts)]),
+        )
+
     def __len__(self) -> int:
         return len(self.sender)
 

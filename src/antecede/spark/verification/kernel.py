@@ -52,7 +52,7 @@ from antecede.spark.verification.state import (
     WATCHING,
     WORDS,
 )
-from antecede.spark.verification.table import EMPTY, find, insert, remove, value_at
+from antecede.spark.verification.table import EMPTY, VALUE, find, insert, remove, value_at
 from antecede.spark.verification.watch import answer, follow, target, wanting
 from antecede.trace.schema import RECEIVE, SEND
 
@@ -72,189 +72,166 @@ MORE_SLABS, MORE_TABLE, MORE_RECORDS, MORE_SYMBOLS, MORE_DEFERRED, MORE_WATCHED 
 SECOND_SEND, EARLY_DELIVERY, WRONG_SENDER = 7, 8, 9
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, _nrt=False)
 def scan(rows, begin, state, watched):  # type: ignore[no-untyped-def]
-    """Read rows from `begin`. Returns the row that wants something, see STATUS, or how many there are."""
-    state.counts[STATUS] = 0
-    for row in range(begin, len(rows.kind)):
-        if rows.control[row] or rows.kind[row] == RECEIVE:
+    """Read rows from `begin`. Returns the row that wants something, see STATUS, or how many there are.
+
+    One long function: what is done for every row must not hand many arrays around, which Numba counts references to.
+    """
+    process, kind, sender, number, control = rows.process, rows.kind, rows.sender, rows.number, rows.control
+    counts, clocks, marks, seen, latest = state.counts, state.clocks, state.marks, state.seen, state.latest
+    flights, taken, taken_marks = state.flights, state.flight_clocks, state.flight_marks
+    missing, given, free, table = state.missing, state.given, state.free, state.table
+    low, high, watching, position = counts[LOW], counts[HIGH], counts[WATCHING], counts[POSITION]
+    width, keeping = clocks.shape[1], len(state.keep) > 0
+    status, stop = 0, len(kind)
+    for row in range(begin, len(kind)):
+        if control[row] or kind[row] == RECEIVE:
             continue
-        if rows.kind[row] == SEND:
-            status = send(rows, row, state, watched)
+        q, i = np.int64(process[row]), np.int64(sender[row])
+        at = find(table, i, number[row])
+        found = table[at, 1]
+        if kind[row] == SEND:
+            if counts[FREE] == 0 or 2 * counts[USED] >= len(table) or q != i or found != EMPTY:
+                status = refused(counts, table, at, q != i)
+            elif watching and wanting(watched):
+                status = MORE_WATCHED
+            if status:
+                stop = row
+                break
+            count(state.sends, state.numbers, state.steady, q, number[row])
+            if low <= q < high:
+                clocks[q, q - low] = state.sends[q]
+            slab = np.int64(free[counts[FREE] - 1])
+            flights[slab, SENDER], flights[slab, NUMBER], flights[slab, ORDINAL] = q, number[row], state.sends[q]
+            flights[slab, KEPT] = keeping and state.keep[find(state.keep, q, number[row]), 1] != EMPTY
+            flights[slab, TARGET], flights[slab, SENT_AT] = -1, position + row
+            for entry in range(width):
+                taken[slab, entry] = clocks[q, entry]
+            words = words_in_use(counts)
+            flights[slab, WORDS] = words  # Later marks it cannot have.
+            for word in range(words):
+                taken_marks[slab, word] = marks[q, word]
+            flights[slab, LEFT] = address(missing, given, slab, rows.to, rows.offsets[row], rows.offsets[row + 1])
+            if watching:
+                flights[slab, TARGET] = target(watched, position + row, q - low, state.sends[q])
+            if flights[slab, LEFT] or flights[slab, KEPT]:  # To nobody: nobody will ask.
+                insert(table, at, q, number[row], slab)
+                counts[FREE] -= 1
+                counts[USED] += 1
         else:
-            status = deliver(rows, row, state, watched)
-        if status:
-            state.counts[STATUS] = status
-            return row
-    return len(rows.kind)
+            if counts[RECORDS] + 2 > len(state.records):
+                status = MORE_RECORDS
+            elif watching and wanting(watched):
+                status = MORE_WATCHED
+            elif found == EMPTY or found & CROSSING:
+                status = cross(rows, row, at, state)
+                if status == 0:
+                    continue
+            if status:
+                stop = row
+                break
+            counts[DELIVERIES] += 1
+            slab = found & VALUE
+            if has(missing, slab, q):
+                flip(missing, slab, q)
+                flights[slab, LEFT] -= 1
+            elif has(given, slab, q):
+                record(counts, state.records, DUPLICATE, rows, row, 0)
+                continue
+            else:
+                record(counts, state.records, UNADDRESSED, rows, row, 0)
+            flip(given, slab, q)
+            ordinal = flights[slab, ORDINAL]
+            if low <= i < high:
+                known = seen[q] if q == i else clocks[q, i - low]
+                if known >= ordinal:
+                    later = latest[q, i - low] > ordinal
+                    overtaken = FIFO_BREAK if later else VIOLATION
+                    record(counts, state.records, overtaken, rows, row, flights[slab, SENT_AT])
+                    if watching and flights[slab, TARGET] >= 0:
+                        answer(rows, row, flights[slab, TARGET], later, watched)
+            if watching:
+                follow(rows, row, slab, state, watched)
+            if low <= q < high:
+                seen[q] = max(seen[q], taken[slab, q - low])
+            if low <= i < high:
+                latest[q, i - low] = max(latest[q, i - low], ordinal)
+            for entry in range(width):
+                clocks[q, entry] = max(clocks[q, entry], taken[slab, entry])
+            for word in range(flights[slab, WORDS]):
+                marks[q, word] |= taken_marks[slab, word]
+            if flights[slab, LEFT] == 0 and not flights[slab, KEPT]:
+                remove(table, at)
+                free[counts[FREE]] = slab
+                counts[FREE] += 1
+                counts[USED] -= 1
+    counts[STATUS] = status
+    return stop
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def send(rows, row, state, watched):  # type: ignore[no-untyped-def]
-    counts, q, number = state.counts, rows.process[row], rows.number[row]
-    if counts[FREE] == 0:
-        return MORE_SLABS
-    if 2 * counts[USED] >= len(state.table):
-        return MORE_TABLE
-    if counts[WATCHING] and wanting(watched):
-        return MORE_WATCHED
-    if rows.sender[row] != q:
+@njit(cache=True, nogil=True, _nrt=False)
+def refused(counts, table, at, by_another):  # type: ignore[no-untyped-def]
+    """Why a send cannot be taken."""
+    if by_another:
         return WRONG_SENDER
-    at = find(state.table, q, number)
-    if state.table[at, 1] != EMPTY:
-        return EARLY_DELIVERY if value_at(state.table, at) & CROSSING else SECOND_SEND
-    count(state, q, number)
-    slab = state.free[counts[FREE] - 1]
-    position = counts[POSITION] + row
-    board(state, slab, q, number, position)
-    address(state, slab, rows.to, rows.offsets[row], rows.offsets[row + 1])
-    if len(state.keep):
-        state.flights[slab, KEPT] = state.keep[find(state.keep, q, number), 1] != EMPTY
-    if counts[WATCHING]:
-        state.flights[slab, TARGET] = target(watched, position, q - counts[LOW], state.sends[q])
-    if state.flights[slab, LEFT] or state.flights[slab, KEPT]:  # To nobody: nobody will ask.
-        insert(state.table, at, q, number, slab)
-        counts[FREE] -= 1
-        counts[USED] += 1
-    return 0
+    if table[at, 1] != EMPTY:
+        return EARLY_DELIVERY if table[at, 1] & CROSSING else SECOND_SEND
+    return MORE_SLABS if counts[FREE] == 0 else MORE_TABLE
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def count(state, q, number):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True, _nrt=False, forceinline=True)
+def count(sends, numbers, steady, q, number):  # type: ignore[no-untyped-def]
     """One more send of q, of this number."""
-    counts = state.counts
-    if state.sends[q] == 0:
-        state.numbers[q, 0] = number
+    if sends[q] == 0:
+        numbers[q, 0] = number
+        numbers[q, 1] = number
     else:
-        if number != state.numbers[q, 0] + state.sends[q]:
-            state.steady[q] &= ~np.uint8(CONTIGUOUS)
-        if number <= state.numbers[q, 1]:
-            state.steady[q] &= ~np.uint8(GROWING)
-    if state.sends[q] == 0 or number > state.numbers[q, 1]:
-        state.numbers[q, 1] = number
-    state.sends[q] += 1
-    if counts[LOW] <= q < counts[HIGH]:
-        state.clocks[q, q - counts[LOW]] = state.sends[q]
+        if number != numbers[q, 0] + sends[q]:
+            steady[q] &= ~np.uint8(CONTIGUOUS)
+        if number <= numbers[q, 1]:
+            steady[q] &= ~np.uint8(GROWING)
+        numbers[q, 1] = max(number, numbers[q, 1])
+    sends[q] += 1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def board(state, slab, q, number, position):  # type: ignore[no-untyped-def]
-    """The message takes what its sender knows along. Only the marks in use: later ones it cannot have."""
-    flight = state.flights[slab]
-    flight[SENDER], flight[NUMBER], flight[ORDINAL] = q, number, state.sends[q]
-    flight[KEPT], flight[TARGET], flight[SENT_AT] = 0, -1, position
-    clock, taken = state.clocks[q], state.flight_clocks[slab]
-    for entry in range(len(clock)):
-        taken[entry] = clock[entry]
-    words = words_in_use(state)
-    flight[WORDS] = words
-    for word in range(words):
-        state.flight_marks[slab, word] = state.marks[q, word]
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def words_in_use(state):  # type: ignore[no-untyped-def]
-    counts = state.counts
+@njit(cache=True, nogil=True, _nrt=False, forceinline=True)
+def words_in_use(counts):  # type: ignore[no-untyped-def]
     return 0 if counts[FIRST] else counts[PROCESS_WORDS] + (counts[SYMBOLS] + 63) // 64
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def address(state, slab, to, begin, end):  # type: ignore[no-untyped-def]
-    """Its destinations, each once."""
-    missing, given, left = state.missing[slab], state.given[slab], 0
-    for word in range(len(missing)):
-        missing[word] = 0
-        given[word] = 0
+@njit(cache=True, nogil=True, _nrt=False, forceinline=True)
+def address(missing, given, slab, to, begin, end):  # type: ignore[no-untyped-def]
+    """The message's destinations, each once. Returns how many."""
+    left = 0
+    for word in range(missing.shape[1]):
+        missing[slab, word] = 0
+        given[slab, word] = 0
     for at in range(begin, end):
-        if not has(missing, to[at]):
-            flip(missing, to[at])
+        if not has(missing, slab, to[at]):
+            flip(missing, slab, to[at])
             left += 1
-    state.flights[slab, LEFT] = left
+    return left
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def has(bits, q):  # type: ignore[no-untyped-def]
-    return (bits[q >> 6] >> np.uint64(q & 63)) & np.uint64(1) != 0
+@njit(cache=True, nogil=True, _nrt=False, forceinline=True)
+def has(bits, row, q):  # type: ignore[no-untyped-def]
+    return (bits[row, q >> 6] >> np.uint64(q & 63)) & np.uint64(1) != 0
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def flip(bits, q):  # type: ignore[no-untyped-def]
-    bits[q >> 6] ^= np.uint64(1) << np.uint64(q & 63)
+@njit(cache=True, nogil=True, _nrt=False, forceinline=True)
+def flip(bits, row, q):  # type: ignore[no-untyped-def]
+    bits[row, q >> 6] ^= np.uint64(1) << np.uint64(q & 63)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def deliver(rows, row, state, watched):  # type: ignore[no-untyped-def]
-    counts, q, i, number = state.counts, rows.process[row], rows.sender[row], rows.number[row]
-    if counts[RECORDS] + 2 > len(state.records):
-        return MORE_RECORDS
-    if counts[WATCHING] and wanting(watched):
-        return MORE_WATCHED
-    at = find(state.table, i, number)
-    slab = value_at(state.table, at)
-    if slab == EMPTY or slab & CROSSING:
-        return cross(rows, row, at, state)
-    counts[DELIVERIES] += 1
-    flight = state.flights[slab]
-    if has(state.missing[slab], q):
-        flip(state.missing[slab], q)
-        flight[LEFT] -= 1
-    elif has(state.given[slab], q):
-        record(state, DUPLICATE, rows, row, 0)
-        return 0
-    else:
-        record(state, UNADDRESSED, rows, row, 0)
-    flip(state.given[slab], q)
-    judge(rows, row, slab, state, watched)
-    if counts[WATCHING]:
-        follow(rows, row, slab, state, watched)
-    merge(state, q, slab)
-    if flight[LEFT] == 0 and not flight[KEPT]:
-        remove(state.table, at)
-        state.free[counts[FREE]] = slab
-        counts[FREE] += 1
-        counts[USED] -= 1
-    return 0
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def judge(rows, row, slab, state, watched):  # type: ignore[no-untyped-def]
-    """Whether the message comes too late."""
-    counts, q, i = state.counts, rows.process[row], rows.sender[row]
-    if i < counts[LOW] or i >= counts[HIGH]:
-        return
-    entry, ordinal = i - counts[LOW], state.flights[slab, ORDINAL]
-    known = state.seen[q] if q == i else state.clocks[q, entry]
-    if known >= ordinal:
-        later = state.latest[q, entry] > ordinal
-        record(state, FIFO_BREAK if later else VIOLATION, rows, row, state.flights[slab, SENT_AT])
-        if counts[WATCHING] and state.flights[slab, TARGET] >= 0:
-            answer(rows, row, state.flights[slab, TARGET], later, watched)
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def merge(state, q, slab):  # type: ignore[no-untyped-def]
-    """The process learns what the message brought."""
-    counts, clock, brought = state.counts, state.clocks[q], state.flight_clocks[slab]
-    if counts[LOW] <= q < counts[HIGH]:
-        state.seen[q] = max(state.seen[q], brought[q - counts[LOW]])
-    i = state.flights[slab, SENDER]
-    if counts[LOW] <= i < counts[HIGH]:
-        entry = i - counts[LOW]
-        state.latest[q, entry] = max(state.latest[q, entry], state.flights[slab, ORDINAL])
-    for entry in range(len(clock)):
-        clock[entry] = max(clock[entry], brought[entry])
-    for word in range(state.flights[slab, WORDS]):
-        state.marks[q, word] |= state.flight_marks[slab, word]
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, _nrt=False)
 def cross(rows, row, at, state):  # type: ignore[no-untyped-def]
     """A delivery of a message that is not in flight here: crossing, late, or never sent."""
     counts, q, i, number = state.counts, rows.process[row], rows.sender[row], rows.number[row]
     if state.table[at, 1] == EMPTY:
         if counts[FIRST] or sent_here(state, i, number):
             counts[DELIVERIES] += 1
-            record(state, LATE, rows, row, counts[POSITION] + row)
+            record(counts, state.records, LATE, rows, row, counts[POSITION] + row)
             return 0
         if 2 * counts[USED] >= len(state.table):
             return MORE_TABLE
@@ -269,25 +246,25 @@ def cross(rows, row, at, state):  # type: ignore[no-untyped-def]
         counts[USED] += 1
     counts[DELIVERIES] += 1
     symbol = value_at(state.table, at) ^ CROSSING
-    if has(state.symbol_given[symbol], q):
-        record(state, DUPLICATE, rows, row, 0)
+    if has(state.symbol_given, symbol, q):
+        record(counts, state.records, DUPLICATE, rows, row, 0)
         return 0
-    flip(state.symbol_given[symbol], q)
+    flip(state.symbol_given, symbol, q)
     defer(rows, row, symbol, state)
     bit = 64 * counts[PROCESS_WORDS] + symbol
-    if not has(state.marks[q], bit):
-        flip(state.marks[q], bit)
+    if not has(state.marks, q, bit):
+        flip(state.marks, q, bit)
     return 0
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, _nrt=False)
 def sent_here(state, i, number):  # type: ignore[no-untyped-def]
     """Whether its number says that it was sent in this chunk."""
     since = number - state.numbers[i, 0]
     return state.steady[i] & CONTIGUOUS and 0 <= since < state.sends[i]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, _nrt=False)
 def defer(rows, row, symbol, state):  # type: ignore[no-untyped-def]
     """Note what the judgement of a crossing message will depend on."""
     counts, q, i = state.counts, rows.process[row], rows.sender[row]
@@ -296,20 +273,19 @@ def defer(rows, row, symbol, state):  # type: ignore[no-untyped-def]
         flags |= OVERTAKEN_FOR_CERTAIN
     if state.latest[q, i] > 0:
         flags |= LATER_FOR_CERTAIN
-    check = state.deferred[counts[DEFERRED]]
-    check[0], check[1], check[2], check[3] = q, symbol, rows.index[row], counts[POSITION] + row
-    check[4] = flags
-    for word in range(words_in_use(state)):
-        state.deferred_marks[counts[DEFERRED], word] = state.marks[q, word]
+    check = counts[DEFERRED]
+    state.deferred[check, 0], state.deferred[check, 1], state.deferred[check, 2] = q, symbol, rows.indices[row]
+    state.deferred[check, 3], state.deferred[check, 4] = counts[POSITION] + row, flags
+    for word in range(words_in_use(counts)):
+        state.deferred_marks[check, word] = state.marks[q, word]
     counts[DEFERRED] += 1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def record(state, kind, rows, row, position):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True, _nrt=False)
+def record(counts, records, kind, rows, row, position):  # type: ignore[no-untyped-def]
     """A finding, unless it is about another block's message."""
-    counts = state.counts
     if counts[LOW] <= rows.sender[row] < counts[HIGH] and not counts[WATCHING]:
-        found = state.records[counts[RECORDS]]
-        found[0], found[1], found[2] = kind, rows.process[row], rows.sender[row]
-        found[3], found[4], found[5] = rows.number[row], rows.index[row], position
+        at = counts[RECORDS]
+        records[at, 0], records[at, 1], records[at, 2] = kind, rows.process[row], rows.sender[row]
+        records[at, 3], records[at, 4], records[at, 5] = rows.number[row], rows.indices[row], position
         counts[RECORDS] += 1

@@ -110,7 +110,7 @@ class Scanner:
     def _serve(self, status: int, columns: Columns, row: int) -> None:
         if status in WRONG:
             found, expected = WRONG[status]
-            at = (columns.process, columns.index, columns.sender, columns.number)
+            at = (columns.process, columns.indices, columns.sender, columns.number)
             raise Impossible(found, expected, *(int(column[row]) for column in at))
         more = {
             MORE_SLABS: self._more_slabs,

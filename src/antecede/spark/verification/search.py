@@ -72,7 +72,7 @@ class Search:
         return Found(**columns | {"start": np.append(np.concatenate(starts), ends[-1])})
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def seek(rows, wanted, hits):  # type: ignore[no-untyped-def]
     """The rows that send one of the wanted, into `hits`. Returns how many they are."""
     count = 0

@@ -28,7 +28,7 @@ __all__ = [
 GIVEN, REPEATED, STRANGE, OVERTAKEN, LATER, SUSPECT = 0, 1, 2, 4, 8, 16
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def settle(deferred, heard, marks, senders, ordinals, missing, given, clocks, crossing, seen, latest):  # type: ignore[no-untyped-def]
     """Judge each deferred delivery, in order. A symbol without an ordinal is of a message that is in no one's flight."""
     said = np.zeros(len(deferred), np.uint8)
@@ -38,15 +38,15 @@ def settle(deferred, heard, marks, senders, ordinals, missing, given, clocks, cr
         if ordinal == 0:
             said[check] = SUSPECT
             continue
-        if has(missing[symbol], q):
-            flip(missing[symbol], q)
-        elif has(given[symbol], q):
+        if has(missing, symbol, q):
+            flip(missing, symbol, q)
+        elif has(given, symbol, q):
             said[check] = REPEATED
             continue
         else:
             said[check] = STRANGE
-        flip(given[symbol], q)
-        known = entry_of(heard[check], marks[check], clocks, crossing, seen, q, i)
+        flip(given, symbol, q)
+        known = entry_of(heard, marks, check, clocks, crossing, seen, q, i)
         if flags & OVERTAKEN_FOR_CERTAIN or known >= ordinal:
             said[check] |= OVERTAKEN
             if flags & LATER_FOR_CERTAIN or latest[q, i] > ordinal:
@@ -55,30 +55,30 @@ def settle(deferred, heard, marks, senders, ordinals, missing, given, clocks, cr
     return said
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def entry_of(heard, marks, clocks, crossing, seen, q, i):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def entry_of(heard, marks, row, clocks, crossing, seen, q, i):  # type: ignore[no-untyped-def]
     """What q has news of, of origin i, from symbols. Its own entry clock is no news of itself."""
     known = seen[q] if q == i else np.int64(0)
     for p in range(len(clocks)):
-        if has(heard, p) and (p != i or q != i):
+        if has(heard, row, p) and (p != i or q != i):
             known = max(known, clocks[p, i])
     for symbol in range(len(crossing)):
-        if has(marks, symbol):
+        if has(marks, row, symbol):
             known = max(known, crossing[symbol, i])
     return known
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def resolve(own, heard, marks, base, clocks, crossing):  # type: ignore[no-untyped-def]
     """The absolute clock of each row. `base` is how much each origin had sent before the chunk."""
     resolved = np.zeros((len(own), len(base)), np.int64)
     for row in range(len(own)):
         clock = resolved[row]
         for p in range(len(clocks)):
-            if has(heard[row], p):
+            if has(heard, row, p):
                 raise_to(clock, clocks[p])
         for symbol in range(len(crossing)):
-            if has(marks[row], symbol):
+            if has(marks, row, symbol):
                 raise_to(clock, crossing[symbol])
         for i in range(own.shape[1]):
             if own[row, i]:
@@ -86,13 +86,13 @@ def resolve(own, heard, marks, base, clocks, crossing):  # type: ignore[no-untyp
     return resolved
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def raise_to(clock, other):  # type: ignore[no-untyped-def]
     for entry in range(len(clock)):
         clock[entry] = max(clock[entry], other[entry])
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def resolve_seen(own, heard, marks, base, clocks, crossing, seen):  # type: ignore[no-untyped-def]
     """What each process knows of its own sends from others, after the chunk.
 
@@ -100,7 +100,7 @@ def resolve_seen(own, heard, marks, base, clocks, crossing, seen):  # type: igno
     """
     resolved = np.zeros(len(seen), np.int64)
     for q in range(len(own)):
-        resolved[q] = entry_of(heard[q], marks[q], clocks, crossing, seen, q, q)
+        resolved[q] = entry_of(heard, marks, q, clocks, crossing, seen, q, q)
         if own[q]:
             resolved[q] = base[q] + own[q]
     return resolved

@@ -56,7 +56,7 @@ class Columns(NamedTuple):
     control: Array
     offsets: Array
     to: Array
-    index: Array
+    indices: Array
 
 
 class State(NamedTuple):

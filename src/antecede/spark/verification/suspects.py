@@ -102,7 +102,7 @@ def _first(rows: Array) -> Array:
     return first
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def look_up(table, rows):  # type: ignore[no-untyped-def]
     """For rows whose second and third columns are an identity: the value in the table, or -1."""
     values = np.empty(len(rows), np.int64)
@@ -111,7 +111,7 @@ def look_up(table, rows):  # type: ignore[no-untyped-def]
     return values
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def is_among(processes, to, begin, end):  # type: ignore[no-untyped-def]
     """Whether each process is among its destinations."""
     among = np.zeros(len(processes), np.bool_)

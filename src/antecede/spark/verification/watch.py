@@ -80,7 +80,7 @@ def more_watched(watched: Watched) -> Watched:
     return watched
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, _nrt=False)
 def wanting(watched):  # type: ignore[no-untyped-def]
     """Whether there may be too little room for the next row."""
     counts, n = watched.counts, watched.via_sender.shape[1]
@@ -91,7 +91,7 @@ def wanting(watched):  # type: ignore[no-untyped-def]
     )
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, _nrt=False)
 def target(watched, position, entry, ordinal):  # type: ignore[no-untyped-def]
     """The slot for the message sent at this position, or -1 if it is no target."""
     counts = watched.counts
@@ -102,7 +102,7 @@ def target(watched, position, entry, ordinal):  # type: ignore[no-untyped-def]
     return activate(watched, entry, ordinal, uses)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, _nrt=False)
 def activate(watched, entry, ordinal, uses):  # type: ignore[no-untyped-def]
     """Begin to follow a message: the latest of its origin so far."""
     watched.counts[FREE] -= 1
@@ -119,7 +119,7 @@ def activate(watched, entry, ordinal, uses):  # type: ignore[no-untyped-def]
     return slot
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, _nrt=False)
 def follow(rows, row, slab, state, watched):  # type: ignore[no-untyped-def]
     """Note what the delivery brings news of. The process has not merged it yet."""
     q, i, number = rows.process[row], rows.sender[row], rows.number[row]
@@ -138,7 +138,7 @@ def follow(rows, row, slab, state, watched):  # type: ignore[no-untyped-def]
         pass_by(watched, i - low, state.latest[q, i - low], state.flights[slab, ORDINAL], q, number)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, _nrt=False)
 def learn(watched, entry, known, brought, q, i, number):  # type: ignore[no-untyped-def]
     """Process q has news of the origin's messages after `known`, up to `brought`."""
     slot = watched.heads[entry]
@@ -149,7 +149,7 @@ def learn(watched, entry, known, brought, q, i, number):  # type: ignore[no-unty
         slot = watched.slots[slot, OLDER]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, _nrt=False)
 def pass_by(watched, entry, latest, ordinal, q, number):  # type: ignore[no-untyped-def]
     """The origin's message of this ordinal is at q before those after `latest`."""
     slot = watched.heads[entry]
@@ -160,7 +160,7 @@ def pass_by(watched, entry, latest, ordinal, q, number):  # type: ignore[no-unty
         slot = watched.slots[slot, OLDER]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, _nrt=False)
 def answer(rows, row, slot, later, watched):  # type: ignore[no-untyped-def]
     """The target is delivered, too late: put its chain together."""
     fields, counts = watched.slots[slot], watched.counts
@@ -177,9 +177,9 @@ def answer(rows, row, slot, later, watched):  # type: ignore[no-untyped-def]
     if by_number != number:  # or the last one learnt of it from the target itself
         watched.chain[end, 0], watched.chain[end, 1] = i, number
         end += 1
-    watched.chain[begin:end] = watched.chain[begin:end][::-1].copy()
+    reverse(watched.chain, begin, end)
     found = watched.answers[counts[ANSWERS]]
-    found[PROCESS], found[SENDER], found[NUMBER], found[INDEX] = q, i, number, rows.index[row]
+    found[PROCESS], found[SENDER], found[NUMBER], found[INDEX] = q, i, number, rows.indices[row]
     found[CHAIN_END], found[LATER], found[LATER_NUMBER] = end, later, watched.later_number[slot, q]
     counts[CHAIN] = end
     counts[ANSWERS] += 1
@@ -188,7 +188,7 @@ def answer(rows, row, slot, later, watched):  # type: ignore[no-untyped-def]
         retire(watched, slot)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, _nrt=False)
 def retire(watched, slot):  # type: ignore[no-untyped-def]
     """Follow it no more."""
     entry, newer, older = watched.slots[slot, ENTRY], watched.slots[slot, NEWER], watched.slots[slot, OLDER]
@@ -201,3 +201,12 @@ def retire(watched, slot):  # type: ignore[no-untyped-def]
         watched.newest[entry] = watched.slots[older, ORDER] if older >= 0 else NONE
     watched.free[watched.counts[FREE]] = slot
     watched.counts[FREE] += 1
+
+
+@njit(cache=True, nogil=True, _nrt=False)
+def reverse(chain, begin, end):  # type: ignore[no-untyped-def]
+    """Chains are found from their end."""
+    for back in range((end - begin) // 2):
+        a, b = begin + back, end - 1 - back
+        for column in range(2):
+            chain[a, column], chain[b, column] = chain[b, column], chain[a, column]

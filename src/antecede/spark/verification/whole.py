@@ -66,5 +66,18 @@ def _searched(
 
 
 def verify_blocks(run: Chunk, n: int, blocks: Sequence[Block]) -> tuple[int, Findings]:
-    """The same by origin: each block of senders reads the whole run."""
-    raise NotImplementedError
+    """The same by origin: each block of senders reads the whole run. The blocks cover all processes."""
+    keep = Ids.none()
+    parts = [read(run, Scan(n, first=True, block=block)) for block in blocks]
+    searched = [_searched([run], [part], keep, None) for part in parts]
+    keep = Ids.joined([outcome.keep for outcome, _ in searched])
+    if len(keep):  # What it brings may be news of any origin.
+        parts = [read(run, Scan(n, first=True, block=block, keep=keep)) for block in blocks]
+        searched = [
+            _searched([run], [part], keep, found) for part, (_, found) in zip(parts, searched, strict=True)
+        ]
+    findings = [*(outcome.findings for outcome, _ in searched), *(part.findings for part in parts)]
+    for block, part in zip(blocks, parts, strict=True):
+        if len(part.overtaken):
+            findings.append(read(run, Witness(part.summary.n, part.overtaken, block=block, keep=keep)))
+    return searched[0][0].deliveries, Findings.joined(findings)
