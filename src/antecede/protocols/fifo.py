@@ -37,8 +37,8 @@ class Fifo(Receiver):
         return self._copies(message, self._stamp)
 
     def _stamp(self, dest: int) -> Sequence:
-        self._sequence[dest] += 1
-        return Sequence(self._sequence[dest])
+        self._sequence[dest] = sequence = self._sequence[dest] + 1
+        return Sequence(sequence)
 
     def _check(self, packet: Packet[Any]) -> None:
         if packet.stamp.sequence < 1:

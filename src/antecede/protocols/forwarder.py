@@ -200,6 +200,11 @@ class Forwarder(Queue, History):
         stamp = packet.stamp
         self._known.delivered(packet.source, stamp.number, stamp.to, "", stamp.history)
 
+    def _receive(self, packet: Packet[Any]) -> list[Effect]:
+        if self._key(packet) in self._held or self._is_old(self._position(packet)):
+            return []
+        return self._admit([packet])
+
     def _admit(self, packets: list[Packet[Any]]) -> list[Effect]:
         """Hops are delivered as soon as they may be: routers do not wait for an application."""
         effects: list[Effect] = []
@@ -207,8 +212,7 @@ class Forwarder(Queue, History):
             packet = packets.pop()
             need = self._unmet(packet)
             if need is not None:
-                self._held[self._key(packet)] = packet
-                self._waiters.setdefault(need, []).append(packet)
+                self._hold(packet, need)
             else:
                 woken = self._wake(self._settle(packet))
                 effects += self._arrived(packet)

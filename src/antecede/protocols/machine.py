@@ -33,6 +33,8 @@ from antecede.model import Effect, Message, Packet, Stamp, View, Waiting
 __all__ = ["Machine", "plain", "portable", "typed"]
 
 SNAPSHOT_VERSION = 1
+KNOWN_MOST = 1024
+"""Sets of destinations that a machine remembers; then all are forgotten, and looked at again when they are met."""
 
 
 class Machine(ABC):
@@ -63,6 +65,12 @@ class Machine(ABC):
         self.sent = 0
         self._choosy = type(self).accepts is not Machine.accepts
         """Whether there are destinations to refuse."""
+        self._control = {kind: kind.control for kind in self.stamps}
+        """Kind of stamp -> whether it is control."""
+        self._targets: dict[tuple[str | int, ...], tuple[int, ...]] = {}
+        """Destinations, as `send` was given them -> their positions."""
+        self._addresses: set[tuple[int, ...]] = set()
+        """Destinations of messages that came, which are as they should be."""
 
     # What a driver asks.
 
@@ -88,41 +96,39 @@ class Machine(ABC):
         self, to: str | int | Iterable[str | int], payload: bytes = b"", label: str = ""
     ) -> tuple[Message, list[Effect]]:
         """Hand over a message for a process or a set of processes, by name or by position."""
-        targets: tuple[int, ...]
-        if type(to) is int:
-            targets = (to,)
-        elif type(to) is tuple and len(to) == 1 and type(to[0]) is int:
-            targets = (to[0],)
-        else:
-            several = (to,) if isinstance(to, str | int) else to
-            targets = tuple(sorted({dest if type(dest) is int else self.view.id(dest) for dest in several}))
-        if not targets:
-            raise NoDestination(self.view.name(self.me))
-        if targets[0] < 0 or targets[-1] >= self.n:
-            raise UnknownProcess(targets[0] if targets[0] < 0 else targets[-1], self.view.names)
+        targets = self._targets.get(to) if type(to) is tuple else None
+        if targets is None:
+            targets = self._resolve(to)
         if self._choosy and (refusal := self.accepts(self.me, targets)) is not None:
             raise Unsupported(self.name, refusal)
         if label and not self.labels:
             raise Unsupported(self.name, f"label {label!r}: only histories order by label")
-        message = Message(self.me, self.sent + 1, targets, payload, label)
-        self.sent += 1
+        self.sent = number = self.sent + 1
+        message = Message(self.me, number, targets, payload, label)
         return message, self._send(message)
+
+    def _resolve(self, to: str | int | Iterable[str | int]) -> tuple[int, ...]:
+        """The positions of these processes, in increasing order."""
+        several = (to,) if isinstance(to, str | int) else to
+        targets = tuple(sorted({dest if type(dest) is int else self.view.id(dest) for dest in several}))
+        if not targets:
+            raise NoDestination(self.view.name(self.me))
+        if targets[0] < 0 or targets[-1] >= self.n:
+            raise UnknownProcess(targets[0] if targets[0] < 0 else targets[-1], self.view.names)
+        if type(to) is tuple:
+            if len(self._targets) >= KNOWN_MOST:
+                self._targets.clear()
+            self._targets[to] = targets
+        return targets
 
     def receive(self, packet: Packet[Any]) -> list[Effect]:
         """Take a packet from the network. A duplicate is ignored; a wrong packet is refused and changes nothing."""
-        stamp, message = packet.stamp, packet.message
-        if packet.dest != self.me:
-            raise Misrouted(self.view.name(self.me), f"for {self.view.name(packet.dest)}", "one for itself")
-        if not 0 <= packet.source < self.n or packet.source == self.me:
-            raise Misrouted(self.view.name(self.me), f"from {self.view.name(packet.source)}", "a peer's")
-        if type(stamp) not in self.stamps:
-            raise self._bad_stamp(packet, type(stamp).__name__, f"one of {self.name}")
-        if message is None:
-            if not stamp.control:
-                raise self._bad_stamp(packet, f"{type(stamp).__name__} without a message", "a message")
-        elif stamp.control:
-            raise self._bad_stamp(packet, f"{type(stamp).__name__} with a message", "no message")
-        else:
+        source, message = packet.source, packet.message
+        if packet.dest != self.me or source == self.me or not 0 <= source < self.n:
+            raise self._misrouted(packet)
+        if self._control.get(type(packet.stamp)) is not (message is None):
+            raise self._misfit(packet)
+        if message is not None:
             self._check_message(packet, message)
         self._check(packet)
         return self._receive(packet)
@@ -184,6 +190,20 @@ class Machine(ABC):
     def _check(self, packet: Packet[Any]) -> None:
         """Refuse a stamp that cannot be: raise `_bad_stamp`."""
 
+    def _misrouted(self, packet: Packet[Any]) -> Misrouted:
+        if packet.dest != self.me:
+            return Misrouted(self.view.name(self.me), f"for {self.view.name(packet.dest)}", "one for itself")
+        return Misrouted(self.view.name(self.me), f"from {self.view.name(packet.source)}", "a peer's")
+
+    def _misfit(self, packet: Packet[Any]) -> BadStamp:
+        """A stamp of another protocol, a message without one of its own, or control with a message."""
+        kind = type(packet.stamp)
+        if kind not in self.stamps:
+            return self._bad_stamp(packet, kind.__name__, f"one of {self.name}")
+        if packet.message is None:
+            return self._bad_stamp(packet, f"{kind.__name__} without a message", "a message")
+        return self._bad_stamp(packet, f"{kind.__name__} with a message", "no message")
+
     def _check_message(self, packet: Packet[Any], message: Message) -> None:
         if message.sender != packet.source:
             raise Misrouted(
@@ -191,23 +211,26 @@ class Machine(ABC):
                 f"from {self.view.name(packet.source)} with a message of {self.view.name(message.sender)}",
                 "the sender's own",
             )
-        if self.me not in message.to:
-            raise Misrouted(
-                self.view.name(self.me),
-                f"with a message to {', '.join(map(self.view.name, message.to))}",
-                "one addressed to itself",
-            )
-        to = message.to
-        if to[0] < 0 or to[-1] >= self.n or (len(to) > 1 and to != tuple(sorted(set(to)))):
-            raise Misrouted(
-                self.view.name(self.me), f"to {to}", f"processes 0..{self.n - 1} in increasing order"
-            )
-        if self._choosy and (refusal := self.accepts(message.sender, to)) is not None:
-            raise Misrouted(self.view.name(self.me), f"to {to}", f"destinations of {self.name}: {refusal}")
+        if message.to not in self._addresses:
+            self._check_destinations(message.to)
+        if self._choosy and (refusal := self.accepts(message.sender, message.to)) is not None:
+            found, expected = f"to {message.to}", f"destinations of {self.name}: {refusal}"
+            raise Misrouted(self.view.name(self.me), found, expected)
         if message.number < 1:
             raise self._bad_stamp(packet, f"message number {message.number}", "1 or more")
         if message.label and not self.labels:
             raise self._bad_stamp(packet, f"label {message.label!r}", "none")
+
+    def _check_destinations(self, to: tuple[int, ...]) -> None:
+        me = self.view.name(self.me)
+        if self.me not in to:
+            names = ", ".join(map(self.view.name, to))
+            raise Misrouted(me, f"with a message to {names}", "one addressed to itself")
+        if to[0] < 0 or to[-1] >= self.n or (len(to) > 1 and to != tuple(sorted(set(to)))):
+            raise Misrouted(me, f"to {to}", f"processes 0..{self.n - 1} in increasing order")
+        if len(self._addresses) >= KNOWN_MOST:
+            self._addresses.clear()
+        self._addresses.add(to)
 
     def _unsent(self, packet: Packet[Any], found: int, sent: int) -> BadStamp:
         """A stamp counts messages of ours that we never sent: no honest peer can know them."""
@@ -219,8 +242,9 @@ class Machine(ABC):
     def _copies(self, message: Message, stamp: Callable[[int], Stamp]) -> list[Effect]:
         """The packets of a message, each with the stamp for its destination; the own copy is received at once."""
         me, to = self.me, message.to
-        if len(to) == 1 and to[0] != me:
-            return [Packet(me, to[0], stamp(to[0]), message)]
+        dest = to[0]
+        if dest != me and len(to) == 1:
+            return [Packet(me, dest, stamp(dest), message)]
         effects: list[Effect] = []
         for dest in to:
             packet = Packet(me, dest, stamp(dest), message)

@@ -234,10 +234,10 @@ class Permit(Queue):
         self._out = sum(map(len, self._unacknowledged))
 
     def _check(self, packet: Packet[Any]) -> None:
-        stamp, source = packet.stamp, packet.source
-        if isinstance(stamp, PermitStamp) and stamp.sequence < 1:
+        stamp, source, kind = packet.stamp, packet.source, type(packet.stamp)
+        if kind is PermitStamp and stamp.sequence < 1:
             raise self._bad_stamp(packet, f"sequence {stamp.sequence}", "1 or more")
-        if isinstance(stamp, Taken) and stamp.sequence > self._sequence[source]:
+        if kind is Taken and stamp.sequence > self._sequence[source]:
             raise self._bad_stamp(
                 packet, f"acknowledges {stamp.sequence}", f"at most {self._sequence[source]}, the last sent"
             )

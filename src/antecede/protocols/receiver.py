@@ -62,13 +62,27 @@ class Receiver(Machine):
 
     def _is_old(self, position: Need) -> bool:
         """Whether the packet at this position was delivered before."""
-        return bool(self._delivered[position[0]] >= position[1])
+        old: bool = self._delivered[position[0]] >= position[1]
+        return old
 
     def _receive(self, packet: Packet[Any]) -> list[Effect]:
-        key = self._key(packet)
-        if key in self._held or key in self._ready or self._is_old(self._position(packet)):
+        message = packet.message
+        key = self._key(packet) if message is None else (message.sender, message.number)
+        if key in self._ready or key in self._held or self._is_old(self._position(packet)):
             return []
-        return self._admit([packet])
+        if message is None:
+            return self._admit([packet])
+        # As `_admit` does it, for one: there is nothing to wake.
+        need = self._unmet(packet)
+        if need is None:
+            self._ready[key] = packet
+            return [message]
+        self._hold(packet, need)
+        return []
+
+    def _hold(self, packet: Packet[Any], need: Need) -> None:
+        self._held[self._key(packet)] = packet
+        self._waiters.setdefault(need, []).append(packet)
 
     def _admit(self, packets: list[Packet[Any]]) -> list[Effect]:
         """Offer what may be delivered, file the rest under the first thing that it waits for."""
@@ -77,8 +91,7 @@ class Receiver(Machine):
             packet = packets.pop()
             need = self._unmet(packet)
             if need is not None:
-                self._held[self._key(packet)] = packet
-                self._waiters.setdefault(need, []).append(packet)
+                self._hold(packet, need)
             elif packet.message is None:
                 # Control waits its turn like a message, but no application has to take it.
                 packets += self._wake(self._settle(packet))
