@@ -17,6 +17,7 @@ import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
+from itertools import chain
 from random import Random
 
 __all__ = ["Words", "pick", "stream", "subset"]
@@ -30,16 +31,16 @@ BLOCK = 4096
 def stream(seed: int, name: str) -> Words:
     """The words that this user of chance draws in runs with this seed."""
     source = Random(int.from_bytes(sha256(f"{seed}/{name}".encode()).digest(), "big"))
-    return _words(source)
+    return chain.from_iterable(_blocks(source))
 
 
-def _words(source: Random) -> Words:
+def _blocks(source: Random) -> Iterator[array[int]]:
     code = next(code for code in "IL" if array(code).itemsize == 4)
     while True:
         block = array(code, source.getrandbits(32 * BLOCK).to_bytes(4 * BLOCK, "little"))
         if sys.byteorder == "big":
             block.byteswap()
-        yield from block
+        yield block
 
 
 def pick(words: Words, n: int) -> int:

@@ -1,10 +1,11 @@
 """The event loop: it drives the machines of `antecede.protocols` through a simulated network, and nothing else.
 
-Time is an integer of nanoseconds. What is to happen stands in one heap as (time, sequence, thing); the sequence decides
-between things of the same time, so the order is always the same. A thing is
+Time is an integer of nanoseconds. What is to happen stands in one heap as (time, sequence, thing, sent); the sequence
+decides between things of the same time, so the order is always the same. A thing is
     a Packet      it arrives at its destination
     an int        this process sends on its own account, and then again after a while
     a function    anything else; it is called with the time
+`sent` is -1, but for a packet that is the only copy of its message and left as that was sent: then it is when.
 An application delivers what is eligible at once, unless the workload takes that over (`Script`).
 
 An event is a send, a receive or a delivery; `record` is called for each, in an order that extends happened-before. A
@@ -14,7 +15,7 @@ message is kept here from its send until its last copy is delivered, and no long
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from itertools import count
 from typing import Any, Protocol
 
@@ -22,7 +23,7 @@ from antecede.model import Effect, Message, Packet
 from antecede.protocols import Machine
 from antecede.sim.delays import Delay
 from antecede.sim.network import Network
-from antecede.sim.sizes import Sizes
+from antecede.sim.sizes import Sizes, brief
 from antecede.sim.summary import Histogram, Summary
 from antecede.sim.waits import Waits
 from antecede.sim.workloads import Workload
@@ -69,13 +70,15 @@ class Engine:
         """How many may be sent in all."""
         self.carrier: Carrier | None = None
         self.record, self.observe = record, observe
-        self.now = self.sent = self.expected = self.clock = 0
+        self.now = self.sent = self.clock = 0
         self.control_packets = self.control_bytes = self.crashes = 0
         self.entries, self.bytes = Histogram(), Histogram()
         self.delays, self.waiting = Histogram(), Histogram()
         self.waits = Waits(self.applications, routed)
         self.sizes = Sizes()
-        self._heap: list[tuple[int, int, Any]] = []
+        self._further = 0
+        """Copies beyond the first of each message."""
+        self._heap: list[tuple[int, int, Any, int]] = []
         self._sequence = count()
         self._controls = [0] * len(machines)
         """How many control packets each has sent: their numbers in the trace."""
@@ -85,6 +88,8 @@ class Engine:
         """Process that is not running -> what came for it meanwhile, or None if that is lost."""
         self._plain: Delay | None = None
         """While `_race` is at work: the delay that is all there is to the network."""
+        self._brief = brief(machines[0].stamps)
+        """Whether stamps can be measured together: they are small enough to be kept for a while."""
         self._last_stamp: Any = None
         self._last_size = (0, 0)
         for process in workload.starters():
@@ -100,13 +105,18 @@ class Engine:
         return not self._heap
 
     @property
+    def expected(self) -> int:
+        """Copies of all that was sent."""
+        return self.sent + self._further
+
+    @property
     def delivered(self) -> int:
         """Copies."""
         return self.delays.size
 
     def at(self, time: int, thing: Any) -> None:
         """Have something happen: see above."""
-        heappush(self._heap, (time, next(self._sequence), thing))
+        heappush(self._heap, (time, next(self._sequence), thing, -1))
 
     def advance(self, steps: int) -> None:
         """Take up to so many things from the heap."""
@@ -124,83 +134,95 @@ class Engine:
             histogram.fold()
 
     def _advance(self, steps: int) -> None:
-        heap, stalled = self._heap, self._stalled
-        while heap and steps:
+        while self._heap and steps:
             steps -= 1
-            self.now, _, thing = heappop(heap)
-            kind = type(thing)
-            if kind is Packet:
-                if stalled and thing.dest in stalled:
-                    self._put_off(thing.dest, thing)
-                else:
-                    self.arrive(thing)
-            elif kind is int:
-                self._own_account(thing)
+            self._step()
+
+    def _step(self) -> None:
+        self.now, _, thing, sent = heappop(self._heap)
+        kind = type(thing)
+        if kind is Packet:
+            if sent >= 0:
+                self.waits.sent(sent, thing.message)
+            if thing.dest in self._stalled:
+                self._put_off(thing.dest, thing)
             else:
-                thing(self.now)
+                self.arrive(thing)
+        elif kind is int:
+            self._own_account(thing)
+        else:
+            thing(self.now)
 
     def _race(self, steps: int, delay: Delay) -> None:
         """The same where there is nothing but machines and one kind of delay: what happens most, written out.
 
-        What happens most is a message to one process that leaves as it is sent and is delivered as it arrives.
+        What happens most is a message to one process that leaves as it is sent and is delivered as it arrives. Nothing
+        is kept of it but what stands in the heap, and what need not be known at once is counted together at the end.
         """
         heap, stalled, machines, waits = self._heap, self._stalled, self.machines, self.waits
         sequence, record, sized = self._sequence, self.record, self._size
         words, values, shift = self.network.words, delay.values, delay.shift
         draft, choices, gap = self.workload.draft, self.workload.words, self.workload.gap
         gaps, gap_shift, reacts = gap.values, gap.shift, self.workload.reacts
-        times, unsent = waits.times, waits.unsent
-        note_delay, note_wait = self.delays.values.append, self.waiting.values.append
+        note_delay = self.delays.values.append
         note_entries, note_bytes = self.entries.values.append, self.bytes.values.append
-        while heap and steps:
-            steps -= 1
-            now, _, thing = heappop(heap)
+        stamps: list[Any] | None = [] if self._brief else None
+        prompt = 0
+        for _ in range(steps):
+            if not heap:
+                break
+            # What is at work stays at the head: all that it leads to comes later.
+            now, _, thing, sent = heap[0]
             self.now = now
-            kind = type(thing)
-            if kind is Packet:
+            if sent >= 0 and not stalled:
+                heappop(heap)
                 process, message = thing.dest, thing.message
-                if stalled and process in stalled:
-                    self._put_off(process, thing)
-                    continue
                 machine = machines[process]
                 effects = machine.receive(thing)
                 if record is not None:
                     self._record_receive(thing)
-                if len(effects) == 1 and effects[0] is message and not unsent and len(message.to) == 1:
+                if effects and effects[0] is message:
+                    if len(effects) > 1:
+                        # What a machine asks for besides are packets, and they leave before its next input.
+                        self._follow(process, effects[1:])
                     effects = machine.deliver(message)
-                    note_delay(now - times[message.sender].pop(message.number))
-                    note_wait(0)
+                    note_delay(now - sent)
+                    prompt += 1
                     if record is not None:
                         self._recorded(record, process, DELIVER, message.sender, message.number)
                     if reacts:
                         effects = self._react(process, message, effects)
-                elif message is not None:
+                else:
+                    waits.sent(sent, message)
                     waits.arrived(now, thing)
                 if effects:
                     self._follow(process, effects)
-            elif kind is int:
-                if stalled or self.sent >= self.messages:
-                    self._own_account(thing)
-                    continue
+            elif type(thing) is int and not stalled and self.sent < self.messages:
                 to, payload = draft(thing)
                 message, effects = machines[thing].send(to, payload)
                 self.sent += 1
-                self.expected += len(to)
                 if record is not None:
                     self._record_send(message, effects)
-                if len(to) == len(effects) == 1 and type(effects[0]) is Packet:
-                    packet = effects[0]
-                    times[thing][message.number] = now
-                    entries, size = sized(packet)
-                    note_entries(entries)
-                    note_bytes(size)
-                    heappush(heap, (now + values[next(words) >> shift], next(sequence), packet))
+                if len(effects) == 1 and len(to) == 1 and type(packet := effects[0]) is Packet:
+                    if stamps is not None:
+                        stamps.append(packet.stamp)
+                    else:
+                        entries, size = sized(packet)
+                        note_entries(entries)
+                        note_bytes(size)
+                    heappush(heap, (now + values[next(words) >> shift], next(sequence), packet, now))
                 else:
+                    self._further += len(to) - 1
                     waits.sent(now, message)
                     self._follow(thing, effects)
-                heappush(heap, (now + gaps[next(choices) >> gap_shift], next(sequence), thing))
+                heapreplace(heap, (now + gaps[next(choices) >> gap_shift], next(sequence), thing, -1))
             else:
-                thing(now)
+                self._step()
+        self.waiting.add(0, prompt)
+        if stamps:
+            self.entries.add(stamps[0].entries(len(machines)), len(stamps))
+            for size, times in self.sizes.many(stamps).items():
+                self.bytes.add(size, times)
 
     def send(self, process: int, to: tuple[int, ...], payload: bytes, label: str = "") -> Message:
         """The application of a process sends, now."""
@@ -219,7 +241,8 @@ class Engine:
             self._record_receive(packet)
         if packet.message is not None:
             self.waits.arrived(self.now, packet)
-        self._follow(packet.dest, effects)
+        if effects:
+            self._follow(packet.dest, effects)
 
     def carry(self, source: int, dest: int, size: int, thing: Any) -> None:
         """Have something happen when a packet of this size, sent now, arrives: perhaps never, perhaps twice."""
@@ -274,7 +297,7 @@ class Engine:
     ) -> tuple[Message, list[Effect]]:
         message, effects = self.machines[process].send(to, payload, label)
         self.sent += 1
-        self.expected += len(to)
+        self._further += len(to) - 1
         self.waits.sent(self.now, message)
         if self.record is not None:
             self._record_send(message, effects)
@@ -330,7 +353,7 @@ class Engine:
         if self._plain is not None:
             delay = self._plain
             time = now + delay.values[next(self.network.words) >> delay.shift]
-            heappush(self._heap, (time, next(self._sequence), packet))
+            heappush(self._heap, (time, next(self._sequence), packet, -1))
             return
         if self.observe is not None:
             self.observe(now, packet, entries, size)
@@ -340,7 +363,7 @@ class Engine:
             self.carrier.send(now, packet, whole)
             return
         for time in network.transmit(now, packet.source, packet.dest, whole):
-            heappush(self._heap, (time, next(self._sequence), packet))
+            heappush(self._heap, (time, next(self._sequence), packet, -1))
 
     def _size(self, packet: Packet[Any]) -> tuple[int, int]:
         """Entries and bytes of its stamp; the copies of a message often share one."""

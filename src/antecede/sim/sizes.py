@@ -7,7 +7,8 @@ them that were measured before. Every other stamp is written and measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from antecede.model import Packet, Stamp, mask
@@ -19,7 +20,7 @@ from antecede.protocols.unordered import Plain
 from antecede.wire import Limits, encode, stamp_size
 from antecede.wire.octets import Writer
 
-__all__ = ["Sizes"]
+__all__ = ["Sizes", "brief"]
 
 ROWS_MOST = 1 << 14
 """Rows whose size is remembered; then all are forgotten, and measured again when they are met."""
@@ -50,6 +51,11 @@ _SHORT: Mapping[type[Stamp], Callable[[Any], int]] = {
 }
 
 
+def brief(kinds: Iterable[type[Stamp]]) -> bool:
+    """Whether stamps of these kinds are told by arithmetic. All of such a kind have the same number of entries."""
+    return all(kind in _SHORT for kind in kinds)
+
+
 class Sizes:
     """The sizes of the packets of one run.
 
@@ -70,6 +76,10 @@ class Sizes:
         if short is not None:
             return short(stamp)
         return self._matrix(packet) if type(stamp) is MatrixStamp else stamp_size(packet)
+
+    def many(self, stamps: list[Any]) -> Counter[int]:
+        """Size -> how many of these have it; they are brief, and of one kind."""
+        return Counter(map(_SHORT[type(stamps[0])], stamps))
 
     def packet(self, packet: Packet[Any]) -> int:
         """The whole packet."""

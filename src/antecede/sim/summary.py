@@ -50,6 +50,14 @@ class Histogram:
         self.greatest = max(self.greatest, int(values.max()))
         self._buckets += np.bincount(_bucket(values), minlength=len(self._buckets))
 
+    def add(self, value: int, times: int) -> None:
+        """The same value, so many times."""
+        if times:
+            self.count += times
+            self.total += value * times
+            self.greatest = max(self.greatest, value)
+            self._buckets[int(_bucket(np.int64(value)))] += times
+
     @property
     def size(self) -> int:
         """How many values there are."""
