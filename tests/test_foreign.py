@@ -150,6 +150,13 @@ def test_a_file_may_open_with_a_delimiter_only():
     assert [(row["run"], row["line"]) for row in rows] == [("r#x", 4)]
 
 
+def test_an_expression_of_a_file_that_is_none_is_rejected_like_a_line():
+    rows = by_expression('(?<clock>\n(\na\nann {"ann":1}\n')
+    assert short(rows) == [("ann", 0, "a", 3)]
+    assert [(line, text) for line, text, _ in rejected(rows)] == [(1, "(?<clock>"), (2, "(")]
+    assert "expected a regular expression" in rejected(rows)[0][2]
+
+
 def test_what_the_caller_says_wins():
     text = HOST_FIRST + '\n\n{"ann":1} ann a\n'
     assert short(by_expression(text, r"(?<clock>{.*}) (?<host>\w+) (?<event>.*)")) == [("ann", 0, "a", 3)]

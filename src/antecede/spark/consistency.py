@@ -73,15 +73,20 @@ STEPS: Final = StructType([*FINDINGS, StructField("vector", VECTOR)])
 Ints = npt.NDArray[np.int64]
 
 
-def consistency(log: DataFrame) -> DataFrame:
-    """What is wrong with the clocks of a log (`SPARK_LOG`), with the columns `FINDINGS`. None: every clock is right."""
+def consistency(log: DataFrame, *, messages: bool = True) -> DataFrame:
+    """What is wrong with the clocks of a log (`SPARK_LOG`), with the columns `FINDINGS`. None: every clock is right.
+
+    `messages` says whether the log may name messages; not having to look makes the plan shorter.
+    """
     clocks = log.where("vector is not null and index is not null")
     sorted_clocks = (
         clocks.select("run", "process", "index", "vector", "file", "line")
         .repartition("run", "process")
         .sortWithinPartitions("run", "process", "index", "file", "line")
     )
-    news = sorted_clocks.mapInArrow(steps, STEPS).unionByName(deliveries(clocks))
+    news = sorted_clocks.mapInArrow(steps, STEPS)
+    if messages:
+        news = news.unionByName(deliveries(clocks))
     # Of several events with one own entry the first counts, here as there.
     causes = clocks.groupBy("run", F.col("process").alias("cause"), (F.col("index") + 1).alias("own")).agg(
         F.min_by("vector", F.struct("file", "line")).alias("past")

@@ -151,11 +151,18 @@ class Reader:
         if len(lines) > 1 and ("(?<clock>" in lines[0] or (not lines[0].strip() and "(?<trace>" in lines[1])):
             own = [line.strip() for line in lines[:2]]
             self._go(min(len(lines[0]) + len(lines[1]) + 2, len(self._text)))
-        text = asked.pattern or own[0] or DEFAULT
-        pattern = compiled(text, "pattern")
-        refuse_groups(text, pattern)
+        for line, text in enumerate(own):
+            # What the file says wrongly is its fault, and said of it; the caller's was refused before.
+            try:
+                expressions(*((text or None, None) if line == 0 else (None, text or None)))
+            except BadParameter as error:
+                self._rows.reject(self._run, line + 1, plain(text), str(error))
+                own[line] = ""
         delimiter = asked.delimiter or own[1]
-        return pattern, compiled(delimiter, "delimiter") if delimiter else None
+        return (
+            compiled(asked.pattern or own[0] or DEFAULT, "pattern"),
+            compiled(delimiter, "delimiter") if delimiter else None,
+        )
 
     def _go(self, to: int) -> None:
         self._line += self._text.count("\n", self._at, to)

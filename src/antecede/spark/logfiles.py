@@ -1,0 +1,201 @@
+"""The files of a log, and the tasks that read them.
+
+Formats of one event a line are cut into parts of some megabytes, wherever that falls, so that one large file is read by
+all cores. Line numbers stay exact: a first job counts the lines of each part of such files, which is a look at every
+byte and no more, and what lies before a part then gives its first number. A log read by a regular expression is one
+part, however large: only the reading tells where a record begins. Small files share a task.
+
+Tasks open their files themselves; text never passes through Java. Storage that PyArrow cannot open is read by Spark, a
+file as one piece of bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, groupby, pairwise
+from typing import IO, Any, Final
+
+import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
+from pyspark.sql import DataFrame, SparkSession
+
+from antecede.errors import BadParameter
+from antecede.spark.log import SPARK_READ
+from antecede.spark.storage import absolute, escaped, files, opened, readable
+from antecede.trace.foreign import lines, shiviz, tlaplus, tracing
+from antecede.trace.foreign.lines import Part
+from antecede.trace.foreign.shiviz import Expressions
+
+__all__ = ["FORMATS", "LogFiles", "read"]
+
+FORMATS: Final = ("shiviz", "tracing", "tlaplus")
+LINES: Final[dict[str, lines.Line]] = {"tracing": tracing.read, "tlaplus": tlaplus.read}
+
+PART: Final = 16 << 20
+"""Bytes of a part. A task costs some ten milliseconds, a part of this size a good second."""
+TOGETHER: Final = 256
+"""Files of a task at most, however small: each has to be opened."""
+
+
+class LogFiles(Struct, frozen=True):
+    """What is to be read, and how: one list of parts for each task."""
+
+    format: str
+    asked: Expressions
+    tasks: tuple[tuple[Part, ...], ...]
+
+
+def log_files(
+    spark: SparkSession,
+    paths: Sequence[str | os.PathLike[str]],
+    format: str,
+    asked: Expressions,
+    run: str | None = None,
+    part: int = PART,
+) -> LogFiles:
+    """Plan the reading of files and directories. All are one run of this name, or each is a run named for its file."""
+    sizes = listed(spark, paths)
+    runs = dict.fromkeys(sizes, run) if run is not None else named(list(sizes))
+    split = format in LINES and all(map(readable, sizes))
+    cut = [
+        piece
+        for file, size in sizes.items()
+        for piece in cuts(Part(file, runs[file] or "", 0, size), part, split)
+    ]
+    return LogFiles(format, asked, tuple(together(numbered(spark, cut), part)))
+
+
+def listed(spark: SparkSession, paths: Sequence[str | os.PathLike[str]]) -> dict[str, int]:
+    """The files, each once and in the order of their names, and their sizes."""
+    found: dict[str, None] = {}
+    for path in paths:
+        names = files(spark, os.fspath(path), "*")
+        if not names:
+            raise BadParameter("ingest", "file", os.fspath(path), "a file, or a directory with files")
+        found.update(dict.fromkeys(names))
+    names = sorted(found, key=str.encode)
+    table = spark.read.format("binaryFile").load([escaped(name) for name in names])
+    # Spark reads the contents of files only if they are asked for.
+    sizes = {absolute(row["path"]): row["length"] for row in table.select("path", "length").collect()}
+    return {name: sizes[name] for name in names}
+
+
+def named(names: Sequence[str]) -> dict[str, str]:
+    """A run for each file: as much of the end of its path as tells it from the others.
+
+    >>> named(["file:/a/x.log", "file:/b/x.log", "file:/b/y.log"])
+    {'file:/a/x.log': 'a/x.log', 'file:/b/x.log': 'b/x.log', 'file:/b/y.log': 'y.log'}
+    """
+    runs = {}
+    for name in names:
+        words = name.split("/")
+        for length in range(1, len(words) + 1):
+            run = "/".join(words[-length:])
+            if sum(other == name or other.endswith("/" + run) for other in names) == 1:
+                break
+        runs[name] = run
+    return runs
+
+
+def cuts(whole: Part, size: int, split: bool) -> list[Part]:
+    if not split or whole.end <= size:
+        return [whole]
+    edges = [*range(0, whole.end, size), whole.end]
+    return [replace(whole, start=start, end=end) for start, end in pairwise(edges)]
+
+
+def numbered(spark: SparkSession, parts: list[Part]) -> list[Part]:
+    """Give each part the number of its first line. Only what follows the first part of a file has to be counted."""
+    before = [part for part, following in pairwise(parts) if following.start]
+    if not before:
+        return parts
+    counts = dict(zip(before, counted(spark, before), strict=True))
+    done: list[Part] = []
+    for _, own in groupby(parts, key=lambda part: part.file):
+        pieces = list(own)
+        first = accumulate((counts[piece] for piece in pieces[:-1]), initial=1)
+        done += [replace(piece, line=line) for piece, line in zip(pieces, first, strict=True)]
+    return done
+
+
+def counted(spark: SparkSession, parts: list[Part]) -> list[int]:
+    """How many lines begin in each part: one job, one number a part."""
+
+    def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number in (number for batch in batches for number in batch.column("id").to_pylist()):
+            with opened(parts[number].file) as file:
+                begun = lines.begun(file, parts[number].start, parts[number].end)
+            yield pa.RecordBatch.from_pydict({"part": [number], "lines": [begun]})
+
+    told = spark.range(0, len(parts), 1, len(parts)).mapInArrow(count, "part bigint, lines bigint").collect()
+    found = {row["part"]: row["lines"] for row in told}
+    return [found[number] for number in range(len(parts))]
+
+
+def together(parts: list[Part], size: int) -> Iterator[tuple[Part, ...]]:
+    """Parts in tasks of about that size, none of which mixes more files than it should."""
+    task: list[Part] = []
+    left = size
+    for part in parts:
+        if task and (left < part.end - part.start or len(task) == TOGETHER):
+            yield tuple(task)
+            task, left = [], size
+        task.append(part)
+        left -= part.end - part.start
+    yield tuple(task)
+
+
+def read(spark: SparkSession, source: LogFiles) -> DataFrame:
+    """Events and lines that could not be read (`SPARK_READ`), read whenever the table is."""
+    parts = [part for task in source.tasks for part in task]
+    if not all(readable(part.file) for part in parts):
+        return through_spark(spark, source, parts)
+    return each_task(spark, source, batches_of, SPARK_READ)
+
+
+def each_task(
+    spark: SparkSession,
+    source: LogFiles,
+    work: Callable[[LogFiles, int], Iterator[pa.RecordBatch]],
+    schema: Any,
+) -> DataFrame:
+    """Run `work` for each task, one a partition."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for task in batch.column("id").to_pylist():
+                yield from work(source, task)
+
+    return spark.range(0, len(source.tasks), 1, len(source.tasks)).mapInArrow(run, schema)
+
+
+def through_spark(spark: SparkSession, source: LogFiles, parts: list[Part]) -> DataFrame:
+    """The same, of files that only Spark can open."""
+    by_name = {part.file: part for part in parts}
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for path, content in zip(*(batch.column(name) for name in ("path", "content")), strict=True):
+                part = by_name[absolute(path.as_py())]
+                yield from part_read(source, part, io.BytesIO(content.as_py()))
+
+    table = spark.read.format("binaryFile").load([escaped(name) for name in by_name])
+    return table.select("path", "content").mapInArrow(run, SPARK_READ)
+
+
+# In tasks
+
+
+def batches_of(source: LogFiles, task: int) -> Iterator[pa.RecordBatch]:
+    for part in source.tasks[task]:
+        with opened(part.file) as file:
+            yield from part_read(source, part, file)
+
+
+def part_read(source: LogFiles, part: Part, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
+    if source.format in LINES:
+        return lines.read(file, part, LINES[source.format])
+    return shiviz.read(file, part.file, part.run, source.asked)
