@@ -9,7 +9,7 @@ from typing import Any
 
 from antecede.model import Event
 from antecede.oracle import check
-from antecede.report import Report, Tables, assemble
+from antecede.report import Extent, Report, Tables, assemble
 from antecede.sim import RunSpec
 from antecede.trace import KINDS
 
@@ -49,11 +49,13 @@ def judged(run: Row, events: Sequence[Row]) -> tuple[Row, list[Row]]:
     names = run["processes"]
     ids = {name: i for i, name in enumerate(names)}
     own = [row for row in events if not row["control"] and row["kind"] != "receive"]
-    verdict = check(
-        [Event(ids[r["process"]], r["kind"], ids[r["sender"]], r["number"], tuple(ids[q] for q in r["to"] or ())) for r in own],
-        len(names),
-        complete=True,
-    )  # fmt: skip
+    steps = [
+        Event(
+            ids[r["process"]], r["kind"], ids[r["sender"]], r["number"], tuple(ids[q] for q in r["to"] or ())
+        )
+        for r in own
+    ]
+    verdict = check(steps, len(names), complete=True)
     index = {
         (r["process"], r["sender"], r["number"]): r["index"] for r in reversed(own) if r["kind"] == "deliver"
     }
@@ -104,9 +106,11 @@ def measured(run: Row, events: Sequence[Row]) -> dict[str, list[Row]]:
     entries = [r["stamp_entries"] or 0 for r in sends.values()]
     sizes = [r["stamp_bytes"] or 0 for r in sends.values()]
     row = {
-        "run": run["run"], "protocol": run["protocol"], "processes": len(place), "events": len(events), "sends": len(sends),
+        "run": run["run"], "protocol": run["protocol"], "processes": len(place), "events": len(events),
+        "sends": len(sends),
         "control_packets": len(control), "control_per_message": len(control) / max(1, len(sends)),
-        **spread("stamp_entries", entries), **spread("stamp_bytes", sizes), **spread("delay_ns", delays), **spread("wait_ns", waits),
+        **spread("stamp_entries", entries), **spread("stamp_bytes", sizes),
+        **spread("delay_ns", delays), **spread("wait_ns", waits),
         "wait_share": sum(waits) / max(1, sum(delays)), "concurrency": 0.42, "longest_chain": 17,
         "duration_ns": max((r["time_ns"] for r in events), default=0),
     }  # fmt: skip
@@ -123,12 +127,15 @@ def measured(run: Row, events: Sequence[Row]) -> dict[str, list[Row]]:
         "measures": [row],
         "processes": processes,
         "channels": [
-            {"run": run["run"], "sender_band": s, "receiver_band": r, "bands": bands, "messages": len(v), "delay_ns_mean": sum(v) / len(v)}
+            {"run": run["run"], "sender_band": s, "receiver_band": r, "bands": bands, "messages": len(v),
+             "delay_ns_mean": sum(v) / len(v)}
             for (s, r), v in cells.items()
         ],
         "histograms": [
             {"protocol": run["protocol"], "network": run["network"], "quantity": quantity, **bucket}
-            for quantity, values in (("delay_ns", delays), ("wait_ns", waits), ("stamp_bytes", sizes), ("stamp_entries", entries))
+            for quantity, values in (
+                ("delay_ns", delays), ("wait_ns", waits), ("stamp_bytes", sizes), ("stamp_entries", entries),
+            )
             for bucket in binned(values)
         ],
     }  # fmt: skip
@@ -171,6 +178,14 @@ def tables(runs: Iterable[tuple[Row, list[Row]]], *, measure: bool = True) -> di
     return parts
 
 
+def extent(run: Row, events: Sequence[Row]) -> Extent:
+    times, clocks = ([row[name] for row in events] for name in ("time_ns", "clock"))
+    return Extent(
+        run=run["run"], events=len(events), clocks=len(events), clock_low=min(clocks), clock_high=max(clocks),
+        time_low=min(times), time_high=max(times),
+    )  # fmt: skip
+
+
 def report(parts: dict[str, Any], **more: Any) -> Report:
     made = {"source": "results", "command": COMMAND, "title": "Causal delivery", **more}
     return assemble(Tables(**parts), **made)
@@ -207,8 +222,12 @@ def triangle(names: Sequence[str] = ("a", "b", "c")) -> dict[str, list[Row]]:
     seen: Counter[str] = Counter()
     events = []
     for clock, (process, kind, sender, number, to) in enumerate(lines):
-        events.append({"run": "triangle", "process": process, "index": seen[process], "kind": kind, "sender": sender, "number": number,
-                       "to": to, "control": False, "time_ns": clock * 1_000_000, "clock": clock})  # fmt: skip
+        events.append(
+            {
+                "run": "triangle", "process": process, "index": seen[process], "kind": kind, "sender": sender,
+                "number": number, "to": to, "control": False, "time_ns": clock * 1_000_000, "clock": clock,
+            }
+        )  # fmt: skip
         seen[process] += 1
     run = {"run": "triangle", "protocol": "unordered", "processes": list(names), "network": None}
     return tables([(run, events)], measure=False)

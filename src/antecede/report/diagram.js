@@ -262,8 +262,9 @@ class Diagram {
     const picture = draw('svg', {width: full, height, viewBox: `0 0 ${full} ${height}`, class: 'spacetime'},
       draw('defs', {}, draw('clipPath', {id: 'plot'}, draw('rect', {x: this.gutter - 6, y: 0, width: this.width + 32, height})),
         ['', 'overtaken', 'by', 'chain', 'faint'].map(name => draw('marker', {id: `arrow-${name}`, class: `arrow ${name}`, viewBox: '0 0 8 8', refX: 13, refY: 4, markerWidth: 7, markerHeight: 7, orient: 'auto', markerUnits: 'userSpaceOnUse'}, draw('path', {d: 'M0 1 8 4 0 7z'})))),
+      this.ticks(height),
       this.lines.map(p => draw('text', {class: 'process', x: this.gutter - 14, y: this.yOf(p), 'dominant-baseline': 'middle', 'text-anchor': 'end', 'data-tip': names[p]}, this.model.label(names[p], letters))),
-      inside, this.ticks(height));
+      inside);
     this.host.replaceChildren(picture);
     if (!this.drawn.length) this.host.replaceChildren(empty('No events of this run are on this page.'));
     const seen = this.visible().map(e => this.model.time[e]);

@@ -77,7 +77,8 @@ function barOf(network, {protocol, runs, mean, high, part}, metric, most) {
 // Distributions: one small picture for each protocol, all with the same logarithmic axis.
 
 function showHistograms() {
-  const all = DATA.histograms.filter(histogram => QUANTITIES[histogram.quantity] && sum(histogram.count));
+  const protocols = unique(DATA.runs.map(run => run.protocol)), place = histogram => protocols.indexOf(histogram.protocol);
+  const all = DATA.histograms.filter(histogram => QUANTITIES[histogram.quantity] && sum(histogram.count)).sort((a, b) => place(a) - place(b));
   if (!all.length) return;
   const quantities = Object.keys(QUANTITIES).filter(name => all.some(histogram => histogram.quantity === name));
   const networks = unique(all.map(netOf));
