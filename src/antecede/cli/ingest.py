@@ -1,0 +1,147 @@
+"""antecede ingest: logs that others wrote become a trace.
+
+Spark is imported by the functions that use it: the other commands start without.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from antecede.cli.sparks import Master, Remote, working
+from antecede.errors import BadParameter
+
+if TYPE_CHECKING:
+    from antecede.spark.ingest import Counts, Ingested
+
+__all__ = ["ingest"]
+
+SHOWN = 5
+"""Rejected lines and wrong clocks that are told in words."""
+
+
+def ingest(
+    files: Annotated[list[str], typer.Argument(help="Files, or directories of files: paths or URIs.")],
+    format: Annotated[str, typer.Option(help="shiviz, tracing, tlaplus or table.")],
+    out: Annotated[str, typer.Option(help="Write the trace and what else was read into this directory.")],
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            help="shiviz: the expression of a record, with groups host, clock and event.", show_default=False
+        ),
+    ] = None,
+    delimiter: Annotated[
+        str | None, typer.Option(help="shiviz: the expression between executions.", show_default=False)
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="OURS=THEIRS",
+            help="table: which column is which; once for each column.",
+            show_default=False,
+        ),
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            help="All files are one run of this name.  [default: each is its own]", show_default=False
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")] = False,
+    master: Master = None,
+    remote: Remote = None,
+) -> None:
+    """Read logs of other programs, keep what cannot be read, and say whether their clocks agree.
+
+    Exit code 0: all was read, and the clocks are consistent. 1: lines were rejected, or clocks are not.
+    docs/ingest.md explains the formats and what is written.
+    """
+    from antecede.trace.foreign.shiviz import expressions
+
+    # What can be refused without a Spark is.
+    expressions(pattern, delimiter)
+    mapping = mapped(columns)
+    with working(master, remote, "listing files") as work:
+        from antecede.spark.ingest import ingest as read_logs
+
+        read = read_logs(
+            work.spark, files, format, pattern=pattern, delimiter=delimiter, mapping=mapping, run=run
+        )
+        work.say("reading")
+        written = read.write(out)
+        work.say("counting")
+        counts = written.counts()
+        examples = [] if right(counts) else told(written)
+    report(counts, examples, out, as_json)
+    if not right(counts):
+        raise typer.Exit(1)
+
+
+def mapped(columns: Sequence[str] | None) -> dict[str, str] | None:
+    """The mapping of a table's columns.
+
+    >>> mapped(["process=host", "time_ns=when"])
+    {'process': 'host', 'time_ns': 'when'}
+    """
+    if not columns:
+        return None
+    mapping: dict[str, str] = {}
+    for column in columns:
+        ours, equals, theirs = column.partition("=")
+        if not equals or not ours or not theirs:
+            raise BadParameter("ingest", "--map", column, "OURS=THEIRS, as in process=host")
+        if ours in mapping:
+            raise BadParameter("ingest", "--map", f"{ours} twice", "each of ours once")
+        mapping[ours] = theirs
+    return mapping
+
+
+def right(counts: Counts) -> bool:
+    return counts.rejected == counts.clocks == 0
+
+
+def told(read: Ingested) -> list[dict[str, Any]]:
+    """Some of what is wrong, as it is in the tables."""
+    rejected = read.rejected.orderBy("file", "line").limit(SHOWN).collect()
+    clocks = read.clocks.orderBy("run", "process", "index", "entry").limit(SHOWN).collect()
+    return [row.asDict() for row in (*rejected, *clocks)]
+
+
+def report(counts: Counts, examples: Sequence[dict[str, Any]], out: str, as_json: bool) -> None:
+    verdict = "yes" if right(counts) else "no"
+    if as_json:
+        print(
+            json.dumps(
+                {"verdict": verdict, **asdict(counts), "examples": examples, "out": out}, ensure_ascii=False
+            )
+        )
+    for row in examples:
+        print(sentence(row), file=sys.stderr)
+    unknown = f", {counts.unknown} of them of unknown order" if counts.unknown else ""
+    print(
+        f"{verdict}: {counts.events} events, {counts.messages} messages, {counts.runs} runs{unknown}; "
+        f"{counts.rejected} lines rejected, {counts.clocks} entries of clocks wrong: {out}",
+        file=sys.stderr,
+    )
+
+
+def sentence(row: dict[str, Any]) -> str:
+    """One line for people.
+
+    >>> sentence({"file": "file:/a.log", "line": 3, "text": "oops", "reason": "it is no part of a record"})
+    'rejected: file:/a.log, line 3: it is no part of a record: oops'
+    """
+    place = row["file"] + ("" if row["line"] is None else f", line {row['line']}")
+    if "reason" in row:
+        text = row["text"] or ""
+        return f"rejected: {place}: {row['reason']}: {text[:80]}{'...' * (len(text) > 80)}"
+    should = "" if row["expected"] is None else f", should be {row['expected']}"
+    by = "" if row["by_process"] is None else f" by event {row['by_index']} of {row['by_process']}"
+    event = f"event {row['index']} of {row['process']}"
+    return f"{row['kind']}: {place}: {event}: entry of {row['entry']} is {row['found']}{should}{by}"

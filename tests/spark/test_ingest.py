@@ -1,0 +1,282 @@
+"""Foreign logs on Spark: what is read, what is rejected, what is a trace and what is unknown."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from antecede.errors import BadParameter
+from antecede.oracle import check
+from antecede.trace import events_of, read_runs
+from antecede.trace.foreign import lines, tracing
+
+LOGS = Path(__file__).parents[3] / "shared" / "data" / "logs"
+real = pytest.mark.skipif(not LOGS.is_dir(), reason=f"no logs at {LOGS}: they are no part of the project")
+
+
+def event(process, tag, clock, token=None):
+    body = {"Token": token} if token else {}
+    return json.dumps(
+        {"TracerIdentity": process, "TraceID": 1, "Tag": tag, "Body": body, "VectorClock": clock}
+    )
+
+
+def send(process, token, clock):
+    return event(process, "GenerateTokenTrace", clock, token)
+
+
+def deliver(process, token, clock):
+    return event(process, "ReceiveTokenTrace", clock, token)
+
+
+GOOD = [
+    send("ann", "t1", {"ann": 1}),
+    event("ann", "Think", {"ann": 2}),
+    send("ann", "t2", {"ann": 3}),
+    deliver("bob", "t1", {"bob": 1, "ann": 1}),
+    deliver("bob", "t2", {"bob": 2, "ann": 3}),
+    deliver("eve", "t2", {"eve": 1, "ann": 3}),
+]
+
+# Everything that can be wrong with a log that can be read.
+ODD = [
+    send("ann", "t1", {"ann": 1}),
+    "nonsense",
+    "",
+    send("ann", "t1", {"ann": 2}),  # the same message again
+    send("ann", "lost", {"ann": 3}),
+    deliver("bob", "t1", {"bob": 1, "ann": 1}),
+    deliver("bob", "never sent", {"bob": 2, "ann": 1}),
+    event("bob", "Think", {"bob": 4, "ann": 1}),  # one is missing
+    '{"TracerIdentity": "bob"}',
+]
+
+
+@pytest.fixture(scope="module")
+def written(spark, tmp_path_factory):
+    """Two logs, read and written together."""
+    from antecede.spark.ingest import ingest
+
+    place = tmp_path_factory.mktemp("logs [1] {x}")
+    (place / "good.jsonl").write_text("\n".join(GOOD) + "\n")
+    (place / "odd %20.jsonl").write_text("\n".join(ODD))
+    return ingest(spark, place, "tracing").write(place.parent / "out"), place
+
+
+def test_every_line_is_in_the_log_or_rejected(written):
+    read, place = written
+    log = {(row["run"], row["line"]) for row in read.log.collect()}
+    bad = {(row["run"], row["line"]): row for row in read.rejected.collect()}
+    assert log == {("good.jsonl", n) for n in range(1, 7)} | {
+        ("odd %20.jsonl", n) for n in (1, 4, 5, 6, 7, 8)
+    }
+    assert {at: (row["text"], row["reason"][:20]) for at, row in bad.items()} == {
+        ("odd %20.jsonl", 2): ("nonsense", "no event in JSON: JS"),
+        ("odd %20.jsonl", 4): ("GenerateTokenTrace", "its message was sent"),
+        ("odd %20.jsonl", 9): (ODD[8], "no event in JSON: Ob"),
+    }
+    assert {row["file"] for row in bad.values()} == {f"file:{place}/odd %20.jsonl"}
+
+
+def test_what_was_written_is_a_trace_that_the_oracle_reads(written):
+    read, _ = written
+    path = read.path.removeprefix("file:")
+    good, odd = read_runs(path)
+    assert (good.run, good.processes, good.parameters) == (
+        "good.jsonl",
+        ("ann", "bob", "eve"),
+        {"format": "tracing"},
+    )
+    verdict = check(events_of(path, "good.jsonl"))
+    assert (verdict.violations, verdict.undelivered, verdict.unsent) == ((), (), ())
+    assert odd.processes == ("(nobody)", "ann", "bob")
+    assert odd.parameters["unknown"] == (
+        "a message was delivered nowhere, and the log does not say to whom it was sent; "
+        "3 lines could not be read; an entry of a clock is wrong"
+    )
+    assert len(check(events_of(path, "odd %20.jsonl")).unsent) == 1
+
+
+def test_messages_become_sender_and_number(written):
+    read, _ = written
+    rows = read.events.where("run = 'good.jsonl'").orderBy("clock", "process").collect()
+    assert [
+        (row["process"], row["index"], row["kind"], row["sender"], row["number"], row["to"], row["clock"])
+        for row in rows
+    ] == [
+        ("ann", 0, "send", "ann", 1, ["bob"], 1),
+        ("bob", 0, "deliver", "ann", 1, None, 2),
+        ("ann", 1, "send", "ann", 2, ["bob", "eve"], 3),
+        ("eve", 0, "deliver", "ann", 2, None, 4),
+        ("bob", 1, "deliver", "ann", 2, None, 5),
+    ]
+
+
+def test_where_clocks_are_wrong_they_order_nothing(written):
+    read, _ = written
+    assert [(row["run"], row["kind"], row["found"], row["expected"]) for row in read.clocks.collect()] == [
+        ("odd %20.jsonl", "gap", 4, 3)
+    ]
+    assert {row["clock"] for row in read.events.where("run != 'good.jsonl'").collect()} == {None}
+
+
+def test_counts(written):
+    read, _ = written
+    counts = read.counts()
+    assert (counts.runs, counts.events, counts.rejected, counts.clocks) == (2, 12, 3, 1)
+    assert (counts.messages, counts.unknown) == (4, 1)
+
+
+def test_nothing_is_left_where_something_is(spark, written):
+    from antecede.spark.ingest import ingest
+
+    read, place = written
+    with pytest.raises(BadParameter, match="which is there"):
+        ingest(spark, place, "tracing").write(read.path)
+
+
+def rows_of(table):
+    rows = [row.asDict(recursive=True) for row in table.collect()]
+    return sorted(rows, key=lambda row: (row["run"], row["line"]))
+
+
+def test_parts_of_a_file_are_read_by_many_tasks_with_exact_line_numbers(spark, tmp_path, monkeypatch):
+    from antecede.spark import logfiles
+    from antecede.trace.foreign.shiviz import Expressions
+
+    text = "\n".join(
+        line for number in range(1, 60) for line in (event("ann", "x", {"ann": number}), "?", "")
+    )
+    (tmp_path / "a.jsonl").write_text(text)
+    (tmp_path / "b.jsonl").write_text(text[:50])
+    source = logfiles.log_files(spark, [tmp_path], "tracing", Expressions(), part=1000)
+    assert len(source.tasks) > 5
+    expected = []
+    for name in ("a.jsonl", "b.jsonl"):
+        data = (tmp_path / name).read_bytes()
+        part = lines.Part(f"file:{tmp_path}/{name}", name, 0, len(data))
+        for batch in lines.read(io.BytesIO(data), part, tracing.read):
+            expected += batch.to_pylist(maps_as_pydicts="strict")
+    assert rows_of(logfiles.read(spark, source)) == expected
+    # Storage that only Spark can open gives the same.
+    monkeypatch.setattr(logfiles, "readable", lambda path: False)
+    whole = logfiles.log_files(spark, [tmp_path], "tracing", Expressions(), part=1000)
+    assert rows_of(logfiles.read(spark, whole)) == expected
+
+
+TABLE = """where,what,id,at,note
+ann,SEND,m1,10,hello
+bob,deliver,m1,20,
+bob,shouts,m1,30,
+,send,m2,30,
+ann,send,m2,late,
+"""
+
+
+def test_a_table_with_other_names(spark, tmp_path):
+    from antecede.spark.ingest import ingest
+
+    (tmp_path / "t.csv").write_text(TABLE)
+    mapping = {"process": "where", "kind": "what", "message": "id", "time_ns": "at"}
+    read = ingest(spark, tmp_path / "t.csv", "table", mapping=mapping).write(tmp_path / "out")
+    assert sorted(row["reason"] for row in read.rejected.collect()) == [
+        "it has no process",
+        "its kind is none of send, receive and deliver: shouts",
+        "its time_ns is no bigint: late",
+    ]
+    events = sorted(read.events.collect())
+    assert [(row["run"], row["process"], row["kind"], row["time_ns"], row["to"]) for row in events] == [
+        ("table", "ann", "send", 10, ["bob"]),
+        ("table", "bob", "deliver", 20, None),
+    ]
+    assert check(events_of(tmp_path / "out", "table")).violations == ()
+
+
+def test_a_table_with_the_identities_of_a_trace(spark):
+    from antecede.spark.ingest import ingest_table
+
+    columns = "r string, p string, i bigint, k string, s string, n int, dest array<string>, v map<string,int>"
+    rows = [
+        ("one", "ann", 3, "send", "ann", 7, ["bob", "eve"], {"ann": 1}),
+        ("one", "bob", 5, "deliver", "ann", 7, None, {"ann": 1, "bob": 1}),
+    ]
+    mapping = dict(
+        zip(("run", "process", "index", "kind", "sender", "number", "to", "vector"), "rpiks", strict=False)
+    )
+    mapping |= {"number": "n", "to": "dest", "vector": "v"}
+    read = ingest_table(spark.createDataFrame(rows, columns), mapping)
+    assert [
+        (row["index"], row["sender"], row["number"], row["to"]) for row in sorted(read.events.collect())
+    ] == [
+        (0, "ann", 7, ["bob", "eve"]),
+        (0, "ann", 7, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        ({"paths": "nowhere.log", "format": "shiviz"}, "nowhere.log, expected a file"),
+        ({"paths": "x", "format": "csv"}, "expected one of shiviz"),
+        ({"paths": "x", "format": "tracing", "pattern": "x"}, "shiviz only"),
+        ({"paths": "x", "format": "shiviz", "pattern": "("}, "a regular expression"),
+        ({"paths": "x", "format": "table"}, "for a table"),
+        ({"paths": [], "format": "shiviz"}, "one or more"),
+    ],
+)
+def test_a_wrong_request_is_refused(spark, arguments, wrong):
+    from antecede.spark.ingest import ingest
+
+    with pytest.raises(BadParameter, match=wrong):
+        ingest(spark, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "wrong"),
+    [
+        ({"process": "x"}, "a column of the table: p, t"),
+        ({"place": "p"}, "one of run, process"),
+        ({"time_ns": "t"}, "says where it happened"),
+        ({"process": "p"}, "index, vector, clock or time_ns"),
+        ({"process": "p", "time_ns": "t", "sender": "p"}, "both, or message"),
+    ],
+)
+def test_a_mapping_that_cannot_be_is_refused(spark, mapping, wrong):
+    from antecede.spark.ingest import ingest_table
+
+    with pytest.raises(BadParameter, match=wrong):
+        ingest_table(spark.createDataFrame([], "p string, t bigint"), mapping)
+
+
+CHORD = r"(?<host>\S*) (?<clock>{.*})\n(?<event>.*)"
+
+
+@real
+@pytest.mark.parametrize(
+    ("name", "format", "pattern", "events", "unknown"),
+    [("chord.log", "shiviz", CHORD, 1235, 1), ("tracing-example1.jsonl", "tracing", None, 809, 0)],
+)
+def test_real_logs_are_consistent(spark, tmp_path, name, format, pattern, events, unknown):
+    from antecede.spark.ingest import ingest
+
+    counts = ingest(spark, LOGS / name, format, pattern=pattern).write(tmp_path / "out").counts()
+    assert (counts.events, counts.rejected, counts.clocks, counts.unknown) == (events, 0, 0, unknown)
+    if not unknown:
+        verdict = check(events_of(tmp_path / "out", name))
+        assert (verdict.violations, verdict.fifo_breaks, verdict.undelivered) == ((), (), ())
+
+
+SCRIPT = """
+import sys
+from antecede.spark.ingest import ingest
+read = ingest(spark, sys.argv[1], "tracing").write(sys.argv[2])
+print(read.counts())
+"""
+
+
+@pytest.mark.parametrize("where", ["on_cluster", "on_connect"])
+def test_on_other_kinds_of_spark_it_is_the_same(where, request, written, tmp_path):
+    read, place = written
+    told = request.getfixturevalue(where)(SCRIPT, place, tmp_path / "out")
+    assert told.strip().splitlines()[-1] == str(read.counts())

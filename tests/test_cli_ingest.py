@@ -1,0 +1,81 @@
+"""antecede ingest: exit codes, and what goes where."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from antecede.cli import run
+
+pytest.importorskip("pyspark")
+
+LOG = 'hello\nann {"ann":1}\nhi\nbob {"bob":1,"ann":1}\n'
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    code = run(["ingest", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        (["--format", "shiviz", "--pattern", "("], "expected a regular expression"),
+        (
+            ["--format", "shiviz", "--pattern", "(?<host>.)"],
+            "expected the named groups host, clock and event",
+        ),
+        (["--format", "table", "--map", "process"], "--map is process, expected OURS=THEIRS"),
+        (["--format", "table", "--map", "run=a", "--map", "run=b"], "--map is run twice"),
+        ([], "Missing option '--format'"),
+    ],
+)
+def test_what_is_wrong_with_a_request_is_said_before_spark_starts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, options: list[str], wrong: str
+) -> None:
+    code, out, err = said(capsys, "a.log", "--out", tmp_path / "out", *options)
+    assert (code, out) == (2, "")
+    assert wrong in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.xdist_group("spark")
+def test_a_log_is_read_and_what_cannot_be_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    log, out = tmp_path / "a.log", tmp_path / "out"
+    log.write_text(LOG)
+    code, printed, err = said(capsys, log, "--format", "shiviz", "--out", out, "--json")
+    assert code == 0, err
+    told = json.loads(printed)
+    assert told == {
+        "verdict": "yes",
+        "runs": 1,
+        "events": 2,
+        "rejected": 0,
+        "clocks": 0,
+        "messages": 0,
+        "unknown": 1,
+        "examples": [],
+        "out": str(out),
+    }
+    assert {path.name for path in out.iterdir()} == {"runs.parquet", "events", "log", "rejected", "clocks"}
+
+    # Each process of this file counts from 1, so one of them is wrong; and a line says nothing.
+    log.write_text(LOG + 'again\nann {"ann":3}\nnoise\n')
+    code, printed, err = said(capsys, log, "--format", "shiviz", "--out", tmp_path / "two", "--json")
+    assert code == 1
+    told = json.loads(printed)
+    assert (told["verdict"], told["rejected"], told["clocks"]) == ("no", 1, 1)
+    assert f"rejected: file:{log}, line 7: it is no part of a record: noise" in err
+    assert f"gap: file:{log}, line 5: event 2 of ann: entry of ann is 3, should be 2" in err
+    assert err.splitlines()[-1].startswith("no: 3 events, 0 messages, 1 runs, 1 of them of unknown order; ")
+
+    code, printed, err = said(
+        capsys, tmp_path / "none.log", "--format", "shiviz", "--out", tmp_path / "three"
+    )
+    assert (code, printed) == (2, "")
+    assert "none.log" in err
+    assert not (tmp_path / "three").exists()
