@@ -62,7 +62,14 @@ class Tables(Struct, frozen=True, kw_only=True):
 
 
 def assemble(
-    tables: Tables, *, source: str, command: Sequence[str], title: str = "", made: str = "", version: str = ""
+    tables: Tables,
+    *,
+    source: str,
+    command: Sequence[str],
+    title: str = "",
+    made: str = "",
+    version: str = "",
+    most: int = MOST_RUNS,
 ) -> Report:
     """The page's values."""
     by_run = {
@@ -96,7 +103,7 @@ def assemble(
                 density=_density(by_run["density"][name], extent),
             )
         )
-    shown = _bounded(runs)
+    shown = _bounded(runs, most)
     return Report(
         title=title or "Causal delivery",
         source=source,
@@ -195,13 +202,13 @@ def _histograms(rows: Rows) -> Iterable[Histogram]:
         )
 
 
-def _bounded(runs: Sequence[Run]) -> list[Run]:
+def _bounded(runs: Sequence[Run], most: int) -> list[Run]:
     """Runs that did not keep their order are listed first, and none of them is left out."""
     ranks = {"no": 0, "unknown": 1, "yes": 2}
     broken = sum(run.verdict != "yes" for run in runs)
-    if len(runs) <= MOST_RUNS:
+    if len(runs) <= most:
         return list(runs)
-    return sorted(runs, key=lambda run: ranks[run.verdict])[: max(MOST_RUNS, broken)]
+    return sorted(runs, key=lambda run: ranks[run.verdict])[: max(most, broken)]
 
 
 def _grouped(rows: Rows) -> defaultdict[str, list[Mapping[str, Any]]]:

@@ -140,7 +140,9 @@ class Diagram {
   }
   look(a, b) {
     const [first, last] = this.extent(this.drawn), room = Math.max(1, (last - first) * 0.05);
-    const width = clamp(b - a, this.least(), Math.max(this.least(), last - first + 2 * room));
+    // Beyond a thousand events dots are a smear; the overview shows those better.
+    const most = this.axis === 'order' ? Math.min(last - first, 1000) : last - first;
+    const width = clamp(b - a, this.least(), Math.max(this.least(), most + 2 * room));
     const middle = clamp((a + b) / 2, first - room + Math.min(width / 2, last - first), Math.max(first, last + room - width / 2));
     this.from = middle - width / 2;
     this.to = middle + width / 2;
