@@ -6,6 +6,7 @@
 
 const SEND = 0, RECEIVE = 1, DELIVER = 2;
 const LONG = 40;
+const MANY = 24;
 const models = new Map();
 
 function modelOf(run) {
@@ -111,9 +112,8 @@ class Diagram {
   // Which events are drawn, in which rows, at which x: their rank, or their time.
   layout() {
     const {process, kind, held, control, time} = this.model, story = this.story;
-    const rows = this.rows === 'all' || !story ? this.model.names.map((_, p) => p) : [...story.processes].sort((a, b) => a - b);
-    this.lines = rows;
-    this.row = new Map(rows.map((p, i) => [p, i]));
+    const rows = this.rows === 'all' || !story ? this.model.names.map((_, p) => p) : [...story.processes];
+    this.place(rows);
     this.drawn = [];
     process.forEach((p, e) => {
       const kept = control[e] ? this.control : kind[e] !== RECEIVE || held[e];
@@ -121,6 +121,11 @@ class Diagram {
     });
     this.x = new Map(this.drawn.map((e, i) => [e, this.axis === 'order' ? i : time[e]]));
   }
+  place(processes) {
+    this.lines = processes.sort((a, b) => a - b);
+    this.row = new Map(this.lines.map((p, i) => [p, i]));
+  }
+  has(e) { return this.x.has(e) && this.row.has(this.model.process[e]); }
   span() {
     const at = [...this.story.events].map(e => this.x.get(e)).filter(known);
     return at.length ? Math.max(...at) - Math.min(...at) : 0;
@@ -250,6 +255,8 @@ class Diagram {
   paint() {
     if (!this.run) return;
     const full = this.host.clientWidth, names = this.model.names;
+    // Of many processes, those to which nothing happens in view would push the others out of it.
+    if (this.rows === 'all' && names.length > MANY) this.place(unique(this.visible().map(e => this.model.process[e])));
     const longest = Math.max(1, ...this.lines.map(p => [...names[p]].length));
     const letters = Math.min(longest, full < 520 ? 8 : 18);
     this.gutter = letters * 8 + 26;
@@ -257,7 +264,7 @@ class Diagram {
     this.gap = this.lines.length <= 12 ? 52 : this.lines.length <= 40 ? 30 : 17;
     const height = 26 + this.gap * this.lines.length + 30;
     const margin = (this.to - this.from) * 0.5;
-    const near = e => this.x.get(e) >= this.from - margin && this.x.get(e) <= this.to + margin;
+    const near = e => this.has(e) && this.x.get(e) >= this.from - margin && this.x.get(e) <= this.to + margin;
     const nodes = this.drawn.filter(near);
     this.roomy = this.width / Math.max(1, this.visible().length) * Math.sqrt(this.lines.length);
     const inside = draw('g', {'clip-path': 'url(#plot)'}, this.lifelines(), this.chainLine(), this.edges(nodes), nodes.map(e => this.glyph(e)));
@@ -270,7 +277,7 @@ class Diagram {
     this.host.replaceChildren(picture);
     if (!this.drawn.length) this.host.replaceChildren(empty('No events of this run are on this page.'));
     const seen = this.visible().map(e => this.model.time[e]);
-    if (seen.length) this.moved(Math.min(...seen), Math.max(...seen), seen.length);
+    if (seen.length) this.moved(Math.min(...seen), Math.max(...seen), seen.length, this.lines.length);
   }
 
   lifelines() {
@@ -295,20 +302,20 @@ class Diagram {
 
   chainLine() {
     if (!this.finding || this.finding.by === null) return null;
-    const points = [...this.story.path, this.story.late].filter(e => known(e) && this.x.has(e)).map(e => `${this.px(e)},${this.py(e)}`);
+    const points = [...this.story.path, this.story.late].filter(e => known(e) && this.has(e)).map(e => `${this.px(e)},${this.py(e)}`);
     return draw('polyline', {class: 'path', points: points.join(' ')});
   }
 
   edges(nodes) {
-    const {model, x} = this, lines = [], seen = new Set();
+    const {model} = this, lines = [], seen = new Set();
     const stub = (e, dx, dy, role) => lines.push(draw('line', {class: `edge stub ${role}`, x1: this.px(e), y1: this.py(e), x2: this.px(e) + dx, y2: this.py(e) + dy}));
     for (const e of nodes) {
       const m = model.message[e];
       if (seen.has(m)) continue;
       seen.add(m);
-      const sent = x.has(model.send[m]) ? model.send[m] : null, met = new Map();
+      const sent = this.has(model.send[m]) ? model.send[m] : null, met = new Map();
       for (const arrival of model.arrivals[m]) {
-        if (!x.has(arrival)) continue;
+        if (!this.has(arrival)) continue;
         const p = model.process[arrival], first = met.get(p);
         if (known(first)) { if (model.kind[first] === RECEIVE) lines.push(this.wait(first, arrival)); continue; }
         met.set(p, arrival);
