@@ -19,7 +19,8 @@ the deliveries whose sends are missing (`antecede.spark.cuts`). What waits is or
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,7 @@ from antecede.spark.faults import told
 from antecede.spark.lamport import with_clock
 from antecede.spark.numbers import check_program_order, unsent
 from antecede.spark.position import positioned
+from antecede.spark.storage import absolute, escaped, join, whole
 from antecede.spark.trace import Trace
 
 __all__ = ["Ordered", "order"]
@@ -39,17 +41,56 @@ __all__ = ["Ordered", "order"]
 
 @dataclass(frozen=True)
 class Ordered:
-    """What `order` gives. Nothing of it is computed before it is used."""
+    """What `order` gives. The rows are sorted when they are used."""
 
     rows: DataFrame
-    """The rows in order, with `position` (0, 1, 2, ... in each run) and `waits`."""
+    """The rows in order, with `position` (0, 1, 2, ... in each group) and `waits`."""
     missing: DataFrame
     """What they refer to and is not among them."""
+    by: str
+    """What they are ordered by: `clock`, `computed clock` or `vector`."""
+    group: tuple[str, ...] = ("run",)
+    """The columns that tell one set of rows from another."""
+    kept: tuple[DataFrame, ...] = ()
+    """What is persisted for it."""
 
     @property
     def waiting(self) -> DataFrame:
         """The rows that happened after something that is missing."""
         return self.rows.where("waits")
+
+    def write(self, path: str | os.PathLike[str]) -> Ordered:
+        """Write `ordered` and `missing` as Parquet into a directory, both or nothing, and give what is there.
+
+        The names of the files of `ordered` sort in the order of the rows.
+        """
+        root = absolute(path)
+        with told(), whole(join(root, "ordered")) as rows, whole(join(root, "missing")) as missing:
+            self.rows.write.parquet(rows)
+            self.missing.write.parquet(missing)
+        spark, schemas = self.rows.sparkSession, (self.rows.schema, self.missing.schema)
+        read = [
+            spark.read.schema(schema).parquet(escaped(join(root, name)))
+            for name, schema in zip(("ordered", "missing"), schemas, strict=True)
+        ]
+        return replace(self, rows=read[0], missing=read[1], kept=())
+
+    def counts(self) -> DataFrame:
+        """For each group its `rows`, how many predecessors are `missing`, and how many rows are `waiting`."""
+        groups = list(self.group)
+        many = F.col("last") - F.col("first") + 1 if "first" in self.missing.columns else F.lit(1)
+        rows = self.rows.groupBy(*groups).agg(
+            F.count(F.lit(1)).alias("rows"), F.count_if(F.col("waits")).alias("waiting")
+        )
+        missing = self.missing.groupBy(*groups).agg(F.sum(many).alias("missing"))
+        both = rows.join(missing, groups, "left") if groups else rows.crossJoin(missing)
+        absent = F.coalesce("missing", F.lit(0)).alias("missing")
+        return both.select(*groups, "rows", absent, "waiting")
+
+    def release(self) -> None:
+        """Give back the memory and the disk. The tables cost more from then on."""
+        for table in self.kept:
+            table.unpersist()
 
 
 def order(trace: Trace, *, partitions: int | None = None) -> Ordered:
@@ -58,20 +99,21 @@ def order(trace: Trace, *, partitions: int | None = None) -> Ordered:
     `rows` has the columns of the trace, `position` and `waits`; `missing` has (run, sender, number): messages that are
     delivered and not sent. Events that cannot be a trace are a `BadTrace`.
 
-    This reads a few columns at once, to count. If clocks are missing, it computes them and keeps them on disk,
-    persisted, until the session ends or `spark.catalog.clearCache()`.
+    This reads a few columns at once, to count. If clocks are missing, it computes them and keeps them on disk, until
+    `release`.
     """
     with told():
         check_program_order(trace.events)
         timed = with_clock(trace, checked=True)
-        if timed is not trace:
-            # Computed in Python from all rows: the sort would do it three times, to count, to cut and to place.
+        computed = timed is not trace
+        if computed:
+            # In Python, from all rows: the sort would do it three times, to count, to cut and to place.
             timed.events.persist(StorageLevel.DISK_ONLY)
         missing = unsent(timed.events)
         rows = marked(timed.events, missing)
-        return Ordered(
-            positioned(rows, ["run"], "clock", ["process", "index"], partitions=partitions), missing
-        )
+        placed = positioned(rows, ["run"], "clock", ["process", "index"], partitions=partitions)
+    by, kept = ("computed clock", (timed.events,)) if computed else ("clock", ())
+    return Ordered(placed, missing, by, kept=kept)
 
 
 def marked(events: DataFrame, missing: DataFrame) -> DataFrame:

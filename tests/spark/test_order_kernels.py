@@ -1,0 +1,160 @@
+"""What tasks compute for an order, without Spark: clocks of whole runs, consistent cuts, gaps in numbers."""
+
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from antecede.errors import BadTrace
+from antecede.oracle import happened_before
+from antecede.spark.cuts import lowered, piece
+from antecede.spark.lamport import whole_pieces
+from antecede.spark.lines import clocked
+from antecede.spark.numbers import gaps
+from tests.spark.made import after, lamport, oracle_events, random_run, table
+
+
+def by_process(rows):
+    """As the kernel takes rows."""
+    return sorted(rows, key=lambda row: (row["run"].encode(), row["process"].encode(), row["index"]))
+
+
+def event(process, index, kind, sender, number):
+    row = {"run": "r", "process": process, "index": index, "kind": kind, "sender": sender, "number": number}
+    return row | {"to": None, "control": False, "time_ns": 0}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_clocks_are_lamports(seed):
+    rng = Random(seed)
+    runs = [random_run(rng, f"r{i}", rng.randrange(1, 6), rng.randrange(60), orphans=0.05) for i in range(3)]
+    expected = by_process([row for rows in runs for row in lamport(rows)])
+    found = clocked(table([row | {"clock": None} for row in expected])).to_pylist()
+    assert [row["clock"] for row in found] == [row["clock"] for row in expected]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sorting_by_clock_is_a_linear_extension(seed):
+    rows = by_process(random_run(Random(seed), "r", 5, 60))
+    found = clocked(table(rows)).to_pylist()
+    found.sort(key=lambda row: (row["clock"], row["process"].encode(), row["index"]))
+    order = happened_before(oracle_events(found))
+    assert not any(past >> place for place, past in enumerate(order.pasts))
+
+
+CYCLES = {
+    "two wait for each other": (
+        [("a", "deliver", "b", 1), ("a", "send", "a", 1), ("b", "deliver", "a", 1), ("b", "send", "b", 1)],
+        "a delivers b.1 at index 0, b delivers a.1 at index 0",
+    ),
+    "a message to itself": ([("a", "deliver", "a", 7), ("a", "send", "a", 7)], "a delivers a.7 at index 0"),
+    "others wait behind it": (
+        [
+            ("a", "deliver", "b", 1),
+            ("b", "deliver", "c", 1),
+            ("b", "send", "b", 1),
+            ("c", "deliver", "b", 1),
+            ("c", "send", "c", 1),
+        ],
+        "b delivers c.1 at index 0, c delivers b.1 at index 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CYCLES)
+def test_a_cycle_is_named(case):
+    events, told = CYCLES[case]
+    counts: dict[str, int] = {}
+    rows = []
+    for process, *rest in events:
+        rows.append(event(process, counts.setdefault(process, 0), *rest))
+        counts[process] += 1
+    with pytest.raises(BadTrace) as error:
+        clocked(table(rows))
+    assert str(error.value) == (
+        f"run r: found a cycle: {told}, each before it sends what the one before it delivers, "
+        "expected each delivery after its send"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (
+            [event("a", 0, "send", "a", 1), event("a", 1, "send", "a", 1)],
+            "run r, process a, index 1: found a second send of message a.1, expected one send of each message",
+        ),
+        (
+            [event("a", 0, "send", "b", 1)],
+            "run r, process a, index 0: found a send of message b.1, expected its sender to send it",
+        ),
+    ],
+)
+def test_what_cannot_be_a_run_is_refused(rows, told):
+    with pytest.raises(BadTrace) as error:
+        clocked(table(rows))
+    assert str(error.value) == told
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_cuts_come_down_to_the_greatest_consistent_ones(seed):
+    """What is outside of it happened after something outside of the cut that was asked for: nothing else did."""
+    rng = Random(seed)
+    rows = random_run(rng, "r", 5, 80)
+    names = sorted({row["process"] for row in rows})
+    counts = [sum(row["process"] == name for row in rows) for name in names]
+    asked = np.sort([[rng.randrange(count + 1) for _ in range(3)] for count in counts], axis=1).reshape(-1, 3)
+    sends = {(r["sender"], r["number"]): r for r in rows if r["kind"] == "send" and not r["control"]}
+    edges = [
+        (names.index(sent["process"]), sent["index"], names.index(row["process"]), row["index"])
+        for row in rows
+        if row["kind"] == "deliver" and (sent := sends.get((row["sender"], row["number"])))
+    ]
+    found = lowered(asked, *np.array(edges, np.int64).reshape(-1, 4).T)
+    for cut in range(3):
+        beyond = {i for i, row in enumerate(rows) if row["index"] >= asked[names.index(row["process"]), cut]}
+        out = after(rows, beyond)
+        inside = [sum(row["process"] == name for i, row in enumerate(rows) if i not in out) for name in names]
+        assert found[:, cut].tolist() == inside
+
+
+def test_pieces_are_counted_by_line():
+    cuts = np.array([[0, 3, 3], [1, 2, 9]])
+    assert piece(cuts, np.array([0, 0, 1, 1, 1]), np.array([2, 3, 0, 5, 9])).tolist() == [1, 3, 0, 2, 3]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_gaps_are_what_lacks_between_one_and_the_last(seed):
+    rng = Random(seed)
+    lines = [
+        sorted(rng.sample(range(1, 400), rng.randrange(0, 300))) if seed else []
+        for _ in range(rng.randrange(1, 5))
+    ]
+    lasts = [max(numbers, default=0) + rng.choice([0, 0, 5, 200]) for numbers in lines]
+    words = [
+        (line, word, sum(1 << n % 64 for n in numbers if n // 64 == word))
+        for line, numbers in enumerate(lines)
+        for word in sorted({n // 64 for n in numbers} or {0})
+    ]
+    line, word, bits = (np.array(column, np.uint64).view(np.int64) for column in zip(*words, strict=True))
+    found = gaps(line, word, bits, np.array(lasts)[line])
+    missing = {(at, n) for at, first, last in zip(*found, strict=True) for n in range(first, last + 1)}
+    expected = {(i, n) for i, last in enumerate(lasts) for n in range(1, last + 1) if n not in lines[i]}
+    assert missing == expected
+    # Ranges do not touch: no shorter list says the same.
+    group, first, last = found
+    assert ((group[1:] != group[:-1]) | (last[:-1] + 1 < first[1:])).all()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pieces_stay_whole_however_they_are_batched(seed):
+    rng = Random(seed)
+    keys = sorted((f"r{rng.randrange(4)}", rng.randrange(2)) for _ in range(rng.randrange(60)))
+    schema = pa.schema([("run", pa.string()), ("__base", pa.int64())])
+    rows = pa.Table.from_pylist([{"run": run, "__base": base} for run, base in keys], schema)
+    batches = rows.to_batches(max_chunksize=rng.randrange(1, 9))
+    tables = list(whole_pieces(iter(batches), enough=rng.randrange(1, 20)))
+    parts = [[(row["run"], row["__base"]) for row in part.to_pylist()] for part in tables]
+    assert [key for part in parts for key in part] == keys
+    assert sum(len(set(part)) for part in parts) == len(set(keys))
