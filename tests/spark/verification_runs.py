@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,9 @@ from antecede.spark.rows import Rows
 from antecede.spark.verification import KINDS, Findings
 from antecede.trace.schema import DELIVER, SEND
 
-Finding = tuple[str, int, int, int, int]
+Finding = tuple[str, int, int, int, int, int]
+Copy = tuple[int, int, int]
+"""Sender, number, and where it is to go."""
 
 
 def random_run(seed: int, most_processes: int = 12, most_events: int = 160) -> list[Event]:
@@ -23,26 +24,25 @@ def random_run(seed: int, most_processes: int = 12, most_events: int = 160) -> l
     n = chance.randint(2, most_processes)
     late = chance.sample(range(n), chance.randint(0, n // 2))
     hurry = chance.choice((0.0, 0.1, 0.5, 1.0))
-    faults = chance.choice((0.0, 0.02, 0.1))
+    faults = chance.choice((0.0, 0.05, 0.2))
     sending = chance.uniform(0.1, 0.7)
     span = chance.randint(1, 4)
-    counted = chance.random() < 0.7
     length = chance.randint(0, most_events)
-    numbers = {q: iter(_numbers(chance, length, counted)) for q in range(n)}
-    under_way: list[tuple[int, int, int]] = []
-    sent: list[tuple[int, int]] = []
+    numbers = {q: iter(_numbers(chance, length)) for q in range(n)}
+    under_way: list[Copy] = []
+    sent: list[Copy] = []
     events: list[Event] = []
     for step in range(length):
         awake = [q for q in range(n) if q not in late or step > length // 2]
-        if chance.random() < sending or not (under_way or faults):
+        if chance.random() < sending:
             q = chance.choice(awake)
-            to = chance.sample(range(n), chance.randint(0 if faults else 1, min(n, span)))
             number = next(numbers[q])
-            sent.append((q, number))
+            to = chance.sample(range(n), chance.randint(0 if faults else 1, min(n, span)))
             under_way += [(q, number, other) for other in to]
+            sent += [(q, number, other) for other in to or [q]]
             events.append(Event(q, "send", q, number, tuple(to)))
         elif chance.random() < faults and sent:
-            events.append(_faulty(chance, n, sent, under_way))
+            events += _fault(chance, n, sent, under_way)
         elif under_way:
             at = chance.randrange(len(under_way)) if chance.random() < hurry else 0
             sender, number, q = under_way.pop(at)
@@ -52,28 +52,29 @@ def random_run(seed: int, most_processes: int = 12, most_events: int = 160) -> l
     return events
 
 
-def _numbers(chance: random.Random, length: int, counted: bool) -> Sequence[int]:
-    if counted:
+def _numbers(chance: random.Random, length: int) -> Sequence[int]:
+    """Counted from somewhere, or any."""
+    if chance.random() < 0.7:
         first = chance.choice((0, 1, -5, 2**63 - 1 - length))
         return range(first, first + length)
     return chance.sample([*range(-length, length), 2**63 - 1, -(2**63)], length)
 
 
-def _faulty(chance: random.Random, n: int, sent: list[tuple[int, int]], under_way: list[Any]) -> Event:
-    """A delivery again, at a stranger, or of nothing; or one is lost, and the send of an empty message stands in."""
-    sender, number = chance.choice(sent[-20:] if chance.random() < 0.7 else sent)
-    q = chance.randrange(n)
-    match chance.randrange(4):
-        case 0 if under_way:
-            under_way.pop(chance.randrange(len(under_way)))
+def _fault(chance: random.Random, n: int, sent: list[Copy], under_way: list[Copy]) -> list[Event]:
+    """One copy is lost; or a message is delivered again, early, at a stranger, or though nobody sent it."""
+    sender, number, q = chance.choice(sent[-12:] if chance.random() < 0.7 else sent)
+    match chance.randrange(5):
+        case 0:
+            if under_way:
+                under_way.pop(chance.randrange(len(under_way)))
+            return []
         case 1:
-            number = chance.choice((10**9, -(10**9), 10**9 + 1))
-        case _:
-            pass
-    copies = [(s, k, p) for s, k, p in under_way if (s, k) == (sender, number) and p == q]
-    for copy in copies:
-        under_way.remove(copy)
-    return Event(q, "deliver", sender, number)
+            number = 10**9 + chance.randrange(2)
+        case 2:
+            q = chance.randrange(n)
+    if (sender, number, q) in under_way:
+        under_way.remove((sender, number, q))
+    return [Event(q, "deliver", sender, number)] * chance.choice((1, 1, 1, 2))
 
 
 def rows_of(events: Sequence[Event]) -> Rows:
@@ -104,7 +105,7 @@ def cut(rows: Rows, chunks: int, seed: int) -> list[list[Rows]]:
 
 
 def expected(events: Sequence[Event]) -> tuple[Verdict, list[Finding]]:
-    """What the oracle finds: kind, process, sender, number and, for orders, the number of the first that overtook."""
+    """What the oracle finds: kind, process, sender, number and, about order, the first that overtook it."""
     verdict = check(events)
     found = [
         (kind, v.at, *v.overtaken, v.by[0], v.by[1])

@@ -1,9 +1,9 @@
 """Overtaken messages that cross chunks: their witnesses, from what each chunk tells of how the news of them went.
 
-Between the chunk where such a message was sent and the one where it was delivered, each chunk is read once more
-(trail.py), all at the same time: from the true clocks at its beginning it tells which delivery first brought news of the
-message to which process. A process learns of it in one chunk only. Put together that is a `via` for each message and
-process, and chains are walked as in watch.py.
+From the chunk where such a message was sent up to the one where it was delivered, each chunk is read once more
+(trail.py), all at the same time: from the true clocks at its beginning it tells which delivery first brought news of
+the message to which process. A process learns of it in one chunk only. Put together that is a `via` for each message
+and process, and chains are walked as in watch.py.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from antecede.spark.verification.blob import pack, unpack
 from antecede.spark.verification.course import Course, Passage
 from antecede.spark.verification.findings import Findings, Ids, findings_of
+from antecede.spark.verification.native import allocating
 from antecede.spark.verification.settle import LATER, OVERTAKEN
 from antecede.spark.verification.summary import Summary
 
@@ -151,7 +151,7 @@ def _first_of(parts: Sequence[dict[str, Array]], n: int, what: str, columns: Seq
     return [unique, *(np.concatenate([part[column] for part in parts])[first] for column in columns)]
 
 
-@njit(cache=True, nogil=True)
+@allocating
 def walk(which, process, sender, number, n, via, via_sender, via_number):  # type: ignore[no-untyped-def]
     """Each one's chain, and where it ends among all. The rule is that of watch.answer."""
     chain = np.empty((len(which) * 4 + n + 2, 2), np.int64)
@@ -165,7 +165,7 @@ def walk(which, process, sender, number, n, via, via_sender, via_number):  # typ
         begin, j = end, process[row]
         while True:
             at = np.searchsorted(via, which[row] * n + j)
-            assert at < len(via) and via[at] == which[row] * n + j
+            assert via[at] == which[row] * n + j
             chain[end, 0], chain[end, 1] = via_sender[at], via_number[at]
             end, j = end + 1, via_sender[at]
             if j == sender[row]:

@@ -142,7 +142,7 @@ def findings_of(
     fifo: Column,
     later_number: Column,
 ) -> Findings:
-    """Violations, each with its chain up to `ends`; and for those with `fifo` a FIFO break by the sender's later one."""
+    """Violations, each with its chain up to `ends`; and where `fifo`, a FIFO break by the sender's later message."""
     by = chain[ends - 1]
     violations = replace(
         Findings.plain(VIOLATION, process, sender, number, index),
@@ -165,7 +165,7 @@ def findings_of(
 
 
 class Impossible(Exception):
-    """Rows that cannot be a run in this order. The caller knows the file and the names, and says so in a `BadTrace`."""
+    """Rows that cannot be a run in this order. The caller knows file and names, and says so in a `BadTrace`."""
 
     def __init__(self, found: str, expected: str, process: int, index: int, sender: int, number: int) -> None:
         self.found, self.expected = found, expected

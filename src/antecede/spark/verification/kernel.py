@@ -24,9 +24,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 
 from antecede.spark.verification.findings import DUPLICATE, FIFO_BREAK, UNADDRESSED, VIOLATION
+from antecede.spark.verification.native import inlined, native
 from antecede.spark.verification.state import (
     CONTIGUOUS,
     DEFERRED,
@@ -72,115 +72,135 @@ MORE_SLABS, MORE_TABLE, MORE_RECORDS, MORE_SYMBOLS, MORE_DEFERRED, MORE_WATCHED 
 SECOND_SEND, EARLY_DELIVERY, WRONG_SENDER = 7, 8, 9
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@native
 def scan(rows, begin, state, watched):  # type: ignore[no-untyped-def]
-    """Read rows from `begin`. Returns the row that wants something, see STATUS, or how many there are.
-
-    One long function: what is done for every row must not hand many arrays around, which Numba counts references to.
-    """
-    process, kind, sender, number, control = rows.process, rows.kind, rows.sender, rows.number, rows.control
-    counts, clocks, marks, seen, latest = state.counts, state.clocks, state.marks, state.seen, state.latest
-    flights, taken, taken_marks = state.flights, state.flight_clocks, state.flight_marks
-    missing, given, free, table = state.missing, state.given, state.free, state.table
-    low, high, watching, position = counts[LOW], counts[HIGH], counts[WATCHING], counts[POSITION]
-    width, keeping = clocks.shape[1], len(state.keep) > 0
-    status, stop = 0, len(kind)
-    for row in range(begin, len(kind)):
-        if control[row] or kind[row] == RECEIVE:
+    """Read rows from `begin`. Returns the row that wants something, see STATUS, or how many there are."""
+    for row in range(begin, len(rows.kind)):
+        if rows.control[row] or rows.kind[row] == RECEIVE:
             continue
-        q, i = np.int64(process[row]), np.int64(sender[row])
-        at = find(table, i, number[row])
-        found = table[at, 1]
-        if kind[row] == SEND:
-            if counts[FREE] == 0 or 2 * counts[USED] >= len(table) or q != i or found != EMPTY:
-                status = refused(counts, table, at, q != i)
-            elif watching and wanting(watched):
-                status = MORE_WATCHED
-            if status:
-                stop = row
-                break
-            count(state.sends, state.numbers, state.steady, q, number[row])
-            if low <= q < high:
-                clocks[q, q - low] = state.sends[q]
-            slab = np.int64(free[counts[FREE] - 1])
-            flights[slab, SENDER], flights[slab, NUMBER], flights[slab, ORDINAL] = q, number[row], state.sends[q]
-            flights[slab, KEPT] = keeping and state.keep[find(state.keep, q, number[row]), 1] != EMPTY
-            flights[slab, TARGET], flights[slab, SENT_AT] = -1, position + row
-            for entry in range(width):
-                taken[slab, entry] = clocks[q, entry]
-            words = words_in_use(counts)
-            flights[slab, WORDS] = words  # Later marks it cannot have.
-            for word in range(words):
-                taken_marks[slab, word] = marks[q, word]
-            flights[slab, LEFT] = address(missing, given, slab, rows.to, rows.offsets[row], rows.offsets[row + 1])
-            if watching:
-                flights[slab, TARGET] = target(watched, position + row, q - low, state.sends[q])
-            if flights[slab, LEFT] or flights[slab, KEPT]:  # To nobody: nobody will ask.
-                insert(table, at, q, number[row], slab)
-                counts[FREE] -= 1
-                counts[USED] += 1
+        at = find(state.table, rows.sender[row], rows.number[row])
+        if rows.kind[row] == SEND:
+            status = send(rows, row, at, state, watched)
         else:
-            if counts[RECORDS] + 2 > len(state.records):
-                status = MORE_RECORDS
-            elif watching and wanting(watched):
-                status = MORE_WATCHED
-            elif found == EMPTY or found & CROSSING:
-                status = cross(rows, row, at, state)
-                if status == 0:
-                    continue
-            if status:
-                stop = row
-                break
-            counts[DELIVERIES] += 1
-            slab = found & VALUE
-            if has(missing, slab, q):
-                flip(missing, slab, q)
-                flights[slab, LEFT] -= 1
-            elif has(given, slab, q):
-                record(counts, state.records, DUPLICATE, rows, row, 0)
-                continue
-            else:
-                record(counts, state.records, UNADDRESSED, rows, row, 0)
-            flip(given, slab, q)
-            ordinal = flights[slab, ORDINAL]
-            if low <= i < high:
-                known = seen[q] if q == i else clocks[q, i - low]
-                if known >= ordinal:
-                    later = latest[q, i - low] > ordinal
-                    overtaken = FIFO_BREAK if later else VIOLATION
-                    record(counts, state.records, overtaken, rows, row, flights[slab, SENT_AT])
-                    if watching and flights[slab, TARGET] >= 0:
-                        answer(rows, row, flights[slab, TARGET], later, watched)
-            if watching:
-                follow(rows, row, slab, state, watched)
-            if low <= q < high:
-                seen[q] = max(seen[q], taken[slab, q - low])
-            if low <= i < high:
-                latest[q, i - low] = max(latest[q, i - low], ordinal)
-            for entry in range(width):
-                clocks[q, entry] = max(clocks[q, entry], taken[slab, entry])
-            for word in range(flights[slab, WORDS]):
-                marks[q, word] |= taken_marks[slab, word]
-            if flights[slab, LEFT] == 0 and not flights[slab, KEPT]:
-                remove(table, at)
-                free[counts[FREE]] = slab
-                counts[FREE] += 1
-                counts[USED] -= 1
-    counts[STATUS] = status
-    return stop
+            status = deliver(rows, row, at, state, watched)
+        if status:
+            state.counts[STATUS] = status
+            return row
+    return len(rows.kind)
 
 
-@njit(cache=True, nogil=True, _nrt=False)
-def refused(counts, table, at, by_another):  # type: ignore[no-untyped-def]
-    """Why a send cannot be taken."""
-    if by_another:
+@inlined
+def send(rows, row, at, state, watched):  # type: ignore[no-untyped-def]
+    """`at` is the empty slot of the table where the message belongs."""
+    counts, q, number = state.counts, np.int64(rows.process[row]), rows.number[row]
+    if counts[FREE] == 0:
+        return MORE_SLABS
+    if 2 * counts[USED] >= len(state.table):
+        return MORE_TABLE
+    if rows.sender[row] != q:
         return WRONG_SENDER
-    if table[at, 1] != EMPTY:
-        return EARLY_DELIVERY if table[at, 1] & CROSSING else SECOND_SEND
-    return MORE_SLABS if counts[FREE] == 0 else MORE_TABLE
+    if state.table[at, 1] != EMPTY:
+        return EARLY_DELIVERY if state.table[at, 1] & CROSSING else SECOND_SEND
+    if counts[WATCHING] and wanting(watched):
+        return MORE_WATCHED
+    count(state.sends, state.numbers, state.steady, q, number)
+    if counts[LOW] <= q < counts[HIGH]:
+        state.clocks[q, q - counts[LOW]] = state.sends[q]
+    slab = np.int64(state.free[counts[FREE] - 1])
+    board(state, slab, q, number, counts[POSITION] + row)
+    left = address(state.missing, state.given, slab, rows.to, rows.offsets[row], rows.offsets[row + 1])
+    kept = len(state.keep) > 0 and state.keep[find(state.keep, q, number), 1] != EMPTY
+    state.flights[slab, LEFT], state.flights[slab, KEPT] = left, kept
+    if counts[WATCHING]:
+        state.flights[slab, TARGET] = target(watched, counts[POSITION] + row, q - counts[LOW], state.sends[q])
+    if left or kept:  # To nobody: nobody will ask.
+        insert(state.table, at, q, number, slab)
+        counts[FREE] -= 1
+        counts[USED] += 1
+    return 0
 
 
-@njit(cache=True, nogil=True, _nrt=False, forceinline=True)
+@inlined
+def board(state, slab, q, number, position):  # type: ignore[no-untyped-def]
+    """The message takes along what its sender knows. Only the marks in use: later ones it cannot have."""
+    flights, clocks, taken = state.flights, state.clocks, state.flight_clocks
+    flights[slab, SENDER], flights[slab, NUMBER], flights[slab, ORDINAL] = q, number, state.sends[q]
+    flights[slab, TARGET], flights[slab, SENT_AT] = -1, position
+    for entry in range(clocks.shape[1]):
+        taken[slab, entry] = clocks[q, entry]
+    words = words_in_use(state.counts)
+    flights[slab, WORDS] = words
+    for word in range(words):
+        state.flight_marks[slab, word] = state.marks[q, word]
+
+
+@inlined
+def deliver(rows, row, at, state, watched):  # type: ignore[no-untyped-def]
+    """`at` is the slot of the table where the message is, or should be."""
+    counts, q, flights = state.counts, np.int64(rows.process[row]), state.flights
+    if counts[RECORDS] + 2 > len(state.records):
+        return MORE_RECORDS
+    if counts[WATCHING] and wanting(watched):
+        return MORE_WATCHED
+    found = state.table[at, 1]
+    if found == EMPTY or found & CROSSING:
+        return cross(rows, row, at, state)
+    counts[DELIVERIES] += 1
+    slab = found & VALUE
+    if has(state.missing, slab, q):
+        flip(state.missing, slab, q)
+        flights[slab, LEFT] -= 1
+    elif has(state.given, slab, q):
+        record(counts, state.records, DUPLICATE, rows, row, 0)
+        return 0
+    else:
+        record(counts, state.records, UNADDRESSED, rows, row, 0)
+    flip(state.given, slab, q)
+    judge(rows, row, slab, state, watched)
+    if counts[WATCHING]:
+        follow(rows, row, slab, state, watched)
+    merge(state, q, slab)
+    if flights[slab, LEFT] == 0 and not flights[slab, KEPT]:
+        remove(state.table, at)
+        state.free[counts[FREE]] = slab
+        counts[FREE] += 1
+        counts[USED] -= 1
+    return 0
+
+
+@inlined
+def judge(rows, row, slab, state, watched):  # type: ignore[no-untyped-def]
+    """Whether the message comes too late."""
+    counts, q, i = state.counts, np.int64(rows.process[row]), np.int64(rows.sender[row])
+    if i < counts[LOW] or i >= counts[HIGH]:
+        return
+    entry, ordinal = i - counts[LOW], state.flights[slab, ORDINAL]
+    known = state.seen[q] if q == i else state.clocks[q, entry]
+    if known >= ordinal:
+        later = state.latest[q, entry] > ordinal
+        kind = FIFO_BREAK if later else VIOLATION
+        record(counts, state.records, kind, rows, row, state.flights[slab, SENT_AT])
+        if counts[WATCHING] and state.flights[slab, TARGET] >= 0:
+            answer(rows, row, state.flights[slab, TARGET], later, watched)
+
+
+@inlined
+def merge(state, q, slab):  # type: ignore[no-untyped-def]
+    """The process learns what the message brought."""
+    counts, clocks, taken, flights = state.counts, state.clocks, state.flight_clocks, state.flights
+    if counts[LOW] <= q < counts[HIGH]:
+        state.seen[q] = max(state.seen[q], taken[slab, q - counts[LOW]])
+    i = flights[slab, SENDER]
+    if counts[LOW] <= i < counts[HIGH]:
+        entry = i - counts[LOW]
+        state.latest[q, entry] = max(state.latest[q, entry], flights[slab, ORDINAL])
+    for entry in range(clocks.shape[1]):
+        clocks[q, entry] = max(clocks[q, entry], taken[slab, entry])
+    for word in range(flights[slab, WORDS]):
+        state.marks[q, word] |= state.flight_marks[slab, word]
+
+
+@inlined
 def count(sends, numbers, steady, q, number):  # type: ignore[no-untyped-def]
     """One more send of q, of this number."""
     if sends[q] == 0:
@@ -195,12 +215,12 @@ def count(sends, numbers, steady, q, number):  # type: ignore[no-untyped-def]
     sends[q] += 1
 
 
-@njit(cache=True, nogil=True, _nrt=False, forceinline=True)
+@inlined
 def words_in_use(counts):  # type: ignore[no-untyped-def]
     return 0 if counts[FIRST] else counts[PROCESS_WORDS] + (counts[SYMBOLS] + 63) // 64
 
 
-@njit(cache=True, nogil=True, _nrt=False, forceinline=True)
+@inlined
 def address(missing, given, slab, to, begin, end):  # type: ignore[no-untyped-def]
     """The message's destinations, each once. Returns how many."""
     left = 0
@@ -214,17 +234,17 @@ def address(missing, given, slab, to, begin, end):  # type: ignore[no-untyped-de
     return left
 
 
-@njit(cache=True, nogil=True, _nrt=False, forceinline=True)
+@inlined
 def has(bits, row, q):  # type: ignore[no-untyped-def]
     return (bits[row, q >> 6] >> np.uint64(q & 63)) & np.uint64(1) != 0
 
 
-@njit(cache=True, nogil=True, _nrt=False, forceinline=True)
+@inlined
 def flip(bits, row, q):  # type: ignore[no-untyped-def]
     bits[row, q >> 6] ^= np.uint64(1) << np.uint64(q & 63)
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@native
 def cross(rows, row, at, state):  # type: ignore[no-untyped-def]
     """A delivery of a message that is not in flight here: crossing, late, or never sent."""
     counts, q, i, number = state.counts, rows.process[row], rows.sender[row], rows.number[row]
@@ -257,14 +277,14 @@ def cross(rows, row, at, state):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@native
 def sent_here(state, i, number):  # type: ignore[no-untyped-def]
     """Whether its number says that it was sent in this chunk."""
     since = number - state.numbers[i, 0]
     return state.steady[i] & CONTIGUOUS and 0 <= since < state.sends[i]
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@native
 def defer(rows, row, symbol, state):  # type: ignore[no-untyped-def]
     """Note what the judgement of a crossing message will depend on."""
     counts, q, i = state.counts, rows.process[row], rows.sender[row]
@@ -274,14 +294,18 @@ def defer(rows, row, symbol, state):  # type: ignore[no-untyped-def]
     if state.latest[q, i] > 0:
         flags |= LATER_FOR_CERTAIN
     check = counts[DEFERRED]
-    state.deferred[check, 0], state.deferred[check, 1], state.deferred[check, 2] = q, symbol, rows.indices[row]
+    state.deferred[check, 0], state.deferred[check, 1], state.deferred[check, 2] = (
+        q,
+        symbol,
+        rows.indices[row],
+    )
     state.deferred[check, 3], state.deferred[check, 4] = counts[POSITION] + row, flags
     for word in range(words_in_use(counts)):
         state.deferred_marks[check, word] = state.marks[q, word]
     counts[DEFERRED] += 1
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@native
 def record(counts, records, kind, rows, row, position):  # type: ignore[no-untyped-def]
     """A finding, unless it is about another block's message."""
     if counts[LOW] <= rows.sender[row] < counts[HIGH] and not counts[WATCHING]:

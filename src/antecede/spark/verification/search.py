@@ -6,12 +6,12 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from antecede.spark.rows import Rows
 from antecede.spark.verification.blob import pack, unpack
 from antecede.spark.verification.findings import Ids
+from antecede.spark.verification.native import native
 from antecede.spark.verification.scanner import columns_of
 from antecede.spark.verification.table import EMPTY, find, table_of
 from antecede.trace.schema import SEND
@@ -72,13 +72,14 @@ class Search:
         return Found(**columns | {"start": np.append(np.concatenate(starts), ends[-1])})
 
 
-@njit(cache=True, nogil=True)
+@native
 def seek(rows, wanted, hits):  # type: ignore[no-untyped-def]
     """The rows that send one of the wanted, into `hits`. Returns how many they are."""
     count = 0
     for row in range(len(rows.kind)):
-        if rows.kind[row] == SEND and not rows.control[row]:
-            if wanted[find(wanted, rows.sender[row], rows.number[row]), 1] != EMPTY:
-                hits[count] = row
-                count += 1
+        if rows.kind[row] != SEND or rows.control[row]:
+            continue
+        if wanted[find(wanted, rows.sender[row], rows.number[row]), 1] != EMPTY:
+            hits[count] = row
+            count += 1
     return count

@@ -1,16 +1,16 @@
 """Native parts of `combine`: symbols become clocks, deferred checks are made.
 
-Clocks here are absolute: they count sends from the beginning of the run. The clock that stands for a row of a summary is,
-in each entry, what the row knows of the chunk's own sends if it knows of any, and else the greatest among the symbols
-it has merged in: entry clocks of processes (`heard`), clocks of crossing messages (`marks`).
+Clocks here are absolute: they count sends from the beginning of the run. The clock that stands for a row of a
+summary is, in each entry, what the row knows of the chunk's own sends if it knows of any, and else the greatest among
+the symbols it has merged in: entry clocks of processes (`heard`), clocks of crossing messages (`marks`).
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from antecede.spark.verification.kernel import LATER_FOR_CERTAIN, OVERTAKEN_FOR_CERTAIN, flip, has
+from antecede.spark.verification.native import allocating
 
 __all__ = [
     "settle",
@@ -28,9 +28,9 @@ __all__ = [
 GIVEN, REPEATED, STRANGE, OVERTAKEN, LATER, SUSPECT = 0, 1, 2, 4, 8, 16
 
 
-@njit(cache=True, nogil=True)
+@allocating
 def settle(deferred, heard, marks, senders, ordinals, missing, given, clocks, crossing, seen, latest):  # type: ignore[no-untyped-def]
-    """Judge each deferred delivery, in order. A symbol without an ordinal is of a message that is in no one's flight."""
+    """Judge each deferred delivery, in order. A symbol without an ordinal stands for a suspect."""
     said = np.zeros(len(deferred), np.uint8)
     for check in range(len(deferred)):
         q, symbol, flags = deferred[check, 0], deferred[check, 1], deferred[check, 4]
@@ -55,7 +55,7 @@ def settle(deferred, heard, marks, senders, ordinals, missing, given, clocks, cr
     return said
 
 
-@njit(cache=True, nogil=True)
+@allocating
 def entry_of(heard, marks, row, clocks, crossing, seen, q, i):  # type: ignore[no-untyped-def]
     """What q has news of, of origin i, from symbols. Its own entry clock is no news of itself."""
     known = seen[q] if q == i else np.int64(0)
@@ -68,7 +68,7 @@ def entry_of(heard, marks, row, clocks, crossing, seen, q, i):  # type: ignore[n
     return known
 
 
-@njit(cache=True, nogil=True)
+@allocating
 def resolve(own, heard, marks, base, clocks, crossing):  # type: ignore[no-untyped-def]
     """The absolute clock of each row. `base` is how much each origin had sent before the chunk."""
     resolved = np.zeros((len(own), len(base)), np.int64)
@@ -86,13 +86,13 @@ def resolve(own, heard, marks, base, clocks, crossing):  # type: ignore[no-untyp
     return resolved
 
 
-@njit(cache=True, nogil=True)
+@allocating
 def raise_to(clock, other):  # type: ignore[no-untyped-def]
     for entry in range(len(clock)):
         clock[entry] = max(clock[entry], other[entry])
 
 
-@njit(cache=True, nogil=True)
+@allocating
 def resolve_seen(own, heard, marks, base, clocks, crossing, seen):  # type: ignore[no-untyped-def]
     """What each process knows of its own sends from others, after the chunk.
 

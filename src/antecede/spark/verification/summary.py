@@ -1,8 +1,8 @@
 """What a chunk does to the clocks, and what it could not decide, as a value that goes from task to task.
 
-Size, before compression: n processes, S messages that cross into the chunk, D deliveries of these, F messages still in
-flight at its end take about 8 n² + n S/8 + F (4 n + S/8 + n/4) + D (40 + S/8) bytes. With n = 64 and a thousand messages
-in flight that is half a megabyte, whatever the length of the chunk.
+Size, before compression: n processes, S messages that cross into the chunk, D deliveries of these, F messages still
+in flight at its end take about 8 n² + n S/8 + F (4 n + S/8 + n/4) + D (40 + S/8) bytes. With n = 64 and a thousand
+messages in flight that is half a megabyte, whatever the length of the chunk.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _clean(scanner: Scanner, slabs: Array) -> Array:
 def _halves(scanner: Scanner, marks: Array) -> tuple[Array, Array]:
     """Bits of processes, bits of crossing messages: only the words in use."""
     if scanner.first:
-        return marks[:, :0], marks[:, :0]
+        return np.zeros((len(marks), names.words_for(scanner.n)), np.uint64), marks[:, :0]
     begin = int(scanner.counts[names.PROCESS_WORDS])
     end = begin + names.words_for(int(scanner.counts[names.SYMBOLS]))
     return marks[:, : names.words_for(scanner.n)], marks[:, begin:end]

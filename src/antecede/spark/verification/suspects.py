@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from antecede.spark.verification.course import Passage
 from antecede.spark.verification.findings import DUPLICATE, UNSENT, Findings, Ids, Impossible
+from antecede.spark.verification.native import allocating
 from antecede.spark.verification.search import Found
 from antecede.spark.verification.settle import SUSPECT
 from antecede.spark.verification.table import find, table_of, value_at
@@ -102,7 +102,7 @@ def _first(rows: Array) -> Array:
     return first
 
 
-@njit(cache=True, nogil=True)
+@allocating
 def look_up(table, rows):  # type: ignore[no-untyped-def]
     """For rows whose second and third columns are an identity: the value in the table, or -1."""
     values = np.empty(len(rows), np.int64)
@@ -111,7 +111,7 @@ def look_up(table, rows):  # type: ignore[no-untyped-def]
     return values
 
 
-@njit(cache=True, nogil=True)
+@allocating
 def is_among(processes, to, begin, end):  # type: ignore[no-untyped-def]
     """Whether each process is among its destinations."""
     among = np.zeros(len(processes), np.bool_)

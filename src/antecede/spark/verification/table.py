@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from antecede.spark.verification.native import inlined, native
 
 __all__ = ["EMPTY", "find", "insert", "remove", "value_at", "new_table", "rehash", "table_of"]
 
@@ -36,7 +37,7 @@ def new_table(entries: int) -> Array:
     return table
 
 
-@njit(cache=True, nogil=True, _nrt=False, forceinline=True)
+@inlined
 def home(sender, number, mask):  # type: ignore[no-untyped-def]
     """Where the search for a message begins. Numbers that follow one another are spread."""
     mixed = (np.uint64(number) * NUMBERS) ^ (np.uint64(sender) * SENDERS)
@@ -44,7 +45,7 @@ def home(sender, number, mask):  # type: ignore[no-untyped-def]
     return np.int64(mixed >> HALF) & mask
 
 
-@njit(cache=True, nogil=True, _nrt=False, forceinline=True)
+@inlined
 def find(table, sender, number):  # type: ignore[no-untyped-def]
     """Its slot or, if it is not there, the empty one where it belongs."""
     mask = len(table) - 1
@@ -54,21 +55,21 @@ def find(table, sender, number):  # type: ignore[no-untyped-def]
     return at
 
 
-@njit(cache=True, nogil=True, _nrt=False, forceinline=True)
+@inlined
 def value_at(table, at):  # type: ignore[no-untyped-def]
     """What is there, or EMPTY."""
     packed = table[at, 1]
     return packed if packed == EMPTY else packed & VALUE
 
 
-@njit(cache=True, nogil=True, _nrt=False, forceinline=True)
+@inlined
 def insert(table, at, sender, number, value):  # type: ignore[no-untyped-def]
     """At the empty slot that `find` gave."""
     table[at, 0] = number
     table[at, 1] = (np.int64(sender) << 32) | value
 
 
-@njit(cache=True, nogil=True, _nrt=False, forceinline=True)
+@inlined
 def remove(table, at):  # type: ignore[no-untyped-def]
     """Empty the slot, and move back what probing would no longer reach."""
     mask = len(table) - 1
@@ -85,7 +86,7 @@ def remove(table, at):  # type: ignore[no-untyped-def]
     table[hole, 1] = EMPTY
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@native
 def rehash(old, table):  # type: ignore[no-untyped-def]
     """Move everything into a larger table."""
     for slot in range(len(old)):
@@ -95,7 +96,7 @@ def rehash(old, table):  # type: ignore[no-untyped-def]
             table[at, 1] = old[slot, 1]
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@native
 def fill(table, sender, number):  # type: ignore[no-untyped-def]
     for value in range(len(sender)):
         at = find(table, sender[value], number[value])

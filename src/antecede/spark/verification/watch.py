@@ -1,10 +1,10 @@
 """How the news of an overtaken message travels: native parts of a scan that looks for witnesses.
 
-The *targets* are messages that a former scan found overtaken. While one is under way, each process's first delivery that
-brings news of it is noted: its `via`. When the target m is then delivered at q, too late, the first that overtook
-it is via(q). If that was sent by m's own sender i, the chain is complete: i had sent m before. If it came from j, then j
-had news of m when it sent it, from via(j), which it delivered before. And so on, each time to an earlier event, until
-the sender is i. A process occurs at most once, so a chain is at most as long as there are processes, and one.
+The *targets* are messages that a former scan found overtaken. While one is under way, each process's first delivery
+that brings news of it is noted: its `via`. When the target m is then delivered at q, too late, the first that overtook
+it is via(q). If that was sent by m's own sender i, the chain is complete: i had sent m before. If it came from j, then
+j had news of m when it sent it, from via(j), which it delivered before. And so on, each time to an earlier event,
+until the sender is i. A process occurs at most once, so a chain is at most as long as there are processes, and one.
 
 Where q is i itself, news is what `seen` counts. For FIFO breaks, the first delivery at each process of a later
 message of the same sender is noted too.
@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from antecede.spark.verification.native import native
 from antecede.spark.verification.state import HIGH, LOW, ORDINAL, Watched, grown
 
 __all__ = ["wanting", "target", "follow", "answer", "new_watched", "more_watched", "activate", "PINNED"]
@@ -80,7 +80,7 @@ def more_watched(watched: Watched) -> Watched:
     return watched
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@native
 def wanting(watched):  # type: ignore[no-untyped-def]
     """Whether there may be too little room for the next row."""
     counts, n = watched.counts, watched.via_sender.shape[1]
@@ -91,7 +91,7 @@ def wanting(watched):  # type: ignore[no-untyped-def]
     )
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@native
 def target(watched, position, entry, ordinal):  # type: ignore[no-untyped-def]
     """The slot for the message sent at this position, or -1 if it is no target."""
     counts = watched.counts
@@ -102,7 +102,7 @@ def target(watched, position, entry, ordinal):  # type: ignore[no-untyped-def]
     return activate(watched, entry, ordinal, uses)
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@native
 def activate(watched, entry, ordinal, uses):  # type: ignore[no-untyped-def]
     """Begin to follow a message: the latest of its origin so far."""
     watched.counts[FREE] -= 1
@@ -119,7 +119,7 @@ def activate(watched, entry, ordinal, uses):  # type: ignore[no-untyped-def]
     return slot
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@native
 def follow(rows, row, slab, state, watched):  # type: ignore[no-untyped-def]
     """Note what the delivery brings news of. The process has not merged it yet."""
     q, i, number = rows.process[row], rows.sender[row], rows.number[row]
@@ -138,7 +138,7 @@ def follow(rows, row, slab, state, watched):  # type: ignore[no-untyped-def]
         pass_by(watched, i - low, state.latest[q, i - low], state.flights[slab, ORDINAL], q, number)
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@native
 def learn(watched, entry, known, brought, q, i, number):  # type: ignore[no-untyped-def]
     """Process q has news of the origin's messages after `known`, up to `brought`."""
     slot = watched.heads[entry]
@@ -149,7 +149,7 @@ def learn(watched, entry, known, brought, q, i, number):  # type: ignore[no-unty
         slot = watched.slots[slot, OLDER]
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@native
 def pass_by(watched, entry, latest, ordinal, q, number):  # type: ignore[no-untyped-def]
     """The origin's message of this ordinal is at q before those after `latest`."""
     slot = watched.heads[entry]
@@ -160,7 +160,7 @@ def pass_by(watched, entry, latest, ordinal, q, number):  # type: ignore[no-unty
         slot = watched.slots[slot, OLDER]
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@native
 def answer(rows, row, slot, later, watched):  # type: ignore[no-untyped-def]
     """The target is delivered, too late: put its chain together."""
     fields, counts = watched.slots[slot], watched.counts
@@ -188,7 +188,7 @@ def answer(rows, row, slot, later, watched):  # type: ignore[no-untyped-def]
         retire(watched, slot)
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@native
 def retire(watched, slot):  # type: ignore[no-untyped-def]
     """Follow it no more."""
     entry, newer, older = watched.slots[slot, ENTRY], watched.slots[slot, NEWER], watched.slots[slot, OLDER]
@@ -203,7 +203,7 @@ def retire(watched, slot):  # type: ignore[no-untyped-def]
     watched.counts[FREE] += 1
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@native
 def reverse(chain, begin, end):  # type: ignore[no-untyped-def]
     """Chains are found from their end."""
     for back in range((end - begin) // 2):
