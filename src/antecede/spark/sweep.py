@@ -21,7 +21,6 @@ from typing import Final
 
 import msgspec
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -31,6 +30,7 @@ from antecede.sim.staging import Stage
 from antecede.sim.sweep import Failure, Results, Row, failed, line, perform
 from antecede.spark.progress import is_connect
 from antecede.spark.results_table import RESULTS
+from antecede.spark.session import SparkError
 from antecede.spark.storage import absolute, escaped, join, local, place, readable
 
 __all__ = ["Swept", "sweep"]
@@ -116,8 +116,10 @@ def make(
 
 def reason(error: Exception) -> str:
     """Why a task died: what Python raised in it, unless that could not say a word any more."""
-    raised = re.findall(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception): .*)$", str(error), re.MULTILINE)
-    return raised[-1] if raised else "its process was killed: out of memory?"
+    raised = re.findall(r"^(?:\w+\.)*(\w+(?:Error|Exception): .*)$", str(error), re.MULTILINE)
+    if not raised or "exited unexpectedly" in str(error):
+        return "its process was killed: out of memory?"
+    return str(raised[-1])
 
 
 def cost(run: Run) -> int:
@@ -127,7 +129,7 @@ def cost(run: Run) -> int:
 
 def job(
     spark: SparkSession, runs: Sequence[Run], root: str, traces: bool, perform: Perform, results: Results
-) -> PySparkException | None:
+) -> Exception | None:
     """Make these runs in one job. An error that ended it, if one did."""
     tasks = min(len(runs), TASKS_MOST)
     orders = spark.createDataFrame(
@@ -142,7 +144,7 @@ def job(
     try:
         # A name and a bit for each run: what it came to is on the disk.
         answers.collect()
-    except PySparkException as error:
+    except SparkError as error:
         return error
     except KeyboardInterrupt:
         cancel(spark)
@@ -155,7 +157,7 @@ def job(
 
 def cancel(spark: SparkSession) -> None:
     """End the tasks that are at work. What they leave is gathered when the sweep goes on, or is made again."""
-    with suppress(PySparkException):
+    with suppress(*SparkError):
         if is_connect(spark):
             spark.interruptAll()
         else:
