@@ -12,6 +12,22 @@ from antecede.trace import EVENTS
 
 Row = dict[str, Any]
 
+CYCLE: list[Row] = [
+    {
+        "run": "r",
+        "process": me,
+        "index": i,
+        "kind": kind,
+        "sender": sender,
+        "number": 1,
+        "control": False,
+        "time_ns": 0,
+    }
+    for me, other in (("a", "b"), ("b", "a"))
+    for i, (kind, sender) in enumerate([("deliver", other), ("send", me)])
+]
+"""Each of two processes delivers the other's message before it sends its own."""
+
 
 def random_run(rng: Random, run: str, processes: int, steps: int, *, orphans: float = 0.0) -> list[Row]:
     """A run in the order in which it happened. A share of the deliveries is of messages that nobody sends.

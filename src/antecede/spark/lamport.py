@@ -30,7 +30,7 @@ from pyspark.sql import functions as F
 
 from antecede.spark.cuts import consistent, edges, lines_of
 from antecede.spark.lines import clocked
-from antecede.spark.numbers import check_program_order
+from antecede.spark.numbers import survey
 from antecede.spark.trace import SPARK_EVENTS, Trace
 
 __all__ = ["with_clock", "LARGEST"]
@@ -45,20 +45,19 @@ MOMENTS: Final = 1024
 Numbers = NDArray[np.int64]
 
 
-def with_clock(trace: Trace, *, largest: int = LARGEST, checked: bool = False) -> Trace:
+def with_clock(trace: Trace, *, largest: int = LARGEST, surveyed: pa.Table | None = None) -> Trace:
     """The same trace with a clock in every row: its own where a run has it throughout, else a computed one.
 
     `events` of the result has all the columns of the contract, `clock` without nulls, rows in no particular order; it
     is computed by the plan, each time that it is used: persist it, or write it, if you use it twice. If no row lacks a
-    clock, the trace itself comes back, files and all. The clocks that a run has are taken at their word. Gaps in
-    `index` are a `BadTrace`, unless the caller has `checked` for them.
+    clock, the trace itself comes back, files and all. The clocks that a run has are taken at their word.
 
-    To know which it is, this reads one column of the trace at once; runs longer than `largest` are read some times more
-    to be cut. A cycle shows as a `BadTrace` when the result is used (inside `antecede.spark.faults.told`).
+    To know which it is, this reads some columns of the trace at once, unless the caller has `surveyed` them; gaps in
+    `index` are a `BadTrace`. Runs longer than `largest` are read some times more, to be cut. A cycle shows as a
+    `BadTrace` when the result is used (inside `antecede.spark.faults.told`).
     """
     spark, events = trace.spark, trace.events
-    lacking = F.count_if(F.col("clock").isNull()).alias("lacking")
-    runs = events.groupBy("run").agg(F.count(F.lit(1)).alias("rows"), lacking).toArrow()
+    runs = survey(events) if surveyed is None else surveyed
     rows, untimed = runs["rows"].to_numpy(), runs["lacking"].to_numpy() > 0
     if not untimed.any():
         return trace
@@ -67,8 +66,6 @@ def with_clock(trace: Trace, *, largest: int = LARGEST, checked: bool = False) -
         names = runs.select(["run"]).filter(pa.array(which))
         return events.join(F.broadcast(spark.createDataFrame(names)), "run", how)
 
-    if not checked:
-        check_program_order(only(untimed))
     long = untimed & (rows > largest)
     pieces = only(untimed & ~long).withColumn("__base", F.lit(0).cast("long"))
     if long.any():

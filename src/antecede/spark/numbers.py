@@ -7,6 +7,7 @@ far apart give a word each: right too, and no shorter.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -19,7 +20,7 @@ from pyspark.sql import functions as F
 from antecede.errors import BadTrace
 from antecede.trace.schema import KINDS
 
-__all__ = ["bit", "check_program_order", "gaps", "holes", "unsent", "word"]
+__all__ = ["bit", "gaps", "holes", "survey", "unsent", "word"]
 
 Numbers = NDArray[np.int64]
 
@@ -35,35 +36,41 @@ def bit(number: str) -> Column:
 # Traces
 
 
-def check_program_order(events: DataFrame) -> None:
-    """Refuse events without a value that all have, of a kind that there is not, or whose index does not count them."""
+def survey(events: DataFrame) -> pa.Table:
+    """For each run: its `rows`, the least and the largest clock as `low` and `high`, and how many rows lack one.
+
+    Events without a value that all have, of a kind that there is not, or whose index does not count them are refused.
+    """
     needed = ("run", "process", "index", "kind", "sender", "number", "control")
-    empty = F.count_if(F.greatest(*(F.col(name).isNull() for name in needed)))
-    strange = F.count_if(~F.col("kind").isin(*KINDS))
     words = events.groupBy("run", "process", word("index").alias("word")).agg(
         F.count(F.lit(1)).alias("rows"),
         F.bit_count(F.bit_or(bit("index"))).alias("different"),
         F.min("index").alias("first"),
         F.max("index").alias("last"),
-        empty.alias("empty"),
-        strange.alias("strange"),
+        F.count_if(F.greatest(*(F.col(name).isNull() for name in needed))).alias("empty"),
+        F.count_if(~F.col("kind").isin(*KINDS)).alias("strange"),
+        *clocks("clock", "clock", F.count_if(F.col("clock").isNull())),
     )
-    lines = words.groupBy("run", "process").agg(
-        F.sum("rows").alias("rows"),
-        F.sum("different").alias("different"),
-        F.min("first").alias("first"),
-        F.max("last").alias("last"),
-        F.sum("empty").alias("empty"),
-        F.sum("strange").alias("strange"),
-    )
-    counted = (
-        (F.col("first") == 0) & (F.col("last") == F.col("rows") - 1) & (F.col("rows") == F.col("different"))
-    )
-    fine = counted & (F.col("empty") == 0) & (F.col("strange") == 0)
+    sums = [F.sum(name).alias(name) for name in ("rows", "different", "empty", "strange")]
+    ends = F.min("first").alias("first"), F.max("last").alias("last")
+    lines = words.groupBy("run", "process").agg(*sums, *ends, *clocks("low", "high", F.sum("lacking")))
+    counted = "first = 0 and last = rows - 1 and rows = different and empty = 0 and strange = 0"
     # One is enough to refuse them all; the first, so that it is always the same.
-    wrong = lines.where(~F.coalesce(fine, F.lit(False))).orderBy("run", "process").limit(1)
-    for row in wrong.toArrow().to_pylist():
-        raise refused(row)
+    wrong = F.expr(f"not coalesce({counted}, false)")
+    about = F.struct("process", "rows", "different", "first", "last", "empty", "strange")
+    runs = lines.groupBy("run").agg(
+        F.sum("rows").alias("rows"),
+        F.min(F.when(wrong, about)).alias("wrong"),
+        *clocks("low", "high", F.sum("lacking")),
+    )
+    table = runs.withColumn("wrong", F.to_json("wrong")).toArrow().sort_by("run")
+    for row in table.filter(table["wrong"].is_valid()).slice(0, 1).to_pylist():
+        raise refused({"run": row["run"], "process": None, **json.loads(row["wrong"])})
+    return table.drop_columns(["wrong"])
+
+
+def clocks(low: str, high: str, lacking: Column) -> tuple[Column, ...]:
+    return F.min(low).alias("low"), F.max(high).alias("high"), lacking.alias("lacking")
 
 
 def refused(row: dict[str, object]) -> BadTrace:

@@ -31,7 +31,7 @@ from pyspark.sql import functions as F
 from antecede.spark.cuts import consistent, edges, lines_of
 from antecede.spark.faults import told
 from antecede.spark.lamport import with_clock
-from antecede.spark.numbers import check_program_order, unsent
+from antecede.spark.numbers import survey, unsent
 from antecede.spark.position import positioned
 from antecede.spark.storage import absolute, escaped, join, whole
 from antecede.spark.trace import Trace
@@ -103,15 +103,18 @@ def order(trace: Trace, *, partitions: int | None = None) -> Ordered:
     `release`.
     """
     with told():
-        check_program_order(trace.events)
-        timed = with_clock(trace, checked=True)
+        runs = survey(trace.events)
+        timed = with_clock(trace, surveyed=runs)
         computed = timed is not trace
         if computed:
             # In Python, from all rows: the sort would do it three times, to count, to cut and to place.
             timed.events.persist(StorageLevel.DISK_ONLY)
         missing = unsent(timed.events)
         rows = marked(timed.events, missing)
-        placed = positioned(rows, ["run"], "clock", ["process", "index"], partitions=partitions)
+        # Computed clocks are known when they are computed.
+        known = None if computed else runs.rename_columns(["run", "__rows", "__low", "__high", "lacking"])
+        keys = ["run"], "clock", ["process", "index"]
+        placed = positioned(rows, *keys, partitions=partitions, known=known)
     by, kept = ("computed clock", (timed.events,)) if computed else ("clock", ())
     return Ordered(placed, missing, by, kept=kept)
 

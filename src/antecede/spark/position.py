@@ -112,18 +112,25 @@ def partitions_for(rows: int, parallel: int) -> int:
 
 
 def positioned(
-    rows: DataFrame, group: Sequence[str], key: str, ties: Sequence[str], *, partitions: int | None = None
+    rows: DataFrame,
+    group: Sequence[str],
+    key: str,
+    ties: Sequence[str],
+    *,
+    partitions: int | None = None,
+    known: pa.Table | None = None,
 ) -> DataFrame:
     """The rows with `position`, in order: partitions one after the other, and inside each.
 
-    No two rows of a group may be equal in key and ties, and none of these columns may be null.
+    No two rows of a group may be equal in key and ties, and none of these columns may be null. `known` is the result of
+    the first pass, if the caller has it: (group..., __rows, __low, __high).
     """
     spark = rows.sparkSession
     keyed = rows.withColumn("__key", F.col(key).cast("long"))
     groups = keyed.groupBy(*group).agg(
         F.count(F.lit(1)).alias("__rows"), F.min("__key").alias("__low"), F.max("__key").alias("__high")
     )
-    counted = groups.toArrow()
+    counted = groups.toArrow() if known is None else known
     total = int(np.sum(counted["__rows"].to_numpy())) if len(counted) else 0
     if not total:
         return rows.withColumn("position", F.lit(None).cast("long"))

@@ -1,0 +1,155 @@
+"""Causal order beside Spark's own sort of the same rows, in one run on the same session.
+
+    python -m benchmarks.spark.order [--events 10_000_000] [--messages 1_000_000] [--times 2] [--dir DIR] [--out FILE]
+
+For each case both read the same Parquet files and hand every column to a sink that drops them. *Sort* is
+`orderBy(run, key, process, number)` and nothing else. *Order* is what `antecede.spark` does for a user: checks, the
+histogram, what is missing and what waits, the sort, and a position in each row.
+
+  one run       a trace with clocks, one run, rows in no order
+  many runs     the same number of events in 1,000 runs and one giant: half of the rows are the giant's
+  no clocks     one run without clocks: they are computed first. Spark's sort goes by the clocks that were taken away
+  vectors       messages with stamps of 64 entries; Spark's sort adds up the entries, too
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from antecede.spark import Trace, connect
+from antecede.spark.order import Ordered, order
+from antecede.spark.stamped import order_stamped
+from benchmarks.spark.generate import Shape, generate
+
+PROCESSES = 64
+SMALL = 1_000
+
+
+def made(home: Path, name: str, shape: Shape) -> Path:
+    """The trace of that name, made if it is not there."""
+    if not (home / name).is_dir():
+        generate(home / f"{name}.part", shape)
+        (home / f"{name}.part").rename(home / name)
+    return home / name
+
+
+def made_messages(home: Path, messages: int) -> Path:
+    """Broadcasts in rounds: each process has heard of the others' up to some rounds ago."""
+    path = home / "messages"
+    if path.is_dir():
+        return path
+    rng = np.random.default_rng(1)
+    lag = rng.integers(1, 20, (PROCESSES, PROCESSES))
+    np.fill_diagonal(lag, 0)
+    rounds = rng.permutation(messages // PROCESSES)
+    part = home / "messages.part"
+    part.mkdir()
+    for file, some in enumerate(np.array_split(rounds, 8)):
+        vectors = np.maximum(some[:, None, None] + 1 - lag[None], 0).reshape(-1, PROCESSES)
+        columns = {
+            "run": pa.array(["run-1"]).take(np.zeros(len(vectors), np.int64)),
+            "process": pa.array(np.tile(np.arange(PROCESSES, dtype=np.int32), len(some))),
+            "vector": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), PROCESSES).cast(
+                pa.list_(pa.int64())
+            ),
+            "text": pa.array(np.arange(len(vectors))).cast(pa.string()),
+        }
+        pq.write_table(pa.table(columns), part / f"{file}.parquet")
+    part.rename(path)
+    return path
+
+
+def drop(table: DataFrame) -> None:
+    table.write.format("noop").mode("overwrite").save()
+
+
+def seconds(work: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def sink(found: Ordered) -> None:
+    drop(found.rows)
+    drop(found.missing)
+    found.release()
+
+
+Case = tuple[str, Callable[[], None], Callable[[], None], int]
+
+
+def cases(spark: SparkSession, home: Path, events: int, messages: int) -> list[Case]:
+    one = made(home, "one", Shape(events=events, processes=PROCESSES, unsorted=True))
+    small = made(
+        home, "small", Shape(events=events // 2 // SMALL, processes=8, runs=SMALL, unsorted=True, files=1)
+    )
+    giant = made(home, "giant", Shape(events=events // 2, processes=PROCESSES, unsorted=True))
+    stamps = made_messages(home, messages)
+    trace = Trace.read(spark, one)
+    # The two have a run of the same name.
+    renamed = Trace.read(spark, giant).events.withColumn("run", F.lit("giant"))
+    many = renamed.unionByName(Trace.read(spark, small).events)
+    bare = trace.events.withColumn("clock", F.lit(None).cast("long"))
+    table = spark.read.parquet(str(stamps))
+    total = F.aggregate("vector", F.lit(0).cast("long"), lambda total, value: total + value)
+    own = F.get("vector", F.col("process"))
+
+    def by_clock(rows: DataFrame) -> Callable[[], None]:
+        return lambda: drop(rows.orderBy("run", "clock", "process", "index"))
+
+    return [
+        ("one run", by_clock(trace.events), lambda: sink(order(trace)), events),
+        ("many runs", by_clock(many), lambda: sink(order(Trace.of(many))), events),
+        ("no clocks", by_clock(trace.events), lambda: sink(order(Trace.of(bare))), events),
+        (
+            "vectors",
+            lambda: drop(table.orderBy("run", total, "process", own)),
+            lambda: sink(order_stamped(table)),
+            messages,
+        ),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--events", type=int, default=10_000_000)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--times", type=int, default=2)
+    parser.add_argument("--dir", type=Path, help="keep the data here, and use what is there")
+    parser.add_argument("--only", help="one case")
+    parser.add_argument("--out", type=Path, help="write the table here, too")
+    options = parser.parse_args()
+    home = options.dir or Path(tempfile.mkdtemp(prefix="antecede-order-"))
+    home.mkdir(parents=True, exist_ok=True)
+    spark = connect(log=home / "spark.log", settings={"spark.local.dir": str(home / "scratch")})
+    lines = ["| case | rows | Spark's sort, s | order, s | ratio |", "|---|--:|--:|--:|--:|"]
+    for name, peer, ours, rows in cases(spark, home, options.events, options.messages):
+        if options.only not in (None, name):
+            continue
+        # Turn and turn about, so that neither has the warmer machine; the best of each.
+        taken = [(seconds(peer), seconds(ours)) for _ in range(options.times)]
+        sort, mine = (min(times) for times in zip(*taken, strict=True))
+        lines.append(f"| {name} | {rows:,} | {sort:.1f} | {mine:.1f} | {mine / sort:.2f} |")
+        print(lines[-1], file=sys.stderr, flush=True)
+    spark.stop()
+    print("\n".join(lines))
+    if options.out:
+        options.out.write_text("\n".join(lines) + "\n")
+    if not options.dir:
+        shutil.rmtree(home)
+
+
+if __name__ == "__main__":
+    main()
