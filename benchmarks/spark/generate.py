@@ -54,7 +54,7 @@ class Shape(Struct, frozen=True, kw_only=True):
     """Only if unsorted: how many files the rows are dealt to."""
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
 def advance(
     n,
     fanout,
@@ -72,7 +72,7 @@ def advance(
     sender,
     number,
     to,
-):  # type: ignore[no-untyped-def]
+):
     """Rounds from counts[0] on until the columns are full or, draining, all inboxes are empty: how many rows."""
     rows, room = 0, len(process)
     need = n * (2 if receives else 1)
@@ -120,8 +120,8 @@ def advance(
     return rows
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def seeded(seed):  # type: ignore[no-untyped-def]
+@numba.njit(cache=True)
+def seeded(seed):
     np.random.seed(seed)
 
 
@@ -150,7 +150,7 @@ def columns(shape: Shape, seed: int) -> Iterator[Columns]:
     while not draining or sizes.sum():
         draining = left <= 0
         room = max(4 * n, min(left, ROW_GROUP)) if not draining else ROW_GROUP
-        found = [np.empty(room, np.int64), np.empty(room, np.int32), np.empty(room, np.int32)]
+        found: list[Any] = [np.empty(room, np.int64), np.empty(room, np.int32), np.empty(room, np.int32)]
         found += [
             np.empty(room, np.int32),
             np.empty(room, np.int64),
@@ -171,7 +171,7 @@ def columns(shape: Shape, seed: int) -> Iterator[Columns]:
         )
         left -= rows
         part = [column[:rows] for column in found]
-        made = Columns(*part, positions(part[1], indices))
+        made = Columns(*part, index=positions(part[1], indices))
         # Whole row groups, as the simulator's: what is over goes into the next.
         if rest is not None:
             made = Columns(*(np.concatenate(pair) for pair in zip(values(rest), values(made), strict=True)))

@@ -27,7 +27,7 @@ from msgspec import Struct
 from antecede.errors import BadTrace
 from antecede.spark.footers import Footer, Group
 
-__all__ = ["ROWS", "Chunk", "Cut", "Part", "Piece", "Plan", "chunked", "cuts", "plan"]
+__all__ = ["ROWS", "Chunk", "Cut", "Part", "Piece", "Plan", "blocked", "chunked", "cuts", "explained", "plan"]
 
 ROWS: Final = 1 << 21
 """Rows of a chunk: some tenths of a second of work, and as packed rows some hundred megabytes."""
@@ -36,6 +36,14 @@ PARTS_MOST: Final = 256
 
 READ_TWICE_MOST: Final = 0.5
 """Row groups that reach into two ranges are read twice: by `merge` up to this share of the rows."""
+
+
+WAYS: Final = {
+    "sequence": "files in order, read as streams",
+    "merge": "files that overlap in time, merged by the tasks that read them",
+    "pack": "rows in no order, exchanged and sorted",
+    "origin": "too much under way to cut by time: each task reads all and judges a share of the senders",
+}
 
 
 class Piece(Struct, frozen=True):
@@ -87,25 +95,6 @@ class Plan(Struct, frozen=True):
     """Run -> sequence, merge or pack."""
     blind: tuple[str, ...]
     """Of those to be packed, the ones of which the footers do not tell how to cut them."""
-
-    def explain(self) -> str:
-        """In words, for people."""
-        lines = []
-        for way, told in (
-            ("sequence", "files in order, read as streams"),
-            ("merge", "files that overlap in time, merged by tasks"),
-            ("pack", "rows exchanged and sorted"),
-        ):
-            runs = [run for run, how in self.ways.items() if how == way]
-            if runs:
-                shown = ", ".join(runs[:3]) + (", ..." if len(runs) > 3 else "")
-                lines.append(f"{way}: {len(runs)} runs ({shown}): {told}")
-        rows = sum(chunk.rows for chunk in self.chunks)
-        lines.append(f"{len(self.chunks)} chunks of {rows:,} rows that tasks read by themselves")
-        if self.cuts:
-            rows, parts = sum(cut.rows for cut in self.cuts), sum(len(cut.below) + 1 for cut in self.cuts)
-            lines.append(f"{parts} ranges of clocks of {rows:,} rows that are exchanged")
-        return "\n".join(lines)
 
 
 class Stretch(Struct, frozen=True):
@@ -168,6 +157,22 @@ def by_run(files: Sequence[Footer], known: set[str]) -> tuple[dict[str, list[Str
                 own.setdefault(first, []).append(Stretch(file.path, number, group, file.ordered))
                 blind |= {first} if group.clocks is None else set()
     return own, blind
+
+
+def explained(plan: Plan, packed: Sequence[Cut]) -> str:
+    """A plan in words, for people; `packed` are the cuts of all runs that are packed."""
+    lines = []
+    for way, words in WAYS.items():
+        runs = [run for run, how in plan.ways.items() if how == way]
+        if runs:
+            shown = ", ".join(runs[:3]) + (", ..." if len(runs) > 3 else "")
+            lines.append(f"{way}: {len(runs)} run{'s' * (len(runs) > 1)} ({shown}): {words}")
+    rows = sum(chunk.rows for chunk in plan.chunks)
+    lines.append(f"{len(plan.chunks)} tasks read {rows:,} rows from files")
+    if packed:
+        rows, parts = sum(cut.rows for cut in packed), sum(len(cut.below) + 1 for cut in packed)
+        lines.append(f"{rows:,} rows are exchanged, in {parts} ranges of clocks")
+    return "\n".join(lines)
 
 
 # In sequence
@@ -303,9 +308,17 @@ def blocked(plan: Plan, blocks: Mapping[str, int], processes: Mapping[str, Seque
     ]
     for run, count in blocks.items():
         through = tuple(own[run])
-        edges = [len(processes[run]) * i // count for i in range(count + 1)]
+        if not through:  # It is packed.
+            continue
+        edges = edges_of(len(processes[run]), count)
         for number, edge in enumerate(pairwise(edges)):
-            chunks.append(Chunk(0, 0, (Part(run, number, count, (), through=through, block=edge),)))
+            chunks.append(Chunk(0, 0, (Part(run, number, len(edges) - 1, (), through=through, block=edge),)))
     numbered = tuple(Chunk(serial, c.rows, c.parts) for serial, c in enumerate(chunks))
-    ways = {**plan.ways, **dict.fromkeys(blocks, "origin")}
+    ways = {run: "origin" if own.get(run) else way for run, way in plan.ways.items()}
     return Plan(numbered, plan.packed, plan.cuts, ways, plan.blind)
+
+
+def edges_of(n: int, count: int) -> list[int]:
+    """Where `count` blocks of n processes begin and end, or n blocks of one."""
+    count = min(n, count)
+    return [n * i // count for i in range(count + 1)]

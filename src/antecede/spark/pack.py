@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from antecede.errors import BadTrace
 from antecede.spark.chunks import Cut
-from antecede.spark.rows import Column, Names, Rows, by_run, rows_of
+from antecede.spark.rows import Column, Names, Rows, by_run, refuse_nulls, rows_of
 
 __all__ = ["Packed", "decode", "encode", "packed"]
 
@@ -89,6 +89,7 @@ def packed(
     """The rows of the batches, dealt to the parts of their runs. Runs that have no cut are not packed."""
     held: dict[str, list[Rows]] = {}
     for batch in batches:
+        refuse_nulls(batch, place)
         for run, own in by_run(batch):
             if run not in names:
                 raise BadTrace(place, f"events of run {run}", "only runs that runs.parquet names")

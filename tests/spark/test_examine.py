@@ -1,0 +1,142 @@
+"""The tasks of verification, driven without Spark: plans, parts, questions and answers give what the oracle says.
+
+Spark only carries rows between these tasks: `Driven` does it with lists.
+"""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from antecede.spark.chunks import Part, chunked, plan
+from antecede.spark.examine import Assignment, examined, put_together
+from antecede.spark.footers import footer
+from antecede.spark.readers import ARROW_INPUT, COLUMNS, dealt
+from antecede.spark.reading import batches_of
+from antecede.spark.storage import opened
+from tests.spark import planted
+
+RUNS = [planted.run_of(seed) for seed in range(60)] + [
+    planted.run_of(seed, processes=n, events=n * 12) for seed, n in ((100, 2), (101, 9), (102, 20))
+]
+
+
+class Driven:
+    """One verification: what `antecede.spark.verify` does, with lists for tables."""
+
+    def __init__(self, root, runs, parts=None, merged=()):
+        self.processes = {name: tuple(names) for name, names, _ in runs}
+        paths = sorted((Path(root) / "events").glob("*.parquet"))
+        self.files = [footer(f"file:{path}", opened(f"file:{path}")) for path in paths]
+        self.plan = plan(self.files, self.processes, parts, merged)
+        self.findings, self.counted, self.told = [], {}, []
+
+    def assigned(self):
+        """The input of each reading task."""
+        tasks = [
+            [
+                row(
+                    "plan",
+                    blob=Assignment(chunk, {p.run: self.processes[p.run] for p in chunk.parts}).encode(),
+                )
+            ]
+            for chunk in self.plan.chunks
+        ]
+        cuts = {cut.run: cut for cut in self.plan.cuts}
+        parts = [
+            (Part(cut.run, n, len(cut.below) + 1, ()), 10**9)
+            for cut in cuts.values()
+            for n in range(len(cut.below) + 1)
+        ]
+        ranges = list(chunked(parts))
+        serials = {(p.run, p.number): chunk.serial for chunk in ranges for p in chunk.parts}
+        inputs = {chunk.serial: [] for chunk in ranges}
+        for chunk in self.plan.packed:
+            for piece in (piece for part in chunk.parts for piece in part.pieces):
+                for batch in dealt(batches_of(piece, COLUMNS), self.processes, cuts, serials, piece.path):
+                    for one in batch.to_pylist():
+                        inputs[one["serial"]].append(one)
+        return tasks + list(inputs.values())
+
+    def examine(self, purpose, questions=()):
+        found = []
+        for task in self.assigned():
+            own = [*task, *questions]
+            batch = pa.RecordBatch.from_pylist(own, schema=ARROW_INPUT)
+            found += rows_of(examined([batch], purpose, "events", self.processes))
+        return found
+
+    def judge(self):
+        scanned = self.examine("scan")
+        answers, rounds = [], 0
+        while True:
+            rounds += 1
+            assert rounds < 9
+            told = sorted(
+                [r for r in scanned if r["what"] == "summary"] + answers, key=lambda r: (r["run"], r["part"])
+            )
+            batch = pa.RecordBatch.from_pylist(
+                [{k: r[k] for k in ("run", "part", "what", "blob")} for r in told],
+                schema=pa.schema([ARROW_INPUT.field(k) for k in ("run", "part", "what", "blob")]),
+            )
+            together = rows_of(put_together([batch], self.processes)) if told else []
+            self.told = [r for r in scanned + together if r["what"] in ("error", "tied", "crowded")]
+            asked = {
+                what: [r for r in together if r["what"] == what] for what in ("suspects", "keep", "trail")
+            }
+            if self.told or not any(asked.values()):
+                break
+            for what, questions in asked.items():
+                everywhere = [
+                    row(what, q["run"], part, q["blob"])
+                    for q in questions
+                    for part in (range(300) if what == "suspects" else [q["part"]])
+                ]
+                if questions:
+                    new = self.examine(what, everywhere)
+                    if what == "keep":
+                        again = {(q["run"], q["part"]) for q in questions}
+                        scanned = [r for r in scanned if (r["run"], r["part"]) not in again] + new
+                        new = [{**q, "what": "kept"} for q in questions]
+                    answers += new
+        for r in scanned + together:
+            if r["what"] == "finding":
+                self.findings.append(r)
+            elif r["what"] == "counted":
+                self.counted[r["run"]] = self.counted.get(r["run"], 0) + r["number"]
+        return self
+
+
+def row(what, run="", part=0, blob=b""):
+    return {"serial": 0, "what": what, "run": run, "part": part, "of": 0, "blob": blob}
+
+
+def rows_of(batches):
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def wrong(driven, runs):
+    assert driven.told == []
+    lines = []
+    for run in runs:
+        own = [f for f in driven.findings if f["run"] == run[0]]
+        verdict = {"deliveries": driven.counted.get(run[0], 0), "verdict": "no" if own else "yes"}
+        lines += planted.differences(run, verdict, own)
+    return lines
+
+
+@pytest.mark.parametrize("parts", [None, 2, 3, 9])
+@pytest.mark.parametrize(
+    ("how", "ways"),
+    [
+        ({"files": 3}, {"sequence"}),
+        ({"by_process": True}, {"sequence", "merge", "pack"}),
+        ({"shuffled": True, "files": 3}, {"merge", "pack"}),
+    ],
+    ids=["in order", "a file for each process", "shuffled"],
+)
+def test_tasks_find_what_the_oracle_finds(tmp_path, how, ways, parts):
+    planted.write(tmp_path / "trace", RUNS, group=5, **how)
+    driven = Driven(tmp_path / "trace", RUNS, parts).judge()
+    assert set(driven.plan.ways.values()) <= ways
+    assert wrong(driven, RUNS) == []
