@@ -171,7 +171,7 @@ def columns(shape: Shape, seed: int) -> Iterator[Columns]:
         )
         left -= rows
         part = [column[:rows] for column in found]
-        made = Columns(*part, index=positions(part[1], indices))
+        made = Columns(*[*part, positions(part[1], indices)])
         # Whole row groups, as the simulator's: what is over goes into the next.
         if rest is not None:
             made = Columns(*(np.concatenate(pair) for pair in zip(values(rest), values(made), strict=True)))
