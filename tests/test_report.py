@@ -12,10 +12,10 @@ import pytest
 from antecede.errors import BadParameter
 from antecede.report import Extent, Finding, Message, Range, headline, plan, render, stories
 from antecede.report.asked import window
+from antecede.report.carried import ALL, CELLS, PROCESSES, RUN, channel_bands, density_bands, detailed, listed
 from antecede.report.columns import columns
 from antecede.report.data import Event
 from antecede.report.page import SCRIPTS
-from antecede.report.plan import ALL, CELLS, PROCESSES, RUN, channel_bands, density_bands, detailed, listed
 from tests import report_samples as samples
 
 SOURCES = Path(__file__).parent.parent / "src" / "antecede" / "report"

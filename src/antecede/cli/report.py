@@ -23,9 +23,7 @@ from antecede.cli.sparks import Master, Remote, Work, working
 from antecede.errors import CannotWrite
 from antecede.report import Report, Tables, Window, assemble, headline, render
 from antecede.report.asked import window
-from antecede.report.assemble import findings_of
-from antecede.report.data import Event, Finding
-from antecede.report.plan import (
+from antecede.report.carried import (
     BUCKETS,
     MOST,
     Extent,
@@ -37,6 +35,8 @@ from antecede.report.plan import (
     plan,
     stories,
 )
+from antecede.report.data import Event, Finding
+from antecede.report.tables import findings_of
 
 if TYPE_CHECKING:
     from antecede.spark.trace import Trace

@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from antecede.errors import BadParameter
-from antecede.report.plan import Extent, Range
+from antecede.report.carried import Extent, Range
 
 __all__ = ["window"]
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
+from antecede.report.carried import Extent
 from antecede.report.data import (
     KINDS,
     Channels,
@@ -26,7 +27,6 @@ from antecede.report.data import (
     Run,
     Window,
 )
-from antecede.report.plan import Extent
 
 __all__ = ["MOST_RUNS", "Tables", "assemble", "findings_of"]
 

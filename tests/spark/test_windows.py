@@ -1,0 +1,244 @@
+"""What a page needs from Spark, against the same counted by hand; and the page that the command makes of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from antecede.cli import run as antecede
+from antecede.cli.report import gathered
+from antecede.cli.sparks import Work
+from antecede.errors import BadParameter, BadTrace
+from antecede.report import carried, headline, render
+from antecede.sim import RunSpec
+from antecede.spark import Trace, windows
+from antecede.spark.recorded import FINDINGS, MEASURES, VERDICTS
+from antecede.spark.windows import Asked
+from antecede.trace import TraceWriter, read_events, read_runs
+from tests import report_samples
+
+SMALL = RunSpec(protocol="matrix", processes=3, messages=40, seed=1)
+BROKEN = RunSpec(protocol="unordered", processes=8, messages=400, workload="uniform:rate=50/s", seed=2)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A trace of two runs: `small`, and `broken: 1`, whose name holds what a shell and a page might trip over."""
+    path = tmp_path_factory.mktemp("windows") / "trace"
+    for name, spec in (("small", SMALL), ("broken: 1 <b>", BROKEN)):
+        simulation = spec.build()
+        with TraceWriter(path, simulation.info(name)) as writer:
+            simulation.record(writer.append)
+            simulation.finish()
+    return path
+
+
+@pytest.fixture(scope="module")
+def trace(spark, place):
+    return Trace.read(spark, place)
+
+
+@pytest.fixture(scope="module")
+def events(place):
+    return [row for batch in read_events(place) for row in batch.to_pylist()]
+
+
+def keyed(rows):
+    return sorted((row["run"], row["process"], row["index"]) for row in rows)
+
+
+def test_extents_say_how_long_each_run_is(trace, events):
+    for row in windows.extents(trace):
+        own = [event for event in events if event["run"] == row["run"]]
+        assert row["events"] == row["clocks"] == len(own)
+        assert (row["clock_low"], row["clock_high"]) == (0, len(own) - 1)
+        assert row["time_high"] == max(event["time_ns"] for event in own)
+
+
+def test_events_of_runs_are_whole(trace, events):
+    expected = [event for event in events if event["run"] == "small"]
+    assert keyed(windows.events_of_runs(trace, ["small"])) == keyed(expected)
+    assert windows.events_of_runs(trace, []) == []
+
+
+def test_events_of_messages_are_those_asked_for(trace, events):
+    send = next(event for event in events if event["kind"] == "send")
+    [destination, *_] = send["to"]
+    keys = [(send["run"], place, send["sender"], send["number"]) for place in (send["sender"], destination)]
+    expected = [
+        e for e in events if (e["run"], e["process"], e["sender"], e["number"]) in keys and not e["control"]
+    ]
+    assert keyed(windows.events_of_messages(trace, keys)) == keyed(expected)
+    assert windows.events_of_messages(trace, []) == []
+
+
+@pytest.mark.parametrize("most", [1000, 7])
+def test_ranges_give_their_first_events_and_how_many_there_are(trace, events, most):
+    late = max(event["time_ns"] for event in events if event["run"] == "broken: 1 <b>")
+    asked = [
+        Asked("small", "clock", 10, 29),
+        Asked("broken: 1 <b>", "time", late // 2, late // 2 + late // 50),
+        Asked("small", "clock", 10**9, 10**9 + 1),
+    ]
+    found, counts = windows.events_of_ranges(trace, asked, most)
+    expected = []
+    for position, (run, axis, low, high) in enumerate(asked):
+        column = "clock" if axis == "clock" else "time_ns"
+        own = [e for e in events if e["run"] == run and low <= e[column] <= high]
+        assert counts.get(position, 0) == len(own)
+        expected += sorted(own, key=lambda e: (e[column], e["process"], e["index"]))[:most]
+    assert keyed(found) == keyed(expected)
+
+
+def test_more_ranges_than_parquet_is_told_of(trace, events):
+    asked = [Asked("small", "clock", i, i) for i in range(windows.PUSHED + 6)]
+    found, _ = windows.events_of_ranges(trace, asked, 5)
+    assert keyed(found) == keyed(e for e in events if e["run"] == "small" and e["clock"] < len(asked))
+
+
+@pytest.mark.parametrize("bands", [100, 3, 1])
+def test_density_counts_every_event_once(trace, events, bands):
+    own = [event for event in events if event["run"] == "broken: 1 <b>"]
+    low, high = (choose(event["time_ns"] for event in own) for choose in (min, max))
+    found = windows.density(trace, {"broken: 1 <b>": (low, high)}, bands, 10)
+    places = {name: i for i, name in enumerate(BROKEN.build().view.names)}
+    width = min(bands, len(places))
+    expected = Counter(
+        (places[e["process"]] * width // len(places), (e["time_ns"] - low) * 10 // (high - low + 1))
+        for e in own
+    )
+    assert {(row["band"], row["bucket"]): row["count"] for row in found} == expected
+    assert {(row["bands"], row["buckets"]) for row in found} == {(width, 10)}
+
+
+def test_first_findings_are_violations_if_there_are_any(spark):
+    rows = [
+        ("r", "duplicate", "a", "b", 1, None, None, 0, None),
+        ("r", "violation", "a", "b", 3, "c", 1, 9, None),
+        ("r", "violation", "a", "b", 2, "c", 1, 4, None),
+        ("r", "undelivered", "a", "b", 5, None, None, None, None),
+        ("s", "undelivered", "a", "b", 5, None, None, None, None),
+    ]
+    found = windows.first_findings(spark.createDataFrame(rows, FINDINGS), 2)
+    assert [(row["run"], row["kind"], row["index"]) for row in sorted(found, key=str)] == [
+        ("r", "violation", 4),
+        ("r", "violation", 9),
+        ("s", "undelivered", None),
+    ]
+
+
+def test_channels_are_added_up_by_band(spark, trace):
+    rows = [("broken: 1 <b>", f"p{i}", f"p{j}", 2, 2, 10.0 * j, 1, 1, 1) for i in (1, 8) for j in (7, 8)]
+    table = spark.createDataFrame(rows, MEASURES["channels"])
+    found = sorted(windows.channels(trace, table, 2), key=lambda row: row["sender_band"])
+    assert [
+        (r["sender_band"], r["receiver_band"], r["bands"], r["messages"], r["delay_ns_mean"]) for r in found
+    ] == [
+        (0, 1, 2, 4, 75.0),
+        (1, 1, 2, 4, 75.0),
+    ]
+
+
+def test_histograms_are_added_up_by_protocol_and_network(spark, trace):
+    rows = [
+        ("small", "delay_ns", low, high, 5)
+        for low, high in ((0, 1), (1000, 1010), (1010, 1020), (4000, 4040))
+    ]
+    found = sorted(
+        windows.histograms(trace, spark.createDataFrame(rows, MEASURES["histograms"])),
+        key=lambda row: row["low"],
+    )
+    assert [(row["low"], row["high"], row["count"]) for row in found] == [
+        (0, 1, 5),
+        (1000, 1020, 10),
+        (4000, 4040, 5),
+    ]
+    assert {(row["protocol"], row["network"]) for row in found} == {("matrix", "exponential:50ms")}
+
+
+# The page
+
+
+@pytest.fixture
+def page_of(spark):
+    """`page_of(path, *windows)`: what the command would show, on the session of these tests."""
+    command = ("antecede", "report", "trace")
+    return lambda path, *asked: gathered(Work(spark, lambda words: None), str(path), list(asked), command)
+
+
+def test_a_trace_is_verified_and_measured_for_its_page(page_of, place, events):
+    made = page_of(place)
+    broken, small = made.runs
+    assert headline(made) == "1 of 2 runs kept causal order; 1 broke it."
+    assert (small.verdict, broken.verdict) == ("yes", "no")
+    assert len(broken.findings) == 50 < broken.found["violation"]
+    assert broken.findings[0].path[0] == broken.findings[0].message
+    assert [len(run.events) for run in made.runs] == [run.size for run in made.runs]
+    assert sum(run.size for run in made.runs) == len(events)
+    assert small.price is not None
+    assert small.price.stamp_bytes_mean > 1
+    assert len(small.process_prices) == 3
+    assert sum(small.channels.messages) == 40
+    assert {histogram.quantity for histogram in made.histograms} >= {"delay_ns", "stamp_bytes"}
+    assert "broken: 1 \\u003cb\\u003e" in render(made)
+
+
+@pytest.fixture
+def results(spark, place, events, tmp_path):
+    """A directory of results: the trace, what the oracle finds in it, and no measures' rows."""
+    (tmp_path / "trace").symlink_to(place)
+    judged = [
+        report_samples.judged(info.row(), [event for event in events if event["run"] == info.run])
+        for info in read_runs(place)
+    ]
+    verdicts, findings = [verdict for verdict, _ in judged], [row for _, found in judged for row in found]
+    for name, rows, schema in (("verdicts", verdicts, VERDICTS), ("findings", findings, FINDINGS)):
+        spark.createDataFrame(rows, schema).write.parquet(str(tmp_path / name))
+    for name, schema in MEASURES.items():
+        spark.createDataFrame([], schema).write.parquet(str(tmp_path / "measures" / name))
+    return tmp_path
+
+
+def test_results_that_are_there_are_not_computed_again(page_of, results, monkeypatch):
+    monkeypatch.setattr("antecede.spark.verify.verify", None)
+    monkeypatch.setattr("antecede.spark.measure.measure", None)
+    made = page_of(results)
+    assert headline(made) == "1 of 2 runs kept causal order; 1 broke it."
+    assert {run.price for run in made.runs} == {None}
+
+
+def test_a_long_run_is_carried_in_windows(page_of, results, monkeypatch):
+    monkeypatch.setattr(carried, "RUN", 150)
+    monkeypatch.setattr(carried, "SAMPLE", 20)
+    broken, small = page_of(results, "broken: 1 <b>:100:140").runs
+    assert small.whole
+    assert not broken.whole
+    assert len(broken.events) < broken.size == sum(broken.density.counts)
+    assert {event.clock for event in broken.events} >= set(range(100, 141))
+    titles = [window.title for window in broken.windows]
+    assert titles[0] == "100 to 140"
+    assert "round finding 1" in titles
+    assert "sample 5 of 5" in titles
+    # Each finding that is listed has its events, windows or not.
+    there = {(event.process, event.index) for event in broken.events}
+    assert all((finding.process, finding.index) in there for finding in broken.findings)
+
+
+def test_a_window_of_no_run_is_refused(page_of, place):
+    with pytest.raises(BadParameter, match="such as small"):
+        page_of(place, "smal:1:2")
+
+
+def test_what_is_no_trace_is_refused(page_of, tmp_path):
+    with pytest.raises(BadTrace, match="expected a trace"):
+        page_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("out", "told"), [("no/such/page.html", "no such directory"), (".", "is a directory")]
+)
+def test_a_place_that_cannot_be_written_is_refused_at_once(out, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert antecede(["report", "trace", "--out", out]) == 2
+    assert told in capsys.readouterr().err
