@@ -76,9 +76,9 @@ def order_stamped(
     groups = list(group) or ["__all"]
     named = rows if group else rows.withColumn("__all", F.lit(0))
     numbered = named.withColumn("__own", entry(is_map, vector, F.col(process)).cast("long"))
-    columns = numbered.select(
-        *groups, F.col(process).alias("process"), "__own", F.col(vector).alias("__vector")
-    )
+    # Positions of any width are numbers alike.
+    whose = F.col(process).cast("string" if is_map else "long").alias("process")
+    columns = numbered.select(*groups, whose, "__own", F.col(vector).alias("__vector"))
     values = F.map_values(vector) if is_map else F.col(vector)
     total = F.aggregate(values, F.lit(0).cast("long"), lambda total, value: total + value)
     with told():
