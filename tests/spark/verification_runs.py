@@ -28,19 +28,21 @@ def random_run(seed: int, most_processes: int = 12, most_events: int = 160) -> l
     sending = chance.uniform(0.1, 0.7)
     span = chance.randint(1, 4)
     length = chance.randint(0, most_events)
+    patience = chance.choice((0, 0, length // 2))
     numbers = {q: iter(_numbers(chance, length)) for q in range(n)}
     under_way: list[Copy] = []
     sent: list[Copy] = []
     events: list[Event] = []
     for step in range(length):
         awake = [q for q in range(n) if q not in late or step > length // 2]
-        if chance.random() < sending:
+        if chance.random() < sending or step < patience:
             q = chance.choice(awake)
             number = next(numbers[q])
             to = chance.sample(range(n), chance.randint(0 if faults else 1, min(n, span)))
             under_way += [(q, number, other) for other in to]
             sent += [(q, number, other) for other in to or [q]]
-            events.append(Event(q, "send", q, number, tuple(to)))
+            named = to + to[:1] if chance.random() < faults else to
+            events.append(Event(q, "send", q, number, tuple(named)))
         elif chance.random() < faults and sent:
             events += _fault(chance, n, sent, under_way)
         elif under_way:

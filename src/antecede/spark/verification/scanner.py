@@ -1,8 +1,9 @@
 """Drives the native kernel: hands it rows, gives it room when it asks, and says what is wrong when something is.
 
-Memory. A scan of n processes holds 2 n² counters, and a slab for each message in flight at the same time: n counters, a
-bit for each symbol, two for each process (`bytes_of_slab`). All of it together stays within `memory`, or the scan
-ends with `TooMuchInFlight`. Within a block of origins, rows are as wide as the block.
+Memory. A scan of n processes holds 2 n² counters of 4 bytes, and a slab for each message in flight at the same time: 64
+bytes, n counters, a bit for each symbol, two for each process. Arrays double when they are full. All of it together
+stays within `memory`, or the scan ends with `TooMuchInFlight`. In a block of origins, rows are as wide as the block. A
+message whose news is followed takes 21 n bytes more.
 """
 
 from __future__ import annotations
@@ -95,8 +96,10 @@ class Scanner:
         return self.state.counts
 
     def watch(self, watched: Watched) -> None:
+        """Follow the news of some messages, too."""
         self.watched = watched
         self.counts[fields.WATCHING] = 1
+        self._allow()
 
     def feed(self, rows: Rows) -> None:
         columns = columns_of(rows)
@@ -136,8 +139,8 @@ class Scanner:
 
     def _allow(self, **wanted: int) -> None:
         """Refuse to grow these arrays to so many bytes, if with all others that is too much."""
-        others = (array.nbytes for name, array in self.state._asdict().items() if name not in wanted)
-        total = sum(others) + sum(wanted.values())
+        held = {**self.watched._asdict(), **self.state._asdict()}
+        total = sum(array.nbytes for name, array in held.items() if name not in wanted) + sum(wanted.values())
         if total > self.memory:
             raise TooMuchInFlight(total, self.memory)
 
@@ -181,6 +184,7 @@ class Scanner:
 
     def _more_watched(self) -> None:
         self.watched = more_watched(self.watched)
+        self._allow()
 
     # Processes.
 

@@ -1,0 +1,248 @@
+"""Verification by chunks equals the oracle: the same findings of every kind, however a run is cut."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from dataclasses import fields, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from antecede.model import Event, Id
+from antecede.oracle import Order, happened_before
+from antecede.spark.verification import (
+    KINDS,
+    Findings,
+    Found,
+    Ids,
+    Impossible,
+    Scan,
+    Search,
+    Summary,
+    TooManySymbols,
+    TooMuchInFlight,
+    combine,
+    verify_blocks,
+    verify_chunks,
+)
+from antecede.trace.schema import RECEIVE
+from tests.spark.verification_runs import cut, expected, listed, random_run, rows_of
+
+SEEDS = range(120)
+
+
+def chunked(events: list[Event], chunks: int, seed: int = 0, n: int = 2) -> tuple[int, Findings]:
+    parts = cut(rows_of(events), chunks, seed)
+    return verify_chunks([lambda part=part: part for part in parts], n)  # type: ignore[misc]
+
+
+def check_chains(order: Order, events: list[Event], findings: Findings) -> None:
+    """Each witness was delivered before, and each chain leads from the overtaken message to it."""
+    index: dict[tuple[int, int], Id] = {}
+    counts: dict[int, int] = {}
+    for event in events:
+        at = counts[event.process] = counts.get(event.process, -1) + 1
+        index[event.process, at] = event.id
+    for row in range(len(findings)):
+        message = (int(findings.sender[row]), int(findings.number[row]))
+        if KINDS[findings.kind[row]] != "undelivered":
+            assert index[int(findings.process[row]), int(findings.index[row])] == message
+        begin, end = findings.chain_start[row], findings.chain_start[row + 1]
+        senders, numbers = (
+            findings.chain_sender[begin:end].tolist(),
+            findings.chain_number[begin:end].tolist(),
+        )
+        chain = list(zip(senders, numbers, strict=True))
+        if KINDS[findings.kind[row]] not in ("violation", "fifo_break"):
+            assert not chain
+            continue
+        assert (chain[0], chain[-1]) == (message, (findings.by_sender[row], findings.by_number[row]))
+        assert all(a in order.known[b] for a, b in pairwise(chain))
+        assert len(set(chain)) == len(chain)
+
+
+def agree(events: list[Event], deliveries: int, findings: Findings) -> None:
+    verdict, wanted = expected(events)
+    assert listed(findings) == wanted
+    assert deliveries == verdict.deliveries
+    check_chains(happened_before(events), events, findings)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_equals_the_oracle_however_it_is_cut(seed: int) -> None:
+    events = random_run(seed)
+    for chunks in (1, 2, random.Random(seed).randint(3, 64)):
+        agree(events, *chunked(events, chunks, seed))
+
+
+@pytest.mark.parametrize("seed", range(1000, 1030))
+def test_equals_the_oracle_by_origin(seed: int) -> None:
+    events = random_run(seed)
+    n = max((q + 1 for event in events for q in (event.process, event.sender, *event.to)), default=1)
+    bounds = sorted({0, n, *random.Random(seed).choices(range(n + 1), k=3)})
+    blocks = list(pairwise(bounds))
+    agree(events, *verify_blocks(lambda: [rows_of(events)], n, blocks))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_hundreds_of_processes(seed: int) -> None:
+    events = random_run(seed, most_processes=300, most_events=600)
+    for chunks in (1, 7):
+        agree(events, *chunked(events, chunks, seed))
+
+
+@pytest.mark.parametrize("events", [[], [Event(0, "send", 0, 1, (0,))], [Event(5, "deliver", 3, 1)]])
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_next_to_nothing(events: list[Event], chunks: int) -> None:
+    agree(events, *chunked(events, chunks))
+
+
+def test_messages_that_cross_many_chunks_with_the_news_of_them() -> None:
+    """x from 0 to 3 takes the whole run, while the news of it goes 0, 1, 2, 3."""
+    events = [
+        Event(0, "send", 0, 1, (3,)),
+        Event(0, "send", 0, 2, (1,)),
+        Event(1, "deliver", 0, 2),
+        Event(1, "send", 1, 1, (2,)),
+        Event(2, "deliver", 1, 1),
+        Event(2, "send", 2, 1, (3,)),
+        Event(3, "deliver", 2, 1),
+        Event(3, "deliver", 0, 1),
+    ]
+    rows = rows_of(events)
+    chunks = [[rows.take(np.array([row]))] for row in range(len(rows))]
+    _, findings = verify_chunks([lambda part=part: part for part in chunks], 4)  # type: ignore[misc]
+    assert listed(findings) == [("violation", 3, 0, 1, 2, 1)]
+    assert list(zip(findings.chain_sender, findings.chain_number, strict=True)) == [
+        (0, 1),
+        (0, 2),
+        (1, 1),
+        (2, 1),
+    ]
+
+
+def test_receives_and_control_packets_are_skipped() -> None:
+    events = random_run(11)
+    rows = rows_of(events)
+    noise = replace(rows, kind=np.full(len(rows), RECEIVE, np.int8))
+    control = replace(rows, control=np.ones(len(rows), bool))
+    _, findings = verify_chunks([lambda: [noise, rows, control]], 2)
+    assert listed(findings) == expected(events)[1] != []
+
+
+SENT = Event(0, "send", 0, 1, (1,))
+GOT = Event(1, "deliver", 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("events", "chunks", "found"),
+    [
+        ([SENT, SENT], [2], "a second send of"),
+        ([Event(1, "send", 0, 1, (1,))], [1], "a send by another process of"),
+        ([GOT, SENT], [1, 1], "a delivery, before its send, of"),
+        ([GOT, SENT], [2], "a delivery, before its send, of"),
+        ([Event(2, "send", 2, 1, (1,)), GOT, SENT], [1, 2], "a send, after its delivery, of"),
+        (
+            [SENT, GOT, Event(1, "deliver", 0, 2), Event(0, "send", 0, 2, (1,))],
+            [2, 1, 1],
+            "a delivery, before its send, of",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_a_run(events: list[Event], chunks: list[int], found: str) -> None:
+    rows, ends = rows_of(events), np.cumsum([0, *chunks])
+    parts = [rows.take(np.arange(a, b)) for a, b in pairwise(ends)]
+    with pytest.raises(Impossible) as error:
+        verify_chunks([lambda part=part: [part] for part in parts], 2)  # type: ignore[misc]
+    assert error.value.found == found
+    assert error.value.process in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "unsorted"),
+    [([[1, 2], [3, 5]], ()), ([[1, 2], [2]], (0,)), ([[2, 1], [3]], (0,)), ([[], [-7]], ())],
+)
+def test_numbers_that_do_not_grow_are_told(numbers: list[list[int]], unsorted: tuple[int, ...]) -> None:
+    """Whether one is used twice, only a look at all of them can tell."""
+    summaries = []
+    for part in numbers:
+        scan = Scan(2)
+        scan.feed(rows_of([Event(0, "send", 0, number, (1,)) for number in part]))
+        summaries.append(scan.finish().summary)
+    assert combine(summaries).unsorted == unsorted
+
+
+def scanned(events: list[Event], **options: Any) -> Summary:
+    scan = Scan(2, **options)
+    scan.feed(rows_of(events))
+    return scan.finish().summary
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    many = [Event(1, "deliver", 0, number) for number in range(300)]
+    with pytest.raises(TooManySymbols, match="more than 256 messages"):
+        scanned(many, symbols=256)
+    assert scanned(many, symbols=300).deliveries == 300
+    flying = [Event(0, "send", 0, number, (1,)) for number in range(30_000)]
+    with pytest.raises(TooMuchInFlight, match="of 1000000 allowed"):
+        scanned(flying, memory=10**6)
+    assert len(scanned(flying, memory=10**7).flights) == 30_000
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_values_survive_the_network(seed: int) -> None:
+    events = random_run(seed)
+    summary = scanned(events)
+    again = Summary.decode(summary.encode())
+    for field in fields(Summary):
+        assert np.array_equal(getattr(summary, field.name), getattr(again, field.name)), field.name
+    sends = [event for event in events if event.kind == "send"]
+    search = Search(
+        Ids(np.array([e.sender for e in sends], np.int32), np.array([e.number for e in sends], np.int64))
+    )
+    search.feed(rows_of(events))
+    found = Found.decode(search.finish().encode())
+    to = [tuple(found.to[a:b]) for a, b in pairwise(found.start)]
+    assert [events[at] for at in found.position] == sends
+    assert to == [e.to for e in sends]
+
+
+def test_a_long_run_of_growing_state() -> None:
+    """Tables, slabs, symbols and records all outgrow what they begin with, in a chunk in the middle."""
+    chance = random.Random(5)
+    sends = [Event(q, "send", q, number, ((q + 1) % 90,)) for number in range(9) for q in range(90)]
+    chance.shuffle(sends)
+    deliveries = [Event(e.to[0], "deliver", e.sender, e.number) for e in sends]
+    chance.shuffle(deliveries)
+    events = sends + deliveries + deliveries[:100]
+    agree(events, *chunked(events, 3, 1))
+    agree(events, *verify_blocks(lambda: [rows_of(events)], 90, [(0, 50), (50, 90)]))
+
+
+def test_nothing_is_read_outside_of_its_array() -> None:
+    """The kernel as plain Python, which checks every index."""
+    script = """
+from tests.spark.verification_runs import cut, expected, listed, random_run, rows_of
+from antecede.spark.verification import verify_chunks
+for seed in range(2000, 2030):
+    events = random_run(seed, most_processes=70 if seed % 10 == 0 else 7, most_events=80)
+    parts = cut(rows_of(events), 1 + seed % 6, seed)
+    assert listed(verify_chunks([lambda part=part: part for part in parts], 2)[1]) == expected(events)[1], seed
+"""
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    root = Path(__file__).parents[2]
+    subprocess.run(command, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, check=True, cwd=root)
+
+
+def test_importing_compiles_nothing() -> None:
+    script = """
+import antecede.spark.verification.kernel as kernel
+assert not kernel.scan.signatures and not kernel.find.signatures
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
