@@ -46,7 +46,7 @@ def read_piece(piece: Piece, run: str, names: Names, more: Sequence[str]) -> Ite
 
 def batches_of(piece: Piece, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The rows of a piece as they stand."""
-    groups = list(range(piece.first, piece.last + 1))
+    groups = range(piece.first, piece.last + 1)
     path = local(piece.path)
     try:
         # A local file is mapped; from elsewhere the bytes of all its columns are fetched in few requests.
@@ -56,7 +56,11 @@ def batches_of(piece: Piece, columns: Sequence[str]) -> Iterator[pa.RecordBatch]
             pre_buffer=path is None,
             read_dictionary=list(ENCODED_COLUMNS),
         ) as file:
-            yield from file.iter_batches(BATCH, row_groups=groups, columns=list(columns), use_threads=False)
+            # One group at a time: PyArrow cannot join lists of dictionary-encoded names across groups.
+            for group in groups:
+                yield from file.iter_batches(
+                    BATCH, row_groups=[group], columns=list(columns), use_threads=False
+                )
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())
         raise BadTrace(piece.path, f"no whole Parquet file ({reason})", "one that is complete") from None
