@@ -216,6 +216,9 @@ class Engine:
                     waits.sent(now, message)
                     self._follow(thing, effects)
                 heapreplace(heap, (now + gaps[next(choices) >> gap_shift], next(sequence), thing, -1))
+            elif type(thing) is Packet and not stalled:
+                heappop(heap)
+                self.arrive(thing)
             else:
                 self._step()
         self.waiting.add(0, prompt)
