@@ -126,6 +126,8 @@ def gathered(work: Work, path: str, asked: list[str], command: tuple[str, ...]) 
 
     work.say("choosing windows")
     tables |= chosen(trace, extents, by_run(found), ranges)
+    # A run without events is whole too.
+    tables["whole"] = sizes.keys() - tables.pop("parts").keys()
     return assemble(
         Tables(**tables),
         source=path,
@@ -159,16 +161,17 @@ def chosen(
         own.setdefault(row["run"], []).append(msgspec.convert(row, Event))
     planned: Plan = plan(extents.values(), findings, own, ranges)
     asked = [spark.Asked(r.run, r.axis, r.low, r.high) for r in planned.ranges]
-    inside, counts = spark.events_of_ranges(trace, asked, MOST)
+    inside, cut = spark.events_of_ranges(trace, asked, MOST)
     parts = {run: extent for run, extent in extents.items() if run not in planned.whole}
     spans = {run: (extent.time_low or 0, extent.time_high or 0) for run, extent in parts.items()}
     return {
         "events": [*spark.events_of_runs(trace, planned.whole), *told, *inside],
         "windows": [
-            (r.run, Window(r.title, r.axis, r.low, r.high, max(0, counts.get(i, 0) - MOST)))
+            (r.run, Window(f"{r.title}, the first {MOST:,}" if i in cut else r.title, r.axis, r.low, r.high))
             for i, r in enumerate(planned.ranges)
         ],
         "density": spark.density(trace, spans, density_bands(len(parts)), BUCKETS),
+        "parts": parts,
         "whole": {*planned.whole, *(run["run"] for run in spark.rows(trace.runs.select("run")))}
         - parts.keys(),
     }

@@ -165,7 +165,7 @@ def _windows(run: Run) -> list[dict[str, Any]]:
             if window.low <= ((event.clock or 0) if window.axis == "clock" else event.time_ns) <= window.high
         ]
         if at:
-            found.append({"title": window.title, "first": at[0], "last": at[-1], "cut": window.cut})
+            found.append({"title": window.title, "first": at[0], "last": at[-1]})
     return found
 
 

@@ -170,8 +170,6 @@ class Window(Struct, frozen=True):
     axis: Literal["clock", "time"]
     low: int
     high: int
-    cut: int = 0
-    """How many events of it were left out, because it held more than a window may."""
 
 
 class Run(Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -89,15 +90,43 @@ def events_of_messages(trace: Trace, keys: Sequence[tuple[str, str, str, int]]) 
     """What happened to these messages at these processes: keys are run, process, sender, number."""
     if not keys:
         return []
-    names = ("run", "process", "sender", "number")
+    names = ["run", "process", "sender", "number"]
     wanted = small(trace.spark, "run string, process string, sender string, number long", keys)
-    return rows(trace.events.where(~F.col("control")).join(wanted, list(names)).select(SPARK_EVENTS.names))
+    events = trace.events.where(~F.col("control") & near(keys))
+    return rows(events.join(wanted, names).select(SPARK_EVENTS.names))
 
 
-def events_of_ranges(trace: Trace, asked: Sequence[Asked], most: int) -> tuple[Rows, dict[int, int]]:
-    """The first `most` events of each range, and how many each has: the position of the range -> the number."""
+def near(keys: Sequence[tuple[str, str, str, int]]) -> Column:
+    """What Parquet can tell from its statistics: which rows cannot be meant, by their run and number.
+
+    Senders count alike in time, so a few ranges of numbers leave out most row groups.
+    """
+    numbers: dict[str, set[int]] = {}
+    for run, _, _, number in keys:
+        numbers.setdefault(run, set()).add(number)
+    spans = [(run, low, high) for run, own in numbers.items() for low, high in spans_of(sorted(own))]
+    if len(spans) > PUSHED:
+        spans = [(run, min(own), max(own)) for run, own in numbers.items()]
+    if len(spans) > PUSHED:
+        return F.lit(True)
+    parts = [(F.col("run") == run) & F.col("number").between(low, high) for run, low, high in spans]
+    return reduce(Column.__or__, parts)
+
+
+def spans_of(numbers: Sequence[int], gap: int = 1000) -> list[tuple[int, int]]:
+    """Ranges that hold all of these numbers, without long stretches that hold none.
+
+    >>> spans_of([1, 5, 900, 50_000, 50_001])
+    [(1, 900), (50000, 50001)]
+    """
+    starts = [i for i in range(len(numbers)) if i == 0 or numbers[i] - numbers[i - 1] > gap]
+    return [(numbers[a], numbers[b - 1]) for a, b in pairwise([*starts, len(numbers)])]
+
+
+def events_of_ranges(trace: Trace, asked: Sequence[Asked], most: int) -> tuple[Rows, set[int]]:
+    """The first `most` events of each range, and the positions of the ranges that have more."""
     if not asked:
-        return [], {}
+        return [], set()
     ranges = small(
         trace.spark,
         "position int, run string, axis string, low long, high long",
@@ -108,20 +137,18 @@ def events_of_ranges(trace: Trace, asked: Sequence[Asked], most: int) -> tuple[R
         events = events.where(reduce(Column.__or__, map(inside, asked)))
     place = F.when(F.col("axis") == "clock", F.col("clock")).otherwise(F.col("time_ns"))
     found = events.join(ranges, "run").where(place.between(F.col("low"), F.col("high")))
-    counts = {row["position"]: row["events"] for row in rows(counted(found))}
-    # The first of each range are found before anything is moved: Spark limits such a rank on both sides of a shuffle.
+    # Spark limits such a rank before it moves anything, so a range of a whole trace does no harm.
     order = Window.partitionBy("position").orderBy(place, "process", "index")
-    first = found.withColumn("rank", F.row_number().over(order)).where(F.col("rank") <= most)
-    return rows(first.select(SPARK_EVENTS.names)), counts
+    first = found.withColumn("rank", F.row_number().over(order)).where(F.col("rank") <= most + 1)
+    told = rows(first.select(*SPARK_EVENTS.names, "position", "rank"))
+    return [row for row in told if row["rank"] <= most], {
+        row["position"] for row in told if row["rank"] > most
+    }
 
 
 def inside(range_: Asked) -> Column:
     column = F.col("clock") if range_.axis == "clock" else F.col("time_ns")
     return (F.col("run") == range_.run) & column.between(range_.low, range_.high)
-
-
-def counted(found: DataFrame) -> DataFrame:
-    return found.groupBy("position").agg(F.count(F.lit(1)).alias("events"))
 
 
 # Aggregates
