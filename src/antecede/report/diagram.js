@@ -24,9 +24,9 @@ function modelOf(run) {
   });
   for (const own of model.own) {
     own.sort((a, b) => index[a] - index[b]);
-    // Held: received, and something else happened before its delivery.
-    own.forEach((e, i) => {
-      const next = own[i + 1];
+    // Held: received, and something else happened before its delivery; control packets are nothing here.
+    own.filter(e => !model.control[e]).forEach((e, i, words) => {
+      const next = words[i + 1];
       model.held[e] = kind[e] === RECEIVE && !(known(next) && kind[next] === DELIVER && message[next] === message[e]);
     });
   }
@@ -138,7 +138,7 @@ class Diagram {
 
   // Show these events with a little room at both ends.
   fit(events) {
-    const few = this.drawn.slice(0, this.axis === 'order' ? Math.max(12, Math.floor(this.host.clientWidth / 24)) : undefined);
+    const few = this.drawn.slice(0, Math.max(12, Math.floor(this.host.clientWidth / 24)));
     const [a, b] = this.extent(events || (this.story && this.story.events.size ? [...this.story.events] : few));
     const room = Math.max((b - a) * 0.06, this.axis === 'order' ? 0.8 : 1);
     this.look(a - room, b + room);
@@ -266,7 +266,7 @@ class Diagram {
     const margin = (this.to - this.from) * 0.5;
     const near = e => this.has(e) && this.x.get(e) >= this.from - margin && this.x.get(e) <= this.to + margin;
     const nodes = this.drawn.filter(near);
-    this.roomy = this.width / Math.max(1, this.visible().length) * Math.sqrt(this.lines.length);
+    this.named = this.namesOf(nodes);
     const inside = draw('g', {'clip-path': 'url(#plot)'}, this.lifelines(), this.chainLine(), this.edges(nodes), nodes.map(e => this.glyph(e)));
     const picture = draw('svg', {width: full, height, viewBox: `0 0 ${full} ${height}`, class: 'spacetime'},
       draw('defs', {}, draw('clipPath', {id: 'plot'}, draw('rect', {x: this.gutter - 6, y: 0, width: this.width + 32, height})),
@@ -333,6 +333,20 @@ class Diagram {
     const role = control ? 'faint' : late ? 'overtaken' : this.role(arrival) && this.role(sent) ? (this.role(sent) === 'overtaken' ? 'chain' : this.role(sent)) : this.finding ? 'faint' : '';
     return draw('line', {class: `edge ${role}${control ? ' control' : ''}`, x1: this.px(sent), y1: this.py(sent), x2: this.px(arrival), y2: this.py(arrival), 'marker-end': `url(#arrow-${role})`});
   }
+  // Which events get their message's name: those of a finding, and others where there is room.
+  namesOf(nodes) {
+    const taken = new Map(), named = new Set();
+    const told = nodes.filter(e => this.role(e)), rest = this.finding || this.gap < 20 ? [] : nodes.filter(e => !this.model.control[e]);
+    for (const e of [...told, ...rest]) {
+      if (named.has(e)) continue;
+      const place = `${this.model.process[e]} ${this.side(e)}`, half = this.model.brief(this.model.message[e]).length * 3.3 + 2, x = this.px(e);
+      const others = taken.get(place) || taken.set(place, []).get(place);
+      if (!this.role(e) && others.some(([a, b]) => x - half < b && x + half > a)) continue;
+      others.push([x - half, x + half]);
+      named.add(e);
+    }
+    return named;
+  }
   // Names stand on the side where the message's own line is not.
   side(e) {
     const {model} = this, m = model.message[e], own = this.row.get(model.process[e]);
@@ -354,7 +368,7 @@ class Diagram {
     const words = {late: 'delivered too late: the overtaken message', overtaken: 'the overtaken message', by: 'the message that overtook it', chain: 'on the chain between them'}[role];
     const node = draw('g', {class: `event ${role}${faint}${e === this.cursor ? ' cursor' : ''}`, transform: `translate(${x.toFixed(1)} ${y})`, 'data-event': e, 'data-tip': ''},
       draw('circle', {class: 'target', r: 9}), sign,
-      role || (this.roomy > 46 && this.gap > 20 && !model.control[e] && !faint) ? draw('text', {y: this.side(e) < 0 ? -11 : 18, 'text-anchor': 'middle'}, model.brief(model.message[e])) : null);
+      this.named.has(e) ? draw('text', {y: this.side(e) < 0 ? -11 : 18, 'text-anchor': 'middle'}, model.brief(model.message[e])) : null);
     node.tip = () => sayEvent(this.run, model, e, words);
     node.addEventListener('click', () => { this.cursor = e; this.paint(); });
     return node;

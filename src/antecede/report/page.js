@@ -43,7 +43,10 @@ function buildOne(run, model) {
     strip.node, el('p', {id: 'elsewhere', class: 'small', 'aria-live': 'polite'}, elsewhere(run)),
     el('div', {class: 'pair'}, run.channels && run.n > 1 ? el('div', {}, el('h3', {}, 'Who sends to whom'), channelMap(run, model)) : null, processesOf(run)),
   ]);
+  const {axis = 'order', control = false} = diagram || {};
   diagram = new Diagram(host, (a, b, seen, lines) => { strip.mark(a, b); $('seen').textContent = `${plural(seen, 'event')} in view${lines < run.n ? ` at ${lines} of ${plural(run.n, 'process', 'processes')}` : ''}, ${instant(a, b - a, b)} to ${instant(b, b - a)}`; });
+  // What was chosen for one run holds for the next.
+  Object.assign(diagram, {axis, control});
 }
 
 function showChoices(story) {

@@ -65,8 +65,12 @@ function barOf(network, {protocol, runs, mean, high, part}, metric, most) {
   if (metric.part) lines.push(`waiting: ${percent(part)} of it`);
   if (known(high)) lines.push(`99 of 100 below ${metric.show(high)}`);
   lines.push(`${plural(runs.length, 'run')} on ${network}`);
+  // The cheapest protocol is often one that does not keep the order: its bar says so.
+  const worst = ['broke', 'faulty'].find(name => runs.some(run => run.class === name));
+  if (worst) lines.push(`${CLASSES[worst].sign} ${CLASSES[worst].long}`);
   return el('tr', {},
-    el('th', {scope: 'row'}, el('button', {type: 'button', class: 'plain', title: `${protocol}: show its runs`, onclick: () => filterRuns({protocol})}, protocol)),
+    el('th', {scope: 'row'}, el('button', {type: 'button', class: 'plain', title: `${protocol}: show its runs`, onclick: () => filterRuns({protocol})}, protocol,
+      worst ? el('span', {class: `mark ${worst}`}, ` ${CLASSES[worst].sign}`) : null)),
     el('td', {class: 'track', 'data-tip': lines.join('\n')}, el('div', {class: mean > most ? 'rail beyond' : 'rail'},
       el('span', {class: 'transit', style: `width:${share(mean * (1 - (part || 0)))}`}),
       part ? el('span', {class: 'wait', style: `width:${share(mean * part)}`}) : null,
