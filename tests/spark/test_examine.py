@@ -13,6 +13,7 @@ from antecede.spark.examine import Assignment, examined, put_together
 from antecede.spark.footers import footer
 from antecede.spark.readers import ARROW_INPUT, COLUMNS, dealt
 from antecede.spark.reading import batches_of
+from antecede.spark.results import error_of
 from antecede.spark.storage import opened
 from tests.spark import planted
 
@@ -140,3 +141,84 @@ def test_tasks_find_what_the_oracle_finds(tmp_path, how, ways, parts):
     driven = Driven(tmp_path / "trace", RUNS, parts).judge()
     assert set(driven.plan.ways.values()) <= ways
     assert wrong(driven, RUNS) == []
+
+
+# What is wrong with the rows
+
+
+def broken(change):
+    """A run of two processes that is fine but for one change."""
+
+    def event(process, index, kind, number, clock, **more):
+        return {
+            "run": "r", "process": process, "index": index, "kind": kind, "sender": "p0", "number": number,
+            "to": None, "control": False, "time_ns": 0, "clock": clock, **more,
+        }  # fmt: skip
+
+    rows = []
+    for i in range(4):
+        rows.append(event("p0", i, "send", i + 1, 2 * i, to=["p1"]))
+        rows.append(event("p1", i, "deliver", i + 1, 2 * i + 1))
+    change(rows)
+    return ("r", ["p0", "p1"], rows)
+
+
+def set_field(row, **fields):
+    return lambda rows: rows[row].update(fields)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (set_field(3, index=2), "run r, process p1: found index 2 after index 0, expected index 1: no gaps"),
+        (set_field(0, index=1), "run r, process p0: found index 1 "),
+        (
+            set_field(5, clock=3),
+            "found clock 3, index 2, after clock 4 of p0, index 2, expected rows in the order",
+        ),
+        (set_field(5, process="p7"), "run r: found process p7, expected one of the run's processes"),
+        (set_field(5, sender="p7"), "run r: found sender p7, expected one of the run's processes"),
+        (set_field(4, to=["p7"]), "run r: found destination p7, expected one of the run's processes"),
+        (set_field(5, kind="lost"), "run r: found kind lost, expected send or receive or deliver"),
+        (
+            set_field(4, number=2),
+            "process p0, index 2: found a second send of message 2 of p0, expected each",
+        ),
+        (
+            set_field(4, sender="p1"),
+            "process p0, index 2: found a send by another process of message 3 of p1",
+        ),
+        (
+            set_field(1, number=4),
+            "found a send, after its delivery, of message 4 of p0, expected sends before",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_a_run_are_refused_in_one_line(tmp_path, change, told, parts):
+    run = broken(change)
+    planted.write(tmp_path / "trace", [run], group=2)
+    driven = Driven(tmp_path / "trace", [run], parts).judge()
+    errors = [str(error_of(row["blob"])) for row in driven.told if row["what"] == "error"]
+    assert errors
+    assert told in min(errors)
+    assert "\n" not in min(errors)
+
+
+def test_files_that_share_a_clock_out_of_order_are_merged(tmp_path):
+    run = broken(lambda rows: None)
+    rows = run[2]
+    for row in rows:
+        row["clock"] = {"p0": 2 * row["index"], "p1": 2 * row["index"] + 2}[row["process"]]
+    rows.sort(key=lambda row: (row["clock"], row["process"], row["index"]))
+    root = planted.write(tmp_path / "trace", [run])
+    for path in (root / "events").iterdir():
+        path.unlink()
+    # At clock 4, p1's row is in the first file and p0's in the second.
+    edge = [row["clock"] for row in rows].index(4)
+    first, second = [*rows[:edge], rows[edge + 1]], [rows[edge], *rows[edge + 2 :]]
+    planted.write_file(root / "events" / "00000-r.parquet", first, run="r")
+    planted.write_file(root / "events" / "00001-r.parquet", second, run="r")
+    driven = Driven(root, [run], 1).judge()
+    assert [row["what"] for row in driven.told] == ["tied"]
+    assert wrong(Driven(root, [run], 1, merged=["r"]).judge(), [run]) == []

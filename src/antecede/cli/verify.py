@@ -128,27 +128,36 @@ def sentence(rows: Sequence[Mapping[str, Any]], verdict: str) -> str:
             return f"unknown: {len(own)} of {of}: run {own[0]['run']}: {own[0]['reason']}"
 
 
-def by_run(rows: Iterable[Mapping[str, Any]]) -> Table:
-    table = columns("run", "verdict")
+def by_run(rows: Sequence[Mapping[str, Any]]) -> Table:
+    counts = worth_showing(rows)
+    table = columns("run", "verdict", *counts)
     for row in rows:
-        table.add_row(row["run"], row["verdict"], *(f"{row[count]:,}" for count in COUNTS))
+        table.add_row(row["run"], row["verdict"], *(f"{row[count]:,}" for count in counts))
     return table
 
 
-def by_protocol(rows: Iterable[Mapping[str, Any]]) -> Table:
-    table = columns("protocol", "runs", "yes", "no", "unknown")
+def by_protocol(rows: Sequence[Mapping[str, Any]]) -> Table:
+    counts = worth_showing(rows)
+    table = columns("protocol", "runs", "yes", "no", "unknown", *counts)
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(row["protocol"] or "", []).append(row)
     for protocol, own in sorted(groups.items()):
         verdicts = [sum(row["verdict"] == verdict for row in own) for verdict in ("yes", "no", "unknown")]
-        sums = [sum(row[count] for row in own) for count in COUNTS]
+        sums = [sum(row[count] for row in own) for count in counts]
         table.add_row(protocol, *(f"{number:,}" for number in (len(own), *verdicts, *sums)))
     return table
 
 
-def columns(*first: str) -> Table:
+def worth_showing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Deliveries, and what was found anywhere: a row of zeros says nothing."""
+    return [count for count in COUNTS if count == "deliveries" or any(row[count] for row in rows)]
+
+
+def columns(*names: str) -> Table:
     table = Table(show_header=True, box=None, pad_edge=False)
-    for name in (*first, *(count.replace("_", " ") for count in COUNTS)):
-        table.add_column(name, justify="left" if name in ("run", "protocol", "verdict") else "right")
+    for name in names:
+        table.add_column(
+            name.replace("_", " "), justify="left" if name in ("run", "protocol", "verdict") else "right"
+        )
     return table

@@ -107,9 +107,16 @@ class Stretch(Struct, frozen=True):
 
 
 def plan(
-    files: Sequence[Footer], runs: Iterable[str], parts: int | None = None, merged: Iterable[str] = ()
+    files: Sequence[Footer],
+    runs: Iterable[str],
+    parts: int | None = None,
+    merged: Iterable[str] = (),
+    size: int = ROWS,
 ) -> Plan:
-    """The plan for a trace's files. `parts` asks for that many of each run; `merged` are not to be read in sequence."""
+    """The plan for a trace's files, with about `size` rows to a task.
+
+    `parts` asks for that many of each run; `merged` are not to be read in sequence.
+    """
     known, not_streamed = set(runs), set(merged)
     ways: dict[str, str] = {}
     direct: list[tuple[Part, int]] = []
@@ -118,23 +125,24 @@ def plan(
     own, blind = by_run(files, known)
     for run in sorted(own.keys() - blind):
         stretches = own[run]
-        size = part_size(sum(s.group.rows for s in stretches), parts)
-        found = in_turn(run, stretches, size) if run not in not_streamed and in_sequence(stretches) else None
+        share = part_size(sum(s.group.rows for s in stretches), parts, size)
+        found = in_turn(run, stretches, share) if run not in not_streamed and in_sequence(stretches) else None
         ways[run] = "merge" if found is None else "sequence"
-        found = ranges(run, stretches, size) if found is None else found
+        found = ranges(run, stretches, share) if found is None else found
         if found is None:
             ways[run] = "pack"
-            packed += in_turn(run, stretches, ROWS)
-            cut.append(Cut(run, bounds(stretches, size), sum(s.group.rows for s in stretches)))
+            packed += in_turn(run, stretches, size)
+            cut.append(Cut(run, bounds(stretches, share), sum(s.group.rows for s in stretches)))
         else:
             direct += found
     ways |= dict.fromkeys(sorted(blind), "pack")
-    return Plan(tuple(chunked(direct)), tuple(chunked(packed)), tuple(cut), ways, tuple(sorted(blind)))
+    chunks, sources = chunked(direct, size), chunked(packed, size)
+    return Plan(tuple(chunks), tuple(sources), tuple(cut), ways, tuple(sorted(blind)))
 
 
-def part_size(rows: int, parts: int | None) -> int:
+def part_size(rows: int, parts: int | None, size: int = ROWS) -> int:
     """Rows of a part."""
-    return max(1, -(-rows // parts) if parts else max(ROWS, -(-rows // PARTS_MOST)))
+    return max(1, -(-rows // parts) if parts else max(size, -(-rows // PARTS_MOST)))
 
 
 def by_run(files: Sequence[Footer], known: set[str]) -> tuple[dict[str, list[Stretch]], set[str]]:
@@ -270,12 +278,12 @@ def reaches(group: Group, low: int | None, high: int | None) -> bool:
 # Into chunks
 
 
-def chunked(parts: Iterable[tuple[Part, int]]) -> Iterator[Chunk]:
+def chunked(parts: Iterable[tuple[Part, int]], most: int = ROWS) -> Iterator[Chunk]:
     """Parts into chunks: short runs share one, so that a thousand of them are not a thousand tasks."""
     chunk: list[Part] = []
     rows = serial = 0
     for part, size in parts:
-        if chunk and rows + size > ROWS:
+        if chunk and rows + size > most:
             yield Chunk(serial, rows, tuple(chunk))
             serial, rows, chunk = serial + 1, 0, []
         chunk.append(part)
@@ -284,11 +292,13 @@ def chunked(parts: Iterable[tuple[Part, int]]) -> Iterator[Chunk]:
         yield Chunk(serial, rows, tuple(chunk))
 
 
-def cuts(sizes: Mapping[str, tuple[int, Sequence[int]]], parts: int | None = None) -> list[Cut]:
+def cuts(
+    sizes: Mapping[str, tuple[int, Sequence[int]]], parts: int | None = None, size: int = ROWS
+) -> list[Cut]:
     """Cuts for rows of which no file tells: run -> its rows, and clocks that cut it into many equal shares."""
     found = []
     for run, (rows, quantiles) in sorted(sizes.items()):
-        wanted = max(1, round(rows / part_size(rows, parts)))
+        wanted = max(1, round(rows / part_size(rows, parts, size)))
         picked = [quantiles[len(quantiles) * i // wanted] for i in range(1, wanted)] if quantiles else []
         found.append(Cut(run, tuple(clock for clock, _ in groupby(picked)), rows))
     return found

@@ -78,6 +78,9 @@ class Reader:
     processes: Mapping[str, tuple[str, ...]]
     """Run -> its processes."""
     parts: int | None
+    """How many of each run, if someone asked."""
+    size: int
+    """About how many rows a task reads."""
     plan: Plan
     clocked: Clocked
     """The runs that footers do not tell how to cut."""
@@ -86,16 +89,17 @@ class Reader:
     """Runs that are read by origin, and in how many blocks. One that is packed then goes to one task as a whole."""
 
     @classmethod
-    def of(cls, trace: Trace, parts: int | None) -> Reader:
+    def of(cls, trace: Trace, parts: int | None = None, size: int = ROWS) -> Reader:
         # What the driver knows of each run: its name and its processes.
         rows = trace.runs.select("run", "processes").collect()
         processes = {row["run"]: tuple(row["processes"]) for row in rows}
         found = (
-            plan(trace.files, processes, parts)
+            plan(trace.files, processes, parts, size=size)
             if trace.files is not None
             else Plan((), (), (), dict.fromkeys(sorted(processes), "pack"), tuple(sorted(processes)))
         )
-        return cls(trace, processes, parts, found, clocked(trace, found.blind, processes, parts))
+        least = 0 if parts else size
+        return cls(trace, processes, parts, size, found, clocked(trace, found.blind, processes, least))
 
     def replanned(self, tied: Iterable[str], crowded: Iterable[str]) -> Reader:
         """Read the one as files that overlap, and the other by origin."""
@@ -103,7 +107,7 @@ class Reader:
         blocks = {**self.blocks, **{run: 2 * self.blocks.get(run, 1) for run in crowded}}
         if self.trace.files is None:
             return replace(self, blocks=blocks)
-        found = plan(self.trace.files, self.processes, self.parts, merged)
+        found = plan(self.trace.files, self.processes, self.parts, merged, self.size)
         return replace(self, plan=blocked(found, blocks, self.processes), merged=merged, blocks=blocks)
 
     def explain(self) -> str:
@@ -119,7 +123,7 @@ class Reader:
     @property
     def _own_cuts(self) -> list[Cut]:
         sizes = self.clocked.sizes.items()
-        return cuts({run: (size.rows, size.quantiles) for run, size in sizes}, self.parts)
+        return cuts({run: (size.rows, size.quantiles) for run, size in sizes}, self.parts, self.size)
 
     @property
     def packed_chunks(self) -> list[Chunk]:
@@ -129,7 +133,7 @@ class Reader:
             for cut in self.all_cuts.values()
             for number in range(len(cut.below) + 1)
         ]
-        return list(chunked(parts))
+        return list(chunked(parts, self.size))
 
     @property
     def long(self) -> dict[str, tuple[str, ...]]:
@@ -268,13 +272,13 @@ def input_batch(row: dict[str, object]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([row], schema=ARROW_INPUT)
 
 
-def clocked(trace: Trace, runs: Sequence[str], processes: Collection[str], parts: int | None) -> Clocked:
+def clocked(trace: Trace, runs: Sequence[str], processes: Collection[str], least: int) -> Clocked:
     """The events of these runs, with clocks, and how they can be cut."""
     if not runs:
         return Clocked(None, {})
     all_runs = len(runs) == len(processes)
     events = trace.events if all_runs else trace.events.where(F.col("run").isin(*runs))
-    found = sizes_of(events, parts)
+    found = sizes_of(events, least)
     for run in found:
         if run not in processes:
             raise BadTrace(
@@ -285,18 +289,18 @@ def clocked(trace: Trace, runs: Sequence[str], processes: Collection[str], parts
     # Used twice, and each time it would be computed anew.
     timed = with_clock(Trace(events, trace.runs)).events.persist()
     with told():
-        return Clocked(timed, sizes_of(timed, parts), (timed,))
+        return Clocked(timed, sizes_of(timed, least), (timed,))
 
 
-def sizes_of(events: DataFrame, parts: int | None) -> dict[str, Size]:
-    """Of each run how many rows it has, how many clocks, and clocks that cut it evenly, if it is to be cut."""
+def sizes_of(events: DataFrame, least: int) -> dict[str, Size]:
+    """Of each run how many rows it has, how many clocks, and clocks that cut it evenly, if it has more than `least`."""
     rows = F.count(F.lit(1))
     shares = [i / PARTS_MOST for i in range(PARTS_MOST)]
     quantiles = F.percentile_approx("clock", shares, 10 * PARTS_MOST)
     table = events.groupBy("run").agg(
         rows.alias("rows"),
         F.count("clock").alias("clocks"),
-        F.when(rows > (0 if parts else ROWS), quantiles).alias("quantiles"),
+        F.when(rows > least, quantiles).alias("quantiles"),
     )
     return {
         row["run"]: Size(row["rows"], row["clocks"], tuple(row["quantiles"] or ())) for row in table.collect()

@@ -23,6 +23,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from antecede.errors import BadTrace
+from antecede.spark.chunks import ROWS
 from antecede.spark.examine import put_together
 from antecede.spark.readers import Reader
 from antecede.spark.results import FINDING_COLUMNS, SPARK_RESULTS, error_of
@@ -71,13 +72,12 @@ class Verification:
             table.unpersist()
 
 
-def verify(trace: Trace, *, chunks: int | None = None) -> Verification:
-    """Judge every run of the trace. `chunks` asks for that many of each run, if there are as many row groups.
+def verify(trace: Trace, *, chunks: int | None = None, rows: int = ROWS) -> Verification:
+    """Judge every run of the trace. Raises `BadTrace` for rows that cannot be a run.
 
-    Raises `BadTrace` for rows that cannot be a run.
+    A task reads about so many `rows`. `chunks` asks for that many of each run, if there are as many row groups.
     """
-    reader = Reader.of(trace, chunks)
-    work = Work(reader)
+    work = Work(Reader.of(trace, chunks, rows))
     work.judge()
     results = every(work.results)
     findings = results.where("what = 'finding'").select(*FINDING_COLUMNS)
