@@ -169,7 +169,12 @@ from antecede.spark.order import order
 found = order(Trace.of(spark.createDataFrame(pq.read_table(sys.argv[1])).repartition(3)), partitions=2)
 rows = found.rows.select("run", "process", "index", "position", "waits").toArrow().to_pylist()
 missing = found.missing.toArrow().to_pylist()
-print(json.dumps([rows, missing]))
+
+from antecede.spark.stamped import order_stamped
+stamped = spark.createDataFrame([("b", {"a": 2, "b": 1}), ("a", {"a": 1})], "process string, vector map<string,bigint>")
+vectors = order_stamped(stamped, group=[])
+told = [list(row) for row in vectors.rows.select("process", "position", "waits").collect()]
+print(json.dumps([rows, missing, told]))
 """
 
 
@@ -180,7 +185,7 @@ def test_other_sparks_find_the_same(request, where, tmp_path, runs, by_run, orde
     import pyarrow.parquet as pq
 
     pq.write_table(table([row for own in runs.values() for row in own]), tmp_path / "events.parquet")
-    rows, missing = json.loads(
+    rows, missing, told = json.loads(
         request.getfixturevalue(where)(SCRIPT, tmp_path / "events.parquet").splitlines()[-1]
     )
     keys = ("run", "process", "index", "position", "waits")
@@ -191,3 +196,4 @@ def test_other_sparks_find_the_same(request, where, tmp_path, runs, by_run, orde
 
     assert sorted(rows, key=key) == sorted(expected, key=key)
     assert len(missing) == ordered.missing.count()
+    assert told == [["a", 0, False], ["b", 1, True]]

@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -80,7 +80,7 @@ def table_at(
                 return spark.read.parquet(*places)
             case [kind] if kind in JSON:
                 return json_table(spark.read.text(places), group, process, vector)
-    except AnalysisException as error:
+    except PySparkException as error:
         raise BadTrace(root, " ".join(str(error).split())[:200], "Parquet files of one schema") from None
     shown = ", ".join(kind or "files without an ending" for kind in kinds) or "nothing"
     raise BadTrace(root, shown, "a trace, an ingested log, or a table: Parquet or JSON Lines")
