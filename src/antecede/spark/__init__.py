@@ -1,13 +1,44 @@
 """The data pipeline on Spark: DataFrame in, DataFrame out.
 
-session    a Spark to work on
-storage    local paths and URIs
-trace      a trace as DataFrames, and the files behind them
+    sweep      an experiment            -> a trace, and what each run came to
+    ingest     foreign logs             -> a trace, the lines that cannot be read, whether clocks agree
+    order      a trace, or stamped rows -> the rows in causal order, and what is missing
+    verify     a trace                  -> every violation with its witness, and a verdict for each run
+    measure    a trace                  -> what each run cost
 
-Importing this imports PySpark; importing `antecede` does not.
+    Trace      a trace as DataFrames, and the files behind them
+    connect    a Spark to work on, for whoever has none
+    ship       the package itself, to workers that do not have it
+
+Importing this imports PySpark; importing `antecede` does not. docs/pipeline.md is the tour.
 """
 
+from antecede.spark.ingest import Ingested, ingest, ingest_table
+from antecede.spark.measure import Measures, measure
+from antecede.spark.order import Ordered, order
 from antecede.spark.session import connect
+from antecede.spark.shipping import ship
+from antecede.spark.stamped import order_stamped
+from antecede.spark.sweep import Swept, sweep
 from antecede.spark.trace import SPARK_EVENTS, SPARK_RUNS, Trace
+from antecede.spark.verify import Verification, verify
 
-__all__ = ["connect", "Trace", "SPARK_EVENTS", "SPARK_RUNS"]
+__all__ = [
+    "sweep",
+    "ingest",
+    "ingest_table",
+    "order",
+    "order_stamped",
+    "verify",
+    "measure",
+    "Trace",
+    "connect",
+    "ship",
+    "Swept",
+    "Ingested",
+    "Ordered",
+    "Verification",
+    "Measures",
+    "SPARK_EVENTS",
+    "SPARK_RUNS",
+]

@@ -1,0 +1,219 @@
+"""antecede demo: the whole pipeline on runs that it makes itself. Every protocol, on three networks: who kept causal
+order, and at what price?
+
+Spark and Arrow are imported by the functions that use them: the other commands start without.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+import webbrowser
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from msgspec import Struct
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from antecede.cli.report import gathered, write
+from antecede.cli.sparks import Master, Remote, Work, working
+from antecede.errors import BadParameter
+from antecede.protocols import PROTOCOLS
+from antecede.report import render
+
+__all__ = ["demo"]
+
+NETWORKS: Final = {
+    "even": "exponential:20ms",
+    "wild": "lognormal:20ms,sigma=2",
+    "far": "zones:lan=1ms,wan=50ms",
+}
+"""Delays that differ little, delays that differ much, and two sites far from each other."""
+
+SPECIAL: Final[Mapping[str, str]] = {
+    "broadcast": "broadcast:rate=10/s",
+    "monitor": "monitor:rate=20/s,share=50%,at=p1",
+}
+"""Protocols that are made for one kind of load, and the load."""
+
+LEGEND: Final = """\
+even, wild, far: messages overtaken on a network whose delays differ little, on one
+where they differ much, and between two sites. Control packets: for each message."""
+
+OBSERVER: Final = "p1"
+"""Where `monitor` sees all others' observations. It orders these, and promises nothing elsewhere."""
+
+
+class Line(Struct, frozen=True):
+    """One protocol in the table at the end."""
+
+    protocol: str
+    promises: str
+    violations: Mapping[str, int]
+    """Network -> how many messages were overtaken, where the protocol orders."""
+    findings: int
+    """Of any kind, where it orders."""
+    stamp_bytes: float
+    control_per_message: float
+    delay_ms: float
+    wait_share: float | None
+
+    @property
+    def kept(self) -> bool:
+        return self.findings == 0
+
+    @property
+    def expected(self) -> bool:
+        """Kept where it was promised, and broken where it was not: else the networks were too kind to tell."""
+        return self.kept == (self.promises == "causal")
+
+
+def demo(
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Keep everything in this directory.  [default: a new one]", show_default=False),
+    ] = None,
+    messages: Annotated[int, typer.Option(help="In each run.")] = 1500,
+    show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
+    master: Master = None,
+    remote: Remote = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Simulate every protocol on three networks, verify and measure the traces, and report.
+
+    Succeeds if every protocol that promises causal order kept it, and no other did.
+    """
+    if messages < 1:
+        raise BadParameter("demo", "--messages", messages, "1 or more")
+    started = time.perf_counter()
+    directory = out or Path(tempfile.mkdtemp(prefix="antecede-demo-"))
+    with working(master, remote, "simulating") as work:
+        lines = performed(work, directory, messages)
+        work.say("writing the report")
+        page = directory / "report.html"
+        write(page, render(gathered(work, str(directory), [], ("antecede", "report", str(directory)))))
+    if as_json:
+        print(json.dumps(plain(lines, directory, page), ensure_ascii=False))
+    else:
+        console = Console(stderr=True, highlight=False)
+        console.print(table(lines))
+        console.print(f"\n{LEGEND}\n")
+    print(sentence(lines, time.perf_counter() - started), file=sys.stderr)
+    print(f"Report: {page}", file=sys.stderr)
+    if show:
+        webbrowser.open(page.absolute().as_uri())
+    if not all(line.expected for line in lines):
+        raise typer.Exit(1)
+
+
+def experiment(messages: int) -> dict[str, Any]:
+    """As a file for `antecede sweep` would say it. Ten processes at two sites send to groups."""
+    grid = {
+        "processes": 10,
+        "messages": messages,
+        "seed": 1,
+        "topology": "wan-of-lans:zones=2,gateways=2",
+        "network": list(NETWORKS.values()),
+    }
+    usual = [name for name in PROTOCOLS if name not in SPECIAL]
+    cases = [{"name": "groups", "protocol": usual, "workload": "groups:size=4,rate=10/s"}]
+    cases += [{"name": name, "protocol": name, "workload": load} for name, load in SPECIAL.items()]
+    return {"title": "Every protocol on three networks", "grid": grid, "case": cases}
+
+
+def performed(work: Work, directory: Path, messages: int) -> list[Line]:
+    """Simulate, verify, measure; the tables are left in the directory."""
+    from antecede.sim.experiment import expand
+    from antecede.spark import Trace, measure, sweep, verify
+    from antecede.spark.windows import rows
+
+    asked = expand(experiment(messages), "demo")
+    work.say(f"simulating {len(asked.runs)} runs")
+    sweep(work.spark, asked, directory, traces=True)
+    trace = Trace.read(work.spark, directory)
+    work.say("verifying")
+    verified = verify(trace)
+    verified.write(directory)
+    work.say("measuring")
+    measured = measure(trace)
+    measured.write(directory)
+    runs = rows(trace.runs)
+    found = rows(verified.findings.groupBy("run", "kind", "process").count())
+    prices = {price["protocol"]: price for price in rows(measured.overall)}
+    return [line_of(protocol, runs, found, prices[protocol]) for protocol in PROTOCOLS]
+
+
+def line_of(protocol: str, runs: list[Any], found: list[Any], price: Mapping[str, Any]) -> Line:
+    names = {text: name for name, text in NETWORKS.items()}
+    networks = {row["run"]: names[row["network"]] for row in runs if row["protocol"] == protocol}
+    own = [
+        row
+        for row in found
+        if row["run"] in networks and (protocol != "monitor" or row["process"] == OBSERVER)
+    ]
+    violations = dict.fromkeys(NETWORKS, 0)
+    for row in own:
+        violations[networks[row["run"]]] += row["count"] if row["kind"] == "violation" else 0
+    return Line(
+        protocol,
+        PROTOCOLS[protocol].order,
+        violations,
+        sum(row["count"] for row in own),
+        price["stamp_bytes_mean"],
+        price["control_per_message"],
+        price["delay_ns_mean"] / 1e6,
+        price["wait_share"],
+    )
+
+
+# For people
+
+
+def table(lines: list[Line]) -> Table:
+    shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    shown.add_column("\nprotocol", style="cyan", no_wrap=True)
+    shown.add_column("causal\norder", no_wrap=True)
+    for heading in (*NETWORKS, "stamp\nbytes", "control\npackets", "mean\ndelay", "of it\nwaiting"):
+        shown.add_column(heading if "\n" in heading else f"\n{heading}", justify="right", no_wrap=True)
+    for line in lines:
+        shown.add_row(
+            line.protocol,
+            Text("kept", "green") if line.kept else Text("broken", "bold red"),
+            *(f"{line.violations[network]:,}" for network in NETWORKS),
+            f"{line.stamp_bytes:.1f}",
+            f"{line.control_per_message:.2f}",
+            f"{line.delay_ms:,.0f} ms",
+            "" if line.wait_share is None else f"{line.wait_share:.0%}",
+        )
+    return shown
+
+
+def sentence(lines: list[Line], seconds: float) -> str:
+    wrong = [line.protocol for line in lines if not line.expected]
+    if wrong:
+        return f"demo: no: not as promised: {', '.join(wrong)}"
+    kept = sum(line.kept for line in lines)
+    broken = " and ".join(line.protocol for line in lines if not line.kept)
+    told = f"Causal order kept by {kept} of {len(lines)} protocols, not by {broken}, which do not promise it"
+    return f"{told} (monitor: at {OBSERVER}, for which alone it orders). {seconds:.0f} s."
+
+
+# For programs
+
+
+def plain(lines: list[Line], directory: Path, page: Path) -> dict[str, Any]:
+    return {
+        "verdict": "yes" if all(line.expected for line in lines) else "no",
+        "protocols": [
+            {name: getattr(line, name) for name in (*Line.__struct_fields__, "kept", "expected")}
+            for line in lines
+        ],
+        "results": str(directory),
+        "report": str(page),
+    }
