@@ -77,14 +77,16 @@ def connect(
 def connected(
     master: str | None = None, remote: str | None = None, *, log: str | os.PathLike[str] | None = None
 ) -> Iterator[SparkSession]:
-    """A session that is stopped at the end. Workers elsewhere get the package that runs here."""
+    """A session, stopped at the end unless it was there before. Workers elsewhere get the package that runs here."""
+    before = SparkSession.getActiveSession()
     spark = connect(master, remote, log=log)
     try:
         if remote is not None or not (master or "local").startswith("local"):
             ship(spark)
         yield spark
     finally:
-        spark.stop()
+        if before is None:
+            spark.stop()
 
 
 def here(master: str) -> dict[str, str]:
