@@ -283,7 +283,8 @@ def test_tokens_are_messages():
         (TRACING % ("ann", "GenerateTokenTrace", "{}", '{"ann":1}'), "GenerateTokenTrace without a Token"),
         (TRACING % ("ann", "ReceiveTokenTrace", '{"Token":4}', '{"ann":1}'), "without a Token"),
         (TRACING % ("ann", "ReceiveTokenTrace", "[]", '{"ann":1}'), "without a Token"),
-        (b'{"TracerIdentity":"\xff","Tag":"x","VectorClock":{"ann":1}}', "no event in JSON"),
+        (b'{"TracerIdentity":"ann","Tag":"x","Body":"\xff","VectorClock":{"ann":1}}', "it is not UTF-8"),
+        (b'{"TracerIdentity":"\xff","Tag":"x","VectorClock":{"ann":1}}', "it is not UTF-8"),
     ],
 )
 def test_a_broken_line_of_tracing_is_kept(line, reason):

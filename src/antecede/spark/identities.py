@@ -72,7 +72,7 @@ def events(log: DataFrame, found: DataFrame, clocks: DataFrame) -> DataFrame:
     return kept.join(F.broadcast(wrong), "run", "left").select(
         [
             columns.get(field.name, F.col(field.name) if field.name in names else F.lit(None))
-            .cast(field.dataType)
+            .cast(field.dataType.simpleString())
             .alias(field.name)
             for field in SPARK_EVENTS
         ]
@@ -90,9 +90,10 @@ def is_first() -> Column:
 
 def rejected_sends(log: DataFrame, found: DataFrame) -> DataFrame:
     """Sends of a message that was sent before (`SPARK_REJECTED`)."""
-    sends = log.where("kind = 'send' and message is not null").join(found, ["run", "message"])
+    sends = log.where("kind = 'send' and message is not null").drop("sender", "number", "to")
     reason = F.concat(F.lit("its message was sent before, by "), F.col("sender"))
-    return sends.where(~is_first()).withColumn("reason", reason).select(SPARK_REJECTED.names)
+    again = sends.join(found, ["run", "message"]).where(~is_first())
+    return again.withColumn("reason", reason).select(SPARK_REJECTED.names)
 
 
 def runs(log: DataFrame, events: DataFrame, rejected: DataFrame, clocks: DataFrame, format: str) -> DataFrame:
@@ -123,7 +124,10 @@ def runs(log: DataFrame, events: DataFrame, rejected: DataFrame, clocks: DataFra
         "version": F.lit(version()),
     }
     return told.select(
-        [columns.get(field.name, F.lit(None).cast(field.dataType)).alias(field.name) for field in SPARK_RUNS]
+        [
+            columns.get(field.name, F.lit(None).cast(field.dataType.simpleString())).alias(field.name)
+            for field in SPARK_RUNS
+        ]
     )
 
 

@@ -27,6 +27,7 @@ from antecede.spark.log import SPARK_READ
 from antecede.spark.storage import absolute, escaped, files, opened, readable
 from antecede.trace.foreign import lines, shiviz, tlaplus, tracing
 from antecede.trace.foreign.lines import Part
+from antecede.trace.foreign.log import READ
 from antecede.trace.foreign.shiviz import Expressions
 
 __all__ = ["FORMATS", "LogFiles", "read"]
@@ -36,6 +37,8 @@ LINES: Final[dict[str, lines.Line]] = {"tracing": tracing.read, "tlaplus": tlapl
 
 PART: Final = 16 << 20
 """Bytes of a part. A task costs some ten milliseconds, a part of this size a good second."""
+SMALL: Final = 2 << 20
+"""Below this, loading compiled code takes longer than it gains."""
 TOGETHER: Final = 256
 """Files of a task at most, however small: each has to be opened."""
 
@@ -153,7 +156,7 @@ def read(spark: SparkSession, source: LogFiles) -> DataFrame:
     parts = [part for task in source.tasks for part in task]
     if not all(readable(part.file) for part in parts):
         return through_spark(spark, source, parts)
-    return each_task(spark, source, batches_of, SPARK_READ)
+    return each_task(spark, source, plain_of, SPARK_READ)
 
 
 def each_task(
@@ -180,7 +183,7 @@ def through_spark(spark: SparkSession, source: LogFiles, parts: list[Part]) -> D
         for batch in batches:
             for path, content in zip(*(batch.column(name) for name in ("path", "content")), strict=True):
                 part = by_name[absolute(path.as_py())]
-                yield from part_read(source, part, io.BytesIO(content.as_py()))
+                yield from map(decoded, part_read(source, part, io.BytesIO(content.as_py())))
 
     table = spark.read.format("binaryFile").load([escaped(name) for name in by_name])
     return table.select("path", "content").mapInArrow(run, SPARK_READ)
@@ -189,13 +192,31 @@ def through_spark(spark: SparkSession, source: LogFiles, parts: list[Part]) -> D
 # In tasks
 
 
+def plain_of(source: LogFiles, task: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a task as Spark takes them."""
+    for batch in batches_of(source, task):
+        yield batch if batch.schema.equals(READ) else decoded(batch)
+
+
+def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
+    from antecede.spark.fastlines import plain
+
+    return plain(batch)
+
+
 def batches_of(source: LogFiles, task: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, with the columns of `READ`; names may be integers (`antecede.spark.fastlines`)."""
     for part in source.tasks[task]:
         with opened(part.file) as file:
             yield from part_read(source, part, file)
 
 
 def part_read(source: LogFiles, part: Part, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
-    if source.format in LINES:
+    if source.format not in LINES:
+        return shiviz.read(file, part.file, part.run, source.asked)
+    if part.end - part.start < SMALL:
         return lines.read(file, part, LINES[source.format])
-    return shiviz.read(file, part.file, part.run, source.asked)
+    # Compiled code, which takes a second to load.
+    from antecede.spark import fastlines
+
+    return fastlines.read(file, part, source.format, block=PART)

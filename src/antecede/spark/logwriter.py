@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from antecede.spark.log import SPARK_REJECTED
-from antecede.spark.logfiles import LogFiles, batches_of, each_task
+from antecede.spark.logfiles import LINES, SMALL, LogFiles, batches_of, each_task
 from antecede.spark.storage import join, place
 from antecede.trace.foreign.log import LOG, READ
 
@@ -28,13 +28,14 @@ __all__ = ["Hidden", "Written", "write_log"]
 
 REJECTED: Final = pa.schema([READ.field(name) for name in SPARK_REJECTED.names])
 
-GROUP: Final = 1 << 16
+GROUP: Final = 1 << 14
 
 OPTIONS: Final[dict[str, Any]] = {
     # Names repeat; texts, tokens and numbers do not.
     "use_dictionary": ["run", "process", "kind", "file", "reason", "vector.key_value.key"],
-    "compression": "zstd",
-    "compression_level": 1,
+    "compression": "lz4",
+    # Arrow cannot read maps with integers for names back: a file need not say that it was written from them.
+    "store_schema": False,
     "write_statistics": ["run", "process", "index", "line"],
 }
 
@@ -68,7 +69,8 @@ def write_log(spark: SparkSession, source: LogFiles, directory: str) -> Written:
 
 
 def task_written(source: LogFiles, task: int, directory: str) -> Written:
-    log = Hidden(join(directory, "log"), f"{task:05d}.parquet", LOG)
+    native = any(part.end - part.start >= SMALL for part in source.tasks[task]) and source.format in LINES
+    log = Hidden(join(directory, "log"), f"{task:05d}.parquet", encoded_log() if native else LOG)
     rejected = Hidden(join(directory, "rejected"), f"{task:05d}.parquet", REJECTED)
     total = Written()
     try:
@@ -81,7 +83,7 @@ def task_written(source: LogFiles, task: int, directory: str) -> Written:
             if reasons.null_count < batch.num_rows:
                 rejected.write(batch.filter(pc.is_valid(reasons)).select(REJECTED.names))
                 batch = batch.filter(pc.is_null(reasons))
-            log.write(batch.select(LOG.names))
+            log.write((codes(batch) if native else batch).select(LOG.names))
             total += counted(batch)
         log.show()
         rejected.show()
@@ -92,11 +94,23 @@ def task_written(source: LogFiles, task: int, directory: str) -> Written:
     return replace(total, rejected=rejected.rows)
 
 
+def encoded_log() -> pa.Schema:
+    from antecede.spark.fastlines import ENCODED
+
+    return pa.schema([ENCODED.field(name) for name in LOG.names])
+
+
+def codes(batch: pa.RecordBatch) -> pa.RecordBatch:
+    from antecede.spark.fastlines import encoded
+
+    return encoded(batch)
+
+
 def counted(events: pa.RecordBatch) -> Written:
     message = events.column("message")
     if message.null_count == len(message):
         return Written(events.num_rows)
-    kind = events.column("kind").filter(pc.is_valid(message))
+    kind = events.column("kind").cast(pa.string()).filter(pc.is_valid(message))
     sends = pc.sum(pc.equal(kind, "send")).as_py() or 0
     return Written(events.num_rows, 0, sends, len(kind) - sends)
 
@@ -126,6 +140,9 @@ class Hidden:
     def write(self, batch: pa.RecordBatch) -> None:
         self.open()
         self.rows += batch.num_rows
+        if batch.num_rows >= GROUP:
+            # A row group of its own: its names are numbered in one way.
+            self._flush()
         self._held.append(batch)
         if sum(held.num_rows for held in self._held) >= GROUP:
             self._flush()
@@ -145,5 +162,5 @@ class Hidden:
     def _flush(self) -> None:
         assert self._writer is not None
         if self._held:
-            self._writer.write_table(pa.Table.from_batches(self._held))
+            self._writer.write_table(pa.Table.from_batches(self._held), row_group_size=1 << 20)
             self._held = []

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from antecede.trace.foreign.log import Rows
 
-__all__ = ["Line", "Part", "begun", "blocks", "read"]
+__all__ = ["Line", "Part", "begun", "blocks", "one", "read"]
 
 BLOCK: Final = 4 << 20
 STEP: Final = 1 << 16
@@ -91,7 +91,18 @@ def read(file: IO[bytes], part: Part, line: Line, block: int = BLOCK) -> Iterato
         rows = Rows(part.file)
         contents = text.removesuffix(b"\n").split(b"\n")
         for at, content in enumerate(contents, number):
-            if content and not content.isspace():
-                line(rows, part.run, at, content.removesuffix(b"\r"))
+            one(rows, part.run, at, content, line)
         number += len(contents)
         yield rows.batch()
+
+
+def one(rows: Rows, run: str, number: int, content: bytes, line: Line) -> None:
+    """Add what a line says, if it says anything and is text."""
+    if not content or content.isspace():
+        return
+    try:
+        content.isascii() or content.decode()
+    except UnicodeDecodeError:
+        rows.reject(run, number, content.decode(errors="replace"), "it is not UTF-8")
+    else:
+        line(rows, run, number, content.removesuffix(b"\r"))
