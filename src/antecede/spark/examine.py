@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby, pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -34,8 +34,8 @@ from antecede.spark.results import (
     refusal,
     told_batch,
 )
-from antecede.spark.rows import Names, Rows
-from antecede.spark.sequence import Ends, Sequence, Tied, refuse_borders
+from antecede.spark.rows import Column, Names, Rows
+from antecede.spark.sequence import Ends, Sequence, Tied, refuse_borders, refuse_second_sends
 from antecede.spark.verification import (
     Findings,
     Found,
@@ -54,6 +54,9 @@ from antecede.spark.verification.whole import verify_blocks
 
 __all__ = ["Assignment", "examined", "put_together"]
 
+
+BORDER: Final = 1 << 30
+"""The part that an error between parts is said of: what is wrong inside one comes first, and may be its cause."""
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -92,6 +95,8 @@ class Share:
     """Where the reading is."""
     ends: Ends | None = None
     """Of the latest reading, once it is through."""
+    shrinking: Column | None = None
+    """Then also: senders whose numbers do not grow."""
 
     @cached_property
     def sorted_rows(self) -> Rows:
@@ -101,12 +106,12 @@ class Share:
 
     def read(self) -> Iterator[Rows]:
         """The rows in order, watched. Raises what is wrong with them."""
-        watch = Sequence(self.names, self.part.run, self.place)
+        watch = Sequence(self.names, self.part.run)
         source = read_part(self.part, self.names) if not self.place else [(self.place, self.sorted_rows)]
         for self.at, rows in source:
             watch.watch(rows, self.at)
             yield rows
-        self.ends = watch.ends()
+        self.ends, self.shrinking = watch.ends(), watch.shrinking
 
 
 # Reading tasks
@@ -164,9 +169,9 @@ def guarded(work: Callable[[Share], Iterator[pa.RecordBatch]], share: Share) -> 
     try:
         yield from work(share)
     except BadTrace as error:
-        yield told_batch([refusal(error, run)])
+        yield told_batch([refusal(error, run, number)])
     except Impossible as error:
-        yield told_batch([refusal(impossible(error, share.at, run, share.names), run)])
+        yield told_batch([refusal(impossible(error, share.at, run, share.names), run, number)])
     except Tied:
         yield told_batch([Told("tied", run, number)])
     except (TooManySymbols, TooMuchInFlight):
@@ -183,6 +188,8 @@ def scanned(share: Share) -> Iterator[pa.RecordBatch]:
         yield from summarised(share)
         return
     refuse_borders(part.run, names, [share.ends] if share.ends else [])
+    if share.shrinking is not None and share.shrinking.any():
+        refuse_second_sends(part.run, names, share.at, share.read(), share.shrinking)
     # Blocks of origins have all seen the whole run: one of them counts.
     yield told_batch([counted(part.run, deliveries)] if part.number == 0 else [])
     yield from finding_batches(part.run, part.number, names, findings)
@@ -251,9 +258,9 @@ def put_together(
         try:
             yield from one_run(run, names, list(own))
         except BadTrace as error:
-            yield told_batch([refusal(error, run)])
+            yield told_batch([refusal(error, run, BORDER)])
         except Impossible as error:
-            yield told_batch([refusal(impossible(error, "events", run, names), run)])
+            yield told_batch([refusal(impossible(error, "events", run, names), run, BORDER)])
         except Tied:
             yield told_batch([Told("tied", run, 0)])
 

@@ -161,8 +161,8 @@ def chains(names: Names, found: Findings, rows: slice, nobody: Column) -> pa.Arr
 # Errors travel as rows: an exception in a task becomes pages of Java.
 
 
-def refusal(error: BadTrace, run: str = "") -> Told:
-    return Told("error", run, 0, msgspec.msgpack.encode((error.place, error.found, error.expected)))
+def refusal(error: BadTrace, run: str = "", part: int = 0) -> Told:
+    return Told("error", run, part, msgspec.msgpack.encode((error.place, error.found, error.expected)))
 
 
 def error_of(blob: bytes) -> BadTrace:

@@ -7,8 +7,9 @@ the borders between them where a run is put together.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Listed
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numba
@@ -17,10 +18,13 @@ from msgspec import Struct
 
 from antecede.errors import BadTrace
 from antecede.spark.rows import Column, Names, Rows
+from antecede.trace.schema import SEND
 
-__all__ = ["Ends", "Sequence", "Tied", "refuse_borders"]
+__all__ = ["Ends", "Sequence", "Tied", "refuse_borders", "refuse_second_sends"]
 
 FINE, ORDER, GAP = range(3)
+LEAST: Final = -(1 << 63)
+"""Below every number."""
 
 
 class Tied(Exception):
@@ -50,12 +54,15 @@ class Ends(Struct, frozen=True):
 class Sequence:
     """Watches the rows of one part of a run."""
 
-    def __init__(self, names: Names, run: str, place: str) -> None:
-        self._names, self._run, self._first_place = names, run, place
-        self._place = place
+    def __init__(self, names: Names, run: str) -> None:
+        self._names, self._run = names, run
+        self._place = self._first_place = ""
         self._starts = np.full(len(names), -1, np.int64)
         self._nexts = np.full(len(names), -1, np.int64)
         self._key = np.zeros(3, np.int64)
+        self._numbers = np.full(len(names), LEAST, np.int64)
+        self.shrinking = np.zeros(len(names), bool)
+        """Processes whose messages' numbers do not grow: whether one is used twice has not been seen."""
         self._first: tuple[int, int, int] | None = None
 
     def watch(self, rows: Rows, place: str) -> None:
@@ -66,6 +73,7 @@ class Sequence:
         assert rows.index is not None
         new = self._first is None
         if new:
+            self._place = self._first_place = place
             self._first = (int(rows.clock[0]), int(rows.process[0]), int(rows.index[0]))
         at, wrong = watch(rows.clock, rows.process, rows.index, self._key, new, self._starts, self._nexts)
         if wrong == ORDER and at == 0 and place != self._place and rows.clock[0] == self._key[0]:
@@ -73,6 +81,7 @@ class Sequence:
         if wrong:
             raise self._refused(wrong, rows, int(at), place)
         self._place = place
+        note_numbers(rows.kind, rows.control, rows.process, rows.number, self._numbers, self.shrinking)
 
     def ends(self) -> Ends | None:
         """None if there was no row."""
@@ -123,6 +132,39 @@ def watch(
         last_clock, last_process, last_index = c, p, i
     key[0], key[1], key[2] = last_clock, last_process, last_index
     return len(clock), FINE
+
+
+@numba.njit(cache=True, nogil=True)
+def note_numbers(
+    kind: Column, control: Column, process: Column, number: Column, latest: Column, shrinking: Column
+) -> None:
+    """Of each process the number of its latest message, and whether they stopped growing."""
+    for row in range(len(kind)):
+        if kind[row] == SEND and not control[row]:
+            p = process[row]
+            if number[row] <= latest[p]:
+                shrinking[p] = True
+            latest[p] = number[row]
+
+
+def refuse_second_sends(run: str, names: Names, place: str, rows: Iterable[Rows], senders: Column) -> None:
+    """For those of whom it has not been seen: that no message is sent twice."""
+    found = [
+        np.column_stack((part.process, part.number, part.index))[mine]
+        for part in rows
+        if part.index is not None
+        if (mine := (part.kind == SEND) & ~part.control & senders[part.process]).any()
+    ]
+    sends = np.concatenate([np.zeros((0, 3), np.int64), *found])
+    sends = sends[np.lexsort(sends.T[::-1])]
+    for row in np.flatnonzero((sends[1:, :2] == sends[:-1, :2]).all(axis=1)):
+        process, number, index = sends[row + 1]
+        where = f"{place}, run {run}, process {names[int(process)]}, index {index}"
+        raise BadTrace(
+            where,
+            f"a second send of message {number} of {names[int(process)]}",
+            "each message to be sent once",
+        )
 
 
 def gap(where: str, expected: int, found: int) -> BadTrace:

@@ -144,10 +144,10 @@ class Work:
         """What tasks tell the driver: for each kind of message, the runs that it is about. Errors are raised."""
         kinds = ["error", "tied", "crowded", "unsorted", *QUESTIONS]
         blob = F.when(F.col("what") == "error", F.col("blob")).alias("blob")
-        rows = every(tables).where(F.col("what").isin(*kinds)).select("what", "run", blob).collect()
-        errors = [error_of(bytes(row["blob"])) for row in rows if row["what"] == "error"]
+        rows = every(tables).where(F.col("what").isin(*kinds)).select("what", "run", "part", blob).collect()
+        errors = [(row["part"], error_of(bytes(row["blob"]))) for row in rows if row["what"] == "error"]
         if errors:
-            raise min(errors, key=str)
+            raise min(errors, key=lambda error: (error[0], str(error[1])))[1]
         asked = {kind: {row["run"] for row in rows if row["what"] == kind} for kind in kinds}
         refuse_second_sends(self.reader.trace, asked["unsorted"])
         return asked
