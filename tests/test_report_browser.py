@@ -145,6 +145,15 @@ def test_names_out_of_foreign_logs_stay_text(open_page):
     assert hostile[0] in page.locator("#caption").inner_text()
 
 
+def test_runs_that_failed_are_not_forgotten(open_page):
+    failed = [
+        {"run": f"run {i}", "reason": "out of memory", "command": "antecede simulate"} for i in range(30)
+    ]
+    page = open_page({**samples.triangle(), "failed": failed})
+    page.get_by_text("30 runs failed, and left no trace to judge.").click()
+    assert page.get_by_text("and 10 more").is_visible()
+
+
 # A violation is found by clicking.
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import pytest
@@ -11,6 +12,7 @@ from antecede.cli.report import gathered
 from antecede.cli.sparks import Work
 from antecede.errors import BadParameter, BadTrace
 from antecede.report import carried, headline, render
+from antecede.report.data import Failed
 from antecede.sim import RunSpec
 from antecede.spark import Trace, windows
 from antecede.spark.recorded import FINDINGS, MEASURES, VERDICTS
@@ -197,6 +199,14 @@ def results(spark, place, events, tmp_path):
         spark.createDataFrame(rows, schema).write.parquet(str(tmp_path / name))
     for name, schema in MEASURES.items():
         spark.createDataFrame([], schema).write.parquet(str(tmp_path / "measures" / name))
+    failed = {
+        "case": "c",
+        "run": "lost",
+        "seed": 4,
+        "command": "antecede simulate",
+        "reason": "out of memory",
+    }
+    (tmp_path / "failures.jsonl").write_text(json.dumps(failed) + "\n")
     return tmp_path
 
 
@@ -206,6 +216,7 @@ def test_results_that_are_there_are_not_computed_again(page_of, results, monkeyp
     made = page_of(results)
     assert headline(made) == "1 of 2 runs kept causal order; 1 broke it."
     assert {run.price for run in made.runs} == {None}
+    assert made.failed == (Failed("lost", "out of memory", "antecede simulate"),)
 
 
 def test_a_long_run_is_carried_in_windows(page_of, results, monkeypatch):

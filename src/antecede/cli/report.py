@@ -122,6 +122,7 @@ def gathered(work: Work, path: str, asked: list[str], command: tuple[str, ...]) 
         "channels": spark.channels(trace, measured["channels"], channel_bands(len(runs))),
         "histograms": spark.histograms(trace, measured["histograms"]),
         "extents": tuple(extents.values()),
+        "failed": spark.rows(there.failures) if there.failures is not None else [],
     }
 
     work.say("choosing windows")

@@ -34,6 +34,7 @@ def columns(report: Report) -> dict[str, Any]:
         "omitted": report.omitted_runs,
         "names": list(lists),
         "runs": runs,
+        "failed": msgspec.to_builtins(report.failed),
         "histograms": msgspec.to_builtins(report.histograms),
     }
 

@@ -16,6 +16,7 @@ __all__ = [
     "Density",
     "EVENT_KINDS",
     "Event",
+    "Failed",
     "Finding",
     "Histogram",
     "KINDS",
@@ -204,6 +205,15 @@ class Run(Struct, frozen=True, kw_only=True):
     density: Density | None = None
 
 
+class Failed(Struct, frozen=True):
+    """A run that was to be made and was not: it has no trace, and no verdict."""
+
+    run: str
+    reason: str = ""
+    command: str | None = None
+    """Repeats it."""
+
+
 class Report(Struct, frozen=True, kw_only=True):
     """All that one page shows."""
 
@@ -215,6 +225,7 @@ class Report(Struct, frozen=True, kw_only=True):
     runs: tuple[Run, ...]
     omitted_runs: int = 0
     """Runs that are counted, and kept causal order, but are not listed."""
+    failed: tuple[Failed, ...] = ()
     histograms: tuple[Histogram, ...] = ()
     made: str = ""
     """When, as the caller writes it."""

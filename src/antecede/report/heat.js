@@ -1,9 +1,11 @@
 // Where the events of a run are, by process and time; and who sends how much to whom. A cell is as strong as its count.
 
-function heatmap({columns, rows, values, label, tip, pick}) {
-  const most = Math.max(...values, 1);
+function heatmap({columns, rows, values, share = () => 1, label, tip, pick}) {
+  // A cell that stands for more processes than its neighbour is no stronger for that.
+  const strengths = values.map((value, i) => value / share(i % columns, Math.floor(i / columns)));
+  const most = Math.max(...strengths, 1e-9);
   const cells = [];
-  values.forEach((value, i) => {
+  strengths.forEach((value, i) => {
     // The root, because a channel with a hundredth of the traffic should still be seen.
     if (value > 0) cells.push(draw('rect', {x: i % columns, y: Math.floor(i / columns), width: 1.03, height: 1.03, 'fill-opacity': (0.12 + 0.88 * Math.sqrt(value / most)).toFixed(3)}));
   });
@@ -23,6 +25,7 @@ function bandName(names, n, bands, band) {
   const first = Math.ceil(band * n / bands), last = Math.ceil((band + 1) * n / bands) - 1;
   return first >= last ? short(names[first], 40) : `${short(names[first], 24)} to ${short(names[last], 24)}`;
 }
+const bandSize = (n, bands, band) => Math.ceil((band + 1) * n / bands) - Math.ceil(band * n / bands);
 const bandOf = (process, n, bands) => Math.min(bands - 1, Math.floor(process * bands / n));
 
 // A run that is here as a whole counts its own events.
@@ -45,7 +48,7 @@ function overview(run, model, pick) {
   const {span, buckets, bands, counts} = density, names = model.names;
   const start = bucket => bucket / buckets * span;
   const picture = heatmap({
-    columns: buckets, rows: bands, values: counts, label: 'Events by process and time',
+    columns: buckets, rows: bands, values: counts, share: (_, band) => bandSize(run.n, bands, band), label: 'Events by process and time',
     tip: (bucket, band) => `${bandName(names, run.n, bands, band)}\n${time(start(bucket))} to ${time(start(bucket + 1))}: ${plural(counts[band * buckets + bucket], 'event')}`,
     pick: bucket => pick(start(bucket), start(bucket + 1), sum(counts.filter((_, i) => i % buckets === bucket))),
   });
@@ -63,7 +66,7 @@ function overview(run, model, pick) {
 
 function channelMap(run, {names, label}) {
   const {bands, messages, delay_ns_mean: delays} = run.channels;
-  const name = band => bandName(names, run.n, bands, band);
+  const name = band => bandName(names, run.n, bands, band), size = band => bandSize(run.n, bands, band);
   const tip = (receiver, sender) => {
     const at = sender * bands + receiver;
     return `${name(sender)} → ${name(receiver)}\n${plural(messages[at], 'message')}${known(delays[at]) ? `\ndelay ${time(delays[at])} on average` : ''}`;
@@ -71,7 +74,8 @@ function channelMap(run, {names, label}) {
   const node = el('div', {});
   const fill = what => node.replaceChildren(el('div', {class: 'channels'},
     el('div', {class: 'y'}, el('span', {}, label(names[0], 12)), el('span', {class: 'muted'}, 'from'), el('span', {}, label(names[run.n - 1], 12))),
-    heatmap({columns: bands, rows: bands, values: what === 'messages' ? messages : delays.map(x => x || 0), label: `${what} by channel`, tip}),
+    heatmap({columns: bands, rows: bands, values: what === 'messages' ? messages : delays.map(x => x || 0), label: `${what} by channel`, tip,
+      share: (receiver, sender) => what === 'messages' ? size(sender) * size(receiver) : 1}),
     el('div', {class: 'axis'}, el('span', {}, label(names[0], 12)), el('span', {class: 'muted'}, 'to'), el('span', {}, label(names[run.n - 1], 12)))),
     el('div', {class: 'scale'}, el('span', {}, '0'), el('i'), el('span', {}, what === 'messages' ? plural(Math.max(...messages), 'message') : time(Math.max(...delays.map(x => x || 0))))));
   fill('messages');

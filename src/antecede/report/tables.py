@@ -19,6 +19,7 @@ from antecede.report.data import (
     Channels,
     Density,
     Event,
+    Failed,
     Finding,
     Histogram,
     Price,
@@ -57,6 +58,8 @@ class Tables(Struct, frozen=True, kw_only=True):
     windows: Sequence[tuple[str, Window]] = ()
     density: Rows = ()
     """run, band, bands, bucket, buckets, count."""
+    failed: Rows = ()
+    """run, reason, command: runs that have no trace."""
     whole: Iterable[str] | None = None
     """Runs of which `events` holds all. None: every run."""
 
@@ -110,6 +113,7 @@ def assemble(
         command=tuple(command),
         runs=tuple(shown),
         omitted_runs=len(runs) - len(shown),
+        failed=tuple(_convert(tables.failed, Failed)),
         histograms=tuple(_histograms(tables.histograms)),
         made=made,
         version=version,

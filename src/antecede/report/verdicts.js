@@ -51,6 +51,10 @@ function showVerdicts() {
 }
 
 function showReasons() {
+  if (DATA.failed.length) $('reasons').append(el('details', {class: 'note'},
+    el('summary', {}, `${plural(DATA.failed.length, 'run')} failed, and left no trace to judge.`),
+    DATA.failed.slice(0, 20).map(({run, reason, command}) => el('div', {}, el('p', {}, el('strong', {}, run), `: ${reason}`), command ? copyable(command) : null)),
+    DATA.failed.length > 20 ? el('p', {}, `and ${count(DATA.failed.length - 20)} more`) : null));
   const unknown = DATA.runs.filter(run => run.class === 'unknown');
   for (const reason of unique(unknown.map(run => run.reason || 'no reason was given'))) {
     const runs = unknown.filter(run => (run.reason || 'no reason was given') === reason);

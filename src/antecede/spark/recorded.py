@@ -1,9 +1,10 @@
 """What a directory of results holds already, so that it need not be computed again.
 
-    trace/      the trace
-    findings/   what `verify` found
-    verdicts/   its verdict of each run
-    measures/   runs/, processes/, channels/, histograms/: what `measure` found
+    trace/           the trace
+    findings/        what `verify` found
+    verdicts/        its verdict of each run
+    measures/        runs/, processes/, channels/, histograms/: what `measure` found
+    failures.jsonl   runs of a sweep that failed
 
 Any of these may be missing. Each is read with the columns that its step writes.
 """
@@ -54,6 +55,7 @@ class Recorded:
     verdicts: DataFrame | None
     measures: dict[str, DataFrame] | None
     """Its tables by name: all four, or nothing."""
+    failures: DataFrame | None
 
     @property
     def verified(self) -> bool:
@@ -69,9 +71,19 @@ def recorded(spark: SparkSession, path: str | os.PathLike[str]) -> Recorded:
         table(spark, join(root, "findings"), FINDINGS),
         table(spark, join(root, "verdicts"), VERDICTS),
         there if len(there) == len(MEASURES) else None,
+        failures(spark, root),
     )
 
 
 def table(spark: SparkSession, path: str, schema: str) -> DataFrame | None:
     found = files(spark, path)
     return spark.read.schema(schema).parquet(*map(escaped, found)) if found else None
+
+
+def failures(spark: SparkSession, root: str) -> DataFrame | None:
+    found = files(spark, join(root, "failures.jsonl"), "*.jsonl")
+    return (
+        spark.read.schema("run string, reason string, command string").json([*map(escaped, found)])
+        if found
+        else None
+    )
