@@ -161,6 +161,10 @@ class Rows:
         return cls(**plain, offsets=np.append(np.concatenate(offsets), starts[-1]).astype(np.int32))
 
 
+KIND_NAMES: Final = Names(KINDS, pa.array(KINDS, pa.string()))
+"""In the order of their integers, not of their names."""
+
+
 def rows_of(batch: pa.RecordBatch, names: Names, place: str = "events") -> Rows:
     """The events of a batch, all of one run. It has the columns of happened-before but `clock`; others if wanted.
 
@@ -182,9 +186,8 @@ def rows_of(batch: pa.RecordBatch, names: Names, place: str = "events") -> Rows:
 
 def kinds_of(column: pa.Array, place: str) -> Column:
     """Kinds as SEND, RECEIVE and DELIVER."""
-    kinds = Names(KINDS, pa.array(KINDS, pa.string()))
     try:
-        return kinds.codes(column, place, "kind").astype(np.int8)
+        return KIND_NAMES.codes(column, place, "kind").astype(np.int8)
     except BadTrace as error:
         raise BadTrace(place, error.found, " or ".join(KINDS)) from None
 

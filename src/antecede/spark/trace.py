@@ -115,7 +115,10 @@ def refuse_types(table: DataFrame, schema: StructType) -> None:
 
 def unknown_runs(events: DataFrame) -> DataFrame:
     """A row for each run of the events, with what can be told from them."""
-    named = events.select("run", F.explode(F.array("process", "sender")).alias("process"))
+    # Someone may be written to, and never heard of again.
+    nobody = F.array().cast("array<string>")
+    everyone = F.concat(F.array("process", "sender"), F.coalesce("to", nobody))
+    named = events.select("run", F.explode(everyone).alias("process"))
     told = named.groupBy("run").agg(F.sort_array(F.collect_set("process")).alias("processes"))
     constants = {"protocol": "unknown", "parameters": "{}", "started_ns": 0, "version": ""}
     return told.select(
