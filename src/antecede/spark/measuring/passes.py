@@ -31,7 +31,12 @@ def measured(
 ) -> Iterator[pa.RecordBatch]:
     """What a run comes to, as rows of `FIGURES`, for the processes low to high - 1 of its clocks."""
     past = 0
-    blocks = [(low, len(names) if high is None else high, counting)]
+    high = len(names) if high is None else high
+    # The clocks of the processes themselves have to fit, too.
+    step = max(1, most // (4 * max(1, len(names))))
+    blocks = [
+        (at, min(at + step, high), counting and at == low) for at in range(low, max(high, low + 1), step)
+    ]
     counted: Scan | None = None
     while blocks:
         low, high, also_counts = blocks.pop()

@@ -1,0 +1,95 @@
+"""`antecede measure` and `antecede sweep` as a user calls them, each in a process and with a Spark of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("pyspark")
+
+from antecede.sim.sweep import read
+from antecede.trace import read_runs
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+COMMAND = [sys.executable, "-c", "from antecede.cli import main; main()"]
+
+EXPERIMENT = """
+[grid]
+protocol = ["fifo", "matrix"]
+processes = 4
+messages = 200
+"""
+
+
+def command(*words):
+    return subprocess.run(
+        [*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_a_sweep_is_made_and_measured(tmp_path):
+    experiment, out = tmp_path / "e.toml", tmp_path / "out"
+    experiment.write_text(EXPERIMENT)
+    done = command("sweep", experiment, "--out", out, "--json", "--jobs", 2)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["made"] == 2
+    assert "2 of 2 runs" in done.stderr
+    done = command("measure", out, "--out", out, "--json", "--master", "local[2]")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    results = {row.run: row.summary for row in read(out)}
+    assert {row["run"] for row in told["runs"]} == results.keys()
+    for row in told["runs"]:
+        assert (row["sends"], row["delay_ns_p99"]) == (200, results[row["run"]].delay_ns.p99)
+    assert [row["protocol"] for row in told["overall"]] == ["fifo", "matrix"]
+    assert pq.read_table(out / "measures" / "processes").num_rows == 8
+
+
+def test_what_is_no_trace_is_refused_in_one_line(tmp_path):
+    done = command("measure", tmp_path, "--master", "local[1]", "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert "no runs.parquet" in line
+
+
+def test_ctrl_c_keeps_what_is_done_leaves_nobody_at_work_and_says_how_to_go_on(tmp_path):
+    experiment, out = tmp_path / "e.toml", tmp_path / "out"
+    experiment.write_text('[grid]\nprotocol = "fifo"\nmessages = [50, 100_000_000]\n')
+    words = [*COMMAND, "sweep", str(experiment), "--out", str(out), "--jobs", "2"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        until(lambda: process.poll() is not None or list(out.glob(".runs/*.json")), 200)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=100)
+    assert process.returncode == 130
+    assert f"what is done is in {out}; the same command goes on from there" in told
+    until(lambda: not alive(process.pid), 60)
+    assert [run.run for run in read_runs(out / "trace")] == [row.run for row in read(out)]
+    assert len(read(out)) == 1
+    experiment.write_text('[grid]\nprotocol = "fifo"\nmessages = [50, 60]\n')
+    done = command("sweep", experiment, "--out", out, "--local", "--jobs", 1)
+    assert done.returncode == 0, done.stderr
+    assert "2 of 2 runs, 1 of them before" in done.stderr
+    assert [path.name for path in out.iterdir() if path.name.startswith(".")] == []
+
+
+def until(holds, seconds):
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def alive(group):
+    """Whether a process of this group is there."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
