@@ -31,7 +31,6 @@ class Outcome:
     """Of the whole run (all summaries)."""
     violations: int
     """Of deliveries whose message came from an earlier chunk: how many `join` will give."""
-    fifo_breaks: int
     suspects: Ids
     """To be searched for in every chunk, if there are any; then `combine` again with what was found."""
     keep: Ids
@@ -58,7 +57,7 @@ def combine(
     Raises `Impossible` if a message was delivered before it was sent.
     """
     course = Course(summaries)
-    findings, suspects, late = [Findings.none()], [np.zeros((0, 6), np.int64)], [Late.none(course.n)]
+    findings, suspects, late = [Findings.none()], [np.zeros((0, 6), np.int64)], [Late.none()]
     for passage in course.passages():
         findings += _decided(passage)
         suspects.append(suspects_of(passage))
@@ -69,13 +68,12 @@ def combine(
     if len(suspicious) and found is None:
         wanted = distinct(suspicious)
     elif len(suspicious) and found is not None:
-        settled = resolved(suspicious, found)
+        settled = resolved(suspicious, found, _block(course))
     complete = not len(wanted) and not len(settled.keep)
     return Outcome(
         findings=Findings.joined([*findings, settled.findings]),
         deliveries=sum(summary.deliveries for summary in summaries),
         violations=len(all_late),
-        fifo_breaks=int(all_late.fifo.sum()),
         suspects=wanted,
         keep=settled.keep,
         again=settled.again,
@@ -96,11 +94,14 @@ def _decided(passage: Passage) -> list[Findings]:
     return kinds
 
 
+def _block(course: Course) -> tuple[int, int]:
+    """The senders whose messages are judged: all, unless the only chunk is the whole run, for a block of them."""
+    return course.summaries[0].block if len(course.summaries) == 1 else (0, course.n)
+
+
 def _undelivered(course: Course) -> Findings:
     """What is owed to someone at the end of the run."""
-    low, high = course.summaries[0].block if course.summaries else (0, 0)
-    if len(course.summaries) > 1:
-        low, high = 0, course.n
+    low, high = _block(course)
     owed = [
         (message, flight.missing)
         for message, flight in course.flights.items()

@@ -1,8 +1,8 @@
 """The course of a run through its chunks: summaries one after the other, with the true clocks between them.
 
 Between two chunks stand
-  clocks, seen, latest   as in state.py, but absolute: counted from the beginning of the run
-  flights                the messages under way
+  clocks, seen   as in state.py, but absolute: counted from the beginning of the run
+  flights        the messages under way
 A chunk's summary then tells what its deferred deliveries were, and what stands after it.
 """
 
@@ -52,7 +52,6 @@ class Passage:
     """How much each origin had sent before."""
     clocks: Array
     seen: Array
-    latest: Array
     flights: list[Flight | None]
     """What the symbols stand for: None is a suspect."""
     said: Array
@@ -72,7 +71,6 @@ class Course:
         self._base = np.zeros(n, np.int64)
         self._clocks = np.zeros((n, n), np.int64)
         self._seen = np.zeros(n, np.int64)
-        self._latest = np.zeros((n, n), np.int64)
 
     def passages(self) -> Iterator[Passage]:
         for chunk, summary in enumerate(self.summaries):
@@ -94,7 +92,6 @@ class Course:
         for symbol, flight in enumerate(flights):
             if flight is not None:
                 missing[symbol], given[symbol] = flight.missing, flight.given
-        latest = self._latest.copy()
         said = settle(
             summary.deferred,
             summary.deferred_heard,
@@ -106,14 +103,13 @@ class Course:
             self._clocks,
             self._crossing(flights),
             self._seen,
-            self._latest,
         )
         for symbol, (message, flight) in enumerate(zip(ids, flights, strict=True)):
             if flight is not None:
                 flight.missing, flight.given = missing[symbol], given[symbol]
                 if not flight.kept and not missing[symbol].any():
                     del self.flights[message]
-        return Passage(chunk, summary, self._base, self._clocks, self._seen, latest, flights, said)
+        return Passage(chunk, summary, self._base, self._clocks, self._seen, flights, said)
 
     def _crossing(self, flights: list[Flight | None]) -> Array:
         """The clocks of symbols. What is in no one's flight brings no news."""
@@ -132,7 +128,6 @@ class Course:
             summary.seen, summary.heard, summary.marks, base, clocks, crossing, self._seen
         )
         self._clocks = resolve(summary.clocks, summary.heard, summary.marks, base, clocks, crossing)
-        self._latest = np.where(summary.latest > 0, base + summary.latest, self._latest)
         used = self._used(passage)
         rows = (summary.flight_clocks[used], summary.flight_heard[used], summary.flight_marks[used])
         for row, clock in zip(used, resolve(*rows, base, clocks, crossing), strict=True):
@@ -178,7 +173,6 @@ def widened(summary: Summary, n: int) -> Summary:
         heard=heard,
         marks=grown(summary.marks, n, summary.marks.shape[1]),
         seen=grown(summary.seen, n),
-        latest=grown(summary.latest, n, n),
         sends=grown(summary.sends, n),
         numbers=grown(summary.numbers, n, 2),
         steady=np.append(summary.steady, np.full(n - summary.n, 3, np.uint8)),

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antecede.spark.verification.blob import pack, unpack
-from antecede.spark.verification.course import Course, Passage
+from antecede.spark.verification.course import Course, Passage, ids_of
 from antecede.spark.verification.findings import Findings, Ids, findings_of
 from antecede.spark.verification.native import allocating
-from antecede.spark.verification.settle import LATER, OVERTAKEN
+from antecede.spark.verification.settle import OVERTAKEN
 from antecede.spark.verification.summary import Summary
 
 __all__ = ["Late", "late_of", "trails_of", "witnessed"]
@@ -37,7 +37,6 @@ class Late:
     sender: Array
     number: Array
     index: Array
-    fifo: Array
     ordinal: Array
     sent_in: Array
     """The chunk ..."""
@@ -49,7 +48,7 @@ class Late:
         return len(self.process)
 
     @classmethod
-    def none(cls, n: int) -> Late:
+    def none(cls) -> Late:
         return cls(*(np.zeros(0, np.int64) for _ in fields(cls)))
 
     @classmethod
@@ -72,9 +71,8 @@ def late_of(passage: Passage) -> Late:
     flights = [passage.flights[symbol] for symbol in checks[:, 1].tolist()]
     sent = [(flight.ordinal, flight.chunk, flight.position) for flight in flights if flight is not None]
     ordinal, chunk, position = np.array(sent, np.int64).reshape(-1, 3).T
-    fifo = (passage.said[late] & LATER != 0).astype(np.int64)
     here = np.full(len(late), passage.chunk)
-    return Late(checks[:, 0], sender, number, checks[:, 2], fifo, ordinal, chunk, position, here)
+    return Late(checks[:, 0], sender, number, checks[:, 2], ordinal, chunk, position, here)
 
 
 def trails_of(summaries: Sequence[Summary], late: Late, keep: Ids) -> dict[int, bytes]:
@@ -103,11 +101,13 @@ def _trail(
     clocks = [flight.clock for flight in crossing if flight.clock is not None]
     before = before[np.argsort(late.ordinal[rows[before]])]
     here = here[np.argsort(late.sent_at[rows[here]])]
+    names = {message: at for at, message in enumerate(_ids(late, rows[before]))}
+    targets = np.array([names.get(message, -1) for message in ids_of(symbols[known])], np.int64)
     return {
         "clocks": relative(passage.clocks, base),
-        "latest": relative(passage.latest, base),
         "seen": relative(passage.seen, base),
         "crossing": symbols[known],
+        "crossing_targets": targets,
         "crossing_ordinals": relative(ordinals, base[symbols[known, 0]]),
         "crossing_clocks": relative(np.array(clocks, np.int64).reshape(-1, len(base)), base),
         "before": before,
@@ -120,6 +120,10 @@ def _trail(
     }
 
 
+def _ids(late: Late, rows: Array) -> list[tuple[int, int]]:
+    return list(zip(late.sender[rows].tolist(), late.number[rows].tolist(), strict=True))
+
+
 def relative(clocks: Array, base: Array) -> Array:
     """As int32. What is too long ago for that is as good as unknown."""
     since: Array = np.maximum(clocks - base, LEAST)
@@ -128,18 +132,22 @@ def relative(clocks: Array, base: Array) -> Array:
 
 def witnessed(late: Late, trails: Mapping[int, bytes]) -> Findings:
     """Violations and FIFO breaks with their chains."""
-    parts = [unpack("trail found", trails[chunk]) for chunk in sorted(trails)]
     if not len(late):
         return Findings.none()
+    parts = [unpack("trail found", trails[chunk]) for chunk in sorted(trails)]
+    for chunk, part in zip(sorted(trails), parts, strict=True):
+        part["later_chunk"] = np.full(len(part["later_target"]), chunk)
     n = int(parts[0]["n"][0])
     via, via_sender, via_number = _first_of(parts, n, "via", ("via_sender", "via_number"))
-    later, later_number = _first_of(parts, n, "later", ("later_number",))
+    later, later_number, later_chunk = _first_of(parts, n, "later", ("later_number", "later_chunk"))
     _, which = late.targets()
     chain, ends = walk(which, late.process, late.sender, late.number, n, via, via_sender, via_number)
-    fifo = late.fifo != 0
-    at = np.searchsorted(later, which[fifo] * n + late.process[fifo])
+    keys = which * n + late.process
+    at = np.searchsorted(later, keys)
+    fifo = np.isin(keys, later)
+    fifo[fifo] = later_chunk[at[fifo]] <= late.delivered_in[fifo]
     by = np.zeros(len(late), np.int64)
-    by[fifo] = later_number[at]
+    by[fifo] = later_number[at[fifo]]
     return findings_of(late.process, late.sender, late.number, late.index, ends, chain, fifo, by)
 
 

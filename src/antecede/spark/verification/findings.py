@@ -123,8 +123,6 @@ class Overtaken:
     """int64"""
     index: Column
     """int64: of the delivery"""
-    fifo: Column
-    """bool: a later message of the same sender was delivered before, too"""
     sent_at: Column
     """int64: where among the rows of the chunk the message was sent"""
 

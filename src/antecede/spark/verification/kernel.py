@@ -4,7 +4,7 @@ The rules, with C_q the clock of process q, counting only this chunk's sends, an
   send of m by i       C_i[i] += 1, the ordinal of m; m takes C_i and M_i along
   delivery of m at q   the first one there, and m sent here:
       overtaken        if q has news of m already: C_q[i] >= ordinal of m, or, where q is i itself, seen_q >= ordinal.
-                       Then a later message of i may have been delivered at q, too: a FIFO break.
+                       (Only then can a later message of i have been delivered at q: who looks for witnesses sees.)
       news             C_q, M_q and seen_q take in what m brought: the greater of two entries, all of the marks
   ... and m crossing   m was sent before everything that was sent here: overtaken for certain if C_q[i] > 0. If not, it
                        depends on the symbols in M_q: deferred, with M_q as it is, to who knows the clocks. Then
@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from antecede.spark.verification.findings import DUPLICATE, FIFO_BREAK, UNADDRESSED, VIOLATION
+from antecede.spark.verification.findings import DUPLICATE, UNADDRESSED, VIOLATION
 from antecede.spark.verification.native import inlined, native
 from antecede.spark.verification.state import (
     CONTIGUOUS,
@@ -64,9 +64,6 @@ CROSSING: Final = 1 << 30
 LATE: Final = 6
 """A kind of record besides KINDS."""
 
-OVERTAKEN_FOR_CERTAIN, LATER_FOR_CERTAIN = 1, 2
-"""Flags of a deferred check."""
-
 # What a status asks for, or says.
 MORE_SLABS, MORE_TABLE, MORE_RECORDS, MORE_SYMBOLS, MORE_DEFERRED, MORE_WATCHED = 1, 2, 3, 4, 5, 6
 SECOND_SEND, EARLY_DELIVERY, WRONG_SENDER = 7, 8, 9
@@ -95,7 +92,7 @@ def send(rows, row, at, state, watched):  # type: ignore[no-untyped-def]
     counts, q, number = state.counts, np.int64(rows.process[row]), rows.number[row]
     if counts[FREE] == 0:
         return MORE_SLABS
-    if 2 * counts[USED] >= len(state.table):
+    if 4 * counts[USED] >= len(state.table):
         return MORE_TABLE
     if rows.sender[row] != q:
         return WRONG_SENDER
@@ -177,11 +174,9 @@ def judge(rows, row, slab, state, watched):  # type: ignore[no-untyped-def]
     entry, ordinal = i - counts[LOW], state.flights[slab, ORDINAL]
     known = state.seen[q] if q == i else state.clocks[q, entry]
     if known >= ordinal:
-        later = state.latest[q, entry] > ordinal
-        kind = FIFO_BREAK if later else VIOLATION
-        record(counts, state.records, kind, rows, row, state.flights[slab, SENT_AT])
+        record(counts, state.records, VIOLATION, rows, row, state.flights[slab, SENT_AT])
         if counts[WATCHING] and state.flights[slab, TARGET] >= 0:
-            answer(rows, row, state.flights[slab, TARGET], later, watched)
+            answer(rows, row, state.flights[slab, TARGET], watched)
 
 
 @inlined
@@ -190,10 +185,6 @@ def merge(state, q, slab):  # type: ignore[no-untyped-def]
     counts, clocks, taken, flights = state.counts, state.clocks, state.flight_clocks, state.flights
     if counts[LOW] <= q < counts[HIGH]:
         state.seen[q] = max(state.seen[q], taken[slab, q - counts[LOW]])
-    i = flights[slab, SENDER]
-    if counts[LOW] <= i < counts[HIGH]:
-        entry = i - counts[LOW]
-        state.latest[q, entry] = max(state.latest[q, entry], flights[slab, ORDINAL])
     for entry in range(clocks.shape[1]):
         clocks[q, entry] = max(clocks[q, entry], taken[slab, entry])
     for word in range(flights[slab, WORDS]):
@@ -253,7 +244,7 @@ def cross(rows, row, at, state):  # type: ignore[no-untyped-def]
             counts[DELIVERIES] += 1
             record(counts, state.records, LATE, rows, row, counts[POSITION] + row)
             return 0
-        if 2 * counts[USED] >= len(state.table):
+        if 4 * counts[USED] >= len(state.table):
             return MORE_TABLE
         if counts[SYMBOLS] == len(state.symbols):
             return MORE_SYMBOLS
@@ -266,10 +257,6 @@ def cross(rows, row, at, state):  # type: ignore[no-untyped-def]
         counts[USED] += 1
     counts[DELIVERIES] += 1
     symbol = value_at(state.table, at) ^ CROSSING
-    if has(state.symbol_given, symbol, q):
-        record(counts, state.records, DUPLICATE, rows, row, 0)
-        return 0
-    flip(state.symbol_given, symbol, q)
     defer(rows, row, symbol, state)
     bit = 64 * counts[PROCESS_WORDS] + symbol
     if not has(state.marks, q, bit):
@@ -288,18 +275,13 @@ def sent_here(state, i, number):  # type: ignore[no-untyped-def]
 def defer(rows, row, symbol, state):  # type: ignore[no-untyped-def]
     """Note what the judgement of a crossing message will depend on."""
     counts, q, i = state.counts, rows.process[row], rows.sender[row]
-    flags = 0
-    if (state.seen[q] if q == i else state.clocks[q, i]) > 0:
-        flags |= OVERTAKEN_FOR_CERTAIN
-    if state.latest[q, i] > 0:
-        flags |= LATER_FOR_CERTAIN
-    check = counts[DEFERRED]
+    check, certain = counts[DEFERRED], (state.seen[q] if q == i else state.clocks[q, i]) > 0
     state.deferred[check, 0], state.deferred[check, 1], state.deferred[check, 2] = (
         q,
         symbol,
         rows.indices[row],
     )
-    state.deferred[check, 3], state.deferred[check, 4] = counts[POSITION] + row, flags
+    state.deferred[check, 3], state.deferred[check, 4] = counts[POSITION] + row, certain
     for word in range(words_in_use(counts)):
         state.deferred_marks[check, word] = state.marks[q, word]
     counts[DEFERRED] += 1
@@ -307,8 +289,8 @@ def defer(rows, row, symbol, state):  # type: ignore[no-untyped-def]
 
 @native
 def record(counts, records, kind, rows, row, position):  # type: ignore[no-untyped-def]
-    """A finding, unless it is about another block's message."""
-    if counts[LOW] <= rows.sender[row] < counts[HIGH] and not counts[WATCHING]:
+    """A finding, unless it is about another block's message. Late ones may bring news of this block's, though."""
+    if (counts[LOW] <= rows.sender[row] < counts[HIGH] or kind == LATE) and not counts[WATCHING]:
         at = counts[RECORDS]
         records[at, 0], records[at, 1], records[at, 2] = kind, rows.process[row], rows.sender[row]
         records[at, 3], records[at, 4], records[at, 5] = rows.number[row], rows.indices[row], position

@@ -9,7 +9,6 @@ from antecede.spark.rows import Rows
 from antecede.spark.verification import state as names
 from antecede.spark.verification.findings import (
     DUPLICATE,
-    FIFO_BREAK,
     UNADDRESSED,
     VIOLATION,
     Findings,
@@ -68,14 +67,12 @@ class Scan:
         for kind in (DUPLICATE, UNADDRESSED):
             _, process, sender, number, index, _ = records[records[:, 0] == kind].T
             plain.append(Findings.plain(kind, process, sender, number, index))
-        late = records[(records[:, 0] == VIOLATION) | (records[:, 0] == FIFO_BREAK)]
-        kind, process, sender, number, index, sent_at = late.T
+        _, process, sender, number, index, sent_at = records[records[:, 0] == VIOLATION].T
         overtaken = Overtaken(
             process=process.astype("i4"),
             sender=sender.astype("i4"),
             number=number.copy(),
             index=index.copy(),
-            fifo=kind == FIFO_BREAK,
             sent_at=sent_at.copy(),
         )
         return Part(Summary.of(self._scanner), Findings.joined(plain), overtaken)

@@ -1,6 +1,6 @@
 """Drives the native kernel: hands it rows, gives it room when it asks, and says what is wrong when something is.
 
-Memory. A scan of n processes holds 2 n² counters of 4 bytes, and a slab for each message in flight at the same time: 64
+Memory. A scan of n processes holds n² counters of 4 bytes, and a slab for each message in flight at the same time: 64
 bytes, n counters, a bit for each symbol, two for each process. Arrays double when they are full. All of it together
 stays within `memory`, or the scan ends with `TooMuchInFlight`. In a block of origins, rows are as wide as the block. A
 message whose news is followed takes 21 n bytes more.
@@ -134,7 +134,7 @@ class Scanner:
             self._more_slabs()
             self.state.free[:] = np.arange(len(self.state.free))[::-1]
             self.counts[fields.FREE] = len(self.state.free)
-        while len(self.state.table) <= 2 * messages:
+        while len(self.state.table) <= 4 * messages:
             self._more_table()
 
     def _allow(self, **wanted: int) -> None:
@@ -157,7 +157,7 @@ class Scanner:
         self.counts[fields.FREE] = old
 
     def _more_table(self) -> None:
-        table = new_table(len(self.state.table))
+        table = new_table(len(self.state.table) // 2)
         self._allow(table=table.nbytes)
         rehash(self.state.table, table)
         self.state = self.state._replace(table=table)
@@ -176,7 +176,6 @@ class Scanner:
         bits = int(self.counts[fields.PROCESS_WORDS]) + words_for(most)
         self._wider(
             symbols=(most, 2),
-            symbol_given=(most, state.symbol_given.shape[1]),
             marks=(len(state.marks), bits),
             flight_marks=(len(state.flight_marks), bits),
             deferred_marks=(len(state.deferred_marks), bits),
@@ -205,7 +204,6 @@ class Scanner:
         slabs, bits = len(state.flights), self.state.marks.shape[1]
         self._wider(
             clocks=(capacity, width),
-            latest=(capacity, width),
             marks=(capacity, bits),
             seen=(capacity,),
             sends=(capacity,),
@@ -214,7 +212,6 @@ class Scanner:
             flight_clocks=(slabs, width),
             missing=(slabs, words),
             given=(slabs, words),
-            symbol_given=(len(state.symbol_given), words),
         )
         self.state.steady[old:] = fields.CONTIGUOUS | fields.GROWING
         self._settle()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from antecede.spark.verification.kernel import LATER_FOR_CERTAIN, OVERTAKEN_FOR_CERTAIN, flip, has
+from antecede.spark.verification.kernel import flip, has
 from antecede.spark.verification.native import allocating
 
 __all__ = [
@@ -20,20 +20,19 @@ __all__ = [
     "REPEATED",
     "STRANGE",
     "OVERTAKEN",
-    "LATER",
     "SUSPECT",
 ]
 
 # Flags of what is said of a deferred delivery.
-GIVEN, REPEATED, STRANGE, OVERTAKEN, LATER, SUSPECT = 0, 1, 2, 4, 8, 16
+GIVEN, REPEATED, STRANGE, OVERTAKEN, SUSPECT = 0, 1, 2, 4, 8
 
 
 @allocating
-def settle(deferred, heard, marks, senders, ordinals, missing, given, clocks, crossing, seen, latest):  # type: ignore[no-untyped-def]
+def settle(deferred, heard, marks, senders, ordinals, missing, given, clocks, crossing, seen):  # type: ignore[no-untyped-def]
     """Judge each deferred delivery, in order. A symbol without an ordinal stands for a suspect."""
     said = np.zeros(len(deferred), np.uint8)
     for check in range(len(deferred)):
-        q, symbol, flags = deferred[check, 0], deferred[check, 1], deferred[check, 4]
+        q, symbol, certain = deferred[check, 0], deferred[check, 1], deferred[check, 4]
         i, ordinal = senders[symbol], ordinals[symbol]
         if ordinal == 0:
             said[check] = SUSPECT
@@ -47,11 +46,8 @@ def settle(deferred, heard, marks, senders, ordinals, missing, given, clocks, cr
             said[check] = STRANGE
         flip(given, symbol, q)
         known = entry_of(heard, marks, check, clocks, crossing, seen, q, i)
-        if flags & OVERTAKEN_FOR_CERTAIN or known >= ordinal:
+        if certain or known >= ordinal:
             said[check] |= OVERTAKEN
-            if flags & LATER_FOR_CERTAIN or latest[q, i] > ordinal:
-                said[check] |= LATER
-        latest[q, i] = max(latest[q, i], ordinal)
     return said
 
 

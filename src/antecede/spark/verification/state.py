@@ -6,7 +6,6 @@ Of each process q, in rows of these
            one a process, are the clocks with which the processes enter; the others are those of *crossing* messages,
            delivered here and sent in an earlier chunk, in the order in which they turn up.
   seen     how many of its own sends it knows of from messages delivered to it: its own sends are no news
-  latest   the ordinal of the latest of each origin's messages delivered to it
   sends    how many it has sent; a message's *ordinal* is its position among these, from 1
   numbers  the first and the greatest `number` it used, `steady` whether they grew one by one, or at all
 Of each message in flight (sent here, and not yet delivered everywhere), in a *slab*
@@ -64,7 +63,6 @@ class State(NamedTuple):
     clocks: Array
     marks: Array
     seen: Array
-    latest: Array
     sends: Array
     numbers: Array
     steady: Array
@@ -77,7 +75,6 @@ class State(NamedTuple):
     table: Array
     keep: Array
     symbols: Array
-    symbol_given: Array
     records: Array
     deferred: Array
     deferred_marks: Array
@@ -117,7 +114,6 @@ def new_state(n: int, width: int, symbols: int) -> State:
         clocks=np.zeros((n, width), np.int32),
         marks=np.zeros((n, bits), np.uint64),
         seen=np.zeros(n, np.int32),
-        latest=np.zeros((n, width), np.int32),
         sends=np.zeros(n, np.int32),
         numbers=np.zeros((n, 2), np.int64),
         steady=np.full(n, CONTIGUOUS | GROWING, np.uint8),
@@ -130,7 +126,6 @@ def new_state(n: int, width: int, symbols: int) -> State:
         table=new_table(slabs),
         keep=np.zeros((0, 2), np.int64),
         symbols=np.zeros((symbols, 2), np.int64),
-        symbol_given=np.zeros((symbols, words), np.uint64),
         records=np.zeros((64, 6), np.int64),
         deferred=np.zeros((64 if symbols else 0, 5), np.int64),
         deferred_marks=np.zeros((64 if symbols else 0, bits), np.uint64),

@@ -1,7 +1,7 @@
 """What a chunk does to the clocks, and what it could not decide, as a value that goes from task to task.
 
 Size, before compression: n processes, S messages that cross into the chunk, D deliveries of these, F messages still
-in flight at its end take about 8 n² + n S/8 + F (4 n + S/8 + n/4) + D (40 + S/8) bytes. With n = 64 and a thousand
+in flight at its end take about 4 n² + n S/8 + F (4 n + S/8 + n/4) + D (40 + S/8) bytes. With n = 64 and a thousand
 messages in flight that is half a megabyte, whatever the length of the chunk.
 """
 
@@ -36,7 +36,6 @@ class Summary:
     heard: Array
     marks: Array
     seen: Array
-    latest: Array
     sends: Array
     numbers: Array
     steady: Array
@@ -91,7 +90,6 @@ class Summary:
             heard=heard,
             marks=marks,
             seen=state.seen[:n],
-            latest=state.latest[:n, : high - low],
             sends=state.sends[:n],
             numbers=state.numbers[:n],
             steady=state.steady[:n],

@@ -38,14 +38,13 @@ class Resolved:
 
 
 def suspects_of(passage: Passage) -> Array:
-    """Rows of process, sender, number, index, chunk, position: in the order of rows."""
+    """Rows of process, sender, number, index, chunk, position; those of one message in order."""
     summary = passage.summary
     checks = summary.deferred[passage.said == SUSPECT]
     sender, number = summary.symbols[checks[:, 1]].T
     deferred = np.column_stack((checks[:, 0], sender, number, checks[:, 2], checks[:, 3]))
-    rows = np.concatenate((deferred, summary.late))
-    rows = rows[np.argsort(rows[:, 4], kind="stable")]
-    return np.insert(rows, 4, passage.chunk, axis=1)
+    # The order of the two does not matter: no message is in both.
+    return np.insert(np.concatenate((deferred, summary.late)), 4, passage.chunk, axis=1)
 
 
 def distinct(rows: Array) -> Ids:
@@ -54,17 +53,20 @@ def distinct(rows: Array) -> Ids:
     return Ids(pairs[:, 0].astype(np.int32), pairs[:, 1].copy())
 
 
-def resolved(suspects: Array, found: Sequence[Found]) -> Resolved:
+def resolved(suspects: Array, found: Sequence[Found], block: tuple[int, int]) -> Resolved:
+    """Findings are about messages of the block; what is to be kept may be anyone's."""
     sent = _joined(found)
     at = look_up(table_of(sent["sender"], sent["number"]), suspects)
     known = suspects[at >= 0]
     at_known = at[at >= 0]
     _refuse_early(known, sent, at_known)
     addressed = is_among(known[:, 0], sent["to"], sent["start"][at_known], sent["start"][at_known + 1])
+    repeated = known[addressed & _within(known, block)]
     nowhere = suspects[at < 0]
+    nowhere = nowhere[_within(nowhere, block)]
     first = _first(nowhere)
     findings = [
-        Findings.plain(DUPLICATE, *known[addressed, :4].T),
+        Findings.plain(DUPLICATE, *repeated[:, :4].T),
         Findings.plain(UNSENT, *nowhere[first, :4].T),
         Findings.plain(DUPLICATE, *nowhere[~first, :4].T),
     ]
@@ -93,6 +95,11 @@ def _refuse_early(suspects: Array, sent: dict[str, Array], at: Array) -> None:
         process, sender, number, index = (int(x) for x in suspects[np.argmax(early), :4])
         expected = "sends before deliveries in the order of clocks"
         raise Impossible("a delivery, before its send, of", expected, process, index, sender, number)
+
+
+def _within(rows: Array, block: tuple[int, int]) -> Array:
+    inside: Array = (rows[:, 1] >= block[0]) & (rows[:, 1] < block[1])
+    return inside
 
 
 def _first(rows: Array) -> Array:

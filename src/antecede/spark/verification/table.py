@@ -3,7 +3,7 @@
 A slot is a pair of int64: the number, and the sender (upper half) with the value (lower half). One cache line answers
 a look-up. Numbers are any int64; senders and values are 0 to 2³¹ - 1. Removal moves later entries back, so there are no
 tombstones, and a table that messages pass through stays as fast as it was. Its length is a power of two, and at most
-half of it is used.
+a quarter of it is used: then most look-ups end at once, which is what the processor bets on.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ EMPTY: Final = -1
 VALUE: Final = (1 << 31) - 1
 SENDERS: Final = np.uint64(0x9E3779B97F4A7C15)
 NUMBERS: Final = np.uint64(0xBF58476D1CE4E5B9)
-MIX: Final = np.uint64(0x94D049BB133111EB)
 HALF: Final = np.uint64(32)
 
 
 def new_table(entries: int) -> Array:
     """Empty, with room for so many."""
     length = 64
-    while length < 2 * entries:
+    while length < 4 * entries:
         length *= 2
     table = np.empty((length, 2), np.int64)
     table[:, 1] = EMPTY
@@ -39,10 +38,9 @@ def new_table(entries: int) -> Array:
 
 @inlined
 def home(sender, number, mask):  # type: ignore[no-untyped-def]
-    """Where the search for a message begins. Numbers that follow one another are spread."""
-    mixed = (np.uint64(number) * NUMBERS) ^ (np.uint64(sender) * SENDERS)
-    mixed = (mixed ^ (mixed >> HALF)) * MIX
-    return np.int64(mixed >> HALF) & mask
+    """Where the search for a message begins: the upper bits of a product, which spread any sequence (Knuth 6.4)."""
+    mixed = (np.uint64(number) * NUMBERS + np.uint64(sender) * SENDERS) >> HALF
+    return np.int64((mixed * np.uint64(mask + 1)) >> HALF)
 
 
 @inlined

@@ -18,7 +18,7 @@ from antecede.spark.verification.findings import Ids
 from antecede.spark.verification.scan import MEMORY
 from antecede.spark.verification.scanner import Scanner
 from antecede.spark.verification.table import find, insert
-from antecede.spark.verification.watch import PINNED, activate, new_watched
+from antecede.spark.verification.watch import CAME, PINNED, activate, new_watched
 
 __all__ = ["Trail"]
 
@@ -35,7 +35,6 @@ class Trail:
         keep = Ids(asked["keep_senders"], asked["keep_numbers"])
         self._scanner = scanner = Scanner(n, True, None, keep, 0, memory)
         scanner.state.clocks[:n, :n] = asked["clocks"]
-        scanner.state.latest[:n, :n] = asked["latest"]
         scanner.state.seen[:n] = asked["seen"]
         self._board(asked)
         here = asked["here_positions"]
@@ -55,6 +54,7 @@ class Trail:
             counts[names.USED] += 1
             slab = state.free[counts[names.FREE]]
             state.flights[slab] = (sender, number, asked["crossing_ordinals"][row], 0, 0, True, -1, -1)
+            state.flights[slab, names.TARGET] = asked["crossing_targets"][row]
             state.flight_clocks[slab, : asked["crossing_clocks"].shape[1]] = asked["crossing_clocks"][row]
             insert(state.table, find(state.table, sender, number), sender, number, np.int64(slab))
 
@@ -65,7 +65,7 @@ class Trail:
         watched, n = self._scanner.watched, len(self._asked["seen"])
         targets = np.concatenate((self._asked["before"], self._asked["here"]))
         told = np.nonzero(watched.via_sender[: len(targets)] >= 0)
-        later = np.nonzero(watched.later[: len(targets)])
+        later = np.nonzero(watched.later[: len(targets)] == CAME)
         return pack(
             "trail found",
             {

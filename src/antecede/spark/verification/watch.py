@@ -34,6 +34,9 @@ ENTRY, ORDER, USES, NEWER, OLDER = range(5)
 # Fields of an answer.
 PROCESS, SENDER, NUMBER, INDEX, CHAIN_END, LATER, LATER_NUMBER = range(7)
 
+UNKNOWN, CAME, CLOSED = range(3)
+"""Whether a later message of the same sender was delivered before the target; from then on it no longer matters."""
+
 PINNED: Final = -1
 """In the place of how often a target is still to be delivered late."""
 NONE: Final = -(1 << 31)
@@ -135,7 +138,7 @@ def follow(rows, row, slab, state, watched):  # type: ignore[no-untyped-def]
     if low <= q < high and state.seen[q] < brought[q - low]:
         learn(watched, q - low, state.seen[q], brought[q - low], q, i, number)
     if low <= i < high:
-        pass_by(watched, i - low, state.latest[q, i - low], state.flights[slab, ORDINAL], q, number)
+        pass_by(watched, i - low, state.flights[slab, ORDINAL], q, number)
 
 
 @native
@@ -150,23 +153,25 @@ def learn(watched, entry, known, brought, q, i, number):  # type: ignore[no-unty
 
 
 @native
-def pass_by(watched, entry, latest, ordinal, q, number):  # type: ignore[no-untyped-def]
-    """The origin's message of this ordinal is at q before those after `latest`."""
+def pass_by(watched, entry, ordinal, q, number):  # type: ignore[no-untyped-def]
+    """The origin's message of this ordinal is at q: is it the first that was sent after a target?"""
     slot = watched.heads[entry]
-    while slot >= 0 and watched.slots[slot, ORDER] >= latest:
-        if watched.slots[slot, ORDER] < ordinal:
-            watched.later[slot, q] = 1
+    while slot >= 0:
+        if watched.slots[slot, ORDER] < ordinal and watched.later[slot, q] == UNKNOWN:
+            watched.later[slot, q] = CAME
             watched.later_number[slot, q] = number
         slot = watched.slots[slot, OLDER]
 
 
 @native
-def answer(rows, row, slot, later, watched):  # type: ignore[no-untyped-def]
+def answer(rows, row, slot, watched):  # type: ignore[no-untyped-def]
     """The target is delivered, too late: put its chain together."""
     fields, counts = watched.slots[slot], watched.counts
-    if fields[USES] == PINNED:
-        return
     q, i, number = rows.process[row], rows.sender[row], rows.number[row]
+    later = watched.later[slot, q] == CAME
+    if fields[USES] == PINNED:
+        watched.later[slot, q] = CAME if later else CLOSED
+        return
     begin, end, j = counts[CHAIN], counts[CHAIN], q
     while True:
         by, by_number = watched.via_sender[slot, j], watched.via_number[slot, j]
