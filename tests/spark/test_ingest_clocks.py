@@ -266,7 +266,7 @@ def test_each_kind_by_its_smallest_log(rows, expected):
 )
 def test_every_check_matters(check, without):
     """Without any one of the checks, some log is judged otherwise."""
-    source = Path(importlib.import_module("antecede.spark.consistency").__file__).read_text()
+    source = Path(str(importlib.import_module("antecede.spark.consistency").__file__)).read_text()
     assert source.count(check) == 1
     mutant = types.ModuleType("mutant")
     exec(compile(source.replace(check, without), "mutant", "exec"), mutant.__dict__)

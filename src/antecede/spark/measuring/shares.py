@@ -97,7 +97,7 @@ def measured_share(share: Share) -> Iterator[pa.RecordBatch]:
     place = share.parts[0].pieces[0].path.rpartition("/")[0] if share.parts else "events"
 
     def read(counting: bool) -> Iterator[Rows]:
-        watch = Watch(names, share.run, place)
+        watch = Watch(names, share.run)
         for part in share.parts:
             for at, rows in read_part(part, names, MORE if counting else ()):
                 watch.watch(rows, at)
@@ -134,7 +134,7 @@ class Spool:
         self._held: list[Rows] = []
         self._rows = 0
         self._file: IO[Any] | None = None
-        self._watch = Watch(names, run, "events")
+        self._watch = Watch(names, run)
         self._wrong: BadTrace | None = None
 
     def add(self, batch: pa.RecordBatch, place: str) -> None:

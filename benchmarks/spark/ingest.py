@@ -1,0 +1,182 @@
+"""Ingest beside Spark reading the same lines of text, in one run on the same session.
+
+    python -m benchmarks.spark.ingest [--megabytes 200] [--times 3] [--dir DIR] [--out FILE]
+
+Logs are made for each format: eight processes that talk to each other, with vector clocks. *Text* is
+`spark.read.text(file)` into a sink that drops the rows: Spark finds the lines and does nothing with them. *Log* is the
+first and longest job of `antecede ingest`: each line is parsed and checked, and the log is written as Parquet.
+*All* is the whole command: clocks checked, messages resolved, a trace written. Best of the times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from antecede.spark import connect
+from antecede.spark.ingest import ingest
+from antecede.spark.logwriter import write_log
+
+NAMES = [f"node-{name}" for name in range(8)]
+PATTERN = r"(?<host>\S*) (?<clock>{.*})\n(?<event>.*)"
+
+
+def talk(seed: int) -> Iterator[tuple[str, str, str, dict[str, int]]]:
+    """Events without end: process, kind, token, clock."""
+    chance = random.Random(seed)
+    clocks: dict[str, dict[str, int]] = {name: {} for name in NAMES}
+    flying: list[tuple[str, dict[str, int]]] = []
+    for step in range(1 << 62):
+        name = chance.choice(NAMES)
+        clock, kind, token = clocks[name], "step", ""
+        if flying and (len(flying) > 50 or chance.random() < 0.3):
+            token, past = flying.pop(chance.randrange(len(flying)))
+            kind = "deliver"
+            for other, entry in past.items():
+                if clock.get(other, 0) < entry:
+                    clock[other] = entry
+        clock[name] = clock.get(name, 0) + 1
+        if kind == "step" and chance.random() < 0.5:
+            kind, token = "send", f"{step:032x}"
+            flying.append((token, dict(clock)))
+        yield name, kind, token, clock
+
+
+def tracing(name: str, kind: str, token: str, clock: dict[str, int]) -> str:
+    tag = {"send": "GenerateTokenTrace", "deliver": "ReceiveTokenTrace"}.get(kind, "WorkDone")
+    body = {"Token": token} if token else {"ClientId": name}
+    event = {
+        "TracerIdentity": name,
+        "TraceID": 8348256658742909928,
+        "Tag": tag,
+        "Body": body,
+        "VectorClock": clock,
+    }
+    return json.dumps(event, separators=(",", ":")) + "\n"
+
+
+def tlaplus(name: str, kind: str, token: str, clock: dict[str, int]) -> str:
+    packet: dict[str, object] = {"vc": clock}
+    if kind != "step":
+        packet = {"snd": name, "rcv": name, "msg": {"type": "pl"}, **packet}
+    event = {"event": {"send": ">", "deliver": "<"}.get(kind, "d"), "node": name, "pkt": packet}
+    return json.dumps(event, separators=(",", ":")) + "\n"
+
+
+def shiviz(name: str, kind: str, token: str, clock: dict[str, int]) -> str:
+    return f"{name} {json.dumps(clock)}\n{kind} of message {token[-8:]} by {name}\n"
+
+
+WRITERS: dict[str, Callable[..., str]] = {"tracing": tracing, "tlaplus": tlaplus, "shiviz": shiviz}
+
+
+def made(home: Path, format: str, megabytes: int) -> tuple[Path, int]:
+    """A directory of log files, and how many lines they have. ShiViz logs are read a file a task: there are eight."""
+    place = home / f"{format}-{megabytes}"
+    if not place.is_dir():
+        part = home / f"{format}.part"
+        part.mkdir(parents=True)
+        files = 8 if format == "shiviz" else 1
+        for number in range(files):
+            left = (megabytes << 20) // files
+            with (part / f"{number}.log").open("w") as file:
+                for event in talk(number):
+                    left -= file.write(WRITERS[format](*event))
+                    if left <= 0:
+                        break
+        part.rename(place)
+    return place, sum(data.count(b"\n") for data in map(Path.read_bytes, place.iterdir()))
+
+
+def best(times: int, work: Callable[[], object]) -> float:
+    spent = []
+    for _ in range(times):
+        started = time.perf_counter()
+        work()
+        spent.append(time.perf_counter() - started)
+    return min(spent)
+
+
+def case(spark: SparkSession, home: Path, format: str, megabytes: int, times: int) -> list[str]:
+    place, lines = made(home, format, megabytes)
+    out = home / "out"
+
+    def text() -> None:
+        spark.read.text(str(place)).write.format("noop").mode("overwrite").save()
+
+    def log() -> None:
+        shutil.rmtree(out, ignore_errors=True)
+        read = ingest(spark, place, format, pattern=PATTERN if format == "shiviz" else None)
+        assert read._source is not None
+        told = write_log(spark, read._source, f"file:{out}")
+        assert told.rejected == 0
+
+    def everything() -> None:
+        shutil.rmtree(out, ignore_errors=True)
+        read = ingest(spark, place, format, pattern=PATTERN if format == "shiviz" else None)
+        counts = read.write(out).counts()
+        assert counts.rejected == counts.clocks == 0
+
+    # Kernels are compiled, and Java is warm, before anything is timed.
+    text()
+    log()
+    seconds = best(times, text), best(times, log), best(1, everything)
+    rates = [lines / second / 1e6 for second in seconds]
+    size = sum(file.stat().st_size for file in place.iterdir()) / 1e6
+    return [
+        format,
+        f"{size:.0f} MB, {lines / 1e6:.2f} million lines",
+        *(f"{second:.2f} s" for second in seconds),
+        *(f"{rate:.2f}" for rate in rates),
+        f"{rates[1] / rates[0]:.2f}",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Ingest beside Spark reading the same lines.")
+    parser.add_argument("--megabytes", type=int, default=200)
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--dir", type=Path)
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    home = asked.dir or Path(tempfile.mkdtemp())
+    spark = connect(log=home / "spark.log" if home.is_dir() else None)
+    heads = [
+        "format",
+        "input",
+        "text",
+        "log",
+        "all",
+        "text, M lines/s",
+        "log, M lines/s",
+        "all, M lines/s",
+        "log : text",
+    ]
+    table = [heads, ["---"] * len(heads)]
+    try:
+        for format in WRITERS:
+            table.append(case(spark, home, format, asked.megabytes, asked.times))
+            print(f"{format}: log : text = {table[-1][-1]}", file=sys.stderr)
+    finally:
+        spark.stop()
+        if asked.dir is None:
+            shutil.rmtree(home)
+    lines = [f"| {' | '.join(row)} |" for row in table]
+    report = "\n".join([*lines, "", f"{os.cpu_count()} cores, best of {asked.times}.", ""])
+    print(report)
+    if asked.out:
+        asked.out.write_text(report)
+
+
+if __name__ == "__main__":
+    main()
