@@ -1,5 +1,6 @@
 """Foreign logs on Spark: what is read, what is rejected, what is a trace and what is unknown."""
 
+import gzip
 import io
 import json
 from pathlib import Path
@@ -150,11 +151,12 @@ def test_parts_of_a_file_are_read_by_many_tasks_with_exact_line_numbers(spark, t
     )
     (tmp_path / "a.jsonl").write_text(text)
     (tmp_path / "b.jsonl").write_text(text[:50])
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(text.encode()))
     source = logfiles.log_files(spark, [tmp_path], "tracing", Expressions(), part=1000)
     assert len(source.tasks) > 5
     expected = []
-    for name in ("a.jsonl", "b.jsonl"):
-        data = (tmp_path / name).read_bytes()
+    for name in ("a.jsonl", "b.jsonl", "c.jsonl.gz"):
+        data = text[:50].encode() if name == "b.jsonl" else text.encode()
         part = lines.Part(f"file:{tmp_path}/{name}", name, 0, len(data))
         for batch in lines.read(io.BytesIO(data), part, tracing.read):
             expected += batch.to_pylist(maps_as_pydicts="strict")

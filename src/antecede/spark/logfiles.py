@@ -3,7 +3,7 @@
 Formats of one event a line are cut into parts of some megabytes, wherever that falls, so that one large file is read by
 all cores. Line numbers stay exact: a first job counts the lines of each part of such files, which is a look at every
 byte and no more, and what lies before a part then gives its first number. A log read by a regular expression is one
-part, however large: only the reading tells where a record begins. Small files share a task.
+part, however large: only the reading tells where a record begins; so is a compressed file. Small files share a task.
 
 Tasks open their files themselves; text never passes through Java. Storage that PyArrow cannot open is read by Spark, a
 file as one piece of bytes.
@@ -66,7 +66,7 @@ def log_files(
     cut = [
         piece
         for file, size in sizes.items()
-        for piece in cuts(Part(file, runs[file] or "", 0, size), part, split)
+        for piece in cuts(Part(file, runs[file] or "", 0, size), part, split and codec(file) is None)
     ]
     return LogFiles(format, asked, tuple(together(numbered(spark, cut), part)))
 
@@ -182,8 +182,8 @@ def through_spark(spark: SparkSession, source: LogFiles, parts: list[Part]) -> D
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for path, content in zip(*(batch.column(name) for name in ("path", "content")), strict=True):
-                part = by_name[absolute(path.as_py())]
-                yield from map(decoded, part_read(source, part, io.BytesIO(content.as_py())))
+                part, file = unpacked(by_name[absolute(path.as_py())], io.BytesIO(content.as_py()))
+                yield from map(decoded, part_read(source, part, file))
 
     table = spark.read.format("binaryFile").load([escaped(name) for name in by_name])
     return table.select("path", "content").mapInArrow(run, SPARK_READ)
@@ -195,10 +195,13 @@ def through_spark(spark: SparkSession, source: LogFiles, parts: list[Part]) -> D
 def plain_of(source: LogFiles, task: int) -> Iterator[pa.RecordBatch]:
     """The rows of a task as Spark takes them."""
     for batch in batches_of(source, task):
-        yield batch if batch.schema.equals(READ) else decoded(batch)
+        yield decoded(batch)
 
 
 def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with plain strings."""
+    if batch.schema.equals(READ):
+        return batch
     from antecede.spark.fastlines import plain
 
     return plain(batch)
@@ -208,7 +211,24 @@ def batches_of(source: LogFiles, task: int) -> Iterator[pa.RecordBatch]:
     """The rows of a task, with the columns of `READ`; names may be integers (`antecede.spark.fastlines`)."""
     for part in source.tasks[task]:
         with opened(part.file) as file:
-            yield from part_read(source, part, file)
+            yield from part_read(source, *unpacked(part, file))
+
+
+def codec(name: str) -> str | None:
+    """How a file is compressed, by the end of its name.
+
+    >>> codec("file:/a.log"), codec("file:/a.log.gz")
+    (None, 'gzip')
+    """
+    return {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}.get(os.path.splitext(name)[1])
+
+
+def unpacked(part: Part, file: IO[bytes]) -> tuple[Part, IO[bytes]]:
+    """A compressed file is one part, and in memory as a whole."""
+    if (kind := codec(part.file)) is None:
+        return part, file
+    data = pa.CompressedInputStream(file, kind).read()
+    return replace(part, end=len(data)), io.BytesIO(data)
 
 
 def part_read(source: LogFiles, part: Part, file: IO[bytes]) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from antecede.spark.log import SPARK_REJECTED
-from antecede.spark.logfiles import LINES, SMALL, LogFiles, batches_of, each_task
+from antecede.spark.logfiles import LINES, SMALL, LogFiles, batches_of, decoded, each_task
 from antecede.spark.storage import join, place
 from antecede.trace.foreign.log import LOG, READ
 
@@ -83,7 +83,7 @@ def task_written(source: LogFiles, task: int, directory: str) -> Written:
             if reasons.null_count < batch.num_rows:
                 rejected.write(batch.filter(pc.is_valid(reasons)).select(REJECTED.names))
                 batch = batch.filter(pc.is_null(reasons))
-            log.write((codes(batch) if native else batch).select(LOG.names))
+            log.write((codes(batch) if native else decoded(batch)).select(LOG.names))
             total += counted(batch)
         log.show()
         rejected.show()

@@ -137,7 +137,10 @@ class Reader:
 
     def _more(self) -> None:
         """Read on. A carriage return before a newline is part of it."""
-        data = self._file.read(self._window)
+        data = b""
+        # Some files give less than they are asked for before they end.
+        while len(data) < self._window and (some := self._file.read(self._window - len(data))):
+            data += some
         self._ended = len(data) < self._window
         text = self._decoder.decode(data, self._ended)
         if self._text.endswith("\r") and text.startswith("\n"):
