@@ -25,6 +25,7 @@ from antecede.spark.measuring.passes import measured
 from antecede.spark.reading import read_part
 from antecede.spark.rows import ORDER_COLUMNS, Names, Rows, by_run, rows_of
 from antecede.spark.sequence import Sequence as Watch
+from antecede.spark.sequence import refuse_borders
 
 __all__ = ["COLUMNS", "Share", "shared", "work", "work_sorted"]
 
@@ -102,6 +103,7 @@ def measured_share(share: Share) -> Iterator[pa.RecordBatch]:
             for at, rows in read_part(part, names, MORE if counting else ()):
                 watch.watch(rows, at)
                 yield rows
+        refuse_starts(share.run, names, watch)
 
     yield from guarded(share.run, names, read, place, share.low, share.high, share.counting)
 
@@ -162,12 +164,22 @@ class Spool:
                 yield pickle.load(self._file)
 
     def measured(self, place: str) -> Iterator[pa.RecordBatch]:
+        try:
+            refuse_starts(self.run, self.names, self._watch)
+        except BadTrace as error:
+            self._wrong = self._wrong or error
         if self._wrong is not None:
             yield from figures_of_error(self.run, self._wrong)
         else:
             yield from guarded(self.run, self.names, self.read, place, 0, len(self.names), True)
         if self._file is not None:
             self._file.close()
+
+
+def refuse_starts(run: str, names: Names, watch: Watch) -> None:
+    """Each process's own order has to begin at 0: what is before would be missing."""
+    ends = watch.ends()
+    refuse_borders(run, names, [] if ends is None else [ends])
 
 
 def guarded(
