@@ -52,6 +52,7 @@ def _run(run: Run, lists: dict[tuple[str, ...], int]) -> dict[str, Any]:
         "topology": run.topology,
         "seed": exact(run.seed),
         "parameters": run.parameters,
+        "promise": run.promise,
         "n": len(run.processes),
         "verdict": run.verdict,
         "reason": run.reason,

@@ -184,6 +184,8 @@ class Run(Struct, frozen=True, kw_only=True):
     topology: str | None = None
     seed: int | None = None
     parameters: str = "{}"
+    promise: str | None = None
+    """What its protocol promises, if that is less than causal order everywhere: then a broken order is no defect."""
     verdict: Literal["yes", "no", "unknown"] = "unknown"
     reason: str | None = None
     deliveries: int = 0

@@ -83,7 +83,7 @@ function elsewhere(run) {
 
 function factsOf(run) {
   const price = run.price || {};
-  const facts = [['verdict', badge(run.class)], ['protocol', run.protocol], ['network', run.network], ['workload', run.workload], ['topology', run.topology],
+  const facts = [['verdict', badge(run.class)], ['protocol', run.protocol], ['promises', run.promise], ['network', run.network], ['workload', run.workload], ['topology', run.topology],
     ['processes', count(run.n)], ['events', count(run.size)], ['deliveries', count(run.deliveries)], ['duration', known(price.duration_ns) ? time(price.duration_ns) : null],
     ['longest chain', known(price.longest_chain) ? plural(price.longest_chain, 'message') : null], ['concurrency', known(price.concurrency) ? percent(price.concurrency) : null],
     ['seed', run.seed], ['parameters', run.parameters === '{}' ? null : run.parameters]];

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
+from antecede.protocols import PROTOCOLS, Machine
 from antecede.report.carried import Extent
 from antecede.report.data import (
     KINDS,
@@ -29,7 +30,7 @@ from antecede.report.data import (
     Window,
 )
 
-__all__ = ["MOST_RUNS", "Tables", "assemble", "findings_of"]
+__all__ = ["MOST_RUNS", "Tables", "assemble", "findings_of", "promise"]
 
 Rows = Iterable[Mapping[str, Any]]
 T = TypeVar("T")
@@ -93,6 +94,7 @@ def assemble(
         runs.append(
             Run(
                 **_described(row),
+                promise=promise(row["protocol"]),
                 **_judged(verdicts.get(name)),
                 findings=findings_of(by_run["findings"][name]),
                 price=msgspec.convert(measures[name], Price, strict=False) if name in measures else None,
@@ -130,6 +132,20 @@ def findings_of(rows: Rows) -> tuple[Finding, ...]:
 
 
 # One run
+
+
+def promise(protocol: str) -> str | None:
+    """In which way a protocol of ours promises less than causal order everywhere; None if it does not, or is not ours.
+
+    >>> [promise(name) for name in ("matrix", "fifo", "unordered", "monitor", "someone's own")]
+    [None, 'FIFO order only', 'no order', 'causal order at one process', None]
+    """
+    machine = PROTOCOLS.get(protocol)
+    if machine is None:
+        return None
+    if machine.order != "causal":
+        return {"fifo": "FIFO order only", "none": "no order"}[machine.order]
+    return None if machine.orders_at is Machine.orders_at else "causal order at one process"
 
 
 def _described(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ function showVerdicts() {
   $('tallies').append(bar, el('ul', {}, shown.map(name => el('li', {},
     el('button', {type: 'button', class: `tally ${name}`, onclick: () => filterRuns({verdict: name})},
       el('span', {class: 'figure'}, el('span', {class: 'sign', 'aria-hidden': 'true'}, CLASSES[name].sign), count(tally(name))),
-      el('span', {class: 'words'}, `${tally(name) === 1 ? 'run' : 'runs'} ${CLASSES[name].long}`))))));
+      el('span', {class: 'words'}, `${tally(name) === 1 ? 'run' : 'runs'} ${CLASSES[name].long}${name === 'broke' ? unpromised() : ''}`))))));
   const found = Object.keys(KINDS).map(kind => [kind, sum(DATA.runs.map(run => run.found[kind] || 0))]).filter(([, x]) => x);
   const deliveries = sum(DATA.runs.map(run => run.deliveries));
   $('tallies').append(el('p', {class: 'found'}, `In ${plural(deliveries, 'delivery', 'deliveries')}: `,
@@ -48,6 +48,14 @@ function showVerdicts() {
       `${count(x)} ${KINDS[kind][x === 1 ? 0 : 1]}`)]) : 'nothing wrong was found.'));
   showReasons();
   showMatrix();
+}
+
+// A protocol that promises less is no worse for keeping no more.
+function unpromised() {
+  const broke = DATA.runs.filter(run => run.class === 'broke'), less = broke.filter(run => run.promise).length;
+  if (!less) return '';
+  if (broke.length === 1) return ', which its protocol does not promise in full';
+  return less === broke.length ? ', which none of their protocols promises in full' : `; ${count(less)} of them by protocols that do not promise it in full`;
 }
 
 function showReasons() {
@@ -61,6 +69,11 @@ function showReasons() {
     $('reasons').append(el('p', {class: 'note'}, badge('unknown'), ' ',
       runs.length === 1 ? el('a', {href: linkTo(runs[0])}, runs[0].run) : plural(runs.length, 'run'), `: ${reason}`));
   }
+}
+
+function promised(protocol) {
+  const {promise} = DATA.runs.find(run => run.protocol === protocol);
+  return promise ? el('small', {class: 'promise'}, `promises ${promise}`) : null;
 }
 
 // Protocols down, networks across: who kept the order, and where. Worth its room only if there is something to compare.
@@ -81,5 +94,5 @@ function showMatrix() {
     el('table', {class: 'matrix'},
       el('thead', {}, el('tr', {}, el('th', {scope: 'col'}, 'protocol'), networks.map(name => el('th', {scope: 'col', title: name}, name)))),
       el('tbody', {}, protocols.map(protocol => el('tr', {},
-        el('th', {scope: 'row', title: protocol}, protocol), networks.map(network => cell(protocol, network))))))));
+        el('th', {scope: 'row', title: protocol}, protocol, promised(protocol)), networks.map(network => cell(protocol, network))))))));
 }
