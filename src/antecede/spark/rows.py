@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, TypeAlias
 
+import numba
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -73,15 +74,30 @@ class Names:
 def _known(codes: pa.Array, names: pa.Array, indices: pa.Array | None, place: str, what: str) -> Column:
     """Codes for the names or, if there are indices, for the rows that these point to."""
     if codes.null_count == 0:
-        table: Column = codes.to_numpy(zero_copy_only=False)
-        return table if indices is None else table[integers(indices)]
+        table = codes.to_numpy(zero_copy_only=False)
+        return table if indices is None else gathered(table, indices)
     table = codes.fill_null(ABSENT).to_numpy(zero_copy_only=False)
-    found: Column = table if indices is None else table[integers(indices)]
+    found = table if indices is None else gathered(table, indices)
     strange = np.flatnonzero(found == ABSENT)
     if len(strange):  # A dictionary may hold names that no row uses.
         at = int(strange[0]) if indices is None else int(integers(indices)[strange[0]])
         raise BadTrace(place, f"{what} {names[at]}", "one of the run's processes")
     return found
+
+
+def gathered(table: Column, indices: pa.Array) -> Column:
+    """The table's values at these indices."""
+    which = integers(indices)
+    found = np.empty(len(which), table.dtype)
+    gather(table, which, found)
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def gather(table: Column, which: Column, found: Column) -> None:
+    # NumPy would make 64 bits of each index first: this is three times as fast.
+    for row in range(len(which)):
+        found[row] = table[which[row]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,13 +242,16 @@ def _numbers(column: pa.Array) -> Column:
 
 def _destinations(column: pa.Array, names: Names, place: str) -> tuple[Column, Column]:
     """Where each row's destinations end, and all of them: null is none."""
-    flat = column.flatten()  # without what a null may hide
-    if flat.null_count:
-        raise BadTrace(place, f"{flat.null_count} nulls among the destinations of a send", "names")
     offsets = integers(column.offsets).astype(np.int32, copy=False)
-    if int(offsets[-1] - offsets[0]) != len(flat):
+    first, last = int(offsets[0]), int(offsets[-1])
+    if column.null_count and pc.sum(pc.list_value_length(column)).as_py() != last - first:
+        # A null hides some: flattening leaves them out, and takes its time.
+        flat = column.flatten()
         lengths = pc.list_value_length(column).fill_null(0)
         offsets = np.concatenate(([0], np.cumsum(integers(lengths)))).astype(np.int32)
-    elif offsets[0]:
-        offsets = offsets - offsets[0]
+    else:
+        flat = column.values[first:last]
+        offsets = offsets - first if first else offsets
+    if flat.null_count:
+        raise BadTrace(place, f"{flat.null_count} nulls among the destinations of a send", "names")
     return offsets, names.codes(flat, place, "destination")
