@@ -18,11 +18,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from antecede.errors import BadTrace
+from antecede.trace.schema import KINDS
 
 __all__ = ["clocked", "levels", "causes"]
 
 Column = NDArray[Any]
 
+NEEDED: Final = ("run", "process", "index", "kind", "sender", "number", "control")
 NONE: Final = -1
 SHOWN: Final = 6
 """Processes of a cycle that a message names."""
@@ -37,6 +39,7 @@ def clocked(table: pa.Table, base: str | None = None) -> pa.Table:
     >>> clocked(rows)["clock"].to_pylist()
     [0, 1]
     """
+    refuse(table)
     groups = codes(table["run"])
     bases = np.zeros(len(table), np.int64)
     if base is not None:
@@ -55,6 +58,24 @@ def clocked(table: pa.Table, base: str | None = None) -> pa.Table:
         raise cycle(table, starts, heads, cause, int(np.flatnonzero(stuck)[0]))
     at = table.schema.get_field_index("clock")
     return table.set_column(at, "clock", pa.array(bases + level, pa.int64()))
+
+
+def refuse(table: pa.Table) -> None:
+    """Rows without a value that all have, or of a kind that there is not."""
+    wrong = pc.invert(pc.is_in(table["kind"], pa.array(KINDS)))
+    for name in ("sender", "number", "control"):
+        wrong = pc.or_(wrong, pc.is_null(table[name]))
+    found = np.flatnonzero(wrong.to_numpy())
+    if len(found):
+        raise no_event({name: table[name][int(found[0])].as_py() for name in NEEDED})
+
+
+def no_event(row: dict[str, object]) -> BadTrace:
+    """What is wrong with a row that lacks a value or is of no kind."""
+    empty = [name for name in NEEDED if row[name] is None]
+    if empty:
+        return BadTrace(place(row), f"no {' and no '.join(empty)}", "null only where the format allows it")
+    return BadTrace(place(row), f"an event of kind {row['kind']}", " or ".join(KINDS))
 
 
 def codes(names: pa.ChunkedArray) -> Column:

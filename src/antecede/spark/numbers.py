@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from antecede.errors import BadTrace
+from antecede.spark.lines import NEEDED, no_event
 from antecede.trace.schema import KINDS
 
 __all__ = ["bit", "gaps", "holes", "survey", "unsent", "word"]
@@ -39,25 +41,23 @@ def bit(number: str) -> Column:
 def survey(events: DataFrame) -> pa.Table:
     """For each run: its `rows`, the least and the largest clock as `low` and `high`, and how many rows lack one.
 
-    Events without a value that all have, of a kind that there is not, or whose index does not count them are refused.
+    Events of no run or process, or whose index does not count them, are refused.
     """
-    needed = ("run", "process", "index", "kind", "sender", "number", "control")
     words = events.groupBy("run", "process", word("index").alias("word")).agg(
         F.count(F.lit(1)).alias("rows"),
         F.bit_count(F.bit_or(bit("index"))).alias("different"),
         F.min("index").alias("first"),
         F.max("index").alias("last"),
-        F.count_if(F.greatest(*(F.col(name).isNull() for name in needed))).alias("empty"),
-        F.count_if(~F.col("kind").isin(*KINDS)).alias("strange"),
         *clocks("clock", "clock", F.count_if(F.col("clock").isNull())),
     )
-    sums = [F.sum(name).alias(name) for name in ("rows", "different", "empty", "strange")]
+    sums = [F.sum(name).alias(name) for name in ("rows", "different")]
     ends = F.min("first").alias("first"), F.max("last").alias("last")
-    lines = words.groupBy("run", "process").agg(*sums, *ends, *clocks("low", "high", F.sum("lacking")))
-    counted = "first = 0 and last = rows - 1 and rows = different and empty = 0 and strange = 0"
+    empty = F.count_if(F.expr("run is null or process is null or word is null")).alias("empty")
+    lines = words.groupBy("run", "process").agg(*sums, *ends, empty, *clocks("low", "high", F.sum("lacking")))
+    counted = "first = 0 and last = rows - 1 and rows = different and empty = 0"
     # One is enough to refuse them all; the first, so that it is always the same.
     wrong = F.expr(f"not coalesce({counted}, false)")
-    about = F.struct("process", "rows", "different", "first", "last", "empty", "strange")
+    about = F.struct("process", "rows", "different", "first", "last", "empty")
     runs = lines.groupBy("run").agg(
         F.sum("rows").alias("rows"),
         F.min(F.when(wrong, about)).alias("wrong"),
@@ -76,33 +76,50 @@ def clocks(low: str, high: str, lacking: Column) -> tuple[Column, ...]:
 def refused(row: dict[str, object]) -> BadTrace:
     place = f"run {row['run']}, process {row['process']}"
     if row["empty"]:
-        return BadTrace(
-            place, f"{row['empty']} events that lack a value", "null only where the format allows it"
-        )
-    if row["strange"]:
-        return BadTrace(place, f"{row['strange']} events of another kind", " or ".join(KINDS))
+        return BadTrace(place, "an event without a run, a process or an index", "these in each event")
     if row["rows"] != row["different"]:
-        return BadTrace(
-            place, f"{row['rows']} events with {row['different']} different indices", "one of each index"
-        )
-    return BadTrace(
-        place, f"{row['rows']} events with index {row['first']} to {row['last']}", "0, 1, 2, ... without gaps"
-    )
+        found = f"{row['rows']} events with {row['different']} different indices"
+        return BadTrace(place, found, "one of each index")
+    found = f"{row['rows']} events with index {row['first']} to {row['last']}"
+    return BadTrace(place, found, "0, 1, 2, ... without gaps")
 
 
-def unsent(events: DataFrame) -> DataFrame:
-    """The messages that are delivered and not sent: (run, sender, number)."""
-    said = events.where(~F.col("control") & F.col("kind").isin("send", "deliver"))
+WRONG: Final = "kind is null or sender is null or number is null or control is null or kind not in " + str(
+    KINDS
+)
+
+
+def unsent(events: DataFrame) -> tuple[pa.Table, DataFrame]:
+    """The messages that are delivered and not sent, (run, sender, number), and before that the runs that have some.
+
+    Events that lack a value that all have, or are of a kind that there is not, are refused.
+    """
+    said = events.where(f"{WRONG} or (not control and kind != 'receive')")
     words = said.groupBy("run", "sender", word("number").alias("word")).agg(
         F.bit_or(F.when(F.col("kind") == "send", bit("number"))).alias("sent"),
         F.bit_or(F.when(F.col("kind") == "deliver", bit("number"))).alias("delivered"),
+        F.count_if(F.expr(WRONG)).alias("wrong"),
     )
-    lacking = words.where("delivered & ~coalesce(sent, 0L) != 0")
-    bits = F.expr("filter(sequence(0, 63), b -> shiftright(delivered & ~coalesce(sent, 0L), b) & 1 = 1)")
+    lacks = "delivered & ~coalesce(sent, 0L)"
+    found = (
+        words.where(f"wrong > 0 or {lacks} != 0").groupBy("run").agg(F.sum("wrong").alias("wrong")).toArrow()
+    )
+    if pc.sum(found["wrong"]).as_py():
+        raise strange(events)
+    bits = F.expr(f"filter(sequence(0, 63), b -> shiftright({lacks}, b) & 1 = 1)")
     number = F.expr("shiftleft(word, 6) + offset").alias("number")
-    return lacking.select("run", "sender", "word", F.explode(bits).alias("offset")).select(
-        "run", "sender", number
-    )
+    each = words.where(f"{lacks} != 0").select("run", "sender", "word", F.explode(bits).alias("offset"))
+    missing = each.select("run", "sender", number)
+    if not len(found):
+        # Known to be empty: nobody has to look again.
+        missing = events.sparkSession.createDataFrame([], missing.schema)
+    return found.select(["run"]), missing
+
+
+def strange(events: DataFrame) -> BadTrace:
+    """The first event that is none."""
+    first = events.where(WRONG).select(*NEEDED).orderBy("run", "process", "index").limit(1)
+    return no_event(first.toArrow().to_pylist()[0])
 
 
 # Vectors

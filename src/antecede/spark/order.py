@@ -109,21 +109,22 @@ def order(trace: Trace, *, partitions: int | None = None) -> Ordered:
         if computed:
             # In Python, from all rows: the sort would do it three times, to count, to cut and to place.
             timed.events.persist(StorageLevel.DISK_ONLY)
-        missing = unsent(timed.events)
-        rows = marked(timed.events, missing)
+        concerned, missing = unsent(timed.events)
+        rows = marked(timed.events, concerned, missing) if len(concerned) else timed.events
         # Computed clocks are known when they are computed.
         known = None if computed else runs.rename_columns(["run", "__rows", "__low", "__high", "lacking"])
         keys = ["run"], "clock", ["process", "index"]
         placed = positioned(rows, *keys, partitions=partitions, known=known)
+    if not len(concerned):
+        # After the sort: a constant need not be shuffled.
+        placed = placed.withColumn("waits", F.lit(False))
+    placed = placed.select(*trace.events.columns, "position", "waits")
     by, kept = ("computed clock", (timed.events,)) if computed else ("clock", ())
     return Ordered(placed, missing, by, kept=kept)
 
 
-def marked(events: DataFrame, missing: DataFrame) -> DataFrame:
-    """The events, with whether each waits."""
-    runs = missing.select("run").distinct().toArrow()
-    if not len(runs):
-        return events.withColumn("waits", F.lit(False))
+def marked(events: DataFrame, runs: pa.Table, missing: DataFrame) -> DataFrame:
+    """The events, with whether each waits. `runs` are those in which something is missing."""
     spark = events.sparkSession
     concerned = events.join(F.broadcast(spark.createDataFrame(runs)), "run", "left_semi")
     lines = waiting_from(concerned, missing)

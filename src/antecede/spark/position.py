@@ -50,6 +50,8 @@ class Grid:
 
     names: pa.Table
     counts: Numbers
+    ends: tuple[Numbers, Numbers]
+    """The least and the largest key of each group."""
     low: Numbers
     high: Numbers
     width: Numbers
@@ -61,7 +63,7 @@ class Grid:
         counts, low, high = (
             groups[name].to_numpy().astype(np.int64) for name in ("__rows", "__low", "__high")
         )
-        return cls(groups.select(list(names)), counts, low, high, low).cut(low, high, partitions)
+        return cls(groups.select(list(names)), counts, (low, high), low, high, low).cut(low, high, partitions)
 
     def cut(self, low: Numbers, high: Numbers, partitions: int) -> Grid:
         """The same groups, with cells between these keys."""
@@ -69,7 +71,19 @@ class Grid:
         # Two's complement: right even where the difference takes all 64 bits.
         span = high.astype(np.uint64) - low.astype(np.uint64)
         width = (span // most.astype(np.uint64) + np.uint64(1)).astype(np.int64)
-        return Grid(self.names, self.counts, low, high, np.maximum(width, 1))
+        return Grid(self.names, self.counts, self.ends, low, high, np.maximum(width, 1))
+
+    def bases(self) -> Numbers | None:
+        """What to add to the keys of each group, so that one number sorts by group and key; None if it would overflow.
+
+        Sorting by a number is much faster than by a name: Spark compares most pairs without looking at the rows.
+        """
+        least, most = self.ends
+        spans = most.astype(float) - least.astype(float) + 1
+        if spans.sum() >= 1 << 61 or np.abs(least.astype(float)).max(initial=0) >= 1 << 61:
+            return None
+        width = most - least + 1
+        return np.asarray(np.cumsum(width) - width - least)
 
     @property
     def many(self) -> NDArray[np.bool_]:
@@ -79,9 +93,11 @@ class Grid:
 
     def table(self, of: NDArray[np.bool_] | None = None) -> pa.Table:
         """For the tasks: a row for each of these groups."""
+        bases = self.bases()
         columns = {"__group": np.arange(len(self.counts)), "__low": self.low, "__high": self.high}
-        table = self.names
-        for name, column in (columns | {"__width": self.width, "__many": self.many}).items():
+        columns |= {"__width": self.width, "__base": self.low if bases is None else bases}
+        table = self.names.append_column("__many", pa.array(self.many))
+        for name, column in columns.items():
             table = table.append_column(name, pa.array(column))
         return table if of is None else table.filter(pa.array(of))
 
@@ -150,25 +166,39 @@ def sorted_by(
     dealt = keyed.sparkSession.createDataFrame(
         pa.table({"__cell": numbers, "__bucket": bucket.astype(np.int32), "__shift": shift})
     )
-    placed = located(keyed, group, grid.table()).join(F.broadcast(dealt), "__cell")
-    spread = placed.repartitionById(partitions, "__bucket")
-    ordered = spread.sortWithinPartitions("__cell", "__key", *ties)
+    exact = grid.bases() is not None
+    line = F.col("__key") + F.col("__base") if exact else F.col("__cell")
+    placed = located(keyed, group, grid).join(F.broadcast(dealt), "__cell").withColumn("__line", line)
+    # What the shuffle need not carry.
+    spread = placed.drop("__cell", "__base", *["__key"] * exact)
+    spread = spread.repartitionById(partitions, "__bucket")
+    ordered = spread.sortWithinPartitions(*(["__line"] if exact else ["__line", "__key"]), *ties)
     rank = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << RANK_BITS) - 1))
     # A rank counts from the partition's first row: a plan that splits or joins partitions would make it wrong.
     moved = F.raise_error(F.lit("a partition of the sort was split or joined with another"))
     position = F.when(F.spark_partition_id() == F.col("__bucket"), rank + F.col("__shift")).otherwise(moved)
-    return ordered.withColumn("position", position.cast("long")).drop(
-        "__cell", "__key", "__bucket", "__shift"
-    )
+    placed = ordered.withColumn("position", position.cast("long"))
+    return placed.drop("__line", "__key", "__bucket", "__shift")
 
 
-def located(keyed: DataFrame, group: Sequence[str], groups: pa.Table) -> DataFrame:
+def located(
+    keyed: DataFrame, group: Sequence[str], grid: Grid, of: NDArray[np.bool_] | None = None
+) -> DataFrame:
     """The rows of these groups, with their cells."""
-    table = F.broadcast(keyed.sparkSession.createDataFrame(groups))
+    table = grid.table(of)
+    if len(grid.counts) == 1:
+        # All rows are of one group: no need to look it up for each.
+        known = table.drop_columns(list(group)).to_pylist()[0]
+        types = {"__many": "boolean"}
+        found = keyed.withColumns(
+            {name: F.lit(value).cast(types.get(name, "long")) for name, value in known.items()}
+        )
+    else:
+        found = keyed.join(F.broadcast(keyed.sparkSession.createDataFrame(table)), list(group))
     inside = F.greatest(F.least(F.col("__key"), F.col("__high")), F.col("__low"))
     # Quotients, not a quotient of the difference: that may take more than 64 bits.
     number = F.expr("__at div __width - __low div __width")
-    found = keyed.join(table, list(group)).withColumn("__at", inside)
+    found = found.withColumn("__at", inside)
     cell = F.expr("shiftleft(__group, 32)") + F.when(F.col("__many"), number).otherwise(F.lit(0))
     return found.withColumn("__cell", cell).drop("__group", "__low", "__high", "__width", "__many", "__at")
 
@@ -200,7 +230,7 @@ def counted(keyed: DataFrame, group: Sequence[str], grid: Grid) -> dict[str, Any
     whole = np.flatnonzero(~grid.many)
     cells, counts = [whole << 32], [grid.counts[whole]]
     if grid.many.any():
-        found = located(keyed.select(*group, "__key"), group, grid.table(grid.many))
+        found = located(keyed.select(*group, "__key"), group, grid, grid.many)
         found = found.groupBy("__cell").count().toArrow()
         cells.append(found["__cell"].to_numpy())
         counts.append(found["count"].to_numpy())
