@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Final
 
 import pyarrow as pa
@@ -152,35 +153,37 @@ class Reader:
         self, purpose: str, only: Iterable[str] | None = None, questions: DataFrame | None = None
     ) -> DataFrame:
         """The results of reading: everything, or only some runs; with questions (what, run, part, blob) about parts."""
-        wanted = None if only is None else frozenset(only)
-        tables = []
-        if self.plan.chunks:
-            tables.append(self._direct(purpose, wanted, questions))
-        if self.all_cuts:
-            tables.append(self._packed(purpose, wanted, questions))
+        wanted = self.processes.keys() if only is None else set(only)
+        tables = [
+            read
+            for read in (self._direct(purpose, wanted, questions), self._packed(purpose, wanted, questions))
+            if read is not None
+        ]
         if not tables:
             return self.trace.spark.createDataFrame([], SPARK_RESULTS)
-        return tables[0] if len(tables) == 1 else tables[0].unionByName(tables[1])
+        return reduce(DataFrame.unionByName, tables)
 
-    def _direct(self, purpose: str, only: frozenset[str] | None, questions: DataFrame | None) -> DataFrame:
+    def _direct(self, purpose: str, only: Collection[str], questions: DataFrame | None) -> DataFrame | None:
         chunks = [
-            Chunk(chunk.serial, chunk.rows, tuple(p for p in chunk.parts if only is None or p.run in only))
+            Chunk(chunk.serial, chunk.rows, tuple(part for part in chunk.parts if part.run in only))
             for chunk in self.plan.chunks
         ]
-        orders = self._orders(chunks)
-        return self._tasks(orders, chunks, purpose, questions, {})
+        if not any(chunk.parts for chunk in chunks):
+            return None
+        return self._tasks(self._orders(chunks), chunks, purpose, questions, {})
 
-    def _packed(self, purpose: str, only: frozenset[str] | None, questions: DataFrame | None) -> DataFrame:
+    def _packed(self, purpose: str, only: Collection[str], questions: DataFrame | None) -> DataFrame | None:
         chunks = self.packed_chunks
         serials = {(part.run, part.number): chunk.serial for chunk in chunks for part in chunk.parts}
-        own = {run: cut for run, cut in self.all_cuts.items() if only is None or run in only}
-        tables = []
-        if self.plan.cuts:
-            tables.append(self._packed_files(own, serials))
-        if self.clocked.events is not None:
-            tables.append(self._packed_events(own, serials))
-        rows = tables[0] if len(tables) == 1 else tables[0].unionByName(tables[1])
-        return self._tasks(rows, chunks, purpose, questions, {run: self.processes[run] for run in own})
+        own = {run: cut for run, cut in self.all_cuts.items() if run in only}
+        blind = {run: cut for run, cut in own.items() if run in self.clocked.sizes}
+        told = {run: cut for run, cut in own.items() if run not in blind}
+        tables = [self._packed_files(told, serials)] if told else []
+        tables += [self._packed_events(blind, serials)] if blind else []
+        if not tables:
+            return None
+        processes = {run: self.processes[run] for run in own}
+        return self._tasks(reduce(DataFrame.unionByName, tables), chunks, purpose, questions, processes)
 
     def _orders(self, chunks: Iterable[Chunk]) -> DataFrame:
         rows = [
@@ -232,10 +235,9 @@ class Reader:
         def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for row in batch.to_pylist():
-                    for part in Assignment.decode(row["blob"]).chunk.parts:
-                        for piece in part.pieces:
-                            source = batches_of(piece, COLUMNS)
-                            yield from dealt(source, names, own, serials, piece.path)
+                    parts = Assignment.decode(row["blob"]).chunk.parts
+                    for piece in (piece for part in parts if part.run in own for piece in part.pieces):
+                        yield from dealt(batches_of(piece, COLUMNS), names, own, serials, piece.path)
 
         orders = self._orders(chunks).repartitionById(chunks[-1].serial + 1, F.col("serial"))
         return orders.mapInArrow(work, INPUT)
@@ -243,10 +245,9 @@ class Reader:
     def _packed_events(self, own: Mapping[str, Cut], serials: Mapping[tuple[str, int], int]) -> DataFrame:
         events = self.clocked.events
         assert events is not None
-        mine = {run: cut for run, cut in own.items() if run in self.clocked.sizes}
         names, place = dict(self.processes), self.trace.path or "events"
         return events.select(*COLUMNS).mapInArrow(
-            lambda batches: dealt(batches, names, mine, serials, place), INPUT
+            lambda batches: dealt(batches, names, own, serials, place), INPUT
         )
 
 
