@@ -129,6 +129,22 @@ def test_messages_that_cross_many_chunks_with_the_news_of_them() -> None:
     ]
 
 
+def test_news_is_followed_when_a_later_message_of_the_same_sender_is_done_with() -> None:
+    """Both 1 and 2 of process 0 are overtaken; 2 is delivered, late, before process 3 hears of 1."""
+    events = [
+        Event(0, "send", 0, 1, (3,)),
+        Event(0, "send", 0, 2, (2,)),
+        Event(0, "send", 0, 3, (2,)),
+        Event(2, "deliver", 0, 3),
+        Event(2, "deliver", 0, 2),
+        Event(2, "send", 2, 1, (3,)),
+        Event(3, "deliver", 2, 1),
+        Event(3, "deliver", 0, 1),
+    ]
+    for chunks in (1, 2, 8):
+        agree(events, *chunked(events, chunks))
+
+
 def test_receives_and_control_packets_are_skipped() -> None:
     events = random_run(11)
     rows = rows_of(events)

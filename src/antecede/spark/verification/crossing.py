@@ -173,6 +173,7 @@ def walk(which, process, sender, number, n, via, via_sender, via_number):  # typ
         begin, j = end, process[row]
         while True:
             at = np.searchsorted(via, which[row] * n + j)
+            assert at < len(via)
             assert via[at] == which[row] * n + j
             chain[end, 0], chain[end, 1] = via_sender[at], via_number[at]
             end, j = end + 1, via_sender[at]

@@ -119,7 +119,7 @@ def send(rows, row, at, state, watched):  # type: ignore[no-untyped-def]
 
 @inlined
 def board(state, slab, q, number, position):  # type: ignore[no-untyped-def]
-    """The message takes along what its sender knows. Only the marks in use: later ones it cannot have."""
+    """The message takes along what its sender knows: only the marks in use, the others of a slab are zero."""
     flights, clocks, taken = state.flights, state.clocks, state.flight_clocks
     flights[slab, SENDER], flights[slab, NUMBER], flights[slab, ORDINAL] = q, number, state.sends[q]
     flights[slab, TARGET], flights[slab, SENT_AT] = -1, position

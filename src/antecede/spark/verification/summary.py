@@ -81,7 +81,7 @@ class Summary:
         symbols, deferred = int(counts[names.SYMBOLS]), int(counts[names.DEFERRED])
         records = state.records[: counts[names.RECORDS]]
         heard, marks = _halves(scanner, state.marks[:n])
-        flight_heard, flight_marks = _halves(scanner, _clean(scanner, flying))
+        flight_heard, flight_marks = _halves(scanner, state.flight_marks[flying])
         deferred_heard, deferred_marks = _halves(scanner, state.deferred_marks[:deferred])
         words = names.words_for(n)
         return cls(
@@ -115,13 +115,6 @@ def _in_flight(scanner: Scanner) -> Array:
     slabs = np.flatnonzero(used)
     ordered: Array = slabs[np.argsort(state.flights[slabs, names.SENT_AT])]
     return ordered
-
-
-def _clean(scanner: Scanner, slabs: Array) -> Array:
-    """The marks of messages, without what a former message may have left behind them."""
-    marks: Array = scanner.state.flight_marks[slabs]
-    marks[np.arange(marks.shape[1]) >= scanner.state.flights[slabs, names.WORDS][:, None]] = 0
-    return marks
 
 
 def _halves(scanner: Scanner, marks: Array) -> tuple[Array, Array]:

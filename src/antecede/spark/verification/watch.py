@@ -172,12 +172,12 @@ def answer(rows, row, slot, watched):  # type: ignore[no-untyped-def]
     if fields[USES] == PINNED:
         watched.later[slot, q] = CAME if later else CLOSED
         return
-    begin, end, j = counts[CHAIN], counts[CHAIN], q
-    while True:
-        by, by_number = watched.via_sender[slot, j], watched.via_number[slot, j]
+    begin, end, by, by_number = counts[CHAIN], counts[CHAIN], q, number
+    for _ in range(watched.via_sender.shape[1]):
+        by, by_number = watched.via_sender[slot, by], watched.via_number[slot, by]
         watched.chain[end, 0], watched.chain[end, 1] = by, by_number
-        end, j = end + 1, by
-        if by == i:
+        end += 1
+        if by == i or by < 0:
             break
     if by_number != number:  # or the last one learnt of it from the target itself
         watched.chain[end, 0], watched.chain[end, 1] = i, number

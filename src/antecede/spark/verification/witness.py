@@ -42,4 +42,5 @@ class Witness:
         answers = watched.answers[: watched.counts[ANSWERS]]
         process, sender, number, index, ends, later, later_number, _ = answers.T
         chain = watched.chain[: watched.counts[CHAIN]]
+        assert (chain[:, 0] >= 0).all(), "the rows are not those of the scan"
         return findings_of(process, sender, number, index, ends, chain, later != 0, later_number)
