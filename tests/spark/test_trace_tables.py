@@ -28,6 +28,7 @@ def test_a_trace_is_read_with_its_files(spark, directory):
     assert trace.events.schema.names == SPARK_EVENTS.names
     assert trace.events.count() == 20
     assert {row.run for row in trace.runs.collect()} == {"a/[1] {x}*", "second"}
+    assert trace.files is not None
     assert [(file.run, file.ordered, file.rows) for file in trace.files] == [
         ("a/[1] {x}*", True, 10),
         ("second", True, 10),

@@ -24,7 +24,19 @@ from antecede.errors import AntecedeError
 
 __all__ = ["COMMANDS", "app", "main"]
 
-COMMANDS = ("check", "demo", "ingest", "measure", "order", "report", "simulate", "soak", "sweep", "triangle", "verify")
+COMMANDS = (
+    "check",
+    "demo",
+    "ingest",
+    "measure",
+    "order",
+    "report",
+    "simulate",
+    "soak",
+    "sweep",
+    "triangle",
+    "verify",
+)
 """Each names a module here and the function in it."""
 
 app = typer.Typer(
