@@ -25,7 +25,9 @@ def run_of(seed, **shape):
 
 def lamport(rows):
     """The rows with Lamport's clocks, in their order. The rows come in an order of time."""
-    clocks, sends, timed = {}, {}, []
+    clocks: dict[str, int] = {}
+    sends: dict[tuple, int] = {}
+    timed = []
     for row in rows:
         clock = clocks.get(row["process"], -1) + 1
         key = row["sender"], row["number"], row["control"]
@@ -49,7 +51,7 @@ def expected(names, rows):
         for row in rows
     ]  # fmt: skip
     verdict = check(events)
-    found = Counter()
+    found: Counter[tuple] = Counter()
     witnesses = {}
     for kind, violations in (("violation", verdict.violations), ("fifo_break", verdict.fifo_breaks)):
         for v in violations:
@@ -65,7 +67,7 @@ def expected(names, rows):
 def judged(verification):
     """What the pipeline found: for each run its row of verdicts and its findings."""
     runs = {row["run"]: row.asDict() for row in verification.runs.collect()}
-    findings = {run: [] for run in runs}
+    findings: dict[str, list] = {run: [] for run in runs}
     for row in verification.findings.collect():
         findings[row["run"]].append(row.asDict(recursive=True))
     return {run: (verdict, findings[run]) for run, verdict in runs.items()}

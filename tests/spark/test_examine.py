@@ -51,7 +51,7 @@ class Driven:
         ]
         ranges = list(chunked(parts))
         serials = {(p.run, p.number): chunk.serial for chunk in ranges for p in chunk.parts}
-        inputs = {chunk.serial: [] for chunk in ranges}
+        inputs: dict[int, list] = {chunk.serial: [] for chunk in ranges}
         for chunk in self.plan.packed:
             for piece in (piece for part in chunk.parts for piece in part.pieces):
                 for batch in dealt(batches_of(piece, COLUMNS), self.processes, cuts, serials, piece.path):
@@ -69,7 +69,8 @@ class Driven:
 
     def judge(self):
         scanned = self.examine("scan")
-        answers, rounds = [], 0
+        answers: list[dict] = []
+        rounds = 0
         while True:
             rounds += 1
             assert rounds < 9
