@@ -33,7 +33,8 @@ GROUP: Final = 1 << 14
 OPTIONS: Final[dict[str, Any]] = {
     # Names repeat; texts, tokens and numbers do not.
     "use_dictionary": ["run", "process", "kind", "file", "reason", "vector.key_value.key"],
-    "compression": "lz4",
+    "compression": "zstd",
+    "compression_level": 1,
     # Arrow cannot read maps with integers for names back: a file need not say that it was written from them.
     "store_schema": False,
     "write_statistics": ["run", "process", "index", "line"],
