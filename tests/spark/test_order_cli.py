@@ -14,7 +14,7 @@ CLOCKED = lamport(random_run(Random(5), "r", 4, 60, orphans=0.05))
 
 
 def antecede(*arguments):
-    command = [sys.executable, "-m", "antecede", *map(str, arguments)]
+    command = [sys.executable, "-c", "from antecede.cli import main; main()", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
