@@ -145,6 +145,22 @@ def test_news_is_followed_when_a_later_message_of_the_same_sender_is_done_with()
         agree(events, *chunked(events, chunks))
 
 
+def test_a_process_appears_while_news_is_under_way() -> None:
+    """Process 100 takes the marks of processes into a second word; those of messages move, also in flight."""
+    events = [
+        Event(0, "send", 0, 1, (2,)),
+        Event(0, "send", 0, 2, (1,)),
+        Event(1, "deliver", 0, 2),
+        Event(1, "send", 1, 1, (2,)),
+        Event(100, "send", 100, 1, (0,)),
+        Event(2, "deliver", 1, 1),
+        Event(2, "deliver", 0, 1),
+    ]
+    rows = rows_of(events)
+    first, known, grown = (rows.take(np.arange(a, b)) for a, b in ((0, 2), (2, 4), (4, 7)))
+    agree(events, *verify_chunks([lambda: [first], lambda: [known, grown]], 3))
+
+
 def test_receives_and_control_packets_are_skipped() -> None:
     events = random_run(11)
     rows = rows_of(events)

@@ -15,7 +15,8 @@ The run's rows, in a linear extension of happened-before, are cut into chunks an
 
 `verify_chunks` does all of this in one process: for small runs, and to show the order of the steps.
 By origin: `Scan(n, first=True, block=(low, high))` reads the *whole* run, keeps only the clock entries low to high - 1
-and finds what is wrong with messages of these senders. The steps are the same, with one part for each block.
+and finds what is wrong with messages of these senders. Each block goes through the same steps by itself, as if its part
+were the only one; `verify_blocks` shows them.
 """
 
 from antecede.spark.verification.combine import Outcome, combine
