@@ -62,7 +62,7 @@ def order(
         work.say("sorting")
         written = found.write(out)
         work.say("counting")
-        rows = [row.asDict() for row in written.counts().orderBy(*found.group).collect()]
+        rows = [row.asDict() for row in written.counts().collect()]
         found.release()
     report(rows, found.group, found.by, out, as_json)
     if any(row["missing"] for row in rows):

@@ -85,7 +85,8 @@ class Ordered:
         missing = self.missing.groupBy(*groups).agg(F.sum(many).alias("missing"))
         both = rows.join(missing, groups, "left") if groups else rows.crossJoin(missing)
         absent = F.coalesce("missing", F.lit(0)).alias("missing")
-        return both.select(*groups, "rows", absent, "waiting")
+        told = both.select(*groups, "rows", absent, "waiting")
+        return told.orderBy(*groups) if groups else told
 
     def release(self) -> None:
         """Give back the memory and the disk. The tables cost more from then on."""
