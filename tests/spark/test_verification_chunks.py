@@ -161,6 +161,22 @@ def test_a_process_appears_while_news_is_under_way() -> None:
     agree(events, *verify_chunks([lambda: [first], lambda: [known, grown]], 3))
 
 
+def test_a_process_appears_that_knew_something_before() -> None:
+    """Process 100 is new to the second chunk, but entered it with news of the first."""
+    events = [
+        Event(0, "send", 0, 1, (2,)),
+        Event(0, "send", 0, 2, (100,)),
+        Event(100, "deliver", 0, 2),
+        Event(1, "send", 1, 1, (1,)),
+        Event(100, "send", 100, 1, (2,)),
+        Event(2, "deliver", 100, 1),
+        Event(2, "deliver", 0, 1),
+    ]
+    rows = rows_of(events)
+    first, known, grown = (rows.take(np.arange(a, b)) for a, b in ((0, 3), (3, 4), (4, 7)))
+    agree(events, *verify_chunks([lambda: [first], lambda: [known, grown]], 3))
+
+
 def test_receives_and_control_packets_are_skipped() -> None:
     events = random_run(11)
     rows = rows_of(events)
