@@ -286,7 +286,7 @@ def test_prices_are_shown_for_each_network(open_page, compared):
 
 def test_a_run_in_windows_says_how_to_get_the_rest(open_page):
     page = open_page(windowed())
-    assert "of 900 are on this page" in page.locator("#caption").inner_text()
+    assert "100 of 900 events of this run are on this page" in page.locator("#caption").inner_text()
     picture = page.locator(".overview .heat")
     width = picture.bounding_box()["width"]
     picture.click(position={"x": width * 0.9, "y": 9})

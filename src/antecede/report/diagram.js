@@ -377,8 +377,14 @@ class Diagram {
   ticks(height) {
     const here = this.visible(), times = here.map(e => this.model.time[e]), span = here.length ? Math.max(...times) - Math.min(...times) : 1;
     const many = Math.max(2, Math.floor(this.width / 120)), marks = [];
-    const mark = (x, t) => marks.push(draw('line', {class: 'tickmark', x1: x, x2: x, y1: 14, y2: height - 26}),
-      draw('text', {class: 'tick', x, y: height - 9, 'text-anchor': 'middle'}, instant(t, span / many, Math.max(...times))));
+    let said = '';
+    // Of events at the same time, the first says it.
+    const mark = (x, t) => {
+      const words = instant(t, span / many, Math.max(...times));
+      marks.push(draw('line', {class: 'tickmark', x1: x, x2: x, y1: 14, y2: height - 26}),
+        draw('text', {class: 'tick', x, y: height - 9, 'text-anchor': 'middle'}, words === said ? '' : words));
+      said = words;
+    };
     // By order, times grow unevenly: each tick stands at an event and tells its time.
     let last = -Infinity;
     if (this.axis === 'order') for (const e of here) { if (this.px(e) - last >= this.width / many) mark(last = this.px(e), this.model.time[e]); }

@@ -12,7 +12,7 @@ function showOne(run, number) {
   $('caption').replaceChildren(...(finding
     ? [badge(['violation', 'fifo_break'].includes(finding.kind) ? 'broke' : 'faulty', KINDS[finding.kind][0]), ' ', sayFinding(model, finding),
       ...(told.whole ? [] : [el('span', {class: 'muted'}, ' (some of its events are not on this page)')])]
-    : [`${plural(run.table.kind.length, 'event')} of this run ${run.whole ? 'are all on this page' : `of ${count(run.size)} are on this page`}.`]));
+    : [run.whole ? `All ${plural(run.size, 'event')} of this run are on this page.` : `${count(run.table.kind.length)} of ${plural(run.size, 'event')} of this run are on this page.`]));
   diagram.show(run, finding);
   showChoices(Boolean(finding));
 }
