@@ -210,23 +210,25 @@ class Reader:
     ) -> DataFrame:
         """One task for each chunk."""
         if questions is not None:
-            rows = rows.unionByName(self._addressed(questions, chunks))
+            rows = rows.unionByName(self._addressed(purpose, questions, chunks))
         place = self.trace.path or "events"
         count = chunks[-1].serial + 1
         return rows.repartitionById(count, F.col("serial")).mapInArrow(
             lambda batches: examined(batches, purpose, place, processes), SPARK_RESULTS
         )
 
-    def _addressed(self, questions: DataFrame, chunks: list[Chunk]) -> DataFrame:
+    def _addressed(self, purpose: str, questions: DataFrame, chunks: list[Chunk]) -> DataFrame:
         """Each question to the task that has the part; what is asked of a whole run, to all that have some of it."""
         places = self.trace.spark.createDataFrame(
             [(c.serial, p.run, p.number, p.of) for c in chunks for p in c.parts],
             "serial int, run string, part int, of int",
         )
-        whole = questions.where("what = 'suspects'").drop("part").join(F.broadcast(places), "run")
-        single = questions.where("what <> 'suspects'").join(F.broadcast(places), ["run", "part"])
-        names = ["serial", "what", "run", "part", "of", "blob"]
-        return whole.select(*names).unionByName(single.select(*names))
+        # One join, not one for each kind: a plan that refers to a table twice is twice as large, and so on.
+        if purpose == "suspects":
+            addressed = questions.drop("part").join(F.broadcast(places), "run")
+        else:
+            addressed = questions.join(F.broadcast(places), ["run", "part"])
+        return addressed.select("serial", "what", "run", "part", "of", "blob")
 
     def _packed_files(self, own: Mapping[str, Cut], serials: Mapping[tuple[str, int], int]) -> DataFrame:
         chunks = [chunk for chunk in self.plan.packed if any(part.run in own for part in chunk.parts)]
