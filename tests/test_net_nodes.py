@@ -205,9 +205,9 @@ def test_close_waits_until_what_was_sent_has_arrived():
     ("options", "told"),
     [
         ({"peers": ["a", "b"]}, "names without addresses"),
-        ({"peers": {"a": "x:1", "b": "nowhere"}}, "'nowhere', expected host:port"),
-        ({"peers": {"b": "x:1"}, "protocol": "magic"}, "magic"),
-        ({"peers": {"b": "x:1"}, "groups": {"b": ["a"]}}, "other names than the processes'"),
+        ({"peers": {"a": "localhost:1", "b": "nowhere"}}, "'nowhere', expected host:port"),
+        ({"peers": {"b": "localhost:1"}, "protocol": "magic"}, "magic"),
+        ({"peers": {"b": "localhost:1"}, "groups": {"b": ["a"]}}, "other names than the processes'"),
     ],
 )
 def test_a_node_that_cannot_be_is_refused(options, told):

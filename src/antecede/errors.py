@@ -17,6 +17,7 @@ AntecedeError
 │   ├── BadFrame              a frame that no sound end of a link sends: one of the two has lost its state
 │   └── WireError             bytes that are no packet: garbage, truncated, too large, another version
 └── InputError                a file or a value that was read is wrong
+    ├── BadConfig             a configuration that describes no node
     ├── BadJournal            a journal that is damaged, in use, or another node's
     ├── BadSnapshot           a snapshot of another protocol, process, view or version
     ├── BadProgram            a program for the explorer that cannot be run
@@ -34,6 +35,7 @@ from collections.abc import Sequence
 __all__ = [
     "AntecedeError",
     "BadExperiment",
+    "BadConfig",
     "BadFrame",
     "BadHello",
     "BadJournal",
@@ -153,6 +155,12 @@ class WireError(PeerError):
         self.found, self.expected, self.at = found, expected, at
         place = "" if at is None else f" at byte {at}"
         super().__init__(f"not a packet{place}: found {found}, expected {expected}")
+
+
+class BadConfig(InputError):
+    def __init__(self, place: str, found: str, expected: str) -> None:
+        self.place, self.found, self.expected = place, found, expected
+        super().__init__(f"{place}: found {found}, expected {expected}")
 
 
 class BadJournal(InputError):

@@ -28,6 +28,7 @@ COMMANDS = (
     "check",
     "demo",
     "ingest",
+    "keys",
     "measure",
     "order",
     "report",

@@ -7,8 +7,20 @@ bytes, and `node` is what an application sees.
 
 from antecede.net.delivery import Delivery, Held, Missing
 from antecede.net.node import Node
+from antecede.net.security import Tls
 from antecede.net.settings import Settings
 from antecede.net.tcp import Tcp
 from antecede.net.transport import Connection, Memory, Transport
 
-__all__ = ["Connection", "Delivery", "Held", "Memory", "Missing", "Node", "Settings", "Tcp", "Transport"]
+__all__ = [
+    "Connection",
+    "Delivery",
+    "Held",
+    "Memory",
+    "Missing",
+    "Node",
+    "Settings",
+    "Tcp",
+    "Tls",
+    "Transport",
+]

@@ -125,7 +125,9 @@ class Mesh:
             self.counts["refused_slow"] += 1
             log.warning("%s: a connection without a hello for %g s", self.host.name, self.settings.hello_s)
         except (OSError, AntecedeError) as error:
-            log.debug("%s: a connection ends: %s", self.host.name, error)
+            if not met and peer is not None:
+                self.counts["unanswered"] += 1
+                log.info("%s: %s was dialled and does not say hello: %s", self.host.name, peer.name, error)
         finally:
             connection.close()
         return met
@@ -142,11 +144,13 @@ class Mesh:
     ) -> tuple[Peer, Hello, list[Record]]:
         """Exchange hellos; who dials speaks first."""
         if peer is not None:
+            await connection.open()
             ours = await self._say_hello(connection, peer)
             theirs, rest = await self._hear_hello(connection, session)
         else:
             self._strangers += 1
             try:
+                await connection.open()
                 theirs, rest = await self._hear_hello(connection, session)
             finally:
                 self._strangers -= 1
@@ -182,4 +186,5 @@ class Mesh:
                     return hello, records[1:]
                 case Bye(reason=reason):
                     raise BadHello(f"a refusal: {reason}", "a hello")
-        raise ConnectionResetError("the peer closed the connection before its hello")
+        # One that refuses our certificate does no more than this.
+        raise ConnectionResetError("it closed the connection")

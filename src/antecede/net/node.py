@@ -47,6 +47,7 @@ from antecede.net.host import Host
 from antecede.net.inputs import Acknowledge, Restart, Send, Take
 from antecede.net.journal import Journal
 from antecede.net.mesh import Mesh
+from antecede.net.security import Tls
 from antecede.net.settings import Settings
 from antecede.net.tcp import Tcp
 from antecede.net.transport import Transport
@@ -65,7 +66,7 @@ class Node:
     `peers` are the names of all processes, each with its address ("host:port") if they talk over TCP; the node's own
     may be among them, and is then where it listens, unless `listen` says otherwise. All nodes of a system are given the
     same names and protocol. `groups` are names for sets of them, that `send` takes. With a `journal`, a file, the node
-    survives a crash; `sync` says what kind of crash (`journal`).
+    survives a crash; `sync` says what kind of crash (`journal`). Beyond loopback, `tls` is needed (`security`).
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Node:
         listen: str | None = None,
         journal: str | PathLike[str] | None = None,
         sync: Literal["full", "normal"] = "full",
+        tls: Tls | None = None,
         transport: Transport | None = None,
         settings: Settings | None = None,
     ) -> None:
@@ -93,7 +95,7 @@ class Node:
             raise BadParameter(
                 "node", "peers", "names without addresses", "an address for each, or a transport"
             )
-        self._transport = transport or Tcp(listen or addresses.pop(name, None), addresses)
+        self._transport = transport or Tcp(listen or addresses.pop(name, None), addresses, tls)
         self._new = Core.new(
             protocol,
             self.view,

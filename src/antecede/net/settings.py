@@ -12,7 +12,7 @@ from antecede.wire import Limits
 __all__ = ["Backoff", "Settings"]
 
 
-class Settings(Struct, frozen=True):
+class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """Limits and times. Counts are of messages or packets, times in seconds.
 
     >>> Settings(queue=0)

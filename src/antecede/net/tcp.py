@@ -1,4 +1,6 @@
-"""TCP: a node listens at one address, and dials its peers at theirs.
+"""TCP, and TLS over it: a node listens at one address, and dials its peers at theirs.
+
+Beyond loopback there is no talking without TLS (`security`), unless the caller says that the network itself is safe.
 
 >>> parse_address("localhost:7001"), parse_address("[::1]:7001")
 (('localhost', 7001), ('::1', 7001))
@@ -11,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Mapping
 
-from antecede.errors import BadParameter
+from antecede.errors import BadHello, BadParameter
+from antecede.net.security import Tls, is_loopback, name_of
 from antecede.net.transport import Accept, Connection
 
 __all__ = ["Tcp", "parse_address"]
@@ -34,14 +38,24 @@ class Tcp:
     """The transport of one node.
 
     `listen` is the node's own address; port 0 takes any that is free, and `address` then says which. `addresses` are
-    the peers'.
+    the peers'. `plain=True` allows other machines to be talked to in plain text.
+
+    >>> Tcp("0.0.0.0:7000", {})
+    Traceback (most recent call last):
+    antecede.errors.BadParameter: peers: address is 0.0.0.0:7000, expected one of this machine (loopback), or TLS
     """
 
-    def __init__(self, listen: str | None, addresses: Mapping[str, str]) -> None:
+    def __init__(
+        self, listen: str | None, addresses: Mapping[str, str], tls: Tls | None = None, plain: bool = False
+    ) -> None:
         self._listen = None if listen is None else parse_address(listen)
         self._addresses = addresses
-        for address in addresses.values():
-            parse_address(address)
+        for address in [*addresses.values(), *([listen] if listen else [])]:
+            if not is_loopback(parse_address(address)[0]) and tls is None and not plain:
+                raise BadParameter("peers", "address", address, "one of this machine (loopback), or TLS")
+        self._contexts = (
+            (None, None) if tls is None else (tls.context(server=False), tls.context(server=True))
+        )
         self._server: asyncio.Server | None = None
 
     @property
@@ -57,7 +71,7 @@ class Tcp:
             return
 
         async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await accept(TcpConnection(reader, writer))
+            await accept(TcpConnection(reader, writer, self._contexts[1]))
 
         host, port = self._listen
         try:
@@ -70,7 +84,7 @@ class Tcp:
             raise ConnectionError(f"no address of {peer} is known")
         host, port = parse_address(self._addresses[peer])
         reader, writer = await asyncio.open_connection(host, port, limit=CHUNK)
-        return TcpConnection(reader, writer)
+        return TcpConnection(reader, writer, self._contexts[0])
 
     async def close(self) -> None:
         if self._server is not None:
@@ -80,13 +94,25 @@ class Tcp:
 class TcpConnection:
     """One end of a TCP connection."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ssl.SSLContext | None
+    ) -> None:
+        self._reader, self._writer, self._context = reader, writer, context
         self.proved: str | None = None
         # Records are batched before they get here: to wait for more is only delay.
         raw = writer.get_extra_info("socket")
         if raw is not None:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    async def open(self) -> None:
+        # Nothing may be awaited before this: what the peer sends meanwhile would be read as plain text.
+        if self._context is None:
+            return
+        try:
+            await self._writer.start_tls(self._context, server_hostname="antecede")
+        except ssl.SSLError as error:
+            raise BadHello(f"no TLS: {error.reason or error}", "a certificate of our authority") from None
+        self.proved = name_of(self._writer.get_extra_info("peercert"))
 
     async def read(self) -> bytes:
         return await self._reader.read(CHUNK)

@@ -25,6 +25,9 @@ class Connection(Protocol):
 
     proved: str | None
 
+    async def open(self) -> None:
+        """Do what comes before the first byte, such as to prove names. Raises `BadHello` if the other end cannot."""
+
     async def read(self) -> bytes:
         """Some bytes, none at the end. Raises `OSError` if the connection broke."""
 
@@ -139,6 +142,9 @@ class MemoryConnection:
         self._arrived = bytearray()
         self._closed = False
         self._changed = asyncio.Event()
+
+    async def open(self) -> None:
+        """Nothing is proved within a program."""
 
     async def read(self) -> bytes:
         while not self._arrived and not self._closed:
