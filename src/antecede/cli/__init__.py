@@ -30,6 +30,7 @@ COMMANDS = (
     "ingest",
     "keys",
     "measure",
+    "node",
     "order",
     "report",
     "simulate",
