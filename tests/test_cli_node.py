@@ -90,7 +90,7 @@ def test_two_processes_talk_and_one_comes_back_where_it_was(pair):
     assert (second["base64"], second["to"]) == ("/w==", ["ann", "bob"])
     bob.ask(do="ack", sender="ann", number=1)
     bob.ask(do="status")
-    assert bob.hear("status")["connected"] == ["ann"]
+    assert bob.hear("status")["connected"] == {"ann": True}
     assert bob.stop() == 0
     bob.start()
     assert bob.hear("ready")["sent"] == 0

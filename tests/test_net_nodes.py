@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
+from itertools import combinations
 from random import Random
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from antecede.errors import BadParameter, Closed, UnknownProcess
 from antecede.net import Memory, Node, Settings, Tcp
 from antecede.protocols import PROTOCOLS
+from antecede.topology import shapes
 from tests.net_world import PATIENCE_S, QUICK, Conversation, Proxy, in_memory, names, over_tcp
 
 WAYS = {"memory": in_memory, "tcp": over_tcp}
@@ -121,6 +124,25 @@ def test_groups_are_names_for_sets():
     asyncio.run(main())
 
 
+def test_a_router_is_a_node_that_only_forwards():
+    async def main():
+        star = shapes.star(3)
+        network, parameters = Memory(), {"topology": star}
+        options: dict[str, Any] = {"protocol": "separator", "parameters": parameters, "settings": QUICK}
+        nodes = [Node(name, star.names, transport=network.at(name), **options) for name in star.names]
+        for a, b in combinations(star.names[:3], 2):
+            network.cut(a, b)  # the only way is over the hub
+        async with AsyncExitStack() as stack:
+            for node in nodes:
+                await stack.enter_async_context(node)
+            conversation = Conversation(nodes[:3], Random(5))
+            await conversation.hold(each=20)
+            conversation.judge()
+            assert nodes[3].connected == star.names[:3]
+
+    asyncio.run(main())
+
+
 # Back-pressure
 
 
@@ -208,6 +230,10 @@ def test_close_waits_until_what_was_sent_has_arrived():
         ({"peers": {"a": "localhost:1", "b": "nowhere"}}, "'nowhere', expected host:port"),
         ({"peers": {"b": "localhost:1"}, "protocol": "magic"}, "magic"),
         ({"peers": {"b": "localhost:1"}, "groups": {"b": ["a"]}}, "other names than the processes'"),
+        (
+            {"peers": {"b": "localhost:1"}, "parameters": {"topology": shapes.star(2)}},
+            "those of the topology",
+        ),
     ],
 )
 def test_a_node_that_cannot_be_is_refused(options, told):

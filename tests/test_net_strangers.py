@@ -11,7 +11,7 @@ import pytest
 from antecede.link import Frame, Link
 from antecede.model import Message, Packet
 from antecede.net import Node, Settings, Tcp
-from antecede.net.session import Bye, Hello, Session, pack
+from antecede.net.session import Beat, Bye, Hello, Session, pack
 from antecede.protocols.permit import Grant
 from antecede.protocols.unordered import Plain
 from antecede.wire import encode
@@ -158,5 +158,33 @@ def test_a_node_that_lost_its_state_is_refused_by_its_peers():
                     await asyncio.sleep(0)
             assert b.counts["refused_frame"] >= 1
             assert b.connected == ()
+
+    asyncio.run(main())
+
+
+def test_a_peer_that_talks_and_never_reads_is_noticed():
+    async def main():
+        addresses: dict[str, str] = {}
+        async with (
+            Node(
+                "b", VIEW, transport=Tcp("127.0.0.1:0", addresses), protocol="unordered", settings=IMPATIENT
+            ) as node,
+            asyncio.timeout(PATIENCE_S),
+        ):
+            host, port = node.address.split(":")
+            reader, writer = await asyncio.open_connection(host, int(port), limit=1)
+            link, session = Link(epoch=1, peer=0), Session(epoch=1)
+            writer.write(pack(Hello.of("a", "b", "unordered", VIEW, link.hail())))
+            while not link.met:
+                for record in session.feed(await reader.read(1 << 16)):
+                    frame = record.hail if isinstance(record, Hello) else record
+                    for answer in link.receive(frame, now=0)[1] if isinstance(frame, Frame) else []:
+                        writer.write(pack(answer, (1, session.agreed[0])))
+            for _ in range(100):
+                await node.send("a", bytes(1 << 17))
+            while not node.counts["clogged"]:
+                writer.write(pack(Beat(False)))
+                await asyncio.sleep(0.01)
+            writer.transport.abort()
 
     asyncio.run(main())

@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ import msgspec
 import typer
 
 from antecede.net.config import load
+from antecede.net.health import Health
 from antecede.net.lines import Lines
 from antecede.net.node import Node
 
@@ -41,12 +42,12 @@ def node(
     """Run a node: requests on standard input, events on standard output, one JSON object a line."""
     level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    described = load(config).node(config.parent)
-    if asyncio.run(_run(described)) == signal.SIGINT:
+    described = load(config)
+    if asyncio.run(_run(described.node(config.parent), described.metrics)) == signal.SIGINT:
         raise typer.Exit(130)
 
 
-async def _run(node: Node) -> int:
+async def _run(node: Node, metrics: str | None) -> int:
     """Run until a signal comes, and say which; or raise what made the node fail."""
     loop = asyncio.get_running_loop()
     signals: list[int] = []
@@ -63,7 +64,8 @@ async def _run(node: Node) -> int:
         async def say(event: dict[str, Any]) -> None:
             await loop.run_in_executor(thread, _write, msgspec.json.encode(event) + b"\n")
 
-        async with node:
+        window = nullcontext() if metrics is None else Health(metrics, node.status)
+        async with node, window:
             lines = Lines(node, say)
             running: asyncio.Future[Any] = asyncio.ensure_future(lines.run())
             _read(lambda line: asyncio.run_coroutine_threadsafe(lines.request(line), loop).result())

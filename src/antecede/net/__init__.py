@@ -9,6 +9,7 @@ from antecede.net.delivery import Delivery, Held, Missing
 from antecede.net.node import Node
 from antecede.net.security import Tls
 from antecede.net.settings import Settings
+from antecede.net.status import Status
 from antecede.net.tcp import Tcp
 from antecede.net.transport import Connection, Memory, Transport
 
@@ -20,6 +21,7 @@ __all__ = [
     "Missing",
     "Node",
     "Settings",
+    "Status",
     "Tcp",
     "Tls",
     "Transport",

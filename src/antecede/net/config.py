@@ -56,6 +56,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     listen: str | None = None
     journal: str | None = None
     sync: Literal["full", "normal"] = "full"
+    metrics: str | None = None
     tls: Keys | None = None
     settings: Settings = Settings()
 

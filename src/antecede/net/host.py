@@ -125,6 +125,11 @@ class Host:
         """The position of the last input."""
         return self._written
 
+    @property
+    def position_durable(self) -> int:
+        """The position of the last input that is durable."""
+        return self._durable
+
     def _write(self, given: Input) -> int:
         if self._journal is None:
             return self._written

@@ -48,6 +48,8 @@ __all__ = ["Journal"]
 APPLICATION = 0x416E7465
 """Marks the database as ours ("Ante"), as SQLite suggests."""
 FORMAT = 1
+SNAPSHOT_BYTES = 64 << 20
+"""Bytes of inputs, after which a snapshot takes their place, however few they are: a restart reads them all."""
 
 TABLES = """
 CREATE TABLE snapshot (position INTEGER PRIMARY KEY, state BLOB NOT NULL, crc INTEGER NOT NULL);
@@ -83,6 +85,8 @@ class Journal:
         self._every = snapshot_inputs
         self._since = 0
         """Inputs since the snapshot."""
+        self._bytes = 0
+        """Of these inputs."""
         self._crc = 0
         self._database = self._open(os.fspath(path), sync)
 
@@ -192,6 +196,7 @@ class Journal:
             yield from inputs
             self.position, self._crc = position, crc
             self._since += count
+            self._bytes += len(record)
 
     def _check_tip(self) -> None:
         tips = self._database.execute("SELECT position, crc FROM tip").fetchall()
@@ -211,7 +216,7 @@ class Journal:
 
     def wants_snapshot(self, more: int) -> bool:
         """Whether it is time for a snapshot, together with so many more inputs."""
-        return self._since + more > self._every
+        return self._since + more > self._every or self._bytes > SNAPSHOT_BYTES
 
     def append(self, inputs: Sequence[Input], snapshot: dict[str, Any] | None = None) -> None:
         """Make these inputs durable; `snapshot`, if given, is the state after them."""
@@ -223,6 +228,7 @@ class Journal:
             record = encode_inputs(inputs)
             self._crc = _crc(self.position, len(inputs), record, self._crc)
             self._since += len(inputs)
+            self._bytes += len(record)
             row = (self.position, len(inputs), record, self._crc)
             self._database.execute("INSERT INTO inputs VALUES (?, ?, ?, ?)", row)
             self._put_tip()
@@ -230,7 +236,7 @@ class Journal:
     def _put_snapshot(self, snapshot: dict[str, Any]) -> None:
         state = msgspec.msgpack.encode(snapshot)
         self._crc = _crc(self.position, 0, state, 0)
-        self._since = 0
+        self._since = self._bytes = 0
         self._database.execute("DELETE FROM inputs")
         self._database.execute("DELETE FROM snapshot")
         self._database.execute("INSERT INTO snapshot VALUES (?, ?, ?)", (self.position, state, self._crc))

@@ -5,13 +5,13 @@ Requests
                                                              that are no text; "label" and "ref" may be left out
     {"do": "ack", "sender": "bob", "number": 3}              the message has been processed
     {"do": "waiting"}                                        what is held, and for what
-    {"do": "status"}                                         who is connected, and what was counted
+    {"do": "status"}                                         how the node is
 
 Events
     {"event": "ready", "name", "address", "sent"}            first; `sent` counts the messages of all its lives
     {"event": "sent", "number", "ref"}                       the message cannot be lost any more
     {"event": "message", "sender", "number", "to", "text" or "base64", "label", "again"}
-    {"event": "waiting", "held"}, {"event": "status", "connected", "sent", "counts"}
+    {"event": "waiting", "held"}, {"event": "status", ...}   the fields of `delivery.Held` and of `status.Status`
     {"event": "refused", "reason", "ref"}                    what was asked cannot be; nothing was changed
     {"event": "closed"}                                      last
 
@@ -110,9 +110,7 @@ class Lines:
                 held = [msgspec.to_builtins(one) for one in self.node.waiting()]
                 await self._say({"event": "waiting", "held": held})
             case StatusLine():
-                node = self.node
-                facts = {"connected": node.connected, "sent": node.sent, "counts": dict(node.counts)}
-                await self._say({"event": "status", **facts})
+                await self._say({"event": "status", **msgspec.to_builtins(self.node.status())})
             case _:
                 assert_never(asked)
 

@@ -49,6 +49,7 @@ from antecede.net.journal import Journal
 from antecede.net.mesh import Mesh
 from antecede.net.security import Tls
 from antecede.net.settings import Settings
+from antecede.net.status import Status
 from antecede.net.tcp import Tcp
 from antecede.net.transport import Transport
 
@@ -86,7 +87,7 @@ class Node:
     ) -> None:
         self.name, self.settings = name, settings or Settings()
         addresses = dict(peers) if isinstance(peers, Mapping) else {}
-        self.view = View(tuple(sorted({name, *peers})))
+        self.view = _view({name, *peers}, parameters or {})
         self._me = self.view.id(name)
         self._groups = {group: tuple(map(self.view.id, members)) for group, members in (groups or {}).items()}
         if clash := set(self._groups) & set(self.view.names):
@@ -108,7 +109,7 @@ class Node:
         self._journal_path, self._sync = journal, sync
         self._journal: Journal | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._turns = 0
+        self._turns = self._taken = 0
         self._full = False
         """Too much is unacknowledged, and that was said."""
         self._closing = False
@@ -291,6 +292,7 @@ class Node:
     def _take(self, message: Message) -> Delivery:
         self._host.happen(Take(*message.id))
         self._host.since.pop(message.id, None)
+        self._taken += 1
         if self._journal is None:
             self._host.happen(Acknowledge(*message.id))
         if message.sender != self._me:
@@ -330,6 +332,41 @@ class Node:
         counts = Counter(self._mesh.counts)
         counts["resent"] = sum(link.resent for link in self._host.core.links.values())
         return counts
+
+    def status(self) -> Status:
+        """All that an operator looks at."""
+        host, core, peers = self._host, self._host.core, self._mesh.peers
+        return Status(
+            node=self.name,
+            protocol=core.machine.name,
+            up=host.failure is None and not self._closing,
+            failure=None if host.failure is None else str(host.failure),
+            sent=self.sent,
+            taken=self._taken,
+            eligible=len(core.inbox),
+            unacknowledged=len(core.taken),
+            unsent=len(core.unsent),
+            held=dict(zip(self.view.names, core.held, strict=True)),
+            queued={peer.name: core.links[number].unacknowledged for number, peer in peers.items()},
+            connected={peer.name: peer.connected for peer in peers.values()},
+            paused={peer.name: peer.paused for peer in peers.values()},
+            inputs=host.position,
+            durable=host.position_durable,
+            counts=dict(self.counts),
+        )
+
+
+def _view(names: set[str], parameters: Mapping[str, Any]) -> View:
+    """All names in an order that every node finds by itself: sorted, or as the topology has them if there is one."""
+    topology = parameters.get("topology")
+    if topology is None:
+        return View(tuple(sorted(names)))
+    ordered = tuple(topology["names"] if isinstance(topology, Mapping) else topology.names)
+    if set(ordered) != names:
+        raise BadParameter(
+            "node", "peers", ", ".join(sorted(names)), f"those of the topology: {', '.join(ordered)}"
+        )
+    return View(ordered)
 
 
 def _epoch() -> int:

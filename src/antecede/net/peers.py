@@ -74,13 +74,24 @@ class Peer:
         channel = self._channel
         if channel is None:
             return
-        self.host.tick(self.number)
-        if now - channel.heard > self.settings.dead_s:
-            self.counts["silent"] += 1
-            log.warning("%s: nothing from %s for %.1f s", self.host.name, self.name, now - channel.heard)
-            channel.connection.close()
-        elif now - channel.spoke > self.settings.beat_s:
-            self.beat()
+        silence = now - channel.heard
+        if silence > self.settings.dead_s:
+            self._give_up(channel, "silent", f"nothing from {self.name} for {silence:.1f} s")
+        elif channel.writing is not None:
+            # To send again what it does not take would only make more of it.
+            if now - channel.writing > self.settings.dead_s:
+                self._give_up(
+                    channel, "clogged", f"{self.name} takes nothing for {now - channel.writing:.1f} s"
+                )
+        else:
+            self.host.tick(self.number)
+            if now - channel.spoke > self.settings.beat_s:
+                self.beat()
+
+    def _give_up(self, channel: Channel, counted: str, reason: str) -> None:
+        self.counts[counted] += 1
+        log.warning("%s: %s", self.host.name, reason)
+        channel.connection.close()
 
     def watch(self) -> None:
         """Ask the peer to pause, or to go on, by what is held of it."""
@@ -157,6 +168,8 @@ class Channel:
     def __init__(self, connection: Connection, session: Session) -> None:
         self.connection, self.session = connection, session
         self.heard = self.spoke = asyncio.get_running_loop().time()
+        self.writing: float | None = None
+        """Since when a write waits for the other end to take it."""
         self._out = bytearray()
         self._wake = asyncio.Event()
 
@@ -181,8 +194,9 @@ class Channel:
                 await self._wake.wait()
                 self._wake.clear()
                 data, self._out = bytes(self._out), bytearray()
+                self.writing = loop.time()
                 await self.connection.write(data)
-                self.spoke = loop.time()
+                self.spoke, self.writing = loop.time(), None
         except OSError:
             # The reader will see the end too.
             self.connection.close()
