@@ -15,7 +15,7 @@ from typing import Any
 
 from antecede.net import Node, Settings
 
-SETTINGS = Settings(snapshot_inputs=60, first_retry_s=0.01, last_retry_s=0.1, queue=32, held=32)
+SETTINGS = Settings(snapshot_inputs=60, first_retry_s=0.01, last_retry_s=0.1, queue=32, held=32, trace_s=0.5)
 
 
 def plan(seed: str, names: list[str], each: int) -> dict[str, list[list[str]]]:
@@ -56,11 +56,12 @@ async def main(config: dict[str, Any]) -> None:
         protocol=config["protocol"],
         journal=config["journal"],
         sync=config["sync"],
+        trace=config["trace"],
         settings=SETTINGS,
     )
     async with node:
-        # The restart itself is the last input.
-        say(node, "start", sent=node.sent)
+        assert node._journal is not None
+        say(node, "start", found=node._journal.position)
         sets = plan(config["seed"], sorted(config["peers"]), config["each"])[node.name]
         tasks = [asyncio.ensure_future(part) for part in (send(node, sets), take(node))]
         await loop.run_in_executor(None, sys.stdin.read)

@@ -57,6 +57,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     journal: str | None = None
     sync: Literal["full", "normal"] = "full"
     metrics: str | None = None
+    trace: str | None = None
+    run: str = "nodes"
     tls: Keys | None = None
     settings: Settings = Settings()
 
@@ -72,6 +74,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
             listen=self.listen,
             journal=None if self.journal is None else root / self.journal,
             sync=self.sync,
+            trace=None if self.trace is None else root / self.trace,
+            run=self.run,
             tls=None
             if keys is None
             else Tls(root / keys.authority, root / keys.certificate, root / keys.key),

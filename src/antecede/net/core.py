@@ -6,6 +6,7 @@ Parts
   inbox      messages that the machine has offered, in the order of the offers: the application may take them
   taken      messages that the application took and has not acknowledged, in the order in which it took them
   again      those of them that it took before a restart, and is to be handed first
+  record     the events of this process that are in no trace yet, if it records
 
 Inputs are values (`inputs`), given to `apply`; what leaves are frames for peers' links. What is in the inbox follows
 from the inputs alone, its order too: a process replayed from its journal offers the same messages in the same order.
@@ -37,7 +38,8 @@ from antecede import wire
 from antecede.errors import BadParameter, BadSnapshot, CallerError, Misrouted, NotEligible, PeerError
 from antecede.link import Frame, Link
 from antecede.model import Effect, Id, Message, Packet, View
-from antecede.net.inputs import Acknowledge, Arrive, Input, Restart, Send, Take
+from antecede.net.inputs import Acknowledge, Arrive, Input, Recorded, Restart, Send, Take, Time
+from antecede.net.record import Record
 from antecede.protocols import Machine, create, restore
 from antecede.protocols.machine import plain, portable, typed
 
@@ -73,6 +75,7 @@ class Core:
         """Numbers of messages of ours of which no packet has left the machine yet."""
         self.held = [0] * machine.n
         """How many messages of each sender have arrived and were not taken yet."""
+        self.record = Record()
         self.arrived: list[Id] = []
         """The messages that arrived with the last input."""
         self.refused: dict[int, PeerError] = {}
@@ -127,13 +130,17 @@ class Core:
                 self.taken.pop((given.sender, given.number), None)
                 return []
             case Restart():
-                self._restart()
+                self._restart(given.recording)
+                return []
+            case Time() | Recorded():
+                self.record.note(given)
                 return []
         assert_never(given)
 
     def _send(self, given: Send, now: int) -> list[Out]:
         self._check_size(given)
         message, effects = self.machine.send(given.to, given.payload, given.label)
+        self.record.event("send", message)
         if self.me in message.to:
             self.held[self.me] += 1
             self.arrived.append(message.id)
@@ -175,6 +182,7 @@ class Core:
         message = packet.message
         if message is not None and self.me in message.to:
             self.arrived.append(message.id)
+            self.record.event("receive", message)
             if message.sender == source:
                 self.held[source] += 1
         return self._follow(effects, now)
@@ -184,6 +192,7 @@ class Core:
         if message is None:
             raise NotEligible(self.view.name(self.me), identity, "it was not offered")
         effects = self.machine.deliver(message)
+        self.record.event("deliver", message)
         del self.inbox[identity]
         self.taken[identity] = message
         self.held[message.sender] = max(0, self.held[message.sender] - 1)
@@ -201,7 +210,8 @@ class Core:
                 self.inbox[effect.id] = effect
         return out
 
-    def _restart(self) -> None:
+    def _restart(self, recording: bool) -> None:
+        self.record.on = recording
         self.again = deque(self.taken.values())
         for link in self.links.values():
             link.restart()
@@ -231,6 +241,7 @@ class Core:
             "taken": plain(list(self.taken.values())),
             "unsent": sorted(self.unsent),
             "held": list(self.held),
+            "record": self.record.snapshot(),
         }
 
     @classmethod
@@ -252,6 +263,7 @@ class Core:
             core.taken = {message.id: message for message in taken}
             core.unsent = set(typed(snapshot["unsent"], list[int]))
             core.held = typed(snapshot["held"], list[int])
+            core.record = Record.restore(snapshot["record"])
         except (LookupError, TypeError, ValueError, CallerError) as error:
             raise BadSnapshot("process", f"{type(error).__name__}: {error}", "the state of one") from error
         return core

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,12 +23,14 @@ from antecede.errors import AntecedeError, Closed
 from antecede.link import Frame
 from antecede.model import Id
 from antecede.net.core import Core, Out
-from antecede.net.inputs import Arrive, Input
+from antecede.net.inputs import Arrive, Input, Time
 from antecede.net.journal import Journal
 
 __all__ = ["Host", "Signal"]
 
 log = logging.getLogger("antecede.net")
+
+MILLISECOND = 1_000_000
 
 
 class Signal:
@@ -78,6 +81,7 @@ class Host:
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._committed = Signal()
         self._ended = False
+        self._told = clock() - 2 * MILLISECOND
 
     # Inputs
 
@@ -85,6 +89,8 @@ class Host:
         """Let something happen now; its position in the journal. An error changes nothing."""
         self.check()
         now = self.clock()
+        if self.core.record.on and now - self._told > MILLISECOND:
+            self._tell_time(now)
         out = self.core.apply(given, now)
         for message in self.core.arrived:
             self.since[message] = now
@@ -94,6 +100,13 @@ class Host:
             self.arrivals.fire()
         self.room.fire()
         return position
+
+    def _tell_time(self, now: int) -> None:
+        """Events are recorded with a time. It is an input, so that a replay has the same."""
+        self._told = now
+        told = Time(time.time_ns())
+        self.core.apply(told, now)
+        self._write(told)
 
     def arrive(self, peer: int, frame: Frame) -> None:
         """A frame of a peer arrives."""

@@ -19,7 +19,18 @@ from msgspec import Struct
 from antecede.errors import BadJournal
 from antecede.link import Frame
 
-__all__ = ["Acknowledge", "Arrive", "Input", "Restart", "Send", "Take", "decode_inputs", "encode_inputs"]
+__all__ = [
+    "Acknowledge",
+    "Arrive",
+    "Input",
+    "Recorded",
+    "Restart",
+    "Send",
+    "Take",
+    "Time",
+    "decode_inputs",
+    "encode_inputs",
+]
 
 
 class Send(Struct, frozen=True, gc=False, array_like=True, tag=0):
@@ -74,8 +85,23 @@ class Acknowledge(Struct, frozen=True, gc=False, array_like=True, tag=3):
 class Restart(Struct, frozen=True, gc=False, array_like=True, tag=4):
     """The process starts again from its journal: its links are new incarnations from now on."""
 
+    recording: bool = False
+    """Whether it keeps its events for a trace, from now on."""
 
-Input: TypeAlias = Send | Arrive | Take | Acknowledge | Restart
+
+class Time(Struct, frozen=True, gc=False, array_like=True, tag=5):
+    """It is so late, in nanoseconds since 1970: the time of the events that follow."""
+
+    time_ns: int
+
+
+class Recorded(Struct, frozen=True, gc=False, array_like=True, tag=6):
+    """The events with a smaller index are in a trace, and need not be kept."""
+
+    index: int
+
+
+Input: TypeAlias = Send | Arrive | Take | Acknowledge | Restart | Time | Recorded
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(list[Input])

@@ -37,7 +37,7 @@ from contextlib import suppress
 from os import PathLike
 from random import Random
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from antecede.errors import AntecedeError, BadParameter, Closed
 from antecede.model import Message, View
@@ -53,6 +53,9 @@ from antecede.net.status import Status
 from antecede.net.tcp import Tcp
 from antecede.net.transport import Transport
 
+if TYPE_CHECKING:
+    from antecede.net.recorder import Recorder
+
 __all__ = ["Node"]
 
 log = logging.getLogger("antecede.net")
@@ -67,7 +70,8 @@ class Node:
     `peers` are the names of all processes, each with its address ("host:port") if they talk over TCP; the node's own
     may be among them, and is then where it listens, unless `listen` says otherwise. All nodes of a system are given the
     same names and protocol. `groups` are names for sets of them, that `send` takes. With a `journal`, a file, the node
-    survives a crash; `sync` says what kind of crash (`journal`). Beyond loopback, `tls` is needed (`security`).
+    survives a crash; `sync` says what kind of crash (`journal`). Beyond loopback, `tls` is needed (`security`). With
+    `trace`, a directory that all nodes may share, it records its events as its part of a `run` (`recorder`).
     """
 
     def __init__(
@@ -81,6 +85,8 @@ class Node:
         listen: str | None = None,
         journal: str | PathLike[str] | None = None,
         sync: Literal["full", "normal"] = "full",
+        trace: str | PathLike[str] | None = None,
+        run: str = "nodes",
         tls: Tls | None = None,
         transport: Transport | None = None,
         settings: Settings | None = None,
@@ -107,6 +113,8 @@ class Node:
             window=self.settings.queue,
         )
         self._journal_path, self._sync = journal, sync
+        self._recorder = None if trace is None else _recorder(trace, run, self._new)
+        self._new.record.on = trace is not None
         self._journal: Journal | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._turns = self._taken = 0
@@ -130,7 +138,7 @@ class Node:
         self._mesh = Mesh(self._host, self._transport, self.settings, Random())
         if core is not self._new:
             # A new incarnation, durable before anyone hears of it: its frames wait for this input.
-            self._host.happen(Restart())
+            self._host.happen(Restart(recording=self._recorder is not None))
             self._host.since = dict.fromkeys(core.inbox, time.monotonic_ns())
         try:
             await self._transport.listen(self._mesh.accept)
@@ -139,6 +147,10 @@ class Node:
                 self._journal.close()
             raise
         self._tasks = [asyncio.ensure_future(self._guard(part.run())) for part in (self._host, self._mesh)]
+        if self._recorder is not None:
+            self._tasks.append(
+                asyncio.ensure_future(self._guard(self._recorder.run(self._host, self.settings.trace_s)))
+            )
 
     def _transmit(self, peer: int, frame: Any) -> None:
         self._mesh.transmit(peer, frame)
@@ -161,8 +173,11 @@ class Node:
                 while not self._drained():
                     await self._host.room.wait()
                     self._host.check()
+        running, meshing, *recording = self._tasks
+        if self._recorder is not None:
+            self._recorder.end()
+            await asyncio.wait(recording)
         self._host.end()
-        running, meshing = self._tasks
         await running
         await self._mesh.part()
         self._host.fail(Closed(self.name, "is closed"))
@@ -367,6 +382,13 @@ def _view(names: set[str], parameters: Mapping[str, Any]) -> View:
             "node", "peers", ", ".join(sorted(names)), f"those of the topology: {', '.join(ordered)}"
         )
     return View(ordered)
+
+
+def _recorder(trace: str | PathLike[str], run: str, core: Core) -> Recorder:
+    # PyArrow takes longer to load than all the rest, and few nodes need it.
+    from antecede.net.recorder import Recorder
+
+    return Recorder(trace, run, core.machine.name, core.view, core.view.name(core.me))
 
 
 def _epoch() -> int:

@@ -45,6 +45,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     last_retry_s: float = 5.0
     drain_s: float = 5.0
     """How long `close` waits for peers to acknowledge what was sent."""
+    trace_s: float = 5.0
+    """How often what a node records becomes visible in its trace, at least."""
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
@@ -52,8 +54,11 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             if getattr(self, name) < 1:
                 raise BadParameter("settings", name, getattr(self, name), "1 or more")
         if not 0 < self.first_retry_s <= self.last_retry_s or not 0 < self.beat_s < self.dead_s:
-            found = (self.first_retry_s, self.last_retry_s, self.beat_s, self.dead_s)
+            found: tuple[float, ...] = (self.first_retry_s, self.last_retry_s, self.beat_s, self.dead_s)
             raise BadParameter("settings", "times", found, "0 < first <= last retry, 0 < beat < dead")
+        if self.hello_s <= 0 or self.trace_s <= 0 or self.drain_s < 0:
+            found = (self.hello_s, self.trace_s, self.drain_s)
+            raise BadParameter("settings", "hello_s, trace_s, drain_s", found, "longer than none")
 
 
 class Backoff:
