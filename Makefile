@@ -71,7 +71,7 @@ format: $(LOCKED) ## repair what ruff can: formatting, order of imports
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: $(INSTALLED) java ## run a benchmark: BENCH=protocols, sim, reach, optimisations or spark
+bench: $(INSTALLED) java ## run a benchmark: BENCH=protocols, sim, reach, optimisations, net or spark
 	$(BIN)/python -m benchmarks.$(BENCH) $(ARGS)
 
 .PHONY: install
