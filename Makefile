@@ -30,7 +30,7 @@ INSTALLED := $(VENV)/.installed
 
 # Directories too: their times tell that a file was removed.
 SOURCES := $(shell find src -name __pycache__ -prune -o -print 2>/dev/null)
-CHECKED := $(wildcard src tests benchmarks experiments)
+CHECKED := $(wildcard src tests benchmarks experiments examples)
 
 .DEFAULT_GOAL := help
 
@@ -71,7 +71,7 @@ format: $(LOCKED) ## repair what ruff can: formatting, order of imports
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: $(INSTALLED) java ## run a benchmark: BENCH=protocols, sim, reach, optimisations or spark
+bench: $(INSTALLED) java ## run a benchmark: BENCH=protocols, sim, reach, optimisations, net or spark
 	$(BIN)/python -m benchmarks.$(BENCH) $(ARGS)
 
 .PHONY: install
@@ -90,7 +90,7 @@ lock: ## refresh requirements.lock from pyproject.toml (ARGS=--upgrade: newest v
 .PHONY: clean
 clean: ## remove everything that these commands made
 	rm -rf $(VENV) $(VENV)-lock dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find src tests $(wildcard benchmarks scripts) -name __pycache__ -prune -exec rm -rf {} +
+	find src tests $(wildcard benchmarks examples scripts) -name __pycache__ -prune -exec rm -rf {} +
 
 $(MADE):
 	@scripts/venv $(VENV)

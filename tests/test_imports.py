@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The oracle judges the protocols, so it shares nothing with them.
     "oracle": {"model", "errors"},
     "protocols": {"model", "errors", "topology"},
-    "wire": {"model", "errors", "topology", "protocols"},
+    "wire": {"model", "errors", "topology", "protocols", "link"},
     "link": {"errors"},
     "program": {"model", "errors"},
     "steps": {"model", "errors", "topology", "protocols", "program"},

@@ -7,14 +7,18 @@ AntecedeError
 │   ├── BadParameter          a protocol or topology cannot be built like this
 │   ├── CannotWrite           there is no room, or no right, to write there
 │   ├── NoSpark               Spark does not start, or is not where it was said to be
+│   ├── Closed                a node that has stopped, or failed, is asked for something
 │   ├── Unsupported           the protocol does not offer this (labels, a set of destinations ...)
 │   └── NotEligible           a delivery of a message that may not be delivered now
 ├── PeerError                 another process, or whoever claims to be one, sent something wrong
 │   ├── Misrouted             a packet for someone else, or from outside the view
 │   ├── BadStamp              a stamp of another protocol, of another size, or that contradicts its message
+│   ├── BadHello              a peer of another name, view, protocol or version, or one that cannot prove its name
 │   ├── BadFrame              a frame that no sound end of a link sends: one of the two has lost its state
 │   └── WireError             bytes that are no packet: garbage, truncated, too large, another version
 └── InputError                a file or a value that was read is wrong
+    ├── BadConfig             a configuration that describes no node
+    ├── BadJournal            a journal that is damaged, in use, or another node's
     ├── BadSnapshot           a snapshot of another protocol, process, view or version
     ├── BadProgram            a program for the explorer that cannot be run
     ├── BadExperiment         an experiment file that describes no runs
@@ -31,7 +35,10 @@ from collections.abc import Sequence
 __all__ = [
     "AntecedeError",
     "BadExperiment",
+    "BadConfig",
     "BadFrame",
+    "BadHello",
+    "BadJournal",
     "BadParameter",
     "BadProgram",
     "BadRun",
@@ -40,6 +47,7 @@ __all__ = [
     "BadTrace",
     "CallerError",
     "CannotWrite",
+    "Closed",
     "InputError",
     "Misrouted",
     "NoDestination",
@@ -94,6 +102,12 @@ class CannotWrite(CallerError):
         super().__init__(f"{place}: cannot write: {reason}; {left}")
 
 
+class Closed(CallerError):
+    def __init__(self, node: str, why: str) -> None:
+        self.node, self.why = node, why
+        super().__init__(f"node {node} {why}")
+
+
 class Unsupported(CallerError):
     def __init__(self, protocol: str, what: str) -> None:
         self.protocol, self.what = protocol, what
@@ -130,11 +144,29 @@ class BadFrame(PeerError):
         super().__init__(f"refused a frame: found {found}, expected {expected}")
 
 
+class BadHello(PeerError):
+    def __init__(self, found: str, expected: str) -> None:
+        self.found, self.expected = found, expected
+        super().__init__(f"refused a peer: found {found}, expected {expected}")
+
+
 class WireError(PeerError):
     def __init__(self, found: str, expected: str, at: int | None = None) -> None:
         self.found, self.expected, self.at = found, expected, at
         place = "" if at is None else f" at byte {at}"
         super().__init__(f"not a packet{place}: found {found}, expected {expected}")
+
+
+class BadConfig(InputError):
+    def __init__(self, place: str, found: str, expected: str) -> None:
+        self.place, self.found, self.expected = place, found, expected
+        super().__init__(f"{place}: found {found}, expected {expected}")
+
+
+class BadJournal(InputError):
+    def __init__(self, place: str, found: str, expected: str) -> None:
+        self.place, self.found, self.expected = place, found, expected
+        super().__init__(f"{place}: found {found}, expected {expected}")
 
 
 class BadSnapshot(InputError):

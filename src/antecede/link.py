@@ -4,6 +4,7 @@ Inputs                        Outputs
   send(payload, now)            frames to transmit to the other end, each of which may be lost
   receive(frame, now)           payloads handed over (each once), and frames
   tick(now), at deadline()      frames
+  hail(), then resume(now)      a frame, then frames: over a connection that takes the place of a lost one
 Time is an integer of nanoseconds that the driver passes in. Payloads are opaque.
 
 Rules
@@ -196,6 +197,17 @@ class Link:
     def acknowledge(self) -> list[Frame]:
         """The acknowledgement that is owed, if one is, before its time: nothing will go back to carry it."""
         return [] if self._ack_due is None else [self._bare()]
+
+    def hail(self) -> Frame:
+        """What this end has received: the first frame over a new connection, so that the other resumes from there."""
+        return self._bare()
+
+    def resume(self, now: int) -> list[Frame]:
+        """Transmit again, at once, what was in flight over a connection that is lost: after the other end's hail."""
+        self.resent += sum(number in self._payloads for number in self._flights)
+        self._flights, self._due = {}, []
+        self._flown = self._acked
+        return self._fly(now)
 
     def restart(self) -> None:
         """Become the next incarnation: after a crash, once the snapshot is restored and the journal replayed.

@@ -1,0 +1,33 @@
+"""`antecede keys`: a test authority, and certificates for nodes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import typer
+
+from antecede.net.keys import make_keys
+
+__all__ = ["keys"]
+
+
+def keys(
+    directory: Path = typer.Argument(help="Where the files are, or are to be."),
+    names: list[str] = typer.Argument(help="The names of nodes."),
+    days: int = typer.Option(365, min=1, help="How long what is made is valid."),
+    as_json: bool = typer.Option(False, "--json", help="One JSON object on standard output."),
+) -> None:
+    """Make certificates by which nodes prove their names, and the authority that signs them.
+
+    What is there already is left as it is.
+    """
+    made = [str(path) for path in make_keys(directory, names, days)]
+    if as_json:
+        print(json.dumps({"made": made}))
+        return
+    for path in made:
+        print(f"made {path}", file=sys.stderr)
+    if not made:
+        print("nothing to do: all of it is there", file=sys.stderr)

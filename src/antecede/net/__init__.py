@@ -1,0 +1,28 @@
+"""The runtime: nodes that talk over real networks.
+
+A thin asyncio shell round the machines. `core` is the process as one pure state machine, `host` drives it and its
+`journal`, `mesh` and `peers` keep the connections, `session` says what passes over one, `transport` and `tcp` carry
+bytes, and `node` is what an application sees.
+"""
+
+from antecede.net.delivery import Delivery, Held, Missing
+from antecede.net.node import Node
+from antecede.net.security import Tls
+from antecede.net.settings import Settings
+from antecede.net.status import Status
+from antecede.net.tcp import Tcp
+from antecede.net.transport import Connection, Memory, Transport
+
+__all__ = [
+    "Connection",
+    "Delivery",
+    "Held",
+    "Memory",
+    "Missing",
+    "Node",
+    "Settings",
+    "Status",
+    "Tcp",
+    "Tls",
+    "Transport",
+]

@@ -1,0 +1,269 @@
+"""One process as one pure state machine: what the shell round it drives, and what its journal replays.
+
+Parts
+  machine    the protocol's, which makes every decision about order
+  links      an end for each peer, which see to it that each packet arrives, once
+  inbox      messages that the machine has offered, in the order of the offers: the application may take them
+  taken      messages that the application took and has not acknowledged, in the order in which it took them
+  again      those of them that it took before a restart, and is to be handed first
+  record     the events of this process that are in no trace yet, if it records
+
+Inputs are values (`inputs`), given to `apply`; what leaves are frames for peers' links. What is in the inbox follows
+from the inputs alone, its order too: a process replayed from its journal offers the same messages in the same order.
+Time is passed in, and changes no state that a restart needs. So `tick`, `resume`, and the arrival of a bare frame that
+does not greet (`arrive`) are no inputs of the journal: what they teach can be had again.
+
+>>> from antecede.model import View
+>>> from antecede.net.inputs import Acknowledge, Send, Take
+>>> core = Core.new("matrix", View.of("a", "b"), "a", epoch=1)
+>>> core.apply(Send((0,), b"note to self"), now=0)
+[]
+>>> [message] = core.inbox.values()
+>>> _ = core.apply(Take(*message.id), now=0)
+>>> copy = Core.restore(core.snapshot())
+>>> copy.apply(Restart(), now=0), [message.payload for message in copy.again]
+([], [b'note to self'])
+>>> _ = copy.apply(Acknowledge(*message.id), now=0)
+>>> copy.taken
+{}
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias, assert_never
+
+from antecede import wire
+from antecede.errors import BadParameter, BadSnapshot, CallerError, Misrouted, NotEligible, PeerError
+from antecede.link import Frame, Link
+from antecede.model import Effect, Id, Message, Packet, View
+from antecede.net.inputs import Acknowledge, Arrive, Input, Recorded, Restart, Send, Take, Time
+from antecede.net.record import Record
+from antecede.protocols import Machine, create, restore
+from antecede.protocols.machine import plain, portable, typed
+
+__all__ = ["Core", "Out"]
+
+SNAPSHOT_VERSION = 1
+
+MILLISECOND = 1_000_000
+
+TIMES = {
+    # TCP loses nothing while a connection lives: to send again is for what a peer could not take.
+    "timeout_ns": 1000 * MILLISECOND,
+    "least_timeout_ns": 500 * MILLISECOND,
+    "most_timeout_ns": 10_000 * MILLISECOND,
+    # Long enough for most acknowledgements to ride on an answer.
+    "ack_delay_ns": 10 * MILLISECOND,
+}
+
+Out: TypeAlias = tuple[int, Frame]
+"""A frame, and the peer that it is for."""
+
+
+class Core:
+    """The process. `epoch` tells its incarnations apart: each must be greater than those before it."""
+
+    def __init__(self, machine: Machine, links: Mapping[int, Link], limits: wire.Limits) -> None:
+        self.machine, self.limits = machine, limits
+        self.links = dict(links)
+        self.inbox: dict[Id, Message] = {message.id: message for message in machine.eligible()}
+        self.taken: dict[Id, Message] = {}
+        self.again: deque[Message] = deque()
+        self.unsent: set[int] = set()
+        """Numbers of messages of ours of which no packet has left the machine yet."""
+        self.held = [0] * machine.n
+        """How many messages of each sender have arrived and were not taken yet."""
+        self.record = Record()
+        self.arrived: list[Id] = []
+        """The messages that arrived with the last input."""
+        self.refused: dict[int, PeerError] = {}
+        """Peers that sent what no sound process sends, with the reason."""
+
+    @classmethod
+    def new(
+        cls,
+        protocol: str,
+        view: View,
+        me: str | int,
+        epoch: int,
+        parameters: Mapping[str, Any] | None = None,
+        window: int = 1024,
+        limits: wire.Limits | None = None,
+    ) -> Core:
+        """A process that has never run. Its links do not know each other yet, and will greet."""
+        machine = create(protocol, view, me, **(parameters or {}))
+        links = {
+            peer: Link(window=window, ordered=machine.needs_fifo, epoch=epoch, peer=0, **TIMES)
+            for peer in range(machine.n)
+            if peer != machine.me
+        }
+        return cls(machine, links, limits or wire.Limits())
+
+    @property
+    def view(self) -> View:
+        return self.machine.view
+
+    @property
+    def me(self) -> int:
+        return self.machine.me
+
+    @property
+    def epoch(self) -> int:
+        """The incarnation of all its links."""
+        return next((link.epoch for link in self.links.values()), 1)
+
+    # Inputs
+
+    def apply(self, given: Input, now: int) -> list[Out]:
+        """Let something happen. A raised error changes nothing, unless it is no `AntecedeError`."""
+        self.arrived.clear()
+        match given:
+            case Send():
+                return self._send(given, now)
+            case Arrive():
+                return self.arrive(given.source, given.frame, now)
+            case Take():
+                return self._take((given.sender, given.number), now)
+            case Acknowledge():
+                self.taken.pop((given.sender, given.number), None)
+                return []
+            case Restart():
+                self._restart(given.recording)
+                return []
+            case Time() | Recorded():
+                self.record.note(given)
+                return []
+        assert_never(given)
+
+    def _send(self, given: Send, now: int) -> list[Out]:
+        self._check_size(given)
+        message, effects = self.machine.send(given.to, given.payload, given.label)
+        self.record.event("send", message)
+        if self.me in message.to:
+            self.held[self.me] += 1
+            self.arrived.append(message.id)
+        if message.to != (self.me,):
+            self.unsent.add(message.number)
+        return self._follow(effects, now)
+
+    def _check_size(self, given: Send) -> None:
+        """Refuse, before the machine counts it, what the wire would not carry."""
+        size, most = len(given.payload), self.limits.payload_bytes
+        if size > most:
+            raise BadParameter("message", "payload", f"{size} bytes", f"at most {most}")
+        size, most = len(given.label.encode(errors="replace")), self.limits.label_bytes
+        if size > most or "\ud800" <= max(given.label, default="") <= "\udfff":
+            raise BadParameter("message", "label", f"{size} bytes", f"Unicode text of at most {most}")
+
+    def arrive(self, source: int, frame: Frame, now: int) -> list[Out]:
+        """A frame arrives. Raises `BadFrame` if the two ends contradict each other: one has lost its state."""
+        self.arrived.clear()
+        link = self.links[source]
+        payloads, frames = link.receive(frame, now)
+        out = [(source, frame) for frame in frames]
+        for payload in payloads:
+            try:
+                out += self._receive(source, payload, now)
+            except PeerError as error:
+                # The link has handed it over for good. Replayed, it is refused again, so this is no broken invariant.
+                self.refused[source] = error
+        return out
+
+    def _receive(self, source: int, payload: bytes, now: int) -> list[Out]:
+        packet = wire.decode(payload, self.limits)
+        if packet.source != source:
+            names = self.view.name(packet.source), self.view.name(source)
+            raise Misrouted(
+                self.view.name(self.me), f"from {names[0]}", f"one of {names[1]}, whose link it is"
+            )
+        effects = self.machine.receive(packet)
+        message = packet.message
+        if message is not None and self.me in message.to:
+            self.arrived.append(message.id)
+            self.record.event("receive", message)
+            if message.sender == source:
+                self.held[source] += 1
+        return self._follow(effects, now)
+
+    def _take(self, identity: Id, now: int) -> list[Out]:
+        message = self.inbox.get(identity)
+        if message is None:
+            raise NotEligible(self.view.name(self.me), identity, "it was not offered")
+        effects = self.machine.deliver(message)
+        self.record.event("deliver", message)
+        del self.inbox[identity]
+        self.taken[identity] = message
+        self.held[message.sender] = max(0, self.held[message.sender] - 1)
+        return self._follow(effects, now)
+
+    def _follow(self, effects: Iterable[Effect], now: int) -> list[Out]:
+        out: list[Out] = []
+        for effect in effects:
+            if isinstance(effect, Packet):
+                if effect.message is not None and effect.message.sender == self.me:
+                    self.unsent.discard(effect.message.number)
+                frames = self.links[effect.dest].send(wire.encode(effect, self.limits), now)
+                out += [(effect.dest, frame) for frame in frames]
+            else:
+                self.inbox[effect.id] = effect
+        return out
+
+    def _restart(self, recording: bool) -> None:
+        self.record.on = recording
+        self.again = deque(self.taken.values())
+        for link in self.links.values():
+            link.restart()
+
+    # No inputs
+
+    def tick(self, peer: int, now: int) -> list[Out]:
+        """What time makes necessary on one link."""
+        due = self.links[peer].deadline()
+        if due is None or due > now:
+            return []
+        return [(peer, frame) for frame in self.links[peer].tick(now)]
+
+    def resume(self, peer: int, now: int) -> list[Out]:
+        """There is a new connection with this peer, and what it has received is known."""
+        return [(peer, frame) for frame in self.links[peer].resume(now)]
+
+    # Snapshots
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole process as plain data."""
+        return {
+            "antecede": SNAPSHOT_VERSION,
+            "machine": self.machine.snapshot(),
+            "links": [[peer, portable(link.snapshot())] for peer, link in sorted(self.links.items())],
+            "inbox": [list(identity) for identity in self.inbox],
+            "taken": plain(list(self.taken.values())),
+            "unsent": sorted(self.unsent),
+            "held": list(self.held),
+            "record": self.record.snapshot(),
+        }
+
+    @classmethod
+    def restore(cls, snapshot: Mapping[str, Any], limits: wire.Limits | None = None) -> Core:
+        """The process whose snapshot this was."""
+        if snapshot.get("antecede") != SNAPSHOT_VERSION:
+            raise BadSnapshot("process version", snapshot.get("antecede"), SNAPSHOT_VERSION)
+        try:
+            machine = restore(snapshot["machine"])
+            links = {int(peer): Link.restore(link) for peer, link in snapshot["links"]}
+            core = cls(machine, links, limits or wire.Limits())
+            offered = core.inbox
+            core.inbox = {
+                (sender, number): offered.pop((sender, number)) for sender, number in snapshot["inbox"]
+            }
+            if offered:
+                raise ValueError(f"{len(offered)} eligible messages are missing from the inbox")
+            taken = typed(snapshot["taken"], list[Message])
+            core.taken = {message.id: message for message in taken}
+            core.unsent = set(typed(snapshot["unsent"], list[int]))
+            core.held = typed(snapshot["held"], list[int])
+            core.record = Record.restore(snapshot["record"])
+        except (LookupError, TypeError, ValueError, CallerError) as error:
+            raise BadSnapshot("process", f"{type(error).__name__}: {error}", "the state of one") from error
+        return core

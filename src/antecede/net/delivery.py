@@ -1,0 +1,83 @@
+"""What a node tells its application: messages that it hands over, and messages that are stuck, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from antecede.model import Id, Message, View, Waiting
+
+__all__ = ["Delivery", "Durable", "Held", "Missing", "stuck"]
+
+
+class Durable:
+    """Await it to know that something is durable; or do not, and it will be."""
+
+    __slots__ = ("_durable", "_position")
+
+    def __init__(self, durable: Callable[[int], Coroutine[Any, Any, None]], position: int) -> None:
+        self._durable, self._position = durable, position
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._durable(self._position).__await__()
+
+
+class Delivery:
+    """A message, handed over."""
+
+    __slots__ = ("_acknowledge", "again", "label", "number", "payload", "sender", "to")
+
+    def __init__(self, view: View, message: Message, again: bool, acknowledge: Callable[[], Durable]) -> None:
+        self._acknowledge = acknowledge
+        self.sender = view.name(message.sender)
+        self.number = message.number
+        """The sender's count of its messages: (sender, number) is the message's identity."""
+        self.to = tuple(map(view.name, message.to))
+        self.payload, self.label = message.payload, message.label
+        self.again = again
+        """It was handed over before a restart, and not acknowledged."""
+
+    def ack(self) -> Durable:
+        """Say that it has been processed: it will not come again, for sure once the answer has been awaited."""
+        return self._acknowledge()
+
+    def __repr__(self) -> str:
+        return f"<message {self.number} of {self.sender}: {len(self.payload)} bytes>"
+
+
+class Missing(Struct, frozen=True):
+    """Messages first..last of a sender that something waits for, counted as `model.Awaited` says."""
+
+    sender: str
+    first: int
+    last: int
+    counted: Literal["sender", "channel"]
+
+
+class Held(Struct, frozen=True):
+    """A message that is stuck at a node, and exactly what it waits for."""
+
+    sender: str
+    number: int
+    awaits: tuple[Missing, ...]
+    where: Literal["held", "unsent"]
+    reason: str
+    since_s: float | None
+    """Seconds since it arrived here, or since the node started; None if it is our own."""
+
+
+def stuck(view: View, waiting: Iterable[Waiting], since: Mapping[Id, int], now: int) -> list[Held]:
+    """What a machine says that it holds, in the application's words."""
+    return [
+        Held(
+            view.name(held.message.sender),
+            held.message.number,
+            tuple(Missing(view.name(one.sender), one.first, one.last, one.counted) for one in held.awaits),
+            held.where,
+            held.reason,
+            (now - since[held.message.id]) / 1e9 if held.message.id in since else None,
+        )
+        for held in waiting
+    ]

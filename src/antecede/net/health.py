@@ -1,0 +1,90 @@
+"""A small window for machines: a node's metrics and health over HTTP, to be read and nothing else.
+
+  /metrics   for Prometheus
+  /health    200 while the node runs, else 503 with the reason
+  /ready     200 once all peers are connected, else 503 with those that are not
+
+One request a connection, `PATIENCE_S` for it, `HEAD_BYTES` of it, and so many at a time. It has no TLS and changes
+nothing: let it listen where only the operator can reach it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from antecede.errors import BadParameter
+from antecede.net.status import Status, expose
+from antecede.net.tcp import parse_address
+
+__all__ = ["Health"]
+
+PATIENCE_S = 5.0
+HEAD_BYTES = 8192
+AT_A_TIME = 16
+
+REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 503: "Service Unavailable"}
+
+
+class Health:
+    """Serves what `status` says, at an address."""
+
+    def __init__(self, address: str, status: Callable[[], Status]) -> None:
+        self._at, self._status = parse_address(address), status
+        self._busy = 0
+
+    async def __aenter__(self) -> Health:
+        host, port = self._at
+        try:
+            self._server = await asyncio.start_server(self._serve, host, port, limit=HEAD_BYTES)
+        except OSError as error:
+            raise BadParameter("metrics", "address", f"{host}:{port}", f"one to listen at: {error}") from None
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    @property
+    def address(self) -> str:
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return f"{host}:{port}"
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._busy += 1
+        try:
+            if self._busy <= AT_A_TIME:
+                with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                    async with asyncio.timeout(PATIENCE_S):
+                        head = await reader.readuntil(b"\r\n\r\n")
+                        writer.write(_response(*self._answer(head)))
+                        await writer.drain()
+        finally:
+            self._busy -= 1
+            writer.close()
+
+    def _answer(self, head: bytes) -> tuple[int, str]:
+        words = head.split(b"\r\n", 1)[0].split(b" ")
+        if len(words) != 3 or words[0] != b"GET":
+            return 400, "only GET\n"
+        status = self._status()
+        match words[1].split(b"?")[0]:
+            case b"/metrics":
+                return 200, expose(status)
+            case b"/health":
+                return (200, "up\n") if status.up else (503, f"{status.failure or 'closed'}\n")
+            case b"/ready":
+                missing = [peer for peer, connected in status.connected.items() if not connected]
+                if status.up and not missing:
+                    return 200, "ready\n"
+                return 503, f"not connected: {', '.join(missing) or status.failure or 'closed'}\n"
+        return 404, "/metrics, /health or /ready\n"
+
+
+def _response(code: int, text: str) -> bytes:
+    body = text.encode()
+    head = (
+        f"HTTP/1.1 {code} {REASONS[code]}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body

@@ -1,0 +1,234 @@
+"""Drives a process: gives it its inputs, sees that they are durable, and only then lets out what follows from them.
+
+The rule (write-ahead). An input is applied and written in one step. The frames that follow from it wait until it is
+durable, and with it all inputs before it. So a peer never hears of anything that a crash could undo. While one group of
+inputs is being made durable, in a thread, the next one gathers: the slower the disk, the larger the groups.
+
+A message is handed over once its arrival is durable. That it was taken is durable by the time that anything which the
+application sends or acknowledges afterwards is: after a crash before that, it comes again, in the same place.
+
+Without a journal everything counts as durable at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from antecede.errors import AntecedeError, Closed
+from antecede.link import Frame
+from antecede.model import Id
+from antecede.net.core import Core, Out
+from antecede.net.inputs import Arrive, Input, Time
+from antecede.net.journal import Journal
+
+__all__ = ["Host", "Signal"]
+
+log = logging.getLogger("antecede.net")
+
+MILLISECOND = 1_000_000
+
+
+class Signal:
+    """Wakes everyone who waits for a change."""
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    async def wait(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+
+    def fire(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class Host:
+    """One process, running. `transmit` is called with each frame that may leave now."""
+
+    def __init__(
+        self,
+        core: Core,
+        journal: Journal | None,
+        clock: Callable[[], int],
+        transmit: Callable[[int, Frame], None],
+        backlog: int,
+    ) -> None:
+        self.core, self.clock, self.transmit = core, clock, transmit
+        self.name = core.view.name(core.me)
+        self.arrivals, self.room = Signal(), Signal()
+        self.failure: AntecedeError | None = None
+        self.fresh: dict[Id, int] = {}
+        """Messages whose arrival is not durable yet, with its position; in the order of positions."""
+        self.since: dict[Id, int] = {}
+        """When each message arrived that was not taken yet."""
+        self._journal, self._most = journal, backlog
+        self._written = self._durable = journal.position if journal is not None else 0
+        self._batch: list[Input] = []
+        self._work = asyncio.Event()
+        self._out: deque[tuple[int, list[Out]]] = deque()
+        """What may leave once a position is durable."""
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._committed = Signal()
+        self._ended = False
+        self._told = clock() - 2 * MILLISECOND
+
+    # Inputs
+
+    def happen(self, given: Input) -> int:
+        """Let something happen now; its position in the journal. An error changes nothing."""
+        self.check()
+        now = self.clock()
+        if self.core.record.on and now - self._told > MILLISECOND:
+            self._tell_time(now)
+        out = self.core.apply(given, now)
+        for message in self.core.arrived:
+            self.since[message] = now
+        position = self._write(given)
+        self._let_out(out)
+        if self.core.inbox:
+            self.arrivals.fire()
+        self.room.fire()
+        return position
+
+    def _tell_time(self, now: int) -> None:
+        """Events are recorded with a time. It is an input, so that a replay has the same."""
+        self._told = now
+        told = Time(time.time_ns())
+        self.core.apply(told, now)
+        self._write(told)
+
+    def arrive(self, peer: int, frame: Frame) -> None:
+        """A frame of a peer arrives."""
+        if frame.bare and not frame.greets:
+            self.check()
+            self._let_out(self.core.arrive(peer, frame, self.clock()))
+            self.room.fire()
+        else:
+            self.happen(Arrive.of(peer, frame))
+
+    def tick(self, peer: int) -> None:
+        """What is due on the link to a peer that can be reached."""
+        if self.failure is None:
+            self._let_out(self.core.tick(peer, self.clock()))
+
+    def resume(self, peer: int) -> None:
+        """A new connection to a peer, whose hail has arrived."""
+        self._let_out(self.core.resume(peer, self.clock()))
+
+    def check(self) -> None:
+        """Raise what ended this host, if something did."""
+        if self.failure is not None:
+            raise self.failure
+
+    # Durability
+
+    @property
+    def position(self) -> int:
+        """The position of the last input."""
+        return self._written
+
+    @property
+    def position_durable(self) -> int:
+        """The position of the last input that is durable."""
+        return self._durable
+
+    def _write(self, given: Input) -> int:
+        if self._journal is None:
+            return self._written
+        self._written += 1
+        self._batch.append(given)
+        for message in self.core.arrived:
+            self.fresh[message] = self._written
+        self._work.set()
+        return self._written
+
+    def _let_out(self, out: list[Out]) -> None:
+        if not out:
+            return
+        if self._written == self._durable:
+            for peer, frame in out:
+                self.transmit(peer, frame)
+        else:
+            self._out.append((self._written, out))
+
+    async def durable(self, position: int) -> None:
+        """Wait until the input at this position, and so all before it, is durable."""
+        if position > self._durable:
+            self.check()
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append((position, waiter))
+            await waiter
+
+    async def keep_up(self) -> None:
+        """Wait while too much is not durable yet."""
+        while self._written - self._durable > self._most and self.failure is None:
+            await self._committed.wait()
+
+    async def run(self) -> None:
+        """Make inputs durable, group by group, until the host ends."""
+        if self._journal is None:
+            return
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1, "antecede-journal") as thread:
+            while self.failure is None:
+                await self._work.wait()
+                self._work.clear()
+                batch, self._batch = self._batch, []
+                if batch:
+                    # The state of this moment is the state after this batch.
+                    snapshot = self.core.snapshot() if self._journal.wants_snapshot(len(batch)) else None
+                    try:
+                        await loop.run_in_executor(thread, self._journal.append, batch, snapshot)
+                    except AntecedeError as error:
+                        self.fail(error)
+                        return
+                    self._commit(self._durable + len(batch))
+                if self._ended and not self._batch:
+                    return
+
+    def _commit(self, position: int) -> None:
+        self._durable = position
+        while self._out and self._out[0][0] <= position:
+            for peer, frame in self._out.popleft()[1]:
+                self.transmit(peer, frame)
+        while self._waiters and self._waiters[0][0] <= position:
+            _, waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+        if self.fresh:
+            self.fresh = {message: at for message, at in self.fresh.items() if at > position}
+            self.arrivals.fire()
+        self._committed.fire()
+
+    # The end
+
+    def end(self) -> None:
+        """Let `run` return once everything is durable."""
+        self._ended = True
+        self._work.set()
+
+    def fail(self, error: AntecedeError) -> None:
+        """Stop: nothing happens any more, and nothing that is not durable leaves."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        if not isinstance(error, Closed):
+            log.error("%s stops: %s", self.name, error)
+        self._out.clear()
+        for _, waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+        for signal in (self.arrivals, self.room, self._committed):
+            signal.fire()
+        self._work.set()

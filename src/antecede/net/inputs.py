@@ -1,0 +1,118 @@
+"""What can happen to a process, as values: the inputs of `core.Core`, and what a journal holds.
+
+>>> inputs = [Send((1, 2), b"hello"), Take(0, 1), Acknowledge(0, 1), Restart()]
+>>> decode_inputs(encode_inputs(inputs)) == inputs
+True
+>>> decode_inputs(b"garbage")
+Traceback (most recent call last):
+antecede.errors.BadJournal: journal: found a record that is no list of inputs, expected one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from antecede.errors import BadJournal
+from antecede.link import Frame
+
+__all__ = [
+    "Acknowledge",
+    "Arrive",
+    "Input",
+    "Recorded",
+    "Restart",
+    "Send",
+    "Take",
+    "Time",
+    "decode_inputs",
+    "encode_inputs",
+]
+
+
+class Send(Struct, frozen=True, gc=False, array_like=True, tag=0):
+    """The application sends a message."""
+
+    to: tuple[int, ...]
+    payload: bytes
+    label: str = ""
+
+
+class Arrive(Struct, frozen=True, gc=False, array_like=True, tag=1):
+    """A frame of a peer's link arrives. The fields after the first are the frame's."""
+
+    source: int
+    epoch: int
+    peer: int
+    number: int
+    ack: int
+    early: int
+    payload: bytes | None
+    bare: bool
+    greets: bool
+
+    @classmethod
+    def of(cls, source: int, frame: Frame) -> Arrive:
+        return cls(
+            source, frame.epoch, frame.peer, frame.number, frame.ack, frame.early, frame.payload, frame.bare,
+            frame.greets,
+        )  # fmt: skip
+
+    @property
+    def frame(self) -> Frame:
+        return Frame(
+            self.epoch, self.peer, self.number, self.ack, self.early, self.payload, self.bare, self.greets
+        )
+
+
+class Take(Struct, frozen=True, gc=False, array_like=True, tag=2):
+    """The application takes an eligible message: the machine delivers it."""
+
+    sender: int
+    number: int
+
+
+class Acknowledge(Struct, frozen=True, gc=False, array_like=True, tag=3):
+    """The application has processed a message that it took, and need not see it again."""
+
+    sender: int
+    number: int
+
+
+class Restart(Struct, frozen=True, gc=False, array_like=True, tag=4):
+    """The process starts again from its journal: its links are new incarnations from now on."""
+
+    recording: bool = False
+    """Whether it keeps its events for a trace, from now on."""
+
+
+class Time(Struct, frozen=True, gc=False, array_like=True, tag=5):
+    """It is so late, in nanoseconds since 1970: the time of the events that follow."""
+
+    time_ns: int
+
+
+class Recorded(Struct, frozen=True, gc=False, array_like=True, tag=6):
+    """The events with a smaller index are in a trace, and need not be kept."""
+
+    index: int
+
+
+Input: TypeAlias = Send | Arrive | Take | Acknowledge | Restart | Time | Recorded
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(list[Input])
+
+
+def encode_inputs(inputs: Sequence[Input]) -> bytes:
+    return _ENCODER.encode(inputs)
+
+
+def decode_inputs(data: bytes) -> list[Input]:
+    try:
+        return _DECODER.decode(data)
+    except msgspec.MsgspecError:
+        raise BadJournal("journal", "a record that is no list of inputs", "one") from None

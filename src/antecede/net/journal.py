@@ -1,0 +1,264 @@
+"""What a process has on disk: a snapshot, and every input since, in one SQLite database in WAL mode.
+
+A process replayed from the same inputs is in the same state (`core`), so a journal of inputs is as good as the state,
+and much cheaper to write. Inputs are appended in groups, one transaction and one row each. After so many inputs a
+snapshot takes their place, in one transaction too.
+
+What a commit survives is a choice, `sync`:
+  full     the power fails: each group is on the disk before anything that follows from it leaves the node
+  normal   the process is killed. If the system goes down, the last groups may be lost, though no others: then the
+           links of the peers refuse the node, since it has forgotten what it told them. No loss is silent.
+
+Every row has a checksum over itself and the row before it, so a row that is damaged, missing or in the wrong place is
+noticed. Such a journal is refused, with a sentence that says what is lost. A journal is locked while it is open.
+
+>>> import tempfile
+>>> from antecede.model import View
+>>> from antecede.net.core import Core
+>>> from antecede.net.inputs import Send
+>>> with tempfile.TemporaryDirectory() as directory:
+...     journal = Journal(f"{directory}/a.db")
+...     core = journal.recover(Core.new("fifo", View.of("a", "b"), "a", epoch=1))
+...     journal.append([Send((1,), b"durable")])
+...     journal.close()
+...     again = Journal(f"{directory}/a.db")
+...     print(again.recover(Core.new("fifo", View.of("a", "b"), "a", epoch=2)).machine.sent)
+...     again.close()
+1
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+from zlib import crc32
+
+import msgspec
+
+from antecede.errors import AntecedeError, BadJournal, BadParameter, BadSnapshot, CannotWrite
+from antecede.net.core import Core
+from antecede.net.inputs import Input, decode_inputs, encode_inputs
+
+__all__ = ["Journal"]
+
+APPLICATION = 0x416E7465
+"""Marks the database as ours ("Ante"), as SQLite suggests."""
+FORMAT = 1
+SNAPSHOT_BYTES = 64 << 20
+"""Bytes of inputs, after which a snapshot takes their place, however few they are: a restart reads them all."""
+
+TABLES = """
+CREATE TABLE snapshot (position INTEGER PRIMARY KEY, state BLOB NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE inputs (position INTEGER PRIMARY KEY, count INTEGER NOT NULL, record BLOB NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE tip (one INTEGER PRIMARY KEY, position INTEGER NOT NULL, crc INTEGER NOT NULL);
+"""
+"""`position` counts inputs, from 1; a row of inputs has that of its last one, a snapshot of the last one before it.
+The tip repeats the last row of all, so that it cannot be lost unnoticed."""
+
+
+def _crc(position: int, count: int, record: bytes, before: int) -> int:
+    try:
+        return crc32(record, crc32(struct.pack("<QQ", position, count), before))
+    except (struct.error, TypeError):
+        # A damaged row may hold anything: no checksum that is stored is this one.
+        return -1
+
+
+class Journal:
+    """The journal of one process. `append` may be called from another thread, one call at a time."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        sync: Literal["full", "normal"] = "full",
+        snapshot_inputs: int = 20_000,
+    ) -> None:
+        if sync not in ("full", "normal"):
+            raise BadParameter("journal", "sync", repr(sync), "full or normal")
+        self.place = f"journal {os.fspath(path)}"
+        self.position = 0
+        """Of the last input that is durable."""
+        self._every = snapshot_inputs
+        self._since = 0
+        """Inputs since the snapshot."""
+        self._bytes = 0
+        """Of these inputs."""
+        self._crc = 0
+        self._database = self._open(os.fspath(path), sync)
+
+    # Opening
+
+    def _open(self, path: str, sync: str) -> sqlite3.Connection:
+        try:
+            database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
+        except sqlite3.Error as error:
+            raise CannotWrite(self.place, str(error), "nothing was opened") from None
+        # What was damaged may be no text any more.
+        database.text_factory = bytes
+        try:
+            database.execute("PRAGMA locking_mode = EXCLUSIVE")
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute(f"PRAGMA synchronous = {sync}")
+            database.execute("BEGIN EXCLUSIVE")
+            self._check_format(database)
+            database.execute("COMMIT")
+        except sqlite3.Error as error:
+            database.close()
+            raise self._unreadable(error) from None
+        except BadJournal:
+            database.close()
+            raise
+        return database
+
+    def _check_format(self, database: sqlite3.Connection) -> None:
+        [marks] = database.execute(
+            "SELECT application_id, user_version FROM pragma_application_id, pragma_user_version"
+        )
+        [(tables,)] = database.execute("SELECT count(*) FROM sqlite_schema")
+        if marks == (0, 0) and not tables:
+            for statement in TABLES.strip().split("\n"):
+                database.execute(statement)
+            database.execute(f"PRAGMA application_id = {APPLICATION}")
+            database.execute(f"PRAGMA user_version = {FORMAT}")
+        elif marks[0] != APPLICATION:
+            raise BadJournal(self.place, "a database of something else", "a journal, or no file")
+        elif marks[1] != FORMAT:
+            raise BadJournal(self.place, f"format {marks[1]}", f"{FORMAT}")
+
+    def _unreadable(self, error: sqlite3.Error) -> AntecedeError:
+        if "locked" in str(error):
+            return BadJournal(self.place, "that another process uses it", "one node for a journal")
+        if "disk" in str(error) and "malformed" not in str(error):
+            return CannotWrite(self.place, str(error), "nothing was changed")
+        return BadJournal(self.place, f"no sound database: {error}", "a journal; what it held is lost")
+
+    # Reading
+
+    def recover(self, new: Core) -> Core:
+        """The process as it was when its last input became durable; or this new one, if the journal is new."""
+        try:
+            snapshots = self._database.execute("SELECT position, state, crc FROM snapshot").fetchall()
+            if not snapshots and not self._has_inputs():
+                self._begin(new)
+                return new
+            if len(snapshots) != 1:
+                raise BadJournal(self.place, f"{len(snapshots)} snapshots", "one; what it held is lost")
+            core = self._restored(snapshots[0], new)
+            for given in self._inputs():
+                core.apply(given, 0)
+            self._check_tip()
+        except sqlite3.Error as error:
+            raise self._unreadable(error) from None
+        return core
+
+    def _has_inputs(self) -> bool:
+        return bool(self._database.execute("SELECT EXISTS (SELECT 1 FROM inputs)").fetchone()[0])
+
+    def _begin(self, core: Core) -> None:
+        with self._writing():
+            self._put_snapshot(core.snapshot())
+
+    def _restored(self, row: tuple[int, bytes, int], new: Core) -> Core:
+        position, state, crc = row
+        if _crc(position, 0, state, 0) != crc:
+            raise self._damaged("the snapshot", 0, 0)
+        self.position, self._crc = position, crc
+        try:
+            core = Core.restore(msgspec.msgpack.decode(state), new.limits)
+        except (msgspec.MsgspecError, BadSnapshot) as error:
+            raise BadJournal(
+                self.place, f"a snapshot of another version: {error}", "one that we wrote"
+            ) from None
+        for what, found, expected in (
+            ("node", core.view.name(core.me), new.view.name(new.me)),
+            ("protocol", core.machine.name, new.machine.name),
+            ("view", ", ".join(core.view.names), ", ".join(new.view.names)),
+            ("parameters", str(core.machine.parameters), str(new.machine.parameters)),
+        ):
+            if found != expected:
+                raise BadJournal(self.place, f"that of {what} {found}"[:200], f"that of {expected}"[:200])
+        return core
+
+    def _inputs(self) -> Iterator[Input]:
+        rows = self._database.execute(
+            "SELECT position, count, record, crc FROM inputs ORDER BY position"
+        ).fetchall()
+        last = max((row[0] for row in rows if isinstance(row[0], int)), default=0)
+        for position, count, record, crc in rows:
+            sound = _crc(position, count, record, self._crc) == crc and position == self.position + count
+            inputs = decode_inputs(record) if sound else []
+            if len(inputs) != count or not count:
+                raise self._damaged(f"inputs {self.position + 1}..{position}", self.position, last)
+            yield from inputs
+            self.position, self._crc = position, crc
+            self._since += count
+            self._bytes += len(record)
+
+    def _check_tip(self) -> None:
+        tips = self._database.execute("SELECT position, crc FROM tip").fetchall()
+        if tips != [(self.position, self._crc)]:
+            last = max((tip[0] for tip in tips if isinstance(tip[0], int)), default=0)
+            raise self._damaged(f"the end after input {self.position}", self.position, last)
+
+    def _damaged(self, what: str, sound: int, last: int) -> BadJournal:
+        lost = (
+            f"inputs {sound + 1}..{last}, or some of them, are lost"
+            if last > sound
+            else "all that it held is lost"
+        )
+        return BadJournal(self.place, f"{what} with a wrong checksum or place", f"an unbroken row: {lost}")
+
+    # Writing
+
+    def wants_snapshot(self, more: int) -> bool:
+        """Whether it is time for a snapshot, together with so many more inputs."""
+        return self._since + more > self._every or self._bytes > SNAPSHOT_BYTES
+
+    def append(self, inputs: Sequence[Input], snapshot: dict[str, Any] | None = None) -> None:
+        """Make these inputs durable; `snapshot`, if given, is the state after them."""
+        with self._writing():
+            self.position += len(inputs)
+            if snapshot is not None:
+                self._put_snapshot(snapshot)
+                return
+            record = encode_inputs(inputs)
+            self._crc = _crc(self.position, len(inputs), record, self._crc)
+            self._since += len(inputs)
+            self._bytes += len(record)
+            row = (self.position, len(inputs), record, self._crc)
+            self._database.execute("INSERT INTO inputs VALUES (?, ?, ?, ?)", row)
+            self._put_tip()
+
+    def _put_snapshot(self, snapshot: dict[str, Any]) -> None:
+        state = msgspec.msgpack.encode(snapshot)
+        self._crc = _crc(self.position, 0, state, 0)
+        self._since = self._bytes = 0
+        self._database.execute("DELETE FROM inputs")
+        self._database.execute("DELETE FROM snapshot")
+        self._database.execute("INSERT INTO snapshot VALUES (?, ?, ?)", (self.position, state, self._crc))
+        self._put_tip()
+
+    def _put_tip(self) -> None:
+        self._database.execute("INSERT OR REPLACE INTO tip VALUES (1, ?, ?)", (self.position, self._crc))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """All of it, or nothing: if the disk is full, what was durable before still is."""
+        before = self.position, self._since, self._crc
+        try:
+            self._database.execute("BEGIN")
+            yield
+            self._database.execute("COMMIT")
+        except sqlite3.Error as error:
+            self.position, self._since, self._crc = before
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            left = f"what was durable, {self.position} inputs, still is, and nothing else has left the node"
+            raise CannotWrite(self.place, str(error), left) from None
+
+    def close(self) -> None:
+        self._database.close()

@@ -1,0 +1,190 @@
+"""The connections of a node with all its peers: who dials, who is let in, and what happens when one is lost.
+
+Rules
+  dial      of two nodes, the one whose name comes first in the view dials, so there is one connection for each pair;
+            if it fails or ends, again, after a time that doubles and has chance in it
+  hello     both say who they are and whom they mean (`session`); a stranger has `hello_s` for it and `HELLO_BYTES`
+  refuse    another name, view, protocol or version; a name that is not proved, where the transport proves names; bytes
+            that are no records; links that contradict each other. Each is logged, counted, and told to the peer.
+  replace   a peer that dials again has lost its connection: the new one takes its place
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from random import Random
+
+from antecede.errors import AntecedeError, BadHello, PeerError
+from antecede.link import Frame
+from antecede.net.host import Host
+from antecede.net.peers import Peer, refusal
+from antecede.net.session import Bye, Hello, Record, Session, check_hello, pack
+from antecede.net.settings import Backoff, Settings
+from antecede.net.transport import Connection, Transport
+
+__all__ = ["Mesh"]
+
+log = logging.getLogger("antecede.net")
+
+TICK_S = 0.01
+"""How exact times are. Acknowledgements are the shortest of them, and wait about as long."""
+
+
+class Mesh:
+    """All peers of a node."""
+
+    def __init__(self, host: Host, transport: Transport, settings: Settings, random: Random) -> None:
+        self.host, self.transport, self.settings = host, transport, settings
+        self.counts: Counter[str] = Counter()
+        me = host.core.me
+        self.peers: Mapping[int, Peer] = {
+            number: Peer(host, number, settings, self.counts)
+            for number in range(len(host.core.view))
+            if number != me
+        }
+        self._random = random
+        self._strangers = 0
+        self._serving: set[asyncio.Task[None]] = set()
+
+    def transmit(self, peer: int, frame: Frame) -> None:
+        self.peers[peer].transmit(frame)
+
+    async def run(self) -> None:
+        """Keep connections with all peers, until cancelled."""
+        dialling = [
+            asyncio.ensure_future(self._dial(peer))
+            for number, peer in self.peers.items()
+            if number > self.host.core.me
+        ]
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                await asyncio.sleep(TICK_S)
+                for peer in self.peers.values():
+                    peer.tick(loop.time())
+        finally:
+            for task in [*dialling, *self._serving]:
+                task.cancel()
+            await asyncio.gather(*dialling, *self._serving, return_exceptions=True)
+
+    async def part(self) -> None:
+        """Say good-bye to all."""
+        await asyncio.gather(*(peer.part() for peer in self.peers.values()))
+
+    # Dial and accept
+
+    async def _dial(self, peer: Peer) -> None:
+        backoff = Backoff(self.settings, self._random)
+        while True:
+            try:
+                async with asyncio.timeout(self.settings.hello_s):
+                    connection = await self.transport.connect(peer.name)
+            except (OSError, TimeoutError) as error:
+                self.counts["unreachable"] += 1
+                log.debug("%s cannot reach %s: %s", self.host.name, peer.name, error)
+            else:
+                if await self._meet(connection, peer):
+                    backoff.reset()
+            await asyncio.sleep(backoff.next())
+
+    async def accept(self, connection: Connection) -> None:
+        """What becomes of a connection that someone dialled."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        try:
+            if self._strangers >= self.settings.strangers:
+                self.counts["refused_busy"] += 1
+                connection.close()
+                return
+            # Cancelled is how it ends when the node does: not an error of whoever accepted.
+            with suppress(asyncio.CancelledError):
+                await self._meet(connection, None)
+        finally:
+            self._serving.discard(task)
+
+    async def _meet(self, connection: Connection, peer: Peer | None) -> bool:
+        """Say hello, carry on until the connection ends; whether it came so far as to carry anything."""
+        met = False
+        try:
+            session = Session(self.host.core.epoch, self.settings.limits)
+            async with asyncio.timeout(self.settings.hello_s):
+                found, hello, rest = await self._greet(connection, session, peer)
+            met = True
+            await found.serve(connection, session, hello, rest)
+        except PeerError as error:
+            met = False
+            self.counts[refusal(error)] += 1
+            log.warning("%s: %s", self.host.name, error)
+            await self._refuse(connection, str(error))
+        except TimeoutError:
+            self.counts["refused_slow"] += 1
+            log.warning("%s: a connection without a hello for %g s", self.host.name, self.settings.hello_s)
+        except (OSError, AntecedeError) as error:
+            if not met and peer is not None:
+                self.counts["unanswered"] += 1
+                log.info("%s: %s was dialled and does not say hello: %s", self.host.name, peer.name, error)
+        finally:
+            connection.close()
+        return met
+
+    async def _refuse(self, connection: Connection, reason: str) -> None:
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(self.settings.beat_s):
+                await connection.write(pack(Bye(reason)))
+
+    # Hello
+
+    async def _greet(
+        self, connection: Connection, session: Session, peer: Peer | None
+    ) -> tuple[Peer, Hello, list[Record]]:
+        """Exchange hellos; who dials speaks first."""
+        if peer is not None:
+            await connection.open()
+            ours = await self._say_hello(connection, peer)
+            theirs, rest = await self._hear_hello(connection, session)
+        else:
+            self._strangers += 1
+            try:
+                await connection.open()
+                theirs, rest = await self._hear_hello(connection, session)
+            finally:
+                self._strangers -= 1
+            peer = self._known(theirs.name)
+            ours = peer.hello()
+        check_hello(theirs, ours)
+        if connection.proved is not None and connection.proved != theirs.name:
+            raise BadHello(f"{theirs.name} with the certificate of {connection.proved}", "its own")
+        if peer.number < self.host.core.me:
+            await self._say_hello(connection, peer)
+        return peer, theirs, rest
+
+    def _known(self, name: str) -> Peer:
+        """The peer of this name, which has dialled."""
+        for peer in self.peers.values():
+            if peer.name == name and peer.number < self.host.core.me:
+                return peer
+        raise BadHello(f"{name[:100]!r}", "a peer that dials this node")
+
+    async def _say_hello(self, connection: Connection, peer: Peer) -> Hello:
+        hello = peer.hello()
+        await self.host.durable(self.host.position)
+        await connection.write(pack(hello))
+        return hello
+
+    async def _hear_hello(self, connection: Connection, session: Session) -> tuple[Hello, list[Record]]:
+        while data := await connection.read():
+            records = session.feed(data)
+            if not records:
+                continue
+            match records[0]:
+                case Hello() as hello:
+                    return hello, records[1:]
+                case Bye(reason=reason):
+                    raise BadHello(f"a refusal: {reason}", "a hello")
+        # One that refuses our certificate does no more than this.
+        raise ConnectionResetError("it closed the connection")

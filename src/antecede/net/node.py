@@ -1,0 +1,396 @@
+"""A node: one process of a system, that talks to the others over a network. What an application embeds.
+
+>>> import asyncio
+>>> from antecede.net import Memory, Node
+>>> async def main():
+...     network = Memory()
+...     names = ["audit", "billing", "orders"]
+...     nodes = [Node(name, names, protocol="matrix", transport=network.at(name)) for name in names]
+...     async with nodes[0] as audit, nodes[1] as billing, nodes[2] as orders:
+...         await orders.send({"audit", "billing"}, b"order placed")
+...         placed = await billing.receive()
+...         await billing.send("audit", b"charged")      # an answer, so nobody sees it before what it answers
+...         placed.ack()
+...         return [(await audit.receive()).payload for _ in range(2)]
+>>> asyncio.run(main())
+[b'order placed', b'charged']
+
+What is promised
+  order     every message is handed over after those that happened before it and are addressed to this node too, as far
+            as the protocol promises it; the machine decides, the node only asks
+  once      a message is handed over once; with a journal, again after a crash if it was not acknowledged, in the order
+            in which it was handed over first, and before any other
+  sent      with a journal, a message is never lost once `send` returned. A crash before that may have lost it, or not:
+            `sent` says how many were sent, counted for ever
+  pressure  `send` waits while a destination is not able to take more (`settings.Settings` has the limits). An
+            application that only sends and never receives can so be stopped by another that does the same
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Mapping
+from contextlib import suppress
+from os import PathLike
+from random import Random
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from antecede.errors import AntecedeError, BadParameter, Closed
+from antecede.model import Message, View
+from antecede.net.core import Core
+from antecede.net.delivery import Delivery, Durable, Held, stuck
+from antecede.net.host import Host
+from antecede.net.inputs import Acknowledge, Restart, Send, Take
+from antecede.net.journal import Journal
+from antecede.net.mesh import Mesh
+from antecede.net.security import Tls
+from antecede.net.settings import Settings
+from antecede.net.status import Status
+from antecede.net.tcp import Tcp
+from antecede.net.transport import Transport
+
+if TYPE_CHECKING:
+    from antecede.net.recorder import Recorder
+
+__all__ = ["Node"]
+
+log = logging.getLogger("antecede.net")
+
+YIELD_EVERY = 64
+"""Messages sent or handed over without a pause, before others get their turn."""
+
+
+class Node:
+    """One process of a system.
+
+    `peers` are the names of all processes, each with its address ("host:port") if they talk over TCP; the node's own
+    may be among them, and is then where it listens, unless `listen` says otherwise. All nodes of a system are given the
+    same names and protocol. `groups` are names for sets of them, that `send` takes. With a `journal`, a file, the node
+    survives a crash; `sync` says what kind of crash (`journal`). Beyond loopback, `tls` is needed (`security`). With
+    `trace`, a directory that all nodes may share, it records its events as its part of a `run` (`recorder`).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        peers: Mapping[str, str] | Iterable[str],
+        *,
+        protocol: str = "permit",
+        parameters: Mapping[str, Any] | None = None,
+        groups: Mapping[str, Iterable[str]] | None = None,
+        listen: str | None = None,
+        journal: str | PathLike[str] | None = None,
+        sync: Literal["full", "normal"] = "full",
+        trace: str | PathLike[str] | None = None,
+        run: str = "nodes",
+        tls: Tls | None = None,
+        transport: Transport | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self.name, self.settings = name, settings or Settings()
+        addresses = dict(peers) if isinstance(peers, Mapping) else {}
+        self.view = _view({name, *peers}, parameters or {})
+        self._me = self.view.id(name)
+        self._groups = {group: tuple(map(self.view.id, members)) for group, members in (groups or {}).items()}
+        if clash := set(self._groups) & set(self.view.names):
+            raise BadParameter("node", "groups", ", ".join(sorted(clash)), "other names than the processes'")
+        if transport is None and len(addresses) < len(self.view) - 1:
+            raise BadParameter(
+                "node", "peers", "names without addresses", "an address for each, or a transport"
+            )
+        self._transport = transport or Tcp(listen or addresses.pop(name, None), addresses, tls)
+        self._new = Core.new(
+            protocol,
+            self.view,
+            name,
+            _epoch(),
+            parameters,
+            limits=self.settings.limits,
+            window=self.settings.queue,
+        )
+        self._journal_path, self._sync = journal, sync
+        self._recorder = None if trace is None else _recorder(trace, run, self._new)
+        self._new.record.on = trace is not None
+        self._journal: Journal | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._turns = self._taken = 0
+        self._full = False
+        """Too much is unacknowledged, and that was said."""
+        self._closing = False
+
+    # Life
+
+    async def start(self) -> None:
+        """Come to life: from the journal, if there is one."""
+        core = self._new
+        if self._journal_path is not None:
+            self._journal = Journal(self._journal_path, self._sync, self.settings.snapshot_inputs)
+            try:
+                core = self._journal.recover(core)
+            except AntecedeError:
+                self._journal.close()
+                raise
+        self._host = Host(core, self._journal, time.monotonic_ns, self._transmit, self.settings.backlog)
+        self._mesh = Mesh(self._host, self._transport, self.settings, Random())
+        if core is not self._new:
+            # A new incarnation, durable before anyone hears of it: its frames wait for this input.
+            self._host.happen(Restart(recording=self._recorder is not None))
+            self._host.since = dict.fromkeys(core.inbox, time.monotonic_ns())
+        try:
+            await self._transport.listen(self._mesh.accept)
+        except AntecedeError:
+            if self._journal is not None:
+                self._journal.close()
+            raise
+        self._tasks = [asyncio.ensure_future(self._guard(part.run())) for part in (self._host, self._mesh)]
+        if self._recorder is not None:
+            self._tasks.append(
+                asyncio.ensure_future(self._guard(self._recorder.run(self._host, self.settings.trace_s)))
+            )
+
+    def _transmit(self, peer: int, frame: Any) -> None:
+        self._mesh.transmit(peer, frame)
+
+    async def _guard(self, part: Coroutine[Any, Any, None]) -> None:
+        try:
+            await part
+        except Exception as error:
+            log.exception("%s: a bug", self.name)
+            self._host.fail(Closed(self.name, f"failed: {error!r}"))
+
+    async def close(self) -> None:
+        """Stop: take no more, wait a while for what was sent to be acknowledged, make all durable, and part."""
+        if self._closing:
+            return
+        self._closing = True
+        self._host.arrivals.fire()
+        with suppress(TimeoutError, AntecedeError):
+            async with asyncio.timeout(self.settings.drain_s):
+                while not self._drained():
+                    await self._host.room.wait()
+                    self._host.check()
+        running, meshing, *recording = self._tasks
+        if self._recorder is not None:
+            self._recorder.end()
+            await asyncio.wait(recording)
+        self._host.end()
+        await running
+        await self._mesh.part()
+        self._host.fail(Closed(self.name, "is closed"))
+        meshing.cancel()
+        await asyncio.wait({meshing})
+        await self._transport.close()
+        if self._journal is not None:
+            self._journal.close()
+
+    def _drained(self) -> bool:
+        """Whether nobody who is still there has something to acknowledge."""
+        core = self._host.core
+        there = [number for number, peer in self._mesh.peers.items() if not peer.parted]
+        return not there or not (core.unsent or any(core.links[peer].unacknowledged for peer in there))
+
+    async def __aenter__(self) -> Node:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # Sending
+
+    @property
+    def sent(self) -> int:
+        """How many messages this node has sent, in all its lives: the number of the last one."""
+        return self._host.core.machine.sent
+
+    async def send(
+        self, to: str | Iterable[str], payload: bytes, label: str = "", durable: bool = True
+    ) -> Message:
+        """Send a message to a process, to a group, or to several of both; itself may be among them.
+
+        Waits while a destination can take no more, and, with a journal, until the message cannot be lost any more.
+        With `durable=False` it does not wait for the latter: see `flush`.
+        """
+        self._check_open()
+        targets = self._targets(to)
+        await self._turn()
+        while not self._has_room(targets):
+            await self._host.room.wait()
+            self._check_open()
+        position = self._host.happen(Send(targets, bytes(payload), label))
+        message = Message(self._me, self.sent, targets, payload, label)
+        if durable:
+            await self._host.durable(position)
+        return message
+
+    async def flush(self) -> None:
+        """Wait until all that was sent, taken and acknowledged so far is durable."""
+        await self._host.durable(self._host.position)
+
+    def _targets(self, to: str | Iterable[str]) -> tuple[int, ...]:
+        targets: set[int] = set()
+        for name in (to,) if isinstance(to, str) else to:
+            targets.update(self._groups[name] if name in self._groups else (self.view.id(name),))
+        return tuple(sorted(targets))
+
+    def _has_room(self, targets: tuple[int, ...]) -> bool:
+        core, most = self._host.core, self.settings.queue
+        if len(core.unsent) >= most or (self._me in targets and core.held[self._me] >= self.settings.held):
+            return False
+        # Over routers, any link may be the way.
+        ways = core.links if core.machine.name == "separator" else targets
+        return all(
+            core.links[peer].unacknowledged < most and not self._mesh.peers[peer].paused
+            for peer in ways
+            if peer != self._me
+        )
+
+    def _check_open(self) -> None:
+        self._host.check()
+        if self._closing:
+            raise Closed(self.name, "is closing")
+
+    # Receiving
+
+    async def receive(self, sender: str | None = None) -> Delivery:
+        """The next message; with `sender`, the next of that process, if the protocol lets it pass the others.
+
+        What is handed over again after a crash comes in its first order: one of another sender has to be taken first.
+        """
+        wanted = None if sender is None else self.view.id(sender)
+        await self._turn()
+        while (delivery := self._next(wanted)) is None:
+            self._check_open()
+            await self._host.arrivals.wait()
+        return delivery
+
+    async def _turn(self) -> None:
+        """Give others a turn now and then, though there is nothing to wait for."""
+        self._turns += 1
+        if self._turns % YIELD_EVERY == 0:
+            await asyncio.sleep(0)
+
+    def __aiter__(self) -> Node:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        """The next message; ends when the node is closed, and raises what made it fail."""
+        try:
+            return await self.receive()
+        except Closed:
+            raise StopAsyncIteration from None
+
+    def _next(self, wanted: int | None) -> Delivery | None:
+        host, core = self._host, self._host.core
+        if self._closing or host.failure is not None:
+            return None
+        if core.again:
+            if wanted not in (None, core.again[0].sender):
+                return None
+            return self._delivery(core.again.popleft(), again=True)
+        if len(core.taken) >= self.settings.unacknowledged:
+            if not self._full:
+                log.warning("%s: no more is handed over: %d are not acknowledged", self.name, len(core.taken))
+            self._full = True
+            return None
+        for message in core.inbox.values():
+            if wanted in (None, message.sender):
+                return self._take(message) if message.id not in host.fresh else None
+        return None
+
+    def _take(self, message: Message) -> Delivery:
+        self._host.happen(Take(*message.id))
+        self._host.since.pop(message.id, None)
+        self._taken += 1
+        if self._journal is None:
+            self._host.happen(Acknowledge(*message.id))
+        if message.sender != self._me:
+            self._mesh.peers[message.sender].watch()
+        return self._delivery(message, again=False)
+
+    def _delivery(self, message: Message, again: bool) -> Delivery:
+        return Delivery(self.view, message, again, lambda: self._acknowledge(message))
+
+    def _acknowledge(self, message: Message) -> Durable:
+        position = self._host.position
+        if self._journal is not None:
+            position = self._host.happen(Acknowledge(*message.id))
+            self._full = False
+            self._host.arrivals.fire()
+        return Durable(self._host.durable, position)
+
+    # Looking
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self._transport.address
+
+    def waiting(self) -> list[Held]:
+        """What is held here, for which messages of whom, and since when; and what we sent that may not leave yet."""
+        return stuck(self.view, self._host.core.machine.waiting(), self._host.since, time.monotonic_ns())
+
+    @property
+    def connected(self) -> tuple[str, ...]:
+        """The peers that there is a connection with now."""
+        return tuple(peer.name for peer in self._mesh.peers.values() if peer.connected)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What has happened, by name: docs/runtime.md has the list."""
+        counts = Counter(self._mesh.counts)
+        counts["resent"] = sum(link.resent for link in self._host.core.links.values())
+        return counts
+
+    def status(self) -> Status:
+        """All that an operator looks at."""
+        host, core, peers = self._host, self._host.core, self._mesh.peers
+        return Status(
+            node=self.name,
+            protocol=core.machine.name,
+            up=host.failure is None and not self._closing,
+            failure=None if host.failure is None else str(host.failure),
+            sent=self.sent,
+            taken=self._taken,
+            eligible=len(core.inbox),
+            unacknowledged=len(core.taken),
+            unsent=len(core.unsent),
+            held=dict(zip(self.view.names, core.held, strict=True)),
+            queued={peer.name: core.links[number].unacknowledged for number, peer in peers.items()},
+            connected={peer.name: peer.connected for peer in peers.values()},
+            paused={peer.name: peer.paused for peer in peers.values()},
+            inputs=host.position,
+            durable=host.position_durable,
+            counts=dict(self.counts),
+        )
+
+
+def _view(names: set[str], parameters: Mapping[str, Any]) -> View:
+    """All names in an order that every node finds by itself: sorted, or as the topology has them if there is one."""
+    topology = parameters.get("topology")
+    if topology is None:
+        return View(tuple(sorted(names)))
+    ordered = tuple(topology["names"] if isinstance(topology, Mapping) else topology.names)
+    if set(ordered) != names:
+        raise BadParameter(
+            "node", "peers", ", ".join(sorted(names)), f"those of the topology: {', '.join(ordered)}"
+        )
+    return View(ordered)
+
+
+def _recorder(trace: str | PathLike[str], run: str, core: Core) -> Recorder:
+    # PyArrow takes longer to load than all the rest, and few nodes need it.
+    from antecede.net.recorder import Recorder
+
+    return Recorder(trace, run, core.machine.name, core.view, core.view.name(core.me))
+
+
+def _epoch() -> int:
+    """An incarnation later than all that this process ever had, even if its journal was lost: microseconds of now."""
+    return time.time_ns() // 1000

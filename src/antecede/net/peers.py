@@ -1,0 +1,202 @@
+"""One peer of a node: the connection with it, if there is one, and what passes over it.
+
+Whatever leaves within one turn of the event loop leaves in one write. Back-pressure is by word, not by silence: a node
+that holds too many messages of a peer asks it to pause (`session.Beat`), and goes on reading, so that acknowledgements
+and permits still pass. A peer that goes on regardless is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from contextlib import suppress
+
+from antecede.errors import BadFrame, PeerError
+from antecede.link import Frame
+from antecede.net.host import Host
+from antecede.net.session import Beat, Bye, Hello, Record, Session, pack
+from antecede.net.settings import Settings
+from antecede.net.transport import Connection
+
+__all__ = ["Peer", "refusal"]
+
+log = logging.getLogger("antecede.net")
+
+COUNTED = {"WireError": "refused_bytes", "BadHello": "refused_hello", "BadFrame": "refused_frame"}
+
+
+def refusal(error: PeerError) -> str:
+    """Under which name a refused peer is counted."""
+    return COUNTED.get(type(error).__name__, "refused_packet")
+
+
+class Peer:
+    """One peer, as a node sees it."""
+
+    def __init__(self, host: Host, number: int, settings: Settings, counts: Counter[str]) -> None:
+        self.host, self.number, self.settings, self.counts = host, number, settings, counts
+        self.name = host.core.view.name(number)
+        self.paused = False
+        """It asked us to pause."""
+        self.pausing = False
+        """We asked it to pause."""
+        self.parted = False
+        """It stopped, and has not come back."""
+        self._channel: Channel | None = None
+
+    @property
+    def connected(self) -> bool:
+        return self._channel is not None
+
+    def hello(self) -> Hello:
+        """What we say first. It tells what has arrived, so it may leave only once that is durable."""
+        core = self.host.core
+        names = core.view.name(core.me), self.name
+        return Hello.of(*names, core.machine.name, core.view.names, core.links[self.number].hail())
+
+    def transmit(self, frame: Frame) -> None:
+        """Let a frame out. Without a connection it is lost, and sent again over the next."""
+        if self._channel is not None:
+            self._channel.put(frame)
+
+    def beat(self) -> None:
+        if self._channel is not None:
+            self._channel.put(Beat(self.pausing))
+
+    async def part(self) -> None:
+        """Say good-bye, if the peer takes it soon."""
+        if self._channel is not None:
+            await self._channel.say(Bye("it stops"), self.settings.beat_s)
+
+    def tick(self, now: float) -> None:
+        """What time makes necessary, now and then."""
+        channel = self._channel
+        if channel is None:
+            return
+        silence = now - channel.heard
+        if silence > self.settings.dead_s:
+            self._give_up(channel, "silent", f"nothing from {self.name} for {silence:.1f} s")
+        elif channel.writing is not None:
+            # To send again what it does not take would only make more of it.
+            if now - channel.writing > self.settings.dead_s:
+                self._give_up(
+                    channel, "clogged", f"{self.name} takes nothing for {now - channel.writing:.1f} s"
+                )
+        else:
+            self.host.tick(self.number)
+            if now - channel.spoke > self.settings.beat_s:
+                self.beat()
+
+    def _give_up(self, channel: Channel, counted: str, reason: str) -> None:
+        self.counts[counted] += 1
+        log.warning("%s: %s", self.host.name, reason)
+        channel.connection.close()
+
+    def watch(self) -> None:
+        """Ask the peer to pause, or to go on, by what is held of it."""
+        held, most = self.host.core.held[self.number], self.settings.held
+        if (held >= most and not self.pausing) or (held <= most // 2 and self.pausing):
+            self.pausing = not self.pausing
+            self.counts["pauses"] += self.pausing
+            self.beat()
+
+    # A connection
+
+    async def serve(self, connection: Connection, session: Session, hello: Hello, rest: list[Record]) -> None:
+        """Carry on over this connection until it ends. Raises `PeerError` if the peer sends what it must not."""
+        if self._channel is not None:
+            # The peer has lost the old one, or it would not have made another.
+            self._channel.connection.close()
+        channel = self._channel = Channel(connection, session)
+        writing = asyncio.ensure_future(channel.write())
+        self.counts["connections"] += 1
+        self.parted = False
+        try:
+            self.host.arrive(self.number, hello.hail)
+            self.host.resume(self.number)
+            self.watch()
+            self.beat()
+            self._take(channel, rest)
+            await self._read(channel)
+        finally:
+            writing.cancel()
+            if self._channel is channel:
+                self._channel = None
+                self.paused = False
+                self.counts["lost"] += 1
+            await asyncio.wait({writing})
+
+    async def _read(self, channel: Channel) -> None:
+        while data := await channel.connection.read():
+            self._take(channel, channel.session.feed(data))
+            await self.host.keep_up()
+
+    def _take(self, channel: Channel, records: list[Record]) -> None:
+        for record in records:
+            match record:
+                case Frame():
+                    self.host.arrive(self.number, record)
+                case Beat(paused=paused):
+                    self.paused = paused
+                    self.host.room.fire()
+                case Bye(reason=reason):
+                    log.info("%s: %s ends the connection: %s", self.host.name, self.name, reason)
+                    self.parted = True
+                    self.host.room.fire()
+                case Hello():
+                    raise AssertionError("a session gives one hello")
+        if records:
+            channel.heard = asyncio.get_running_loop().time()
+            self.watch()
+            self._check()
+
+    def _check(self) -> None:
+        error = self.host.core.refused.get(self.number)
+        if error is not None:
+            raise error
+        held, most = self.host.core.held[self.number], 4 * self.settings.held
+        if held > most:
+            raise BadFrame(
+                f"{held} messages of {self.name} that wait here", f"at most {most}, as it was told"
+            )
+
+
+class Channel:
+    """A connection in use, and what waits to be written to it."""
+
+    def __init__(self, connection: Connection, session: Session) -> None:
+        self.connection, self.session = connection, session
+        self.heard = self.spoke = asyncio.get_running_loop().time()
+        self.writing: float | None = None
+        """Since when a write waits for the other end to take it."""
+        self._out = bytearray()
+        self._wake = asyncio.Event()
+
+    def put(self, record: Record) -> None:
+        theirs, ours = self.session.agreed
+        self._out += pack(record, (ours, theirs), self.session.limits)
+        self._wake.set()
+
+    async def say(self, record: Record, patience_s: float) -> None:
+        """Write a last record, after all that waits."""
+        data = bytes(self._out) + pack(record)
+        self._out.clear()
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await self.connection.write(data)
+
+    async def write(self) -> None:
+        """Write what there is, all at once, until cancelled."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                data, self._out = bytes(self._out), bytearray()
+                self.writing = loop.time()
+                await self.connection.write(data)
+                self.spoke, self.writing = loop.time(), None
+        except OSError:
+            # The reader will see the end too.
+            self.connection.close()

@@ -1,0 +1,85 @@
+"""What can be chosen about a node, besides its name, peers and protocol; and how long to wait before dialling again."""
+
+from __future__ import annotations
+
+from random import Random
+
+from msgspec import Struct
+
+from antecede.errors import BadParameter
+from antecede.wire import Limits
+
+__all__ = ["Backoff", "Settings"]
+
+
+class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Limits and times. Counts are of messages or packets, times in seconds.
+
+    >>> Settings(queue=0)
+    Traceback (most recent call last):
+    antecede.errors.BadParameter: settings: queue is 0, expected 1 or more
+    """
+
+    queue: int = 1024
+    """Packets that one peer has not acknowledged, and messages that the protocol does not let out yet: beyond, `send`
+    waits."""
+    held: int = 1024
+    """Messages of one sender that have arrived and were not taken: beyond, that sender is asked to pause, and its
+    `send` to us waits until half of them are taken. Nothing is dropped. A peer that goes on regardless is cut off at
+    four times as many, until then."""
+    unacknowledged: int = 1024
+    """Messages that the application took and did not acknowledge: beyond, it gets no other."""
+    backlog: int = 4096
+    """Inputs that are not durable yet: beyond, nothing more is read from peers."""
+    strangers: int = 64
+    """Connections at a time that have not said hello yet: beyond, more are refused."""
+    snapshot_inputs: int = 20_000
+    """Inputs in the journal, after which a snapshot takes their place."""
+    beat_s: float = 1.0
+    """How often a peer hears from us, at least."""
+    dead_s: float = 5.0
+    """A peer that completes no record for so long is taken for dead: its connection is closed, and made anew."""
+    hello_s: float = 5.0
+    """How long a new connection may take to say hello."""
+    first_retry_s: float = 0.05
+    last_retry_s: float = 5.0
+    drain_s: float = 5.0
+    """How long `close` waits for peers to acknowledge what was sent."""
+    trace_s: float = 5.0
+    """How often what a node records becomes visible in its trace, at least."""
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        for name in ("queue", "held", "unacknowledged", "backlog", "strangers", "snapshot_inputs"):
+            if getattr(self, name) < 1:
+                raise BadParameter("settings", name, getattr(self, name), "1 or more")
+        if not 0 < self.first_retry_s <= self.last_retry_s or not 0 < self.beat_s < self.dead_s:
+            found: tuple[float, ...] = (self.first_retry_s, self.last_retry_s, self.beat_s, self.dead_s)
+            raise BadParameter("settings", "times", found, "0 < first <= last retry, 0 < beat < dead")
+        if self.hello_s <= 0 or self.trace_s <= 0 or self.drain_s < 0:
+            found = (self.hello_s, self.trace_s, self.drain_s)
+            raise BadParameter("settings", "hello_s, trace_s, drain_s", found, "longer than none")
+
+
+class Backoff:
+    """How long to wait before the next attempt: twice as long each time, and any part of it.
+
+    Without chance, all who lost the same peer would come back at the same moments.
+
+    >>> backoff = Backoff(Settings(first_retry_s=1, last_retry_s=4), Random(1))
+    >>> [round(backoff.next(), 1) for _ in range(5)]
+    [0.6, 1.8, 3.5, 2.5, 3.0]
+    """
+
+    def __init__(self, settings: Settings, random: Random) -> None:
+        self._settings, self._random = settings, random
+        self._failures = 0
+
+    def next(self) -> float:
+        first, last = self._settings.first_retry_s, self._settings.last_retry_s
+        most = min(first * (1 << min(self._failures, 32)), last)
+        self._failures += 1
+        return most * (0.5 + self._random.random() / 2)
+
+    def reset(self) -> None:
+        self._failures = 0

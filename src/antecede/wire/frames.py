@@ -1,0 +1,87 @@
+"""The frames of a link to bytes and back, with limits.
+
+>>> from antecede.link import Link
+>>> link = Link(epoch=7, peer=9)
+>>> [frame] = link.send(b"hello", now=0)
+>>> encode_frame(frame, (7, 9)).hex(" ")
+'00 01 00 68 65 6c 6c 6f'
+>>> decode_frame(bytes.fromhex("000100 68656c6c6f"), (7, 9)) == frame
+True
+
+A frame, byte for byte; `uint` is defined in `octets`.
+
+  uint      flags: 1 bare, 2 greets, 4 the incarnations follow, 8 `early` follows
+  uint      epoch, with flag 4
+  uint      peer, with flag 4
+  uint      number
+  uint      ack
+  uint      early >> 1, with flag 8: its lowest bit is never set
+  bytes     the payload, up to the end, unless it is bare
+
+Two ends that have met say their incarnations once for a connection: `agreed` is the (epoch, peer) that frames which do
+not say them have. As with packets, a frame has one encoding and `decode_frame` takes no other; on anything else it
+raises `WireError` with the place, and never another error.
+"""
+
+from __future__ import annotations
+
+from antecede.errors import BadParameter, WireError
+from antecede.link import EARLY_BITS, Frame
+from antecede.wire.octets import Limits, Reader, Writer
+
+__all__ = ["FRAME_BYTES", "decode_frame", "encode_frame"]
+
+BARE, GREETS, EPOCHS, EARLY = 1, 2, 4, 8
+LIMITS = Limits()
+
+FRAME_BYTES = 1 + 5 * 9
+"""What a frame adds to its payload, at most."""
+
+
+def encode_frame(frame: Frame, agreed: tuple[int, int] = (0, 0), limits: Limits = LIMITS) -> bytes:
+    """The frame as bytes, which `decode_frame` takes with the same `agreed` and limits."""
+    payload = b"" if frame.bare else frame.payload
+    if type(payload) is not bytes or len(payload) > limits.packet_bytes:
+        raise BadParameter("frame", "payload", type(payload).__name__, f"{limits.packet_bytes} bytes at most")
+    if (frame.greets and not frame.bare) or frame.early & 1 or not 0 <= frame.early < 1 << EARLY_BITS:
+        raise BadParameter("frame", "flags", repr(frame)[:200], "those of a link")
+    writer = Writer(limits)
+    epochs = (frame.epoch, frame.peer) != agreed
+    writer.uint(BARE * frame.bare | GREETS * frame.greets | EPOCHS * epochs | EARLY * bool(frame.early))
+    if epochs:
+        writer.uint(frame.epoch)
+        writer.uint(frame.peer)
+    writer.uint(frame.number)
+    writer.uint(frame.ack)
+    if frame.early:
+        writer.uint(frame.early >> 1)
+    writer.out += payload
+    return bytes(writer.out)
+
+
+def decode_frame(data: bytes, agreed: tuple[int, int] = (0, 0), limits: Limits = LIMITS) -> Frame:
+    """The frame that these bytes are.
+
+    >>> decode_frame(b"\\x10")
+    Traceback (most recent call last):
+    antecede.errors.WireError: not a packet at byte 0: found flags 16, expected at most 15
+    """
+    if len(data) > limits.packet_bytes + FRAME_BYTES:
+        raise WireError(f"a frame of {len(data)} bytes", f"at most {limits.packet_bytes + FRAME_BYTES}")
+    reader = Reader(data, limits)
+    flags = reader.uint()
+    if flags > BARE | GREETS | EPOCHS | EARLY:
+        reader.refuse(f"flags {flags}", f"at most {BARE | GREETS | EPOCHS | EARLY}", 0)
+    epoch, peer = (reader.uint(), reader.uint()) if flags & EPOCHS else agreed
+    number, ack = reader.uint(), reader.uint()
+    early = reader.uint() << 1 if flags & EARLY else 0
+    bare, greets = bool(flags & BARE), bool(flags & GREETS)
+    again = EPOCHS * ((epoch, peer) != agreed) | EARLY * bool(early)
+    if flags & (EPOCHS | EARLY) != again or (greets and not bare):
+        reader.refuse(f"flags {flags}", "none for what goes without saying, and greetings without payload", 0)
+    payload = reader.take(len(data) - reader.at)
+    if not bare:
+        return Frame(epoch, peer, number, ack, early, payload)
+    if payload:
+        reader.refuse(f"{len(payload)} bytes in a bare frame", "the end", len(data) - len(payload))
+    return Frame(epoch, peer, number, ack, early, None, True, greets)

@@ -1,0 +1,137 @@
+"""`antecede node`: real processes that talk by lines of JSON, and stop gently."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antecede.cli import run
+from tests.test_net_crash import free_addresses
+
+PATIENCE_S = 20.0
+
+
+class Process:
+    """`antecede node`, running."""
+
+    def __init__(self, directory: Path, name: str, peers: dict[str, str], extra: str = "") -> None:
+        self.config = directory / f"{name}.toml"
+        addresses = "\n".join(f'{peer} = "{address}"' for peer, address in peers.items())
+        self.config.write_text(
+            f'name = "{name}"\n{extra}\n[peers]\n{addresses}\n[groups]\nall = {sorted(peers)}\n'
+        )
+        self.start()
+
+    def start(self) -> None:
+        command = [
+            sys.executable,
+            "-c",
+            "from antecede.cli import main; main()",
+            "node",
+            "--config",
+            str(self.config),
+        ]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, **request: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+
+    def hear(self, event: str) -> dict[str, Any]:
+        """The next event of a kind."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            found: dict[str, Any] = json.loads(line)
+            if found["event"] == event:
+                return found
+        raise AssertionError(f"{self.config.name} ended before it said {event}")
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(PATIENCE_S)
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+        return code
+
+
+@pytest.fixture
+def pair(tmp_path):
+    peers = dict(zip(["ann", "bob"], free_addresses(2), strict=True))
+    pair = [Process(tmp_path, name, peers, f'journal = "{name}.db"') for name in peers]
+    for one in pair:
+        assert one.hear("ready") == {
+            "event": "ready",
+            "name": one.config.stem,
+            "address": peers[one.config.stem],
+            "sent": 0,
+        }
+    yield pair
+    for one in pair:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.stop()
+
+
+def test_two_processes_talk_and_one_comes_back_where_it_was(pair):
+    ann, bob = pair
+    ann.ask(do="send", to="bob", text="häuser", ref=1)
+    assert ann.hear("sent") == {"event": "sent", "number": 1, "ref": 1}
+    ann.ask(do="send", to=["all"], base64="/w==", ref="two")
+    first, second = bob.hear("message"), bob.hear("message")
+    assert (first["sender"], first["text"], first["again"]) == ("ann", "häuser", False)
+    assert (second["base64"], second["to"]) == ("/w==", ["ann", "bob"])
+    bob.ask(do="ack", sender="ann", number=1)
+    bob.ask(do="status")
+    assert bob.hear("status")["connected"] == {"ann": True}
+    assert bob.stop() == 0
+    bob.start()
+    assert bob.hear("ready")["sent"] == 0
+    again = bob.hear("message")
+    assert (again["number"], again["again"]) == (2, True)
+    bob.ask(do="waiting")
+    assert bob.hear("waiting") == {"event": "waiting", "held": []}
+    assert ann.stop() == 0
+
+
+def test_a_request_that_cannot_be_is_refused(pair):
+    ann, _ = pair
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"do": "send", "to": "carol", "text": "x"}, "process 'carol' is not in the view"),
+        ({"do": "send", "to": "bob"}, "text or base64"),
+        ({"do": "send", "to": [], "text": "x"}, "nobody"),
+        ({"do": "dance"}, "dance"),
+        ({"do": "ack", "sender": "bob", "number": 9}, "message 9 of bob was not handed over"),
+    ]
+    for request, reason in cases:
+        ann.ask(**request)
+        assert reason in ann.hear("refused")["reason"]
+    assert ann.stop(signal.SIGINT) == 130, "Ctrl-C is told by the exit code"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "a file that can be read"),
+        ("name = 3", "Expected `str`, got `int`"),
+        ('name = "a"\n[peers]\nb = "10.0.0.1:1"', "one of this machine (loopback), or TLS"),
+        ('name = "a"\ncolour = "red"\n[peers]\nb = "127.0.0.1:1"', "colour"),
+        ('name = "a"\n[peers]\nb = "127.0.0.1:1"\n[settings]\nqueue = 0', "queue is 0"),
+        ('name = "a"\n[peers]\nb = "127.0.0.1:1"\n[settings]\nspeed = 9', "speed"),
+    ],
+)
+def test_a_configuration_that_describes_no_node_is_refused(tmp_path, capsys, text, told):
+    path = tmp_path / "node.toml"
+    if text is not None:
+        path.write_text(text)
+    assert run(["node", "--config", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1

@@ -1,0 +1,67 @@
+"""What an operator sees of a node, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from antecede.errors import BadParameter
+from antecede.net import Memory
+from antecede.net.health import AT_A_TIME, Health
+from tests.net_world import PATIENCE_S, in_memory
+
+
+async def get(address: str, path: str, method: str = "GET") -> tuple[int, str]:
+    host, port = address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+    writer.close()
+    return int(head.split()[1]), body
+
+
+def test_metrics_health_and_readiness_follow_the_node():
+    async def main():
+        network = Memory()
+        network.cut("p1", "p2")
+        async with (
+            in_memory(2, network, protocol="matrix") as (p1, p2),
+            Health("127.0.0.1:0", p1.status) as health,
+        ):
+            at = health.address
+            async with asyncio.timeout(PATIENCE_S):
+                assert await get(at, "/ready") == (503, "not connected: p2\n")
+                await p1.send("p2", b"hello")
+                _, text = await get(at, "/metrics")
+                assert 'antecede_queued{node="p1",peer="p2"} 1' in text.splitlines()
+                assert 'antecede_sent_total{node="p1"} 1' in text.splitlines()
+                network.heal("p1", "p2")
+                await p2.receive()
+                assert await get(at, "/ready") == (200, "ready\n")
+                assert await get(at, "/health") == (200, "up\n")
+                await p1.close()
+                assert await get(at, "/health") == (503, "node p1 is closed\n")
+
+    asyncio.run(main())
+
+
+def test_what_is_not_asked_properly_is_refused():
+    async def main():
+        async with (
+            in_memory(1) as (p1,),
+            Health("127.0.0.1:0", p1.status) as health,
+            asyncio.timeout(PATIENCE_S),
+        ):
+            assert (await get(health.address, "/secret"))[0] == 404
+            assert (await get(health.address, "/metrics", "POST"))[0] == 400
+            host, port = health.address.split(":")
+            held = [await asyncio.open_connection(host, int(port)) for _ in range(AT_A_TIME + 1)]
+            assert await held[-1][0].read() == b""
+            for _, writer in held:
+                writer.close()
+            with pytest.raises(BadParameter, match="one to listen at"):
+                async with Health(health.address, p1.status):
+                    pass
+
+    asyncio.run(main())

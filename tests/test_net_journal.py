@@ -1,0 +1,213 @@
+"""The journal: what was durable is there again, and what is damaged is noticed. Real files, real SQLite."""
+
+from __future__ import annotations
+
+import resource
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from antecede.errors import BadJournal, BadParameter, CannotWrite
+from antecede.model import View
+from antecede.net.core import Core
+from antecede.net.inputs import Acknowledge, Input, Send, Take
+from antecede.net.journal import Journal
+
+VIEW = View.of("a", "b")
+
+
+def new(protocol: str = "fifo", me: str = "a", view: View = VIEW) -> Core:
+    return Core.new(protocol, view, me, epoch=1)
+
+
+def written(path: Path, groups: int = 5, every: int = 1000) -> Core:
+    """A journal with so many groups of four inputs; the process that they made."""
+    journal = Journal(path, "normal", every)
+    core = journal.recover(new())
+    for k in range(1, groups + 1):
+        inputs: list[Input] = [
+            Send((0,), b"x" * 100),
+            Send((1,), b"y" * 100),
+            Take(0, 2 * k - 1),
+            Acknowledge(0, 2 * k - 1),
+        ]
+        for given in inputs:
+            core.apply(given, 0)
+        journal.append(inputs, core.snapshot() if journal.wants_snapshot(4) else None)
+    journal.close()
+    return core
+
+
+@pytest.mark.parametrize("every", [1, 10, 1000])
+def test_what_was_appended_comes_back(tmp_path, every):
+    core = written(tmp_path / "a.db", every=every)
+    journal = Journal(tmp_path / "a.db")
+    assert journal.recover(new()).snapshot() == core.snapshot()
+    assert journal.position == 20
+    journal.close()
+
+
+def test_snapshots_keep_it_short(tmp_path):
+    written(tmp_path / "short.db", groups=200, every=50)
+    written(tmp_path / "long.db", groups=200, every=10_000)
+    with sqlite3.connect(tmp_path / "short.db") as database:
+        [(rows,)] = database.execute("SELECT count(*) FROM inputs")
+    database.close()
+    assert rows <= 13
+    assert (tmp_path / "short.db").stat().st_size < (tmp_path / "long.db").stat().st_size
+
+
+# Damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (
+            "UPDATE inputs SET record = record || x'00' WHERE position = 12",
+            "inputs 9..12 .*inputs 9..20, or some",
+        ),
+        ("UPDATE inputs SET crc = crc + 1 WHERE position = 20", "inputs 17..20"),
+        ("UPDATE inputs SET count = 3 WHERE position = 12", "inputs 9..12"),
+        ("DELETE FROM inputs WHERE position = 8", "inputs 5..12"),
+        ("UPDATE inputs SET position = 21 WHERE position = 20", "inputs 17..21"),
+        ("DELETE FROM inputs WHERE position = 20", "the end after input 16 .*inputs 17..20"),
+        ("DELETE FROM tip", "the end after input 20"),
+        ("UPDATE snapshot SET state = x'80'", "the snapshot .* all that it held is lost"),
+        ("DELETE FROM snapshot", "0 snapshots"),
+        ("PRAGMA user_version = 9", "format 9, expected 1"),
+        ("PRAGMA application_id = 9", "a database of something else"),
+    ],
+)
+def test_damage_is_noticed_and_told(tmp_path, damage, told):
+    path = tmp_path / "a.db"
+    written(path)
+    database = sqlite3.connect(path)
+    database.execute(damage)
+    database.commit()
+    database.close()
+    with pytest.raises(BadJournal, match=told) as caught:
+        opened(path)
+    assert str(path) in str(caught.value)
+
+
+def opened(path: Path) -> None:
+    journal = Journal(path)
+    try:
+        journal.recover(new())
+    finally:
+        journal.close()
+
+
+def test_a_flipped_bit_anywhere_is_noticed_or_does_no_harm(tmp_path):
+    path = tmp_path / "a.db"
+    expected = written(path).snapshot()
+    sound = path.read_bytes()
+    noticed = 0
+    for at in range(0, len(sound), 37):
+        path.write_bytes(sound[:at] + bytes([sound[at] ^ 0x10]) + sound[at + 1 :])
+        try:
+            journal = Journal(path)
+        except (BadJournal, CannotWrite):
+            noticed += 1
+            continue
+        try:
+            # Free space, and counters that SQLite only keeps for others, may be flipped without harm.
+            assert journal.recover(new()).snapshot() == expected
+        except (BadJournal, CannotWrite):
+            noticed += 1
+        finally:
+            journal.close()
+    assert noticed > 20
+
+
+@pytest.mark.parametrize("content", [b"no database", bytes(5000), b"SQLite format 3\0" + bytes(5000)])
+def test_a_file_that_is_no_journal_is_refused_and_left_alone(tmp_path, content):
+    path = tmp_path / "a.db"
+    path.write_bytes(content)
+    with pytest.raises(BadJournal):
+        opened(path)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (new(me="b"), "that of node a, expected that of b"),
+        (new(protocol="matrix"), "that of protocol fifo"),
+        (new(view=View.of("a", "b", "c")), "that of view a, b, expected that of a, b, c"),
+    ],
+)
+def test_the_journal_of_another_node_is_refused(tmp_path, other, told):
+    written(tmp_path / "a.db")
+    journal = Journal(tmp_path / "a.db")
+    with pytest.raises(BadJournal, match=told):
+        journal.recover(other)
+    journal.close()
+
+
+def test_a_journal_is_for_one_node_at_a_time(tmp_path):
+    journal = Journal(tmp_path / "a.db")
+    with pytest.raises(BadJournal, match="another process uses it"):
+        Journal(tmp_path / "a.db")
+    journal.close()
+    Journal(tmp_path / "a.db").close()
+
+
+def test_bad_parameters_are_refused(tmp_path):
+    with pytest.raises(BadParameter, match="sync is 'never'"):
+        Journal(tmp_path / "a.db", sync="never")  # type: ignore[arg-type]
+    with pytest.raises(CannotWrite):
+        Journal(tmp_path / "missing" / "a.db")
+
+
+# A full disk
+
+FILLS_UP = """
+import asyncio, sys
+from antecede.errors import CannotWrite
+from antecede.net import Memory, Node
+
+async def main():
+    node = Node("a", ["a", "b"], transport=Memory().at("a"), journal=sys.argv[1])
+    await node.start()
+    sent = 0
+    try:
+        while True:
+            await node.send("a", bytes(10_000))
+            (await node.receive()).ack()
+            sent += 1
+    except CannotWrite as error:
+        print(sent, error)
+    try:
+        await node.send("a", b"more")
+    except CannotWrite:
+        print("still")
+    await node.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_full_disk_stops_the_node_and_loses_nothing(tmp_path):
+    path = tmp_path / "a.db"
+
+    def small() -> None:
+        # No file may grow beyond this: the disk is full there.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+
+    result = subprocess.run(
+        [sys.executable, "-c", FILLS_UP, path], preexec_fn=small, capture_output=True, text=True, timeout=30
+    )
+    assert result.returncode == 0, result.stderr
+    first, second = result.stdout.splitlines()
+    assert "cannot write" in first
+    assert "nothing else has left the node" in first
+    assert second == "still"
+    journal = Journal(path)
+    core = journal.recover(new(protocol="permit"))
+    journal.close()
+    assert core.machine.sent >= int(first.split()[0]) > 10

@@ -1,0 +1,253 @@
+"""Nodes that talk: every protocol, over memory and over TCP, with connections that break; judged by the oracle."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from itertools import combinations
+from random import Random
+from typing import Any
+
+import pytest
+
+from antecede.errors import BadParameter, Closed, UnknownProcess
+from antecede.net import Memory, Node, Settings, Tcp
+from antecede.protocols import PROTOCOLS
+from antecede.topology import shapes
+from tests.net_world import PATIENCE_S, QUICK, Conversation, Proxy, in_memory, names, over_tcp
+
+WAYS = {"memory": in_memory, "tcp": over_tcp}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_protocol_keeps_its_promise(protocol, way):
+    async def main():
+        async with WAYS[way](3, protocol=protocol) as nodes:
+            conversation = Conversation(nodes, Random(protocol))
+            await conversation.hold(each=30)
+            conversation.judge()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("protocol", ["matrix", "permit", "buffer", "history"])
+def test_nothing_is_lost_or_repeated_when_connections_break(protocol):
+    async def main():
+        network, random = Memory(), Random(protocol)
+        async with in_memory(4, network, protocol=protocol) as nodes:
+            conversation = Conversation(nodes, random)
+            talk = asyncio.ensure_future(conversation.hold(each=40))
+            broken = 0
+            while not talk.done():
+                a, b = random.sample(names(4), 2)
+                network.reset(a, b)
+                broken += 1
+                await asyncio.wait({talk}, timeout=random.uniform(0, 0.01))
+            await talk
+            conversation.judge()
+            assert sum(node.counts["lost"] for node in nodes) > 3, f"{broken} cuts broke nothing"
+
+    asyncio.run(main())
+
+
+def test_a_tcp_connection_that_breaks_is_made_again_and_resumes():
+    async def main():
+        addresses: dict[str, str] = {}
+        there = Tcp("127.0.0.1:0", addresses)
+        options: dict[str, Any] = {"protocol": "fifo", "settings": QUICK}
+        async with Node("b", ["a", "b"], transport=there, **options) as b, asyncio.timeout(PATIENCE_S):
+            proxy = Proxy(b.address)
+            async with proxy, Node("a", ["a", "b"], transport=Tcp(None, addresses), **options) as a:
+                addresses["b"] = proxy.address
+                for k in range(50):
+                    await a.send("b", str(k).encode())
+                found = []
+                for _ in range(5):
+                    found += [int((await b.receive()).payload) for _ in range(10)]
+                    proxy.cut()
+                    await a.send("b", b"50")
+                assert found == list(range(50))
+                assert (await b.receive()).payload == b"50"
+                assert proxy.accepted > 1
+
+    asyncio.run(main())
+
+
+def test_a_partition_delays_and_loses_nothing():
+    async def main():
+        network = Memory()
+        async with in_memory(3, network, protocol="matrix") as (p1, p2, p3), asyncio.timeout(PATIENCE_S):
+            network.cut("p1", "p3")
+            await p1.send("p3", b"question")
+            await p1.send("p2", b"look at the question")
+            look = await p2.receive()
+            await p2.send("p3", look.payload + b": done")
+            while not p3.waiting():
+                await p3._host.room.wait()
+            [held] = p3.waiting()
+            assert (held.sender, held.number, held.where) == ("p2", 1, "held")
+            assert [(missing.sender, missing.first) for missing in held.awaits] == [("p1", 1)]
+            assert held.since_s is not None
+            assert 0 <= held.since_s < PATIENCE_S
+            network.heal("p1", "p3")
+            assert [(await p3.receive()).payload for _ in range(2)] == [
+                b"question",
+                b"look at the question: done",
+            ]
+
+    asyncio.run(main())
+
+
+def test_an_application_may_receive_selectively():
+    async def main():
+        async with in_memory(3, protocol="matrix") as (p1, p2, p3), asyncio.timeout(PATIENCE_S):
+            await p1.send("p3", b"from p1")
+            while len(p3._host.core.inbox) < 1:
+                await p3._host.arrivals.wait()
+            chosen = asyncio.ensure_future(p3.receive(sender="p2"))
+            await p2.send("p3", b"from p2")
+            assert (await chosen).payload == b"from p2"
+            assert (await p3.receive()).sender == "p1"
+
+    asyncio.run(main())
+
+
+def test_groups_are_names_for_sets():
+    async def main():
+        groups = {"all": names(3), "others": ["p2", "p3"]}
+        async with in_memory(3, groups=groups) as nodes, asyncio.timeout(PATIENCE_S):
+            assert (await nodes[0].send("others", b"hello")).to == (1, 2)
+            assert (await nodes[0].send(["others", "p1"], b"all of you")).to == (0, 1, 2)
+            assert (await nodes[2].receive()).to == ("p2", "p3")
+
+    asyncio.run(main())
+
+
+def test_a_router_is_a_node_that_only_forwards():
+    async def main():
+        star = shapes.star(3)
+        network, parameters = Memory(), {"topology": star}
+        options: dict[str, Any] = {"protocol": "separator", "parameters": parameters, "settings": QUICK}
+        nodes = [Node(name, star.names, transport=network.at(name), **options) for name in star.names]
+        for a, b in combinations(star.names[:3], 2):
+            network.cut(a, b)  # the only way is over the hub
+        async with AsyncExitStack() as stack:
+            for node in nodes:
+                await stack.enter_async_context(node)
+            conversation = Conversation(nodes[:3], Random(5))
+            await conversation.hold(each=20)
+            conversation.judge()
+            assert nodes[3].connected == star.names[:3]
+
+    asyncio.run(main())
+
+
+# Back-pressure
+
+
+def test_send_waits_while_the_receiver_does_not_take():
+    async def main():
+        small = Settings(queue=8, held=8, first_retry_s=0.01, last_retry_s=0.05, drain_s=0.1)
+        async with over_tcp(2, protocol="fifo", settings=small) as (p1, p2), asyncio.timeout(PATIENCE_S):
+            sent = 0
+
+            async def send() -> None:
+                nonlocal sent
+                for _ in range(200):
+                    await p1.send("p2", b"more")
+                    sent += 1
+
+            sending = asyncio.ensure_future(send())
+            while not p2.counts["pauses"] or p1._host.core.links[1].unacknowledged:
+                await asyncio.wait({sending}, timeout=0.01)
+            assert sent <= 8 + 8 + 8
+            # The other direction is open: back-pressure is for who is ahead, not for all.
+            await p2.send("p1", b"stop it")
+            assert (await p1.receive()).payload == b"stop it"
+            for _ in range(200):
+                await p2.receive()
+            await sending
+
+    asyncio.run(main())
+
+
+def test_one_sender_ahead_does_not_stop_another():
+    async def main():
+        small = Settings(held=4, queue=4, first_retry_s=0.01, last_retry_s=0.05, drain_s=0.1)
+        async with (
+            in_memory(3, protocol="matrix", settings=small) as (p1, p2, p3),
+            asyncio.timeout(PATIENCE_S),
+        ):
+            flood = asyncio.ensure_future(_send_many(p1, "p3", 100))
+            while not p3.counts["pauses"]:
+                await p3._host.room.wait()
+            await p2.send("p3", b"what you wait for")
+            assert (await p3.receive(sender="p2")).payload == b"what you wait for"
+            assert not flood.done()
+            for _ in range(100):
+                await p3.receive(sender="p1")
+            await flood
+
+    asyncio.run(main())
+
+
+async def _send_many(node: Node, to: str, count: int) -> None:
+    for _ in range(count):
+        await node.send(to, b"flood")
+
+
+# Life
+
+
+def test_a_closed_node_says_so():
+    async def main():
+        async with in_memory(2) as (p1, _):
+            await p1.close()
+            with pytest.raises(Closed, match="p1 is closed"):
+                await p1.send("p2", b"too late")
+            assert [message async for message in p1] == []
+
+    asyncio.run(main())
+
+
+def test_close_waits_until_what_was_sent_has_arrived():
+    async def main():
+        async with over_tcp(2, protocol="permit") as (p1, p2):
+            for _ in range(500):
+                await p1.send("p2", b"x" * 1000)
+            await p1.close()
+            assert p1._host.core.links[1].unacknowledged == 0
+            assert p2._host.core.held[0] == 500
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"peers": ["a", "b"]}, "names without addresses"),
+        ({"peers": {"a": "localhost:1", "b": "nowhere"}}, "'nowhere', expected host:port"),
+        ({"peers": {"b": "localhost:1"}, "protocol": "magic"}, "magic"),
+        ({"peers": {"b": "localhost:1"}, "groups": {"b": ["a"]}}, "other names than the processes'"),
+        (
+            {"peers": {"b": "localhost:1"}, "parameters": {"topology": shapes.star(2)}},
+            "those of the topology",
+        ),
+    ],
+)
+def test_a_node_that_cannot_be_is_refused(options, told):
+    with pytest.raises(BadParameter, match=told):
+        Node("a", **options)
+
+
+def test_a_refused_send_changes_nothing():
+    async def main():
+        async with in_memory(2) as (p1, _):
+            with pytest.raises(UnknownProcess):
+                await p1.send("p9", b"")
+            with pytest.raises(BadParameter, match="payload is 1048577 bytes"):
+                await p1.send("p2", bytes((1 << 20) + 1))
+            assert p1.sent == 0
+
+    asyncio.run(main())

@@ -1,0 +1,190 @@
+"""Peers that are none, or do not behave: refused, counted, and no harm to the others. Real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any
+
+import pytest
+
+from antecede.link import Frame, Link
+from antecede.model import Message, Packet
+from antecede.net import Node, Settings, Tcp
+from antecede.net.session import Beat, Bye, Hello, Session, pack
+from antecede.protocols.permit import Grant
+from antecede.protocols.unordered import Plain
+from antecede.wire import encode
+from tests.net_world import PATIENCE_S, QUICK, Conversation, over_tcp
+
+IMPATIENT = Settings(
+    hello_s=0.2, beat_s=0.05, dead_s=0.3, strangers=4, first_retry_s=0.01, last_retry_s=0.05, drain_s=0.1
+)
+VIEW = ("a", "b")
+
+
+def hello(**change: Any) -> bytes:
+    fields: dict[str, Any] = {"name": "a", "to": "b", "protocol": "unordered", "view": VIEW, **change}
+    return pack(Hello.of(**fields, hail=Link(epoch=1, peer=0).hail()))
+
+
+async def end_of(reader: asyncio.StreamReader) -> list[object]:
+    """What the node said until it closed the connection."""
+    session, records = Session(epoch=1), list[object]()
+    try:
+        while data := await reader.read(1 << 16):
+            records += session.feed(data)
+    except ConnectionResetError:
+        pass
+    return records
+
+
+@pytest.mark.parametrize(
+    ("said", "counted", "told"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "refused_bytes", "a record of 1195725856 bytes"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "refused_bytes", "a record of 369295618 bytes"),
+        (bytes.fromhex("00000004") + b"\x01abc", "refused_hello", "no hello"),
+        (hello(name="mallory"), "refused_hello", "'mallory', expected a peer that dials this node"),
+        (hello(to="c"), "refused_hello", "a looking for c"),
+        (hello(view=("a", "b", "c")), "refused_hello", "a view of a, b, c"),
+        (hello(protocol="matrix"), "refused_hello", "protocol matrix, expected unordered"),
+        (hello() + bytes.fromhex("7fffffff"), "refused_bytes", "a record of 2147483647 bytes"),
+        (b"", "refused_slow", None),
+        (hello()[:20], "refused_slow", None),
+        (hello() + hello()[:9], "silent", None),
+    ],
+    ids=lambda value: "" if isinstance(value, bytes) else str(value)[:30],
+)
+def test_a_stranger_is_refused_and_counted(said, counted, told):
+    async def main():
+        transport = Tcp("127.0.0.1:0", {})
+        async with Node("b", VIEW, transport=transport, protocol="unordered", settings=IMPATIENT) as node:
+            async with asyncio.timeout(PATIENCE_S):
+                host, port = node.address.split(":")
+                reader, writer = await asyncio.open_connection(host, int(port))
+                writer.write(said)
+                records = await end_of(reader)
+                writer.close()
+            assert node.counts[counted] == 1
+            byes = [record.reason for record in records if isinstance(record, Bye)]
+            assert told is None or (len(byes) == 1 and told in byes[0])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("payload", "counted"),
+    [
+        (b"no packet at all", "refused_bytes"),
+        (encode(Packet(0, 1, Grant(1))), "refused_packet"),
+        (encode(Packet(1, 0, Plain(1), Message(1, 1, (0,)))), "refused_packet"),
+    ],
+    ids=["no packet", "another protocol's", "another process's"],
+)
+def test_a_packet_that_the_machine_refuses_ends_the_connection(payload, counted):
+    async def main():
+        transport = Tcp("127.0.0.1:0", {})
+        async with Node("b", VIEW, transport=transport, protocol="unordered", settings=IMPATIENT) as node:
+            async with asyncio.timeout(PATIENCE_S):
+                host, port = node.address.split(":")
+                reader, writer = await asyncio.open_connection(host, int(port))
+                link, session = Link(epoch=1, peer=0), Session(epoch=1)
+                link.send(payload, now=0)
+                writer.write(pack(Hello.of("a", "b", "unordered", VIEW, link.hail())))
+                while data := await reader.read(1 << 16):
+                    for record in session.feed(data):
+                        frame = record.hail if isinstance(record, Hello) else record
+                        for answer in link.receive(frame, now=0)[1] if isinstance(frame, Frame) else []:
+                            writer.write(pack(answer, (1, session.agreed[0])))
+                writer.close()
+            assert node.counts[counted] == 1
+
+    asyncio.run(main())
+
+
+def test_strangers_do_no_harm_to_the_others():
+    async def main():
+        async with over_tcp(3, protocol="matrix", settings=IMPATIENT) as nodes:
+            host, port = nodes[2].address.split(":")
+            held = [await asyncio.open_connection(host, int(port)) for _ in range(10)]
+            conversation = Conversation(nodes, Random(1))
+            await conversation.hold(each=50)
+            conversation.judge()
+            async with asyncio.timeout(PATIENCE_S):
+                for reader, writer in held:
+                    await end_of(reader)
+                    writer.close()
+            counts = nodes[2].counts
+            assert counts["refused_busy"] + counts["refused_slow"] == 10
+
+    asyncio.run(main())
+
+
+def test_a_peer_that_falls_silent_is_noticed_and_dialled_again():
+    async def main():
+        dialled = asyncio.Queue[asyncio.StreamWriter]()
+
+        async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            answer = Hello.of("b", "a", "permit", VIEW, Link(epoch=1, peer=0).hail())
+            await reader.read(1 << 16)
+            writer.write(pack(answer))
+            dialled.put_nowait(writer)
+
+        server = await asyncio.start_server(mute, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with Node("a", {"b": address}, settings=IMPATIENT) as node, asyncio.timeout(PATIENCE_S):
+            first, second = await dialled.get(), await dialled.get()
+            assert node.counts["silent"] >= 1
+            first.close()
+            second.close()
+        server.close()
+
+    asyncio.run(main())
+
+
+def test_a_node_that_lost_its_state_is_refused_by_its_peers():
+    async def main():
+        addresses: dict[str, str] = {}
+        there = Tcp("127.0.0.1:0", addresses)
+        options: dict[str, Any] = {"protocol": "fifo", "settings": QUICK}
+        async with Node("b", VIEW, transport=there, **options) as b, asyncio.timeout(PATIENCE_S):
+            addresses["b"] = b.address
+            async with Node("a", VIEW, transport=Tcp(None, addresses), **options) as a:
+                await a.send("b", b"one")
+                await b.receive()
+            async with Node("a", VIEW, transport=Tcp(None, addresses), **options) as a:
+                while not a.counts["refused_hello"] + b.counts["refused_frame"]:
+                    await asyncio.sleep(0)
+            assert b.counts["refused_frame"] >= 1
+            assert b.connected == ()
+
+    asyncio.run(main())
+
+
+def test_a_peer_that_talks_and_never_reads_is_noticed():
+    async def main():
+        addresses: dict[str, str] = {}
+        async with (
+            Node(
+                "b", VIEW, transport=Tcp("127.0.0.1:0", addresses), protocol="unordered", settings=IMPATIENT
+            ) as node,
+            asyncio.timeout(PATIENCE_S),
+        ):
+            host, port = node.address.split(":")
+            reader, writer = await asyncio.open_connection(host, int(port), limit=1)
+            link, session = Link(epoch=1, peer=0), Session(epoch=1)
+            writer.write(pack(Hello.of("a", "b", "unordered", VIEW, link.hail())))
+            while not link.met:
+                for record in session.feed(await reader.read(1 << 16)):
+                    frame = record.hail if isinstance(record, Hello) else record
+                    for answer in link.receive(frame, now=0)[1] if isinstance(frame, Frame) else []:
+                        writer.write(pack(answer, (1, session.agreed[0])))
+            for _ in range(100):
+                await node.send("a", bytes(1 << 17))
+            while not node.counts["clogged"]:
+                writer.write(pack(Beat(False)))
+                await asyncio.sleep(0.01)
+            writer.transport.abort()
+
+    asyncio.run(main())
