@@ -161,6 +161,7 @@ function followAddress(jump) {
   if (jump && !words.has('finding')) $('one').scrollIntoView({behavior: calm() ? 'auto' : 'smooth'});
 }
 
+document.body.classList.add('ready');
 showTheme();
 showVerdicts();
 showRuns();
