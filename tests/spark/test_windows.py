@@ -159,6 +159,24 @@ def test_histograms_are_added_up_by_protocol_and_network(spark, trace):
     assert {(row["protocol"], row["network"]) for row in found} == {("matrix", "exponential:50ms")}
 
 
+def test_windows_are_the_same_through_connect(on_connect, place, events):
+    script = """
+        import json, sys
+        from antecede.spark import Trace, windows
+        trace = Trace.read(spark, sys.argv[1])
+        [extent] = [row for row in windows.extents(trace) if row["run"] == "small"]
+        found, cut = windows.events_of_ranges(trace, [windows.Asked("small", "clock", 3, 30)], 9)
+        keys = [("small", "p1", "p1", 1)]
+        counts = windows.density(trace, {"small": (extent["time_low"], extent["time_high"])}, 2, 4)
+        print(json.dumps([extent["events"], sorted(row["clock"] for row in found), sorted(cut),
+                          len(windows.events_of_messages(trace, keys)), sum(row["count"] for row in counts)]))
+        """
+    own = [event for event in events if event["run"] == "small"]
+    sends = [e for e in own if (e["process"], e["sender"], e["number"]) == ("p1", "p1", 1)]
+    told = json.loads(on_connect(script, place))
+    assert told == [len(own), list(range(3, 12)), [0], len(sends), len(own)]
+
+
 # The page
 
 
