@@ -177,6 +177,39 @@ def test_a_process_appears_that_knew_something_before() -> None:
     agree(events, *verify_chunks([lambda: [first], lambda: [known, grown]], 3))
 
 
+def test_a_later_message_that_comes_after_the_late_one_is_no_fifo_break() -> None:
+    """1 of process 0 is late at 1, then 2 of process 0 comes there; and 1 is still to be late at process 2."""
+    events = [
+        Event(0, "send", 0, 1, (1, 2)),
+        Event(0, "send", 0, 2, (3, 1)),
+        Event(3, "deliver", 0, 2),
+        Event(3, "send", 3, 1, (1, 2)),
+        Event(1, "deliver", 3, 1),
+        Event(1, "deliver", 0, 1),
+        Event(1, "deliver", 0, 2),
+        Event(2, "deliver", 3, 1),
+        Event(2, "deliver", 0, 1),
+    ]
+    rows = rows_of(events)
+    parts = [rows.take(np.arange(a, b)) for a, b in ((0, 4), (4, 6), (6, 7), (7, 9))]
+    agree(events, *verify_chunks([lambda part=part: [part] for part in parts], 4))  # type: ignore[misc]
+
+
+def test_a_block_keeps_what_others_sent_to_strangers() -> None:
+    """Everyone who should has 1 of process 1 when process 2 gets it, with news of process 0."""
+    events = [
+        Event(0, "send", 0, 1, (2,)),
+        Event(0, "send", 0, 2, (1,)),
+        Event(1, "deliver", 0, 2),
+        Event(1, "send", 1, 1, (0,)),
+        Event(0, "deliver", 1, 1),
+        Event(2, "deliver", 1, 1),
+        Event(2, "deliver", 0, 1),
+    ]
+    alone = [verify_blocks(lambda: [rows_of(events)], 3, [block])[1] for block in ((0, 1), (1, 3))]
+    agree(events, 4, Findings.joined(alone))
+
+
 def test_receives_and_control_packets_are_skipped() -> None:
     events = random_run(11)
     rows = rows_of(events)
