@@ -25,7 +25,7 @@ from tests.net_worker import plan
 ROOT = Path(__file__).parent.parent
 NAMES = ["a", "b", "c"]
 EACH = 80
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def free_addresses(count: int) -> list[str]:

@@ -1,0 +1,39 @@
+"""antecede demo: the whole pipeline, on small runs."""
+
+import json
+
+import pytest
+
+from antecede.cli import run
+from antecede.protocols import PROTOCOLS
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_demo_says_who_kept_causal_order_and_at_what_price(capsys, tmp_path):
+    out = tmp_path / "demo"
+    assert run(["demo", "--messages", "150", "--out", str(out), "--json"]) == 0, capsys.readouterr().err
+    printed, err = capsys.readouterr()
+    told = json.loads(printed)
+    assert told["verdict"] == "yes"
+    assert [line["protocol"] for line in told["protocols"]] == list(PROTOCOLS)
+    lines = {line["protocol"]: line for line in told["protocols"]}
+    assert {name for name, line in lines.items() if not line["kept"]} == {"unordered", "fifo"}
+    assert lines["matrix"]["violations"] == {"even": 0, "wild": 0, "far": 0}
+    assert lines["unordered"]["violations"]["wild"] > 0
+    assert lines["matrix"]["stamp_bytes"] > 10 > lines["permit"]["stamp_bytes"]
+    assert lines["permit"]["control_per_message"] > 0 == lines["matrix"]["control_per_message"]
+    assert "which do not promise it" in err
+    assert sorted(path.name for path in out.iterdir()) == [
+        "findings",
+        "measures",
+        "report.html",
+        "results.jsonl",
+        "trace",
+        "verdicts",
+    ]
+    assert "</html>" in (out / "report.html").read_text()
+
+
+def test_a_demo_of_nothing_is_refused(capsys):
+    assert run(["demo", "--messages", "0"]) == 2
+    assert capsys.readouterr().err == "antecede: demo: --messages is 0, expected 1 or more\n"
