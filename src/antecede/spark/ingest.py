@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Final
 
 import pyarrow as pa
@@ -61,10 +61,6 @@ class Ingested:
     """What a log says, as DataFrames."""
 
     log: DataFrame
-    rejected: DataFrame
-    clocks: DataFrame
-    events: DataFrame
-    runs: DataFrame
     format: str
     path: str | None = None
     """Where it was written."""
@@ -72,6 +68,40 @@ class Ingested:
     _told: DataFrame | None = field(default=None, repr=False)
     """The log, with what else a table says."""
     _unread: DataFrame | None = field(default=None, repr=False)
+
+    # Planned when they are asked for: a plan of many steps takes longer to make than a small log to read.
+
+    @cached_property
+    def clocks(self) -> DataFrame:
+        return self._at("clocks") if self.path else consistency(self.log)
+
+    @cached_property
+    def events(self) -> DataFrame:
+        return self._at("events") if self.path else identities.events(self._full, self._found, self.clocks)
+
+    @cached_property
+    def rejected(self) -> DataFrame:
+        if self._unread is None:
+            return self._at("rejected")
+        return self._unread.unionByName(identities.rejected_sends(self._full, self._found))
+
+    @cached_property
+    def runs(self) -> DataFrame:
+        if self.path:
+            return self._at("runs.parquet")
+        return identities.runs(self.log, self.events, self.rejected, self.clocks, self.format)
+
+    @cached_property
+    def _found(self) -> DataFrame:
+        return identities.messages(self._full)
+
+    @property
+    def _full(self) -> DataFrame:
+        return self.log if self._told is None else self._told
+
+    def _at(self, name: str) -> DataFrame:
+        assert self.path is not None
+        return at(self.log.sparkSession, self.path, name)
 
     def write(self, out: str | os.PathLike[str], *, replace: bool = False) -> Ingested:
         """Write a directory, whole or not at all, and give what is there. The logs are read once."""
@@ -181,22 +211,8 @@ def unread_in(table: DataFrame) -> DataFrame:
 
 
 def derived(log: DataFrame, unread: DataFrame, format: str, source: LogFiles | None = None) -> Ingested:
-    """All that follows from events and from lines that could not be read."""
-    clocks = consistency(log.select(SPARK_LOG.names))
-    found = identities.messages(log)
-    events = identities.events(log, found, clocks)
-    rejected = unread.unionByName(identities.rejected_sends(log, found))
-    return Ingested(
-        log=log.select(SPARK_LOG.names),
-        rejected=rejected,
-        clocks=clocks,
-        events=events,
-        runs=identities.runs(log, events, rejected, clocks, format),
-        format=format,
-        _source=source,
-        _told=log,
-        _unread=unread,
-    )
+    """What follows from events and from lines that could not be read."""
+    return Ingested(log.select(SPARK_LOG.names), format, _source=source, _told=log, _unread=unread)
 
 
 # Files
@@ -216,8 +232,7 @@ def at(spark: SparkSession, directory: str, name: str) -> DataFrame:
 
 def written(spark: SparkSession, directory: str, format: str) -> Ingested:
     """What `write` left in a directory."""
-    log, rejected, clocks, events, runs = (at(spark, directory, name) for name in SCHEMAS)
-    return Ingested(log, rejected, clocks, events, runs, format, directory)
+    return Ingested(at(spark, directory, "log"), format, directory)
 
 
 def write_runs(runs: DataFrame, path: str) -> None:
