@@ -13,13 +13,13 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.log import SPARK_LOG
 from antecede.spark.order import Ordered, order
+from antecede.spark.session import SparkError
 from antecede.spark.stamped import order_stamped
 from antecede.spark.storage import absolute, escaped, files, join
 from antecede.spark.trace import Trace
@@ -80,10 +80,16 @@ def table_at(
                 return spark.read.parquet(*places)
             case [kind] if kind in JSON:
                 return json_table(spark.read.text(places), group, process, vector)
-    except PySparkException as error:
-        raise BadTrace(root, " ".join(str(error).split())[:200], "Parquet files of one schema") from None
+    except SparkError as error:
+        raise BadTrace(root, reason(error), "Parquet files of one schema") from None
     shown = ", ".join(kind or "files without an ending" for kind in kinds) or "nothing"
     raise BadTrace(root, shown, "a trace, an ingested log, or a table: Parquet or JSON Lines")
+
+
+def reason(error: Exception) -> str:
+    """What Spark says first, past the trace of calls that comes before it."""
+    text = " ".join(str(error).split())
+    return text[max(0, text.find("[")) :][:200]
 
 
 def json_table(lines: DataFrame, group: Sequence[str] | None, process: str, vector: str) -> DataFrame:
