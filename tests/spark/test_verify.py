@@ -173,8 +173,9 @@ def executors():
             environment = (entry / "environ").read_bytes()
         except OSError:
             continue
-        # Those of this test, and of no other Spark on this machine.
-        if b"CoarseGrainedExecutorBackend" in words and os.environ["SPARK_HOME"].encode() in environment:
+        # Those of this test, and of no other Spark on this machine; nor this script, which has the word in it too.
+        is_java = words.split(bytes(1))[0].endswith(b"java")
+        if is_java and b"CoarseGrainedExecutorBackend" in words and os.environ["SPARK_HOME"].encode() in environment:
             yield int(entry.name)
 
 def judged(**how):
@@ -184,7 +185,7 @@ def judged(**how):
     found.release()
     return verdicts, sorted(map(list, rows))
 
-before = judged(chunks=12, rows=60)
+before = judged(chunks=4, rows=250)
 killed = []
 
 def kill():
@@ -198,7 +199,7 @@ def kill():
         time.sleep(0.01)
 
 threading.Thread(target=kill, daemon=True).start()
-after = judged(chunks=12, rows=60)
+after = judged(chunks=4, rows=250)
 print(json.dumps([bool(killed), before == after, len(after[1])]))
 """
 
