@@ -4,10 +4,11 @@
 `on_cluster`  runs a script against separate worker processes (`local-cluster`, which the pip package can start)
 `on_connect`  runs a script against a Spark Connect server
 
-A process can have one classic session only, so scripts run in processes of their own. They get `spark`, and what they
-print comes back.
+A process can have one classic session only, so scripts run in other processes, one for each kind. They get `spark`, and
+what they print comes back.
 """
 
+import json
 import os
 import socket
 import subprocess
@@ -45,37 +46,79 @@ def spark(tmp_path_factory):
     session.stop()
 
 
-def run(script, *arguments, **environment):
-    """Run a script in a new process and give what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-6000:]
-    return done.stdout
+LISTENING = """
+import contextlib, io, json, sys, traceback
+for line in sys.stdin:
+    script, arguments = json.loads(line)
+    sys.argv, said = ["script", *arguments], io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            exec(script, {"__name__": "__main__", "spark": spark})
+        answer = [True, said.getvalue()]
+    except BaseException:
+        answer = [False, traceback.format_exc()]
+    print(json.dumps(answer), flush=True)
+"""
+
+
+class Driver:
+    """A process with a session of its own, which runs one script after the other: sessions are slow to start."""
+
+    def __init__(self, opening, environment):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(opening) + LISTENING],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+
+    def __call__(self, script, *arguments):
+        """Run a script and give what it prints."""
+        self.process.stdin.write(json.dumps([textwrap.dedent(script), [*map(str, arguments)]]) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        assert line, "the process with the session has died: see what it said above"
+        well, said = json.loads(line)
+        assert well, said[-6000:]
+        return said
+
+    def close(self):
+        with self.process as process:
+            process.stdin.close()
 
 
 @pytest.fixture(scope="session")
-def on_cluster(tmp_path_factory):
+def cluster(tmp_path_factory):
+    """`cluster(**environment)`: a driver of two worker processes."""
+    drivers = []
+
+    def start(**environment):
+        home = tmp_path_factory.mktemp("cluster")
+        opening = f"""
+            from antecede.spark import connect
+            spark = connect({CLUSTER!r}, log={str(home / "log")!r}, settings={{
+                "spark.executor.memory": "1g",
+                "spark.sql.shuffle.partitions": "2",
+                "spark.local.dir": {str(home)!r},
+            }})
+            """
+        # The workers' directory is made in SPARK_HOME, which otherwise is the installed package.
+        (home / "spark").mkdir()
+        for part in Path(pyspark.__file__).parent.iterdir():
+            (home / "spark" / part.name).symlink_to(part)
+        drivers.append(Driver(opening, {"SPARK_HOME": str(home / "spark"), **environment}))
+        return drivers[-1]
+
+    yield start
+    for driver in drivers:
+        driver.close()
+
+
+@pytest.fixture(scope="session")
+def on_cluster(cluster):
     """`on_cluster(script, *arguments)`: `spark` is a session on two worker processes."""
-    home = tmp_path_factory.mktemp("cluster")
-    opening = f"""
-from antecede.spark import connect
-spark = connect({CLUSTER!r}, log={str(home / "log")!r}, settings={{
-    "spark.executor.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.local.dir": {str(home)!r},
-}})
-"""
-    # The workers' directory is made in SPARK_HOME, which otherwise is the installed package.
-    (home / "spark").mkdir()
-    for part in Path(pyspark.__file__).parent.iterdir():
-        (home / "spark" / part.name).symlink_to(part)
-    return lambda script, *arguments, **environment: run(
-        opening + textwrap.dedent(script), *arguments, SPARK_HOME=str(home / "spark"), **environment
-    )
+    return cluster()
 
 
 @pytest.fixture(scope="session")
@@ -134,9 +177,9 @@ def wait_for(port, process, log):
 def on_connect(server):
     """`on_connect(script, *arguments)`: `spark` is a session on a Spark Connect server."""
     opening = f"""
-from antecede.spark import connect
-spark = connect(remote={server!r})
-"""
-    return lambda script, *arguments, **environment: run(
-        opening + textwrap.dedent(script), *arguments, **environment
-    )
+        from antecede.spark import connect
+        spark = connect(remote={server!r})
+        """
+    driver = Driver(opening, {})
+    yield driver
+    driver.close()

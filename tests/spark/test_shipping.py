@@ -54,19 +54,19 @@ def bare(tmp_path):
     return python
 
 
-def test_workers_get_the_package(on_cluster, bare):
-    before, after = on_cluster(SHIPPED, "ship", PYSPARK_PYTHON=str(bare), PYTHONPATH="").splitlines()
+def test_workers_get_the_package(cluster, bare):
+    run = cluster(PYSPARK_PYTHON=str(bare), PYTHONPATH="")
+    before, after = run(SHIPPED, "ship").splitlines()
     assert before == "No module named 'antecede'"
     assert after.endswith("antecede.zip/antecede/trace/schema.py")
 
 
-def test_workers_unpack_an_archive(on_cluster, bare, tmp_path):
+def test_workers_unpack_an_archive(cluster, bare, tmp_path):
     """As docs/cluster.md tells: what `pip install --target` makes, packed, and put on the workers' path."""
     packed = tmp_path / "packages.tar.gz"
     with tarfile.open(packed, "w:gz") as file:
         file.add(Path(antecede.__file__).parent, "antecede")
     arguments = f"--archives {packed}#packages --conf spark.executorEnv.PYTHONPATH=packages pyspark-shell"
-    [place] = on_cluster(
-        SHIPPED, PYSPARK_PYTHON=str(bare), PYTHONPATH="", PYSPARK_SUBMIT_ARGS=arguments
-    ).splitlines()
+    run = cluster(PYSPARK_PYTHON=str(bare), PYTHONPATH="", PYSPARK_SUBMIT_ARGS=arguments)
+    [place] = run(SHIPPED).splitlines()
     assert place.endswith("packages/antecede/trace/schema.py")

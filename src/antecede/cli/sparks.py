@@ -85,17 +85,20 @@ def working(master: str | None, remote: str | None, step: str) -> Iterator[Work]
 
 @contextmanager
 def logged(path: str) -> Iterator[None]:
-    """Remove the log of what went well; name it where Spark failed in a way of its own."""
+    """Remove the log in the end; but keep it, and name it, where Spark failed in a way of its own."""
     from antecede.spark.session import SparkError
 
+    kept = False
     try:
         yield
     except SparkError as error:
+        kept = True
         print(f"antecede: Spark's log is {path}", file=sys.stderr)
         raise NoSpark("Spark", reason(error)) from None
-    else:
-        with suppress(OSError):
-            os.unlink(path)
+    finally:
+        if not kept:
+            with suppress(OSError):
+                os.unlink(path)
 
 
 def reason(error: Exception) -> str:
