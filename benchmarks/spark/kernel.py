@@ -24,7 +24,7 @@ from antecede.trace.schema import SEND
 from benchmarks.spark.generate import Columns, Shape, columns
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def bound(process, kind, clocks, messages):
     """Copies a row of n counters for each send, takes the greater of two rows for each delivery."""
     for row in range(len(process)):

@@ -24,6 +24,7 @@ pyspark = pytest.importorskip("pyspark")
 CLUSTER = "local-cluster[2,1,1024]"
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(items):
     """One worker of pytest-xdist runs all of these: a second Java would cost more than it gains."""
     for item in items:
@@ -75,6 +76,8 @@ class Driver:
 
     def __call__(self, script, *arguments):
         """Run a script and give what it prints."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self.process.stdin.write(json.dumps([textwrap.dedent(script), [*map(str, arguments)]]) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
@@ -84,8 +87,9 @@ class Driver:
         return said
 
     def close(self):
-        with self.process as process:
-            process.stdin.close()
+        # Closes its input, at which it ends, and waits.
+        with self.process:
+            pass
 
 
 @pytest.fixture(scope="session")
