@@ -27,20 +27,7 @@ def failures(text: str, name: str) -> int:
     return doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test).failed
 
 
-def needs_spark(path: Path) -> bool:
-    return any("antecede.spark" in example for example in examples(path.read_text()))
-
-
-@pytest.mark.parametrize(
-    "path",
-    # One process runs all that use Spark: their examples share its session.
-    [
-        pytest.param(
-            path, marks=[pytest.mark.xdist_group("spark")] if needs_spark(path) else [], id=path.name
-        )
-        for path in DOCUMENTS
-    ],
-)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_python_examples_print_what_they_say(path: Path) -> None:
     assert failures(path.read_text(), path.name) == 0
 

@@ -24,14 +24,6 @@ pyspark = pytest.importorskip("pyspark")
 CLUSTER = "local-cluster[2,1,1024]"
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
-def pytest_collection_modifyitems(items):
-    """One worker of pytest-xdist runs all of these: a second Java would cost more than it gains."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
     from antecede.spark import connect

@@ -43,7 +43,6 @@ def test_what_is_wrong_with_a_request_is_said_before_spark_starts(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.xdist_group("spark")
 def test_a_log_is_read_and_what_cannot_be_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     log, out = tmp_path / "a.log", tmp_path / "out"
     log.write_text(LOG)

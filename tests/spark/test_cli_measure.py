@@ -15,8 +15,6 @@ pytest.importorskip("pyspark")
 from antecede.sim.sweep import read
 from antecede.trace import read_runs
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 COMMAND = [sys.executable, "-c", "from antecede.cli import main; main()"]
 
 EXPERIMENT = """
