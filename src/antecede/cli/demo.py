@@ -44,7 +44,8 @@ SPECIAL: Final[Mapping[str, str]] = {
 
 LEGEND: Final = """\
 even, wild, far: messages overtaken on a network whose delays differ little, on one
-where they differ much, and between two sites. Control packets: for each message."""
+where they differ much, and between two sites. Control packets: for each message.
+monitor orders for one process alone, p1: only what p1 delivers is counted there."""
 
 OBSERVER: Final = "p1"
 """Where `monitor` sees all others' observations. It orders these, and promises nothing elsewhere."""
@@ -200,8 +201,8 @@ def sentence(lines: list[Line], seconds: float) -> str:
         return f"demo: no: not as promised: {', '.join(wrong)}"
     kept = sum(line.kept for line in lines)
     broken = " and ".join(line.protocol for line in lines if not line.kept)
-    told = f"Causal order kept by {kept} of {len(lines)} protocols, not by {broken}, which do not promise it"
-    return f"{told} (monitor: at {OBSERVER}, for which alone it orders). {seconds:.0f} s."
+    told = f"Causal order kept by {kept} of {len(lines)} protocols, not by {broken}, which do not promise it."
+    return f"{told} {seconds:.0f} s."
 
 
 # For programs
