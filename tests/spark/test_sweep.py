@@ -1,5 +1,6 @@
 """Sweeps on Spark: the same results as the plain runner, whatever happens to single runs, tasks and processes."""
 
+import importlib
 import json
 import os
 import signal
@@ -155,8 +156,8 @@ def test_what_a_killed_sweep_has_made_is_kept(spark, small, tmp_path):
 
 
 def test_ctrl_c_keeps_what_is_done_and_the_same_call_goes_on(spark, small, tmp_path, monkeypatch):
-    import antecede.spark.sweep as module
-
+    # The package has a function of the same name.
+    module = importlib.import_module("antecede.spark.sweep")
     kept = module.job
 
     def stopped(session, runs, root, traces, perform, results):
