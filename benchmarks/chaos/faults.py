@@ -1,0 +1,75 @@
+"""What can be wrong with a node on purpose. A judge that does not find these would find nothing.
+
+forgetful   its journal forgets one acknowledgement in twenty: messages come again that must not
+hasty       what follows from an input leaves before the input is durable: a crash undoes what a peer has heard
+deaf        the application is not told of one message in five hundred
+unordered   the node hands over whatever arrives: run it as the protocol, `--protocol unordered`
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from antecede.net.host import Host
+from antecede.net.inputs import Acknowledge
+from antecede.net.journal import Journal
+from antecede.net.node import Node
+
+__all__ = ["FAULTS", "plant"]
+
+ONE_IN = {"forgetful": 20, "deaf": 500}
+SLOW_S = 0.05
+
+
+def _forget() -> None:
+    append = Journal.append
+
+    def forgetful(self: Journal, inputs: Sequence[Any], snapshot: Any = None) -> None:
+        # Put in the place of what is forgotten, so that positions stay as they are.
+        nothing = Acknowledge(0, 0)
+        kept = [
+            nothing if isinstance(one, Acknowledge) and one.number % ONE_IN["forgetful"] == 0 else one
+            for one in inputs
+        ]
+        append(self, kept, snapshot)
+
+    Journal.append = forgetful  # type: ignore[method-assign]
+
+
+def _hasten() -> None:
+    def hasty(self: Host, out: Any) -> None:
+        for peer, frame in out:
+            self.transmit(peer, frame)
+
+    append = Journal.append
+
+    def slow(self: Journal, inputs: Sequence[Any], snapshot: Any = None) -> None:
+        time.sleep(SLOW_S)
+        append(self, inputs, snapshot)
+
+    Host._let_out = hasty  # type: ignore[method-assign]
+    Journal.append = slow  # type: ignore[method-assign]
+
+
+def _deafen() -> None:
+    receive = Node.receive
+
+    async def deaf(self: Node, sender: str | None = None) -> Any:
+        delivery = await receive(self, sender)
+        if delivery.number % ONE_IN["deaf"]:
+            return delivery
+        delivery.ack()
+        return await receive(self, sender)
+
+    Node.receive = deaf  # type: ignore[method-assign]
+
+
+FAULTS = {"forgetful": _forget, "hasty": _hasten, "deaf": _deafen}
+
+
+def plant(fault: str | None) -> None:
+    """Make all nodes of this process wrong."""
+    if fault is not None:
+        FAULTS[fault]()

@@ -1,0 +1,244 @@
+"""The processes of a run: start them, kill some all the time, wait for the last message, and stop them.
+
+A kill comes when a certain share of all messages is delivered, so that they are spread over the whole run, whatever the
+speed; one in four hits a node that has just come back. A run fails if a node ends by itself, or if nothing is delivered
+for `patience_s`; then every node is asked what it waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from benchmarks.chaos.diary import Tail
+from benchmarks.chaos.plan import Plan, node_names
+from benchmarks.chaos.weather import Weather
+from benchmarks.chaos.worker import Job
+
+__all__ = ["Fleet", "Options", "Passed", "Stuck"]
+
+LOOK_S = 0.05
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Options(Struct, frozen=True):
+    """One run."""
+
+    protocol: str
+    messages: int
+    kills: int
+    nodes: int = 4
+    seed: str = "1"
+    snapshot_inputs: int = 2000
+    patience_s: float = 60.0
+    fault: str | None = None
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(self.seed, self.nodes, self.messages // self.nodes)
+
+
+class Passed(Struct, frozen=True):
+    """What a run went through."""
+
+    seconds: float
+    kills: int
+    weather: dict[str, int]
+    bytes: int
+
+
+class Stuck(Exception):
+    """A run that does not come to its end, and what its nodes say of it."""
+
+    def __init__(self, reason: str, told: list[dict[str, Any]]) -> None:
+        super().__init__("\n".join([reason, *(msgspec.json.encode(one).decode() for one in told)]))
+        self.told = told
+
+
+class Member:
+    """One node's process, in all its lives."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, directory = job, Path(job.directory)
+        self._said = directory / f"{job.name}.said"
+        self.complaints = directory / f"{job.name}.log"
+        self.process: asyncio.subprocess.Process | None = None
+        self.struck = False
+        """It is being killed and started again."""
+
+    async def start(self) -> None:
+        command = [sys.executable, "-m", "benchmarks.chaos.worker", msgspec.json.encode(self.job).decode()]
+        with self._said.open("ab") as out, self.complaints.open("ab") as err:
+            self.process = await asyncio.create_subprocess_exec(
+                *command, cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=out, stderr=err
+            )
+
+    async def kill(self) -> None:
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGKILL)
+            await self.process.wait()
+            self.process = None
+
+    async def stop(self) -> int:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return await self.process.wait()
+
+    async def ask(self) -> dict[str, Any]:
+        """What it says of itself, if it says anything."""
+        before = self._said.stat().st_size
+        if self.process is not None and self.process.returncode is None:
+            assert self.process.stdin is not None
+            self.process.stdin.write(b"\n")
+            for _ in range(100):
+                await asyncio.sleep(LOOK_S)
+                said = self._said.read_bytes()[before:]
+                if said.endswith(b"\n"):
+                    answer: dict[str, Any] = msgspec.json.decode(said.splitlines()[-1])
+                    return answer
+        return {"name": self.job.name, "status": "no answer", "log": self.last_words()}
+
+    def last_words(self) -> list[str]:
+        return self.complaints.read_text(errors="replace").splitlines()[-5:]
+
+
+class Fleet:
+    """The processes of one run, and its network."""
+
+    def __init__(self, options: Options, directory: Path, progress: Callable[[str], None]) -> None:
+        self.options, self.directory, self._progress = options, directory, progress
+        self._random = Random(f"{options.seed} {options.protocol}")
+        self._plan = options.plan
+        self._owed = sum(len(numbers) for senders in self._plan.owed() for numbers in senders)
+        self._tails = [
+            Tail(directory / f"{name}.diary", options.nodes, self._plan.each)
+            for name in node_names(options.nodes)
+        ]
+        self._kills = 0
+        self._restarts: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> Passed:
+        """Everything, to the end. Raises `Stuck`."""
+        names, start = node_names(self.options.nodes), time.monotonic()
+        addresses = dict(zip(names, _free_addresses(len(names), Random()), strict=True))
+        async with AsyncExitStack() as stack:
+            weather = await stack.enter_async_context(Weather(names, addresses, self._random))
+            self._members = [Member(self._job(k, addresses, weather)) for k in range(len(names))]
+            for member in self._members:
+                stack.push_async_callback(member.kill)
+            for member in self._members:
+                await member.start()
+            await self._chase(weather)
+            await self._stop()
+        return Passed(time.monotonic() - start, self._kills, dict(weather.counts), weather.passed)
+
+    def _job(self, k: int, addresses: dict[str, str], weather: Weather) -> Job:
+        name, options = node_names(self.options.nodes)[k], self.options
+        peers = {other: address for other, address in weather.to[name].items() if other != name}
+        return Job(
+            me=k,
+            listen=addresses[name],
+            peers=peers,
+            protocol=options.protocol,
+            # Both promises, side by side: a kill must harm neither.
+            sync="full" if k % 2 else "normal",
+            directory=str(self.directory),
+            plan=self._plan,
+            snapshot_inputs=options.snapshot_inputs,
+            fault=options.fault,
+        )
+
+    async def _chase(self, weather: Weather) -> None:
+        """Kill, until all is delivered."""
+        handed, moved, shown = 0, time.monotonic(), time.monotonic()
+        calm = False
+        while handed < self._owed:
+            await asyncio.sleep(LOOK_S)
+            now, before = time.monotonic(), handed
+            handed = sum(tail.look() for tail in self._tails)
+            if handed > before or self._restarts:
+                moved = now
+            self._check_alive()
+            if now - moved > self.options.patience_s:
+                await self._give_up(
+                    f"nothing was delivered for {now - moved:.0f} s, at {handed:,} of {self._owed:,}"
+                )
+            if self._kills < self.options.kills and handed / self._owed >= self._share():
+                self._strike()
+            if handed > 0.95 * self._owed and not calm:
+                await weather.calm()
+                calm = True
+            if now - shown > 5:
+                self._progress(f"{handed:,} of {self._owed:,} delivered, {self._kills} kills")
+                shown = now
+
+    def _share(self) -> float:
+        """How much is to be delivered before the next kill: all of them within the first nine tenths."""
+        return 0.9 * (self._kills + 0.5) / (self.options.kills + 1)
+
+    def _strike(self) -> None:
+        victims = [member for member in self._members if not member.struck]
+        if victims:
+            self._kills += 1
+            victim = self._random.choice(victims)
+            victim.struck = True
+            task = asyncio.ensure_future(self._kill(victim))
+            self._restarts.add(task)
+            task.add_done_callback(self._restarts.discard)
+
+    async def _kill(self, victim: Member) -> None:
+        await victim.kill()
+        await asyncio.sleep(self._random.choice([0.0, 0.0, 0.2, 1.0]))
+        await victim.start()
+        if self._random.random() < 0.25 and self._kills < self.options.kills:
+            await asyncio.sleep(self._random.uniform(0.2, 1.5))
+            self._kills += 1
+            await victim.kill()
+            await victim.start()
+        victim.struck = False
+
+    def _check_alive(self) -> None:
+        for member in self._members:
+            if not member.struck and member.process is not None and member.process.returncode is not None:
+                words = "\n".join(member.last_words())
+                raise Stuck(
+                    f"{member.job.name} ended by itself, with {member.process.returncode}:\n{words}", []
+                )
+
+    async def _give_up(self, reason: str) -> None:
+        raise Stuck(reason, [await member.ask() for member in self._members])
+
+    async def _stop(self) -> None:
+        while self._restarts:
+            await asyncio.wait(self._restarts)
+        codes = await asyncio.gather(*(member.stop() for member in self._members))
+        if any(codes):
+            words = [line for member in self._members for line in member.last_words()]
+            raise Stuck(f"nodes ended with {codes}:\n" + "\n".join(words), [])
+
+
+def _free_addresses(count: int, random: Random) -> list[str]:
+    """Addresses that are free, and that the system gives to nobody else while a node is down.
+
+    Ports that it hands out by itself start at 32768 or later: one of those may be taken by any program that dials, by
+    a peer that dials the very node that is down among them.
+    """
+    free: list[str] = []
+    while len(free) < count:
+        port = random.randrange(10_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            free.append(f"127.0.0.1:{port}")
+    return free

@@ -1,0 +1,110 @@
+"""Nodes under fire, the short form: real processes, killed, on a network that means no good; and a judge that can tell."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.chaos.__main__ import main, run
+from benchmarks.chaos.diary import AGAIN, DONE, HANDED, RECORD, SENT, START, Diary, Tail, read
+from benchmarks.chaos.fleet import Options
+from benchmarks.chaos.judge import account, happened
+from benchmarks.chaos.plan import Plan, node_names
+
+
+def test_killed_nodes_on_a_bad_network_lose_nothing(tmp_path):
+    options = Options("optimal", messages=450, kills=4, nodes=3, seed="short", snapshot_inputs=60)
+    print(options)
+    outcome = run(options, tmp_path, oracle=True)
+    assert outcome.wrong == []
+    assert outcome.passed is not None
+    assert outcome.passed.kills >= 4
+    assert outcome.account.delivered == sum(
+        len(numbers) for senders in options.plan.owed() for numbers in senders
+    )
+
+
+def test_a_journal_that_forgets_is_found(tmp_path, capsys):
+    arguments = ["--protocol", "matrix", "--messages", "400", "--kills", "2", "--nodes", "2", "--oracle"]
+    code = main([*arguments, "--fault", "forgetful", "--directory", str(tmp_path)])
+    assert code == 1
+    assert "again after its acknowledgement" in capsys.readouterr().err
+
+
+PLAN = Plan("judge", 2, 1)
+"""Both send one message: to whom, `told` looks up."""
+
+
+def told(change: dict[int, list[tuple[int, int, int]]]) -> dict[int, list[tuple[int, int, int]]]:
+    """Diaries in which all is well, unless changed."""
+    diaries = {}
+    for me in range(2):
+        mine = [sender for sender in range(2) if me in PLAN.to(sender, 1)]
+        handed = [(kind, sender, 1) for sender in mine for kind in (HANDED, DONE)]
+        diaries[me] = [(START, me, 0), (SENT, me, 1), *handed]
+    return {**diaries, **{me: diaries[me] + more for me, more in change.items()}}
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({}, None),
+        ({0: [(START, 0, 1)]}, None),
+        ({0: [(START, 0, 1), (AGAIN, 1, 1)]}, "again after its acknowledgement"),
+        ({0: [(HANDED, 1, 7)]}, "not addressed to it"),
+    ],
+)
+def test_the_judge_reads_diaries(tmp_path, change, wrong):
+    assert 0 in PLAN.to(1, 1), "the cases below speak of message 1 of process 1 at process 0"
+    for me, records in told(change).items():
+        diary = Diary(tmp_path / f"{node_names(2)[me]}.diary")
+        for record in records:
+            diary.note(*record)
+        diary.close()
+    found = account(tmp_path, PLAN).wrong
+    assert found == [] if wrong is None else wrong in "\n".join(found)
+
+
+def test_the_judge_misses_what_was_never_handed_over(tmp_path):
+    for name in node_names(2):
+        Diary(tmp_path / f"{name}.diary").close()
+    assert any("was not handed 1 messages" in line for line in account(tmp_path, PLAN).wrong)
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        # A kill undid the send and what was handed over after it: the next life tells where they belong.
+        (
+            [
+                (START, 0, 0),
+                (HANDED, 1, 1),
+                (SENT, 0, 1),
+                (HANDED, 1, 2),
+                (START, 0, 0),
+                (HANDED, 1, 2),
+                (SENT, 0, 1),
+            ],
+            [(HANDED, 1, 1), (HANDED, 1, 2), (SENT, 0, 1)],
+        ),
+        # A kill came before the application could write: the node knows better.
+        (
+            [(START, 0, 0), (HANDED, 1, 1), (START, 0, 1), (AGAIN, 1, 1), (AGAIN, 1, 2)],
+            [(HANDED, 1, 1), (SENT, 0, 1), (HANDED, 1, 2)],
+        ),
+    ],
+)
+def test_what_happened_follows_from_what_all_lives_tell(records, expected):
+    assert happened(np.array(records, RECORD)).tolist() == [list(one) for one in expected]
+
+
+def test_a_diary_is_counted_while_it_is_written(tmp_path):
+    tail = Tail(tmp_path / "a.diary", n=2, each=9)
+    assert tail.look() == 0
+    diary = Diary(tmp_path / "a.diary")
+    for kind, number in [(HANDED, 1), (AGAIN, 1), (DONE, 1), (HANDED, 9)]:
+        diary.note(kind, 1, number)
+        tail.look()
+    diary.close()
+    assert tail.handed == 2
+    assert len(read(tmp_path / "a.diary")) == 4
