@@ -1,4 +1,4 @@
-"""Nodes under fire, the short form: real processes, killed, on a network that means no good; and a judge that can tell."""
+"""Nodes under fire, the short form: real processes, killed, on a network that means no good; and their judge."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 from antecede.errors import BadParameter, BadSnapshot, NotEligible
 from antecede.model import View
 from antecede.net.core import Core, Out
-from antecede.net.inputs import Acknowledge, Arrive, Input, Restart, Send, Take
+from antecede.net.inputs import Acknowledge, Arrive, Input, Restart, Send, Take, Turn
 from antecede.protocols import PROTOCOLS
 
 VIEW = View.numbered(3)
@@ -51,7 +51,7 @@ class World:
         core = self.cores[me]
         for peer in core.links:
             self.flying += [(me, out) for out in core.tick(peer, self.now)]
-        match self.random.choice(["send", "arrive", "arrive", "arrive", "take", "acknowledge"]):
+        match self.random.choice(["send", "arrive", "arrive", "arrive", "take", "acknowledge", "turn", "turn"]):
             case "send":
                 to = (
                     range(3) if self.everyone else self.random.sample(range(3), self.random.choice([1, 2, 3]))
@@ -65,6 +65,8 @@ class World:
                     self.happen(dest, Arrive.of(source, frame))
             case "take" if core.inbox:
                 self.happen(me, Take(*self.random.choice(list(core.inbox))))
+            case "turn" if core.gathered:
+                self.happen(me, Turn())
             case "acknowledge" if core.taken:
                 self.happen(me, Acknowledge(*self.random.choice(list(core.taken))))
 
@@ -124,7 +126,7 @@ def test_a_refused_input_changes_nothing():
     assert core.snapshot() == before
 
 
-@pytest.mark.parametrize("field", ["antecede", "machine", "links", "inbox", "taken", "held"])
+@pytest.mark.parametrize("field", ["antecede", "machine", "links", "inbox", "taken", "held", "out"])
 def test_a_snapshot_without_a_part_is_refused(field):
     snapshot = Core.new("matrix", VIEW, 0, epoch=1).snapshot()
     del snapshot[field]

@@ -14,7 +14,7 @@ from antecede.net import Node, Settings, Tcp
 from antecede.net.session import Beat, Bye, Hello, Session, pack
 from antecede.protocols.permit import Grant
 from antecede.protocols.unordered import Plain
-from antecede.wire import encode
+from antecede.wire.bundles import encode_bundle, encode_whole
 from tests.net_world import PATIENCE_S, QUICK, Conversation, over_tcp
 
 IMPATIENT = Settings(
@@ -77,8 +77,8 @@ def test_a_stranger_is_refused_and_counted(said, counted, told):
     ("payload", "counted"),
     [
         (b"no packet at all", "refused_bytes"),
-        (encode(Packet(0, 1, Grant(1))), "refused_packet"),
-        (encode(Packet(1, 0, Plain(1), Message(1, 1, (0,)))), "refused_packet"),
+        (encode_bundle([Packet(0, 1, Grant(1))]), "refused_packet"),
+        (encode_whole(Packet(1, 0, Plain(1), Message(1, 1, (0,)))), "refused_packet"),
     ],
     ids=["no packet", "another protocol's", "another process's"],
 )

@@ -1,18 +1,17 @@
 """What can be wrong with a node on purpose. A judge that does not find these would find nothing.
 
 forgetful   its journal forgets one acknowledgement in twenty: messages come again that must not
-hasty       what follows from an input leaves before the input is durable: a crash undoes what a peer has heard
+lying       its disk says that a group of inputs is durable and writes it with the next: a kill undoes what a peer has
+            heard of
 deaf        the application is not told of one message in five hundred
 unordered   the node hands over whatever arrives: run it as the protocol, `--protocol unordered`
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
-from antecede.net.host import Host
 from antecede.net.inputs import Acknowledge
 from antecede.net.journal import Journal
 from antecede.net.node import Node
@@ -20,7 +19,6 @@ from antecede.net.node import Node
 __all__ = ["FAULTS", "plant"]
 
 ONE_IN = {"forgetful": 20, "deaf": 500}
-SLOW_S = 0.05
 
 
 def _forget() -> None:
@@ -38,19 +36,16 @@ def _forget() -> None:
     Journal.append = forgetful  # type: ignore[method-assign]
 
 
-def _hasten() -> None:
-    def hasty(self: Host, out: Any) -> None:
-        for peer, frame in out:
-            self.transmit(peer, frame)
-
+def _lie() -> None:
     append = Journal.append
+    kept: list[tuple[Any, ...]] = []
 
-    def slow(self: Journal, inputs: Sequence[Any], snapshot: Any = None) -> None:
-        time.sleep(SLOW_S)
-        append(self, inputs, snapshot)
+    def lying(self: Journal, *given: Any) -> None:
+        kept.append(given)
+        if len(kept) > 1:
+            append(self, *kept.pop(0))
 
-    Host._let_out = hasty  # type: ignore[method-assign]
-    Journal.append = slow  # type: ignore[method-assign]
+    Journal.append = lying  # type: ignore[method-assign]
 
 
 def _deafen() -> None:
@@ -66,7 +61,7 @@ def _deafen() -> None:
     Node.receive = deaf  # type: ignore[method-assign]
 
 
-FAULTS = {"forgetful": _forget, "hasty": _hasten, "deaf": _deafen}
+FAULTS = {"forgetful": _forget, "lying": _lie, "deaf": _deafen}
 
 
 def plant(fault: str | None) -> None:

@@ -135,6 +135,16 @@ class Link:
         return max(0, self._acked + self.window - self._last)
 
     @property
+    def last(self) -> int:
+        """The number of the last payload that was sent."""
+        return self._last
+
+    @property
+    def acked(self) -> int:
+        """The other end has this number, and all before it."""
+        return self._acked
+
+    @property
     def unacknowledged(self) -> int:
         """How many payloads were sent and are not known to have arrived, in flight or waiting."""
         return len(self._payloads)

@@ -13,9 +13,9 @@ Nothing here reads a clock, draws a number or opens a file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from antecede.errors import BadParameter, UnknownProcess
 
@@ -28,6 +28,7 @@ __all__ = [
     "Message",
     "Packet",
     "Stamp",
+    "Uint",
     "View",
     "Waiting",
     "bits",
@@ -36,6 +37,9 @@ __all__ = [
 
 Id: TypeAlias = tuple[int, int]
 """A message's identity: (sender, number)."""
+
+Uint: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+"""A count or a position, as a packet may say it: a trace holds numbers as signed 64-bit integers."""
 
 
 class View(Struct, frozen=True):
@@ -109,6 +113,8 @@ class Control(Stamp, frozen=True, gc=False):
     """The stamp of a packet that carries no message: acknowledgement, permit, release, extra message."""
 
     control: ClassVar[bool] = True
+    cumulative: ClassVar[bool] = False
+    """A later one to the same process says all that an earlier one says: a driver may leave out the earlier one."""
 
     def entries(self, n: int) -> int:
         return 0

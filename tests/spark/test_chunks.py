@@ -4,7 +4,7 @@ import pytest
 
 from antecede.errors import BadTrace
 from antecede.spark import chunks
-from antecede.spark.chunks import PARTS_MOST, ROWS, bounds, cuts, explained, plan
+from antecede.spark.chunks import PARTS_MOST, ROWS, TASKS, bounds, cuts, explained, plan
 from antecede.spark.footers import Footer, Group
 
 
@@ -71,9 +71,9 @@ def test_a_long_run_among_short_ones_is_cut_and_they_are_not():
     files = [file("long", [(i, i + 1) for i in range(50)], rows=ROWS // 8, run="long")]
     files += [file(f"short{i}", [(0, 9)], run=f"short{i}") for i in range(20)]
     made = plan(files, [f.run for f in files])
-    assert len(parts_of(made, "long")) == 6
-    assert max(chunk.rows for chunk in made.chunks) <= 1.3 * ROWS
-    assert "7 tasks" in explained(made, [])
+    assert len(parts_of(made, "long")) == TASKS
+    assert max(chunk.rows for chunk in made.chunks) <= 1.3 * 50 * ROWS // 8 / TASKS
+    assert "8 tasks" in explained(made, [])
 
 
 def test_a_run_has_no_more_parts_than_one_task_can_combine():

@@ -1,11 +1,12 @@
 """The runtime: nodes that talk over real networks.
 
 A thin asyncio shell round the machines. `core` is the process as one pure state machine, `host` drives it and its
-`journal`, `mesh` and `peers` keep the connections, `session` says what passes over one, `transport` and `tcp` carry
-bytes, and `node` is what an application sees.
+`journal`, `mesh` and `peers` keep the connections, `session` says what passes over one, `transport`, `tcp` and
+`nats` carry bytes, and `node` is what an application sees.
 """
 
 from antecede.net.delivery import Delivery, Held, Missing
+from antecede.net.nats import Nats
 from antecede.net.node import Node
 from antecede.net.security import Tls
 from antecede.net.settings import Settings
@@ -19,6 +20,7 @@ __all__ = [
     "Held",
     "Memory",
     "Missing",
+    "Nats",
     "Node",
     "Settings",
     "Status",

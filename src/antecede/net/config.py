@@ -5,6 +5,8 @@ protocol = "permit"             # the default
 journal = "ann.db"              # without one, a node lives once
 sync = "full"
 
+transport = "nats://127.0.0.1:4222"    # a broker to meet at; then `peers` is a list of names, without addresses
+
 [peers]                         # the same for all nodes
 ann = "127.0.0.1:7001"
 bob = "127.0.0.1:7002"
@@ -32,6 +34,7 @@ import msgspec
 from msgspec import Struct
 
 from antecede.errors import BadConfig
+from antecede.net.nats import Nats
 from antecede.net.node import Node
 from antecede.net.security import Tls
 from antecede.net.settings import Settings
@@ -49,11 +52,12 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     """What a file says."""
 
     name: str
-    peers: dict[str, str]
+    peers: dict[str, str] | list[str]
     protocol: str = "permit"
     parameters: dict[str, Any] = {}
     groups: dict[str, list[str]] = {}
     listen: str | None = None
+    transport: str | None = None
     journal: str | None = None
     sync: Literal["full", "normal"] = "full"
     metrics: str | None = None
@@ -65,6 +69,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     def node(self, root: Path) -> Node:
         """The node that it describes; paths are relative to `root`."""
         keys = self.tls
+        tls = (
+            None if keys is None else Tls(root / keys.authority, root / keys.certificate, root / keys.key)
+        )
         return Node(
             self.name,
             self.peers,
@@ -76,9 +83,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
             sync=self.sync,
             trace=None if self.trace is None else root / self.trace,
             run=self.run,
-            tls=None
-            if keys is None
-            else Tls(root / keys.authority, root / keys.certificate, root / keys.key),
+            tls=tls,
+            transport=None if self.transport is None else Nats(self.transport, self.name, tls=tls),
             settings=self.settings,
         )
 

@@ -2,7 +2,8 @@
 
 Parts
   machine    the protocol's, which makes every decision about order
-  links      an end for each peer, which see to it that each packet arrives, once
+  links      an end for each peer, which see to it that each payload arrives, once
+  out        what gathers for each peer, until a `Turn` makes one payload of it (`outgoing`, `antecede.wire.bundles`)
   inbox      messages that the machine has offered, in the order of the offers: the application may take them
   taken      messages that the application took and has not acknowledged, in the order in which it took them
   again      those of them that it took before a restart, and is to be handed first
@@ -31,17 +32,19 @@ does not greet (`arrive`) are no inputs of the journal: what they teach can be h
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, assert_never
 
 from antecede import wire
-from antecede.errors import BadParameter, BadSnapshot, CallerError, Misrouted, NotEligible, PeerError
+from antecede.errors import BadParameter, BadSnapshot, CallerError, NotEligible, PeerError
 from antecede.link import Frame, Link
 from antecede.model import Effect, Id, Message, Packet, View
-from antecede.net.inputs import Acknowledge, Arrive, Input, Recorded, Restart, Send, Take, Time
+from antecede.net.inputs import Acknowledge, Arrive, Input, Recorded, Restart, Send, Take, Time, Turn
+from antecede.net.outgoing import Outgoing
 from antecede.net.record import Record
 from antecede.protocols import Machine, create, restore
 from antecede.protocols.machine import plain, portable, typed
+from antecede.wire.bundles import decode_bundle, encode_bundle, encode_whole
 
 __all__ = ["Core", "Out"]
 
@@ -57,6 +60,9 @@ TIMES = {
     # Long enough for most acknowledgements to ride on an answer.
     "ack_delay_ns": 10 * MILLISECOND,
 }
+
+ACK_EVERY = 128
+"""Packets of a peer, after which it hears at once that they have arrived, though nothing goes back to carry it."""
 
 Out: TypeAlias = tuple[int, Frame]
 """A frame, and the peer that it is for."""
@@ -80,6 +86,11 @@ class Core:
         """The messages that arrived with the last input."""
         self.refused: dict[int, PeerError] = {}
         """Peers that sent what no sound process sends, with the reason."""
+        self.out = {peer: Outgoing(merge=not machine.needs_fifo) for peer in self.links}
+        self.gathered, self.weight = False, 0
+        """Whether anything has gathered, and how many bytes of payload."""
+        self._heard = dict.fromkeys(self.links, 0)
+        """Packets of each peer since the last acknowledgement that went alone."""
 
     @classmethod
     def new(
@@ -121,40 +132,47 @@ class Core:
         self.arrived.clear()
         match given:
             case Send():
-                return self._send(given, now)
+                self.send(given.to, given.payload, given.label)
+                return []
             case Arrive():
                 return self.arrive(given.source, given.frame, now)
             case Take():
-                return self._take((given.sender, given.number), now)
+                self.take((given.sender, given.number))
+                return []
             case Acknowledge():
                 self.taken.pop((given.sender, given.number), None)
                 return []
+            case Turn():
+                return self.turn(now)
             case Restart():
-                self._restart(given.recording)
-                return []
+                return self._restart(given.recording, now)
             case Time() | Recorded():
                 self.record.note(given)
                 return []
         assert_never(given)
 
-    def _send(self, given: Send, now: int) -> list[Out]:
-        self._check_size(given)
-        message, effects = self.machine.send(given.to, given.payload, given.label)
-        self.record.event("send", message)
+    def send(self, to: tuple[int, ...], payload: bytes, label: str = "") -> Message:
+        """The application sends a message."""
+        if label or len(payload) > self.limits.payload_bytes:
+            self._check_size(payload, label)
+        message, effects = self.machine.send(to, payload, label)
+        if self.record.on:
+            self.record.event("send", message)
         if self.me in message.to:
             self.held[self.me] += 1
             self.arrived.append(message.id)
         if message.to != (self.me,):
             self.unsent.add(message.number)
-        return self._follow(effects, now)
+        self._follow(effects)
+        return message
 
-    def _check_size(self, given: Send) -> None:
+    def _check_size(self, payload: bytes, label: str) -> None:
         """Refuse, before the machine counts it, what the wire would not carry."""
-        size, most = len(given.payload), self.limits.payload_bytes
+        size, most = len(payload), self.limits.payload_bytes
         if size > most:
             raise BadParameter("message", "payload", f"{size} bytes", f"at most {most}")
-        size, most = len(given.label.encode(errors="replace")), self.limits.label_bytes
-        if size > most or "\ud800" <= max(given.label, default="") <= "\udfff":
+        size, most = len(label.encode(errors="replace")), self.limits.label_bytes
+        if size > most or "\ud800" <= max(label, default="") <= "\udfff":
             raise BadParameter("message", "label", f"{size} bytes", f"Unicode text of at most {most}")
 
     def arrive(self, source: int, frame: Frame, now: int) -> list[Out]:
@@ -162,59 +180,92 @@ class Core:
         self.arrived.clear()
         link = self.links[source]
         payloads, frames = link.receive(frame, now)
-        out = [(source, frame) for frame in frames]
+        self.out[source].acknowledged(link.acked)
         for payload in payloads:
             try:
-                out += self._receive(source, payload, now)
+                self._receive(source, payload)
             except PeerError as error:
                 # The link has handed it over for good. Replayed, it is refused again, so this is no broken invariant.
                 self.refused[source] = error
-        return out
+        return [(source, frame) for frame in frames]
 
-    def _receive(self, source: int, payload: bytes, now: int) -> list[Out]:
-        packet = wire.decode(payload, self.limits)
-        if packet.source != source:
-            names = self.view.name(packet.source), self.view.name(source)
-            raise Misrouted(
-                self.view.name(self.me), f"from {names[0]}", f"one of {names[1]}, whose link it is"
-            )
-        effects = self.machine.receive(packet)
-        message = packet.message
-        if message is not None and self.me in message.to:
-            self.arrived.append(message.id)
-            self.record.event("receive", message)
-            if message.sender == source:
-                self.held[source] += 1
-        return self._follow(effects, now)
+    def _receive(self, source: int, payload: bytes) -> None:
+        """Give the machine what a payload of the link holds."""
+        me, receive, recording = self.me, self.machine.receive, self.record.on
+        packets = decode_bundle(payload, source, me, self.limits)
+        self._heard[source] += len(packets)
+        for packet in packets:
+            effects = receive(packet)
+            message = packet.message
+            if message is not None and me in message.to:
+                self.arrived.append((message.sender, message.number))
+                if recording:
+                    self.record.event("receive", message)
+                if message.sender == source:
+                    self.held[source] += 1
+            if effects:
+                self._follow(effects)
 
-    def _take(self, identity: Id, now: int) -> list[Out]:
+    def take(self, identity: Id) -> Message:
+        """The application takes a message that was offered."""
         message = self.inbox.get(identity)
         if message is None:
             raise NotEligible(self.view.name(self.me), identity, "it was not offered")
         effects = self.machine.deliver(message)
-        self.record.event("deliver", message)
+        if self.record.on:
+            self.record.event("deliver", message)
         del self.inbox[identity]
         self.taken[identity] = message
         self.held[message.sender] = max(0, self.held[message.sender] - 1)
-        return self._follow(effects, now)
+        if effects:
+            self._follow(effects)
+        return message
 
-    def _follow(self, effects: Iterable[Effect], now: int) -> list[Out]:
-        out: list[Out] = []
+    def _follow(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Packet):
-                if effect.message is not None and effect.message.sender == self.me:
-                    self.unsent.discard(effect.message.number)
-                frames = self.links[effect.dest].send(wire.encode(effect, self.limits), now)
-                out += [(effect.dest, frame) for frame in frames]
+                message = effect.message
+                if message is not None:
+                    self.weight += len(message.payload)
+                    if message.sender == self.me:
+                        self.unsent.discard(message.number)
+                self.out[effect.dest].put(effect)
+                self.gathered = True
             else:
-                self.inbox[effect.id] = effect
+                self.inbox[effect.sender, effect.number] = effect
+
+    def turn(self, now: int) -> list[Out]:
+        """Make a payload for each peer of what has gathered for it."""
+        out: list[Out] = []
+        for peer, waiting in self.out.items():
+            link = self.links[peer]
+            if waiting:
+                out += [(peer, frame) for frame in self._leave(link, waiting, waiting.take(), now)]
+                self._heard[peer] = 0
+            elif self._heard[peer] >= ACK_EVERY:
+                out += [(peer, frame) for frame in link.acknowledge()]
+                self._heard[peer] = 0
+        self.gathered, self.weight = False, 0
         return out
 
-    def _restart(self, recording: bool) -> None:
+    def _leave(self, link: Link, waiting: Outgoing, packets: list[Packet[Any]], now: int) -> list[Frame]:
+        data = encode_bundle(packets, self.limits)
+        if len(data) > self.limits.packet_bytes:
+            if len(packets) > 1:
+                half = len(packets) // 2
+                frames = self._leave(link, waiting, packets[:half], now)
+                return frames + self._leave(link, waiting, packets[half:], now)
+            data = encode_whole(packets[0], self.limits)
+        frames = link.send(data, now)
+        waiting.leave(link.last, sum(packet.message is not None for packet in packets))
+        return frames
+
+    def _restart(self, recording: bool, now: int) -> list[Out]:
         self.record.on = recording
         self.again = deque(self.taken.values())
         for link in self.links.values():
             link.restart()
+        return self.turn(now)
 
     # No inputs
 
@@ -242,6 +293,11 @@ class Core:
             "unsent": sorted(self.unsent),
             "held": list(self.held),
             "record": self.record.snapshot(),
+            "out": [
+                [peer, encode_bundle(waiting.packets(), self.limits)]
+                for peer, waiting in sorted(self.out.items())
+                if waiting
+            ],
         }
 
     @classmethod
@@ -264,6 +320,20 @@ class Core:
             core.unsent = set(typed(snapshot["unsent"], list[int]))
             core.held = typed(snapshot["held"], list[int])
             core.record = Record.restore(snapshot["record"])
-        except (LookupError, TypeError, ValueError, CallerError) as error:
+            core._gather(snapshot["out"])
+        except (LookupError, TypeError, ValueError, CallerError, PeerError) as error:
             raise BadSnapshot("process", f"{type(error).__name__}: {error}", "the state of one") from error
         return core
+
+    def _gather(self, out: Sequence[tuple[int, bytes]]) -> None:
+        """Take over what has gathered, and count what is on its way."""
+        for peer, link in self.links.items():
+            for number, payload in link.snapshot()["unacknowledged"]:
+                packets = decode_bundle(payload, self.me, peer, self.limits)
+                messages = sum(packet.message is not None for packet in packets)
+                self.out[peer].pending += messages
+                self.out[peer].leave(number, messages)
+        for peer, data in out:
+            for packet in decode_bundle(data, self.me, peer, self.limits):
+                self.out[peer].put(packet)
+                self.gathered = True

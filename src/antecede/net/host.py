@@ -4,6 +4,9 @@ The rule (write-ahead). An input is applied and written in one step. The frames 
 durable, and with it all inputs before it. So a peer never hears of anything that a crash could undo. While one group of
 inputs is being made durable, in a thread, the next one gathers: the slower the disk, the larger the groups.
 
+Turns. What happens within one turn of the event loop gathers (`outgoing`), and leaves at its end, as one payload for
+each peer: the input `Turn`. The busier a node, the more a payload holds. `FLUSH_BYTES` end a turn early.
+
 A message is handed over once its arrival is durable. That it was taken is durable by the time that anything which the
 application sends or acknowledges afterwards is: after a crash before that, it comes again, in the same place.
 
@@ -18,12 +21,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 
 from antecede.errors import AntecedeError, Closed
 from antecede.link import Frame
-from antecede.model import Id
+from antecede.model import Id, Message
 from antecede.net.core import Core, Out
-from antecede.net.inputs import Arrive, Input, Time
+from antecede.net.inputs import Acknowledge, Arrive, Input, Send, Take, Time, Turn
 from antecede.net.journal import Journal
 
 __all__ = ["Host", "Signal"]
@@ -31,6 +35,11 @@ __all__ = ["Host", "Signal"]
 log = logging.getLogger("antecede.net")
 
 MILLISECOND = 1_000_000
+FLUSH_BYTES = 1 << 18
+"""Bytes of payload that gather, at most."""
+
+
+TURN = Turn()
 
 
 class Signal:
@@ -48,20 +57,22 @@ class Signal:
             self._waiters.discard(waiter)
 
     def fire(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        if self._waiters:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._waiters.clear()
 
 
 class Host:
-    """One process, running. `transmit` is called with each frame that may leave now."""
+    """One process, running. `transmit` is called with frames that may leave now."""
 
     def __init__(
         self,
         core: Core,
         journal: Journal | None,
         clock: Callable[[], int],
-        transmit: Callable[[int, Frame], None],
+        transmit: Callable[[list[Out]], None],
         backlog: int,
     ) -> None:
         self.core, self.clock, self.transmit = core, clock, transmit
@@ -82,6 +93,9 @@ class Host:
         self._committed = Signal()
         self._ended = False
         self._told = clock() - 2 * MILLISECOND
+        self._loop = asyncio.get_running_loop()
+        self._stirred = False
+        """A turn is under way, and its end is planned."""
 
     # Inputs
 
@@ -92,28 +106,87 @@ class Host:
         if self.core.record.on and now - self._told > MILLISECOND:
             self._tell_time(now)
         out = self.core.apply(given, now)
-        for message in self.core.arrived:
-            self.since[message] = now
-        position = self._write(given)
+        position = self._write(given, now)
         self._let_out(out)
+        self._stir()
+        return position
+
+    def send(self, to: tuple[int, ...], payload: bytes, label: str) -> Message:
+        """The application sends a message; `position` is then that of the input."""
+        core = self.core
+        if self._journal is not None or core.record.on:
+            self.happen(Send(to, payload, label))
+            return Message(core.me, core.machine.sent, to, payload, label)
+        # As `happen` does it, with nothing to write.
+        self.check()
+        message = core.send(to, payload, label)
+        if core.arrived:
+            self._note(self.clock())
+        if core.weight > FLUSH_BYTES:
+            self._turn()
+        if not self._stirred:
+            self._stir()
+        return message
+
+    def take(self, message: Message) -> None:
+        """The application takes a message. Without a journal there is no use for its acknowledgement."""
+        core, identity = self.core, (message.sender, message.number)
+        self.since.pop(identity, None)
+        if self._journal is not None or core.record.on:
+            self.happen(Take(*identity))
+            if self._journal is None:
+                self.happen(Acknowledge(*identity))
+            return
+        self.check()
+        core.take(identity)
+        del core.taken[identity]
+        if not self._stirred:
+            self._stir()
+
+    def _stir(self) -> None:
+        """Something has happened: plan the end of the turn, and let the application know."""
+        if not self._stirred:
+            self._stirred = True
+            self._loop.call_soon(self._end_turn)
         if self.core.inbox:
             self.arrivals.fire()
-        self.room.fire()
-        return position
+
+    def _end_turn(self) -> None:
+        self._stirred = False
+        if self.failure is None:
+            self._turn()
+            self.room.fire()
+
+    def _turn(self) -> None:
+        """Let out what has gathered."""
+        now = self.clock()
+        gathered = self.core.gathered
+        out = self.core.turn(now)
+        if gathered:
+            self._write(TURN, now)
+        self._let_out(out)
+
+    def _note(self, now: int) -> None:
+        """Remember when messages arrived."""
+        arrived = self.core.arrived
+        self.since.update(dict.fromkeys(arrived, now))
+        if self._journal is not None:
+            self.fresh.update(dict.fromkeys(arrived, self._written))
+        arrived.clear()
 
     def _tell_time(self, now: int) -> None:
         """Events are recorded with a time. It is an input, so that a replay has the same."""
         self._told = now
         told = Time(time.time_ns())
         self.core.apply(told, now)
-        self._write(told)
+        self._write(told, now)
 
     def arrive(self, peer: int, frame: Frame) -> None:
         """A frame of a peer arrives."""
         if frame.bare and not frame.greets:
             self.check()
             self._let_out(self.core.arrive(peer, frame, self.clock()))
-            self.room.fire()
+            self._stir()
         else:
             self.happen(Arrive.of(peer, frame))
 
@@ -143,22 +216,20 @@ class Host:
         """The position of the last input that is durable."""
         return self._durable
 
-    def _write(self, given: Input) -> int:
-        if self._journal is None:
-            return self._written
-        self._written += 1
-        self._batch.append(given)
-        for message in self.core.arrived:
-            self.fresh[message] = self._written
-        self._work.set()
+    def _write(self, given: Input, now: int) -> int:
+        if self._journal is not None:
+            self._written += 1
+            self._batch.append(given)
+            self._work.set()
+        if self.core.arrived:
+            self._note(now)
         return self._written
 
     def _let_out(self, out: list[Out]) -> None:
         if not out:
             return
         if self._written == self._durable:
-            for peer, frame in out:
-                self.transmit(peer, frame)
+            self.transmit(out)
         else:
             self._out.append((self._written, out))
 
@@ -170,9 +241,14 @@ class Host:
             self._waiters.append((position, waiter))
             await waiter
 
+    @property
+    def behind(self) -> bool:
+        """Whether too much is not durable yet."""
+        return self._written - self._durable > self._most and self.failure is None
+
     async def keep_up(self) -> None:
         """Wait while too much is not durable yet."""
-        while self._written - self._durable > self._most and self.failure is None:
+        while self.behind:
             await self._committed.wait()
 
     async def run(self) -> None:
@@ -199,15 +275,18 @@ class Host:
 
     def _commit(self, position: int) -> None:
         self._durable = position
+        out: list[Out] = []
         while self._out and self._out[0][0] <= position:
-            for peer, frame in self._out.popleft()[1]:
-                self.transmit(peer, frame)
+            out += self._out.popleft()[1]
+        if out:
+            self.transmit(out)
         while self._waiters and self._waiters[0][0] <= position:
             _, waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
         if self.fresh:
-            self.fresh = {message: at for message, at in self.fresh.items() if at > position}
+            for message in list(takewhile(lambda message: self.fresh[message] <= position, self.fresh)):
+                del self.fresh[message]
             self.arrivals.fire()
         self._committed.fire()
 

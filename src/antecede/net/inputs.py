@@ -28,6 +28,7 @@ __all__ = [
     "Send",
     "Take",
     "Time",
+    "Turn",
     "decode_inputs",
     "encode_inputs",
 ]
@@ -101,7 +102,11 @@ class Recorded(Struct, frozen=True, gc=False, array_like=True, tag=6):
     index: int
 
 
-Input: TypeAlias = Send | Arrive | Take | Acknowledge | Restart | Time | Recorded
+class Turn(Struct, frozen=True, gc=False, array_like=True, tag=7):
+    """What has gathered for each peer leaves, as one payload of its link."""
+
+
+Input: TypeAlias = Send | Arrive | Take | Acknowledge | Restart | Time | Recorded | Turn
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(list[Input])

@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from random import Random
 
 from antecede.errors import AntecedeError, BadHello, PeerError
-from antecede.link import Frame
+from antecede.net.core import Out
 from antecede.net.host import Host
 from antecede.net.peers import Peer, refusal
 from antecede.net.session import Bye, Hello, Record, Session, check_hello, pack
@@ -50,8 +50,14 @@ class Mesh:
         self._strangers = 0
         self._serving: set[asyncio.Task[None]] = set()
 
-    def transmit(self, peer: int, frame: Frame) -> None:
-        self.peers[peer].transmit(frame)
+    def transmit(self, out: Iterable[Out]) -> None:
+        """Let frames out: those of one peer in one write."""
+        touched = {}
+        for peer, frame in out:
+            self.peers[peer].transmit(frame)
+            touched[peer] = self.peers[peer]
+        for one in touched.values():
+            one.flush()
 
     async def run(self) -> None:
         """Keep connections with all peers, until cancelled."""

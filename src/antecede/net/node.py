@@ -41,10 +41,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from antecede.errors import AntecedeError, BadParameter, Closed
 from antecede.model import Message, View
-from antecede.net.core import Core
+from antecede.net.core import Core, Out
 from antecede.net.delivery import Delivery, Durable, Held, stuck
 from antecede.net.host import Host
-from antecede.net.inputs import Acknowledge, Restart, Send, Take
+from antecede.net.inputs import Acknowledge, Restart
 from antecede.net.journal import Journal
 from antecede.net.mesh import Mesh
 from antecede.net.security import Tls
@@ -152,8 +152,8 @@ class Node:
                 asyncio.ensure_future(self._guard(self._recorder.run(self._host, self.settings.trace_s)))
             )
 
-    def _transmit(self, peer: int, frame: Any) -> None:
-        self._mesh.transmit(peer, frame)
+    def _transmit(self, out: list[Out]) -> None:
+        self._mesh.transmit(out)
 
     async def _guard(self, part: Coroutine[Any, Any, None]) -> None:
         try:
@@ -191,7 +191,9 @@ class Node:
         """Whether nobody who is still there has something to acknowledge."""
         core = self._host.core
         there = [number for number, peer in self._mesh.peers.items() if not peer.parted]
-        return not there or not (core.unsent or any(core.links[peer].unacknowledged for peer in there))
+        return not there or not (
+            core.unsent or core.gathered or any(core.links[peer].unacknowledged for peer in there)
+        )
 
     async def __aenter__(self) -> Node:
         await self.start()
@@ -223,10 +225,9 @@ class Node:
         while not self._has_room(targets):
             await self._host.room.wait()
             self._check_open()
-        position = self._host.happen(Send(targets, bytes(payload), label))
-        message = Message(self._me, self.sent, targets, payload, label)
+        message = self._host.send(targets, bytes(payload), label)
         if durable:
-            await self._host.durable(position)
+            await self._host.durable(self._host.position)
         return message
 
     async def flush(self) -> None:
@@ -246,7 +247,7 @@ class Node:
         # Over routers, any link may be the way.
         ways = core.links if core.machine.name == "separator" else targets
         return all(
-            core.links[peer].unacknowledged < most and not self._mesh.peers[peer].paused
+            core.out[peer].pending < most and not self._mesh.peers[peer].paused
             for peer in ways
             if peer != self._me
         )
@@ -305,11 +306,8 @@ class Node:
         return None
 
     def _take(self, message: Message) -> Delivery:
-        self._host.happen(Take(*message.id))
-        self._host.since.pop(message.id, None)
+        self._host.take(message)
         self._taken += 1
-        if self._journal is None:
-            self._host.happen(Acknowledge(*message.id))
         if message.sender != self._me:
             self._mesh.peers[message.sender].watch()
         return self._delivery(message, again=False)

@@ -1,8 +1,8 @@
 """One peer of a node: the connection with it, if there is one, and what passes over it.
 
-Whatever leaves within one turn of the event loop leaves in one write. Back-pressure is by word, not by silence: a node
-that holds too many messages of a peer asks it to pause (`session.Beat`), and goes on reading, so that acknowledgements
-and permits still pass. A peer that goes on regardless is cut off.
+Frames that may leave together leave in one write, at once where the connection can (`transport.Direct`). Back-pressure
+is by word, not by silence: a node that holds too many messages of a peer asks it to pause (`session.Beat`), and goes on
+reading, so that acknowledgements and permits still pass. A peer that goes on regardless is cut off.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from antecede.link import Frame
 from antecede.net.host import Host
 from antecede.net.session import Beat, Bye, Hello, Record, Session, pack
 from antecede.net.settings import Settings
-from antecede.net.transport import Connection
+from antecede.net.transport import Connection, Direct
 
 __all__ = ["Peer", "refusal"]
 
@@ -56,13 +56,18 @@ class Peer:
         return Hello.of(*names, core.machine.name, core.view.names, core.links[self.number].hail())
 
     def transmit(self, frame: Frame) -> None:
-        """Let a frame out. Without a connection it is lost, and sent again over the next."""
+        """Let a frame out, with the next `flush`. Without a connection it is lost, and sent again over the next."""
         if self._channel is not None:
             self._channel.put(frame)
+
+    def flush(self) -> None:
+        if self._channel is not None:
+            self._channel.flush()
 
     def beat(self) -> None:
         if self._channel is not None:
             self._channel.put(Beat(self.pausing))
+            self._channel.flush()
 
     async def part(self) -> None:
         """Say good-bye, if the peer takes it soon."""
@@ -120,7 +125,8 @@ class Peer:
             self._take(channel, rest)
             await self._read(channel)
         finally:
-            writing.cancel()
+            for task in filter(None, (writing, channel.catching_up)):
+                task.cancel()
             if self._channel is channel:
                 self._channel = None
                 self.paused = False
@@ -128,9 +134,23 @@ class Peer:
             await asyncio.wait({writing})
 
     async def _read(self, channel: Channel) -> None:
-        while data := await channel.connection.read():
-            self._take(channel, channel.session.feed(data))
+        connection = channel.connection
+        if isinstance(connection, Direct):
+            connection.push(lambda data: self._feed(channel, data))
+        while data := await connection.read():
+            self._feed(channel, data)
             await self.host.keep_up()
+
+    def _feed(self, channel: Channel, data: bytes) -> None:
+        self._take(channel, channel.session.feed(data))
+        if self.host.behind and isinstance(channel.connection, Direct) and channel.catching_up is None:
+            channel.connection.hold()
+            channel.catching_up = asyncio.ensure_future(self._catch_up(channel, channel.connection))
+
+    async def _catch_up(self, channel: Channel, connection: Direct) -> None:
+        await self.host.keep_up()
+        channel.catching_up = None
+        connection.release()
 
     def _take(self, channel: Channel, records: list[Record]) -> None:
         for record in records:
@@ -170,21 +190,40 @@ class Channel:
         self.heard = self.spoke = asyncio.get_running_loop().time()
         self.writing: float | None = None
         """Since when a write waits for the other end to take it."""
-        self._out = bytearray()
+        self.catching_up: asyncio.Task[None] | None = None
+        self._direct = connection if isinstance(connection, Direct) else None
+        self._out: list[bytes] = []
         self._wake = asyncio.Event()
 
     def put(self, record: Record) -> None:
         theirs, ours = self.session.agreed
-        self._out += pack(record, (ours, theirs), self.session.limits)
-        self._wake.set()
+        self._out.append(pack(record, (ours, theirs), self.session.limits))
+
+    def flush(self) -> None:
+        """Write what was put, or see that it will be."""
+        if not self._out or self.writing is not None:
+            return
+        if self._direct is None:
+            self._wake.set()
+            return
+        now = asyncio.get_running_loop().time()
+        if self._direct.put(self._gathered()):
+            self.spoke = now
+        else:
+            self.writing = now
+            self._wake.set()
+
+    def _gathered(self) -> bytes:
+        data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+        self._out = []
+        return data
 
     async def say(self, record: Record, patience_s: float) -> None:
         """Write a last record, after all that waits."""
-        data = bytes(self._out) + pack(record)
-        self._out.clear()
+        self.put(record)
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(patience_s):
-                await self.connection.write(data)
+                await self.connection.write(self._gathered())
 
     async def write(self) -> None:
         """Write what there is, all at once, until cancelled."""
@@ -193,9 +232,12 @@ class Channel:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                data, self._out = bytes(self._out), bytearray()
                 self.writing = loop.time()
-                await self.connection.write(data)
+                while True:
+                    # Where a `Direct` was put too much into, there may be nothing to write, but something to wait for.
+                    await self.connection.write(self._gathered() if self._out else b"")
+                    if not self._out:
+                        break
                 self.spoke, self.writing = loop.time(), None
         except OSError:
             # The reader will see the end too.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from antecede.errors import BadHello, BadParameter
 from antecede.net.security import Tls, is_loopback, name_of
@@ -22,8 +22,10 @@ from antecede.net.transport import Accept, Connection
 
 __all__ = ["Tcp", "parse_address"]
 
-CHUNK = 1 << 16
-"""Bytes that are read at a time."""
+CHUNK = 1 << 18
+"""Bytes that are read at a time, at most."""
+UNREAD = 1 << 16
+"""Bytes that wait for `read`, before no more are taken from the network."""
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -57,6 +59,7 @@ class Tcp:
             (None, None) if tls is None else (tls.context(server=False), tls.context(server=True))
         )
         self._server: asyncio.Server | None = None
+        self._chunk = bytearray(CHUNK)
 
     @property
     def address(self) -> str:
@@ -70,12 +73,12 @@ class Tcp:
         if self._listen is None:
             return
 
-        async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await accept(TcpConnection(reader, writer, self._contexts[1]))
-
         host, port = self._listen
         try:
-            self._server = await asyncio.start_server(accepted, host, port, limit=CHUNK)
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_server(
+                lambda: TcpConnection(self._chunk, self._contexts[1], accept), host, port
+            )
         except OSError as error:
             raise BadParameter("node", "address", f"{host}:{port}", f"one to listen at: {error}") from None
 
@@ -83,48 +86,145 @@ class Tcp:
         if peer not in self._addresses:
             raise ConnectionError(f"no address of {peer} is known")
         host, port = parse_address(self._addresses[peer])
-        reader, writer = await asyncio.open_connection(host, port, limit=CHUNK)
-        return TcpConnection(reader, writer, self._contexts[0])
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            lambda: TcpConnection(self._chunk, self._contexts[0], None), host, port
+        )
+        return connection
 
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
 
 
-class TcpConnection:
-    """One end of a TCP connection."""
+class TcpConnection(asyncio.BufferedProtocol):
+    """One end of a TCP connection. `accept` is run for it if a peer dialled.
 
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ssl.SSLContext | None
-    ) -> None:
-        self._reader, self._writer, self._context = reader, writer, context
+    All connections of a node are read into one `chunk`, since each is done with it before the next is read.
+    """
+
+    def __init__(self, chunk: bytearray, context: ssl.SSLContext | None, accept: Accept | None) -> None:
+        self._chunk, self._context, self._accept = memoryview(chunk), context, accept
         self.proved: str | None = None
+        self._unread = bytearray()
+        self._take: Callable[[bytes], None] | None = None
+        self._ended = self._full = False
+        """Nothing more comes; the other end takes nothing at the moment."""
+        self._error: Exception | None = None
+        self._changed = asyncio.Event()
+
+    # What asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
         # Records are batched before they get here: to wait for more is only delay.
-        raw = writer.get_extra_info("socket")
-        if raw is not None:
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._accept is not None:
+            self._accepted = asyncio.ensure_future(self._accept(self))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._chunk
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._take is None:
+            self._unread += self._chunk[:nbytes]
+            if len(self._unread) > UNREAD:
+                self._transport.pause_reading()
+            self._changed.set()
+            return
+        try:
+            self._take(bytes(self._chunk[:nbytes]))
+        except Exception as error:
+            self._take, self._error = None, error
+            self._transport.pause_reading()
+            self._changed.set()
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        self._changed.set()
+        # TLS has no half of a connection.
+        return self._context is None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._ended, self._full = True, False
+        self._error = self._error or error
+        self._changed.set()
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._changed.set()
+
+    # What a node calls
 
     async def open(self) -> None:
         # Nothing may be awaited before this: what the peer sends meanwhile would be read as plain text.
         if self._context is None:
             return
+        server = self._accept is not None
         try:
-            await self._writer.start_tls(self._context, server_hostname="antecede")
+            transport = await asyncio.get_running_loop().start_tls(
+                self._transport,
+                self,
+                self._context,
+                server_side=server,
+                server_hostname=None if server else "antecede",
+            )
         except ssl.SSLError as error:
             raise BadHello(f"no TLS: {error.reason or error}", "a certificate of our authority") from None
-        self.proved = name_of(self._writer.get_extra_info("peercert"))
+        if transport is None:
+            raise ConnectionResetError("the connection was lost while names were proved")
+        self._transport = transport
+        self.proved = name_of(transport.get_extra_info("peercert"))
 
     async def read(self) -> bytes:
-        return await self._reader.read(CHUNK)
+        while not self._unread and not self._ended and self._error is None:
+            await self._change()
+        if not self._unread and self._error is not None:
+            raise self._error
+        data = bytes(self._unread)
+        self._unread.clear()
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+        return data
 
     async def write(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
+        self.put(data)
+        while self._full:
+            await self._change()
+        if self._transport.is_closing():
+            raise ConnectionResetError("the connection is lost")
+
+    def put(self, data: bytes) -> bool:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+        return not self._full
+
+    def push(self, take: Callable[[bytes], None]) -> None:
+        if self._unread:
+            data = bytes(self._unread)
+            self._unread.clear()
+            take(data)
+        self._take = take
+        self.release()
+
+    def hold(self) -> None:
+        self._transport.pause_reading()
+
+    def release(self) -> None:
+        if not self._transport.is_closing() and self._error is None:
+            self._transport.resume_reading()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
 
     def close(self) -> None:
         # What a peer does not take must not keep a connection that nobody wants any more.
-        transport = self._writer.transport
-        if transport.get_write_buffer_size():
-            transport.abort()
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()
         else:
-            self._writer.close()
+            self._transport.close()

@@ -5,6 +5,7 @@ within itself it neither loses nor reorders. Nothing else is asked: links number
 
   `Memory`         nodes of one program: for tests, notebooks and examples
   `tcp.Tcp`        TCP, and TLS over it
+  `nats.Nats`      a NATS server, where nodes meet
 
 `Connection.proved` is the name that the other end has proved to have, None where the transport proves nothing.
 """
@@ -13,11 +14,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from antecede.errors import BadParameter
 
-__all__ = ["Accept", "Connection", "Memory", "MemoryTransport", "Transport"]
+__all__ = ["Accept", "Connection", "Direct", "Memory", "MemoryTransport", "Transport"]
 
 
 class Connection(Protocol):
@@ -36,6 +37,22 @@ class Connection(Protocol):
 
     def close(self) -> None:
         """End it at once, for both ends: what was not transmitted yet may be lost."""
+
+
+@runtime_checkable
+class Direct(Connection, Protocol):
+    """A connection that can also do its work at once, without a task that waits: for what passes all the time."""
+
+    def put(self, data: bytes) -> bool:
+        """Write; whether there may be more at once. If not, `write` waits until there may be."""
+
+    def push(self, take: Callable[[bytes], None]) -> None:
+        """Give what arrives to `take`, from now on. `read` then waits for the end, and raises what `take` raised."""
+
+    def hold(self) -> None:
+        """Give nothing to `take` until `release`."""
+
+    def release(self) -> None: ...
 
 
 Accept: TypeAlias = Callable[[Connection], Coroutine[Any, Any, None]]

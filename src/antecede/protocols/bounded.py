@@ -23,12 +23,12 @@ M[me, j] never returns to zero, so a process that has sent to all keeps n entrie
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from antecede.errors import BadParameter
 from antecede.model import Control, Effect, Message, Packet, Stamp, View
-from antecede.protocols.receiver import Need, Receiver
+from antecede.protocols.receiver import BEYOND, Need, Receiver
 
 __all__ = ["Bounded", "BoundedStamp", "Extra"]
 
@@ -128,7 +128,11 @@ class Bounded(Receiver):
 
     def deliver(self, message: Message) -> list[Effect]:
         effects = super().deliver(message)
-        return effects + self._relieve()
+        return effects if self._witness else effects + self._relieve()
+
+    def _attend(self, delivered: Sequence[int] | None) -> None:
+        super()._attend(delivered)
+        self._columns = [{self.me: BEYOND} for _ in range(self.n)]
 
     def _check(self, packet: Packet[Any]) -> None:
         stamp, n, me = packet.stamp, self.n, self.me

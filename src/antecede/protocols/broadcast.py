@@ -55,6 +55,10 @@ class Broadcast(Receiver):
         needs += [(k, count) for k, count in enumerate(vector) if count > delivered[k] and k != source]
         return needs
 
+    def _asks(self, packet: Packet[Any]) -> Iterable[Need]:
+        source, vector = packet.source, packet.stamp.vector
+        return [(k, count - 1 if k == source else count) for k, count in enumerate(vector)]
+
     def _first(self, done: int, count: int) -> int:
         return done + 1  # Everything is addressed to everyone.
 

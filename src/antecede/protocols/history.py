@@ -37,7 +37,7 @@ that R8 is one comparison. H is in order of `since`, so that R7 looks only at wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -46,7 +46,7 @@ from msgspec.structs import asdict, replace
 from antecede.errors import BadParameter
 from antecede.model import Effect, Id, Message, Packet, Stamp, View, bits, mask
 from antecede.protocols.machine import plain, typed
-from antecede.protocols.receiver import Need, Receiver
+from antecede.protocols.receiver import BEYOND, Need, Receiver
 
 __all__ = ["Entry", "Histories", "History", "HistoryStamp", "Record", "Rules"]
 
@@ -269,8 +269,11 @@ def _by_age(record: Record) -> tuple[int, Id]:
 class Delivered(dict[tuple[int, str | int], int]):
     """D: (sender, label) -> the last number delivered, under R5; (sender, number) -> number without it."""
 
+    own = -1
+    """The process whose messages all count as delivered, at a witness for it."""
+
     def __missing__(self, key: tuple[int, str | int]) -> int:
-        return 0
+        return BEYOND if key[0] == self.own else 0
 
 
 class History(Receiver):
@@ -279,6 +282,7 @@ class History(Receiver):
     state = {**Receiver.state, "_delivered": dict[tuple[int, str | int], int]}
     labels = True
     counted = "sender"
+    sparse = True
 
     def __init__(self, view: View, me: str | int, **rules: bool) -> None:
         super().__init__(view, me)
@@ -333,6 +337,19 @@ class History(Receiver):
     def _sender(self, key: Any) -> int:
         return int(key[0])
 
+    def _lane_of(self, sender: int, count: int, label: str) -> Any:
+        return self._lane(sender, count, label)[0]
+
+    def _label(self, key: Any) -> str:
+        return key[1] if isinstance(key[1], str) else ""
+
+    def _gap(self, done: int, count: int) -> int:
+        return done + 1 if self.rules.r5 else count
+
+    def _attend(self, delivered: Sequence[int] | None) -> None:
+        assert delivered is None, "numbers of labels, not counts of senders"
+        self._delivered.own = self.me
+
     def histories(self, label: str = "") -> dict[Id, tuple[tuple[int, ...], tuple[int, ...]]]:
         """H and C for people: message -> (A_m, C(m))."""
         context = self._context(label)
@@ -345,6 +362,8 @@ class History(Receiver):
 
     def _load(self, state: Mapping[str, Any]) -> None:
         self._delivered = Delivered(self._delivered)
+        if "witness" in state:
+            self._delivered.own = self.me
         self._contexts = {}
         for label, context in state["contexts"].items():
             self._context(label).load(context)

@@ -22,14 +22,14 @@ The paper counts n x n entries and so does `entries`; the bytes on the wire are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from antecede.errors import BadStamp
-from antecede.model import Effect, Message, Packet, Stamp, View
-from antecede.protocols.receiver import Need, Receiver
+from antecede.model import Effect, Message, Packet, Stamp, Uint, View
+from antecede.protocols.receiver import BEYOND, Need, Receiver
 
 __all__ = ["Matrix", "MatrixStamp", "Row"]
 
@@ -37,10 +37,10 @@ __all__ = ["Matrix", "MatrixStamp", "Row"]
 class Row(Struct, frozen=True, gc=False, array_like=True):
     """One version of row k of SENT: how many messages k had sent to each process."""
 
-    process: int
-    version: int
+    process: Uint
+    version: Uint
     """How many messages k had sent when its row looked like this."""
-    counts: tuple[int, ...]
+    counts: tuple[Uint, ...]
 
 
 class MatrixStamp(Stamp, frozen=True, gc=False):
@@ -118,6 +118,12 @@ class Matrix(Receiver):
         sifted, newer = self._sifted
         rows = newer if sifted is stamp else stamp.rows
         return [row for row in rows if row.version > versions[row.process]]
+
+    def _attend(self, delivered: Sequence[int] | None) -> None:
+        super()._attend(delivered)
+        # Newer than any version of our own row: it is never looked at.
+        self._rows[self.me] = Row(self.me, BEYOND, (0,) * self.n)
+        self._versions[self.me] = BEYOND
 
     def _load(self, state: Mapping[str, Any]) -> None:
         self._versions = [row.version for row in self._rows]

@@ -20,11 +20,11 @@ Beyond the note, which sends to one process:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from antecede.model import Effect, Message, Packet, Stamp, View
-from antecede.protocols.receiver import Need, Receiver
+from antecede.protocols.receiver import BEYOND, Need, Receiver
 from antecede.protocols.unordered import Seen
 
 __all__ = ["Monitor", "MonitorStamp"]
@@ -80,12 +80,25 @@ class Monitor(Receiver):
         delivered = self._delivered
         return [(q, count) for q, count in enumerate(packet.stamp.vector) if count > delivered[q]]
 
+    def _asks(self, packet: Packet[Any]) -> Iterable[Need]:
+        return list(enumerate(packet.stamp.vector)) if self.me == self.monitor else ()
+
     def _learn(self, packet: Packet[Any]) -> None:
         stamp, source, known = packet.stamp, packet.source, self._known
         known[:] = map(max, known, stamp.vector)
         if self.monitor in packet.message.to:  # type: ignore[union-attr]
             known[source] = max(known[source], stamp.vector[source] + 1)
         self._seen[source].add(stamp.sequence)
+
+    def _settle_witness(self, packet: Packet[Any]) -> Need:
+        self._seen[packet.source].add(packet.stamp.sequence)
+        return super()._settle_witness(packet)
+
+    def _attend(self, delivered: Sequence[int] | None) -> None:
+        super()._attend(delivered)
+        self._known[self.me] = BEYOND
+        if delivered is not None:
+            self._seen = [Seen(int(count)) for count in delivered]
 
     def _check(self, packet: Packet[Any]) -> None:
         stamp = packet.stamp

@@ -38,6 +38,7 @@ class Optimal(Receiver):
     stamps = (LogStamp,)
     state = {**Receiver.state, "_log": dict[Id, int]}
     counted = "sender"
+    sparse = True
 
     def __init__(self, view: View, me: str | int) -> None:
         super().__init__(view, me)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
@@ -46,12 +46,14 @@ class PermitStamp(Stamp, frozen=True, gc=False):
 class Taken(Control, frozen=True, gc=False):
     """An acknowledgement: all packets of the channel up to this sequence number are in the queue."""
 
+    cumulative: ClassVar[bool] = True
     sequence: int
 
 
 class Grant(Control, frozen=True, gc=False):
     """A permit: all messages of ours up to this number have been acknowledged by all their destinations."""
 
+    cumulative: ClassVar[bool] = True
     number: int
 
 

@@ -2,22 +2,35 @@
 
 A held packet is filed under the first thing that it waits for. The delivery of that thing wakes it, and only what
 waited for the same: the cost of a delivery does not grow with the number of held messages.
+
+Two operations are for drivers that see less than a whole system:
+  skip      what never comes is given up, as if it had been delivered. What it alone told of is given up with it. If it
+            comes after all it is offered, once, when what it waits for itself was delivered.
+  witness   the process sends elsewhere, and only its arrivals come here: of itself it takes everyone's word.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
-from antecede.errors import NotEligible
+from antecede.errors import Misrouted, NotEligible
 from antecede.model import Awaited, Effect, Id, Message, Packet, Stamp, View, Waiting
+from antecede.protocols.gaps import Gaps
 from antecede.protocols.machine import Machine, plain, typed
 
 __all__ = ["Need", "Receiver"]
 
 Need: TypeAlias = tuple[Any, int]
 """(key, count): `delivered[key] >= count` must hold. The key is a sender, or a sender and a label."""
+
+BEYOND = 1 << 62
+"""More messages than anyone sends."""
+
+RECENT = 256
+"""How many of a sender's numbers a witness remembers, where they have gaps that mean nothing."""
 
 
 class Receiver(Machine):
@@ -34,6 +47,9 @@ class Receiver(Machine):
     counted: ClassVar[Literal["sender", "channel"]] = "channel"
     """By which count `_needs` speaks: the sender's own, or the channel's from the sender to here."""
 
+    sparse: ClassVar[bool] = False
+    """Whether counts have gaps, and a message does not name the one of its sender before it."""
+
     _delivered: Any
     """key -> the highest count delivered here."""
 
@@ -43,12 +59,21 @@ class Receiver(Machine):
         self._held: dict[Id, Packet[Any]] = {}
         self._ready: dict[Id, Packet[Any]] = {}
         self._waiters: dict[Need, list[Packet[Any]]] = {}
+        self._skipped = Gaps()
+        """What was given up and has not come since."""
+        self._witness = False
+        self._recent: dict[Any, list[int]] = {}
+        """At a witness, if counts are sparse: key -> the last counts delivered, in increasing order."""
 
     @abstractmethod
     def _position(self, packet: Packet[Any]) -> Need: ...
 
     @abstractmethod
     def _needs(self, packet: Packet[Any]) -> Iterable[Need]: ...
+
+    def _asks(self, packet: Packet[Any]) -> Iterable[Need]:
+        """The same, with what was reached."""
+        return self._needs(packet)
 
     def _learn(self, packet: Packet[Any]) -> None:
         """Update what this process knows, at the delivery of a packet."""
@@ -63,7 +88,22 @@ class Receiver(Machine):
     def _is_old(self, position: Need) -> bool:
         """Whether the packet at this position was delivered before."""
         old: bool = self._delivered[position[0]] >= position[1]
-        return old
+        return old and not (self._skipped and self._skipped.find(*position)) and self._is_repeat(position)
+
+    def _is_repeat(self, position: Need) -> bool:
+        """Of a position that was passed: whether it was delivered. Only a witness that came to a gap has to look."""
+        key, count = position
+        if not (self._witness and self.sparse) or key not in self._recent:
+            return True
+        recent = self._recent[key]
+        if count < recent[0] and len(recent) == RECENT:
+            raise Misrouted(
+                self.view.name(self.me),
+                f"with message {count} of {self.view.name(self._sender(key))}",
+                f"{recent[0]} or more: whether this one was delivered is forgotten",
+            )
+        at = bisect_left(recent, count)
+        return at < len(recent) and recent[at] == count
 
     def _receive(self, packet: Packet[Any]) -> list[Effect]:
         message = packet.message
@@ -110,8 +150,22 @@ class Receiver(Machine):
 
     def _settle(self, packet: Packet[Any]) -> Need:
         position = self._position(packet)
-        self._delivered[position[0]] = position[1]
+        if not (self._skipped and self._skipped.take(*position)):
+            self._delivered[position[0]] = position[1]
+        # else it comes late: others of its sender were delivered since.
         self._learn(packet)
+        return position
+
+    def _settle_witness(self, packet: Packet[Any]) -> Need:
+        """The same, but nothing is learnt: a witness stamps nothing."""
+        key, count = position = self._position(packet)
+        if not (self._skipped and self._skipped.take(*position)) and self._delivered[key] < count:
+            self._delivered[key] = count
+        if self.sparse:
+            recent = self._recent.setdefault(key, [])
+            insort(recent, count)
+            if len(recent) > RECENT:
+                del recent[0]
         return position
 
     def _wake(self, position: Need) -> list[Packet[Any]]:
@@ -166,12 +220,144 @@ class Receiver(Machine):
     def _sender(self, key: Any) -> int:
         return int(key)
 
+    # What never comes
+
+    def skip(self, sender: str | int, count: int, label: str = "") -> list[Effect]:
+        """Give up a sender's messages up to this count: go on as if they had been delivered.
+
+        The count is the one that `waiting` tells (`counted` says whose). Refused while one of them is here: it is to
+        be delivered first, and what it waits for to be given up before it.
+
+        >>> from antecede.protocols.fifo import Fifo
+        >>> p1, p2 = Fifo(View.numbered(2), 0), Fifo(View.numbered(2), 1)
+        >>> (lost, [first]), (kept, [second]) = p1.send(1), p1.send(1)
+        >>> p2.receive(second)
+        []
+        >>> p2.skip(0, 1) == [kept], p2.lacks(kept)
+        (True, (Awaited(sender=0, first=1, last=1, counted='channel'),))
+        >>> p2.receive(first) == [lost], p2.late(lost)
+        (True, True)
+        """
+        key = self._lane_of(self.view.id(sender), count, label)
+        done = int(self._delivered[key])
+        if count <= done:
+            return []
+        first = self._gap(done, count)
+        for packet in (*self._ready.values(), *self._held.values()):
+            at = self._position(packet)
+            if at[0] == key and first <= at[1] <= count:
+                raise self._still_here(self._key(packet))
+        self._skipped.add(key, first, count)
+        self._delivered[key] = count
+        needs = [need for need in self._waiters if need[0] == key and first <= need[1] <= count]
+        return self._admit([packet for need in sorted(needs, reverse=True) for packet in self._wake(need)])
+
+    def missing(self, messages: Iterable[Message] | None = None) -> list[tuple[int, int, str]]:
+        """What held messages (all, if none are named) wait for and is not here, as `skip` takes it.
+
+        What they wait for may be held here itself: then it is what that waits for. In the order to give it up in.
+        """
+        positions: dict[Any, list[tuple[int, Packet[Any]]]] = {}
+        for packet in self._held.values():
+            key, count = self._position(packet)
+            positions.setdefault(key, []).append((count, packet))
+        todo = list(self._held.values() if messages is None else [self._held[m.id] for m in messages])
+        seen, found = {id(packet) for packet in todo}, set()
+        while todo:
+            for key, count in self._needs(todo.pop()):
+                done = self._delivered[key]
+                if done >= count:
+                    continue
+                here = [(at, packet) for at, packet in positions.get(key, ()) if done < at <= count]
+                if all(at != count for at, _ in here):
+                    found.add((self._sender(key), int(count), self._label(key)))
+                fresh = [packet for _, packet in here if id(packet) not in seen]
+                seen.update(map(id, fresh))
+                todo += fresh
+        return sorted(found)
+
+    def late(self, message: Message) -> bool:
+        """Whether an eligible message had been given up, or passed over because no stamp told of it."""
+        key, count = self._position(self._ready[message.id])
+        if self._witness and self.sparse and self._delivered[key] >= count:
+            return True
+        return bool(self._skipped) and self._skipped.find(key, count) is not None
+
+    def lacks(self, message: Message) -> tuple[Awaited, ...]:
+        """What an eligible message asks to be delivered just before it, and was given up."""
+        if not self._skipped:
+            return ()
+        packet = self._ready[message.id]
+        lacking = []
+        for key, count in self._asks(packet):
+            gap = self._skipped.find(key, count)
+            if gap is not None:
+                first = self._first(gap[0] - 1, count)
+                lacking.append(Awaited(self._sender(key), first, int(count), self.counted))
+        return tuple(sorted(set(lacking)))
+
+    def given_up(self) -> tuple[Awaited, ...]:
+        """All that was given up and has not come since."""
+        return tuple(
+            Awaited(self._sender(key), first, last, self.counted) for key, first, last in self._skipped
+        )
+
+    def _lane_of(self, sender: int, count: int, label: str) -> Any:
+        """The key of this message of a sender."""
+        return sender
+
+    def _label(self, key: Any) -> str:
+        """The label that a key is for."""
+        return ""
+
+    def _gap(self, done: int, count: int) -> int:
+        """The first that is missing, if `done` were delivered and what is up to `count` is not."""
+        return done + 1
+
+    def _still_here(self, key: Id) -> NotEligible:
+        why = "it is here" if key in self._ready else "it waits here"
+        return NotEligible(self.view.name(self.me), key, f"{why}, so it is not to be given up")
+
+    # A process whose sends are not seen
+
+    def witness(self, delivered: Sequence[int] | None = None) -> None:
+        """From here on only receive, for a process that sends elsewhere; its own copies are not waited for.
+
+        `delivered` says what it has delivered so far, for each sender, if not nothing.
+        """
+        assert not self.sent, "a machine that has sent knows what it sent"
+        self._stand()
+        self.sent = BEYOND
+        self._attend(delivered)
+
+    def _stand(self) -> None:
+        self._witness = True
+        # In place of a test at each delivery of every other machine.
+        self._settle = self._settle_witness  # type: ignore[method-assign]
+
+    def _attend(self, delivered: Sequence[int] | None) -> None:
+        """What a witness starts from, in the words of a protocol."""
+        if delivered is not None:
+            self._delivered = [int(count) for count in delivered]
+        self._delivered[self.me] = BEYOND
+
     def dump(self) -> dict[str, Any]:
         pending = {**self._held, **self._ready}
-        return {**super().dump(), "pending": [plain(pending[key]) for key in sorted(pending)]}
+        state = {**super().dump(), "pending": [plain(pending[key]) for key in sorted(pending)]}
+        # Only where they are used: most machines never are.
+        if self._skipped:
+            state["skipped"] = plain(list(self._skipped))
+        if self._witness:
+            state["witness"] = [[plain(key), recent] for key, recent in sorted(self._recent.items())]
+        return state
 
     def _load(self, state: Mapping[str, Any]) -> None:
         self._held, self._ready, self._waiters = {}, {}, {}
+        self._skipped = Gaps(state.get("skipped", ()))
+        if "witness" in state:
+            self._stand()
+            recent = typed(state["witness"], list[tuple[Any, list[int]]])
+            self._recent = {tuple(key) if isinstance(key, list) else key: counts for key, counts in recent}
         # Which packets are eligible follows from the rest, so it is worked out again, not stored.
         self._admit([_packet(packet, self.stamps) for packet in state["pending"]])
 

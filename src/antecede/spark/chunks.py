@@ -1,7 +1,6 @@
 """Which task reads what: a trace cut into chunks of time, from what the footers of its files say.
 
-A *chunk* is what one task reads: about `ROWS` rows, of one long run or of many short ones. A run's share of a chunk
-is a *part*; the parts of a run, one after the other, are the run in the order (clock, process, index).
+A *chunk* is what one task reads, of one long run or of many short ones. A run's share of a chunk is a *part*; the parts of a run, one after the other, are the run in the order (clock, process, index).
 
 For each run one of three ways, the first that can be:
   sequence   its files say that they are in order, and each begins where the one before ends: a part is a range of row
@@ -30,7 +29,14 @@ from antecede.spark.footers import Footer, Group
 __all__ = ["ROWS", "Chunk", "Cut", "Part", "Piece", "Plan", "blocked", "chunked", "cuts", "explained", "plan"]
 
 ROWS: Final = 1 << 21
-"""Rows of a chunk: some tenths of a second of work, and as packed rows some hundred megabytes."""
+"""Rows that a task sorts: some tenths of a second of work, and some hundred megabytes."""
+
+STREAMED: Final = (1 << 20, 1 << 23)
+"""Rows that a task reads as a stream, at least and at most. They take no memory, but a task takes Spark and Python
+some 70 ms before it begins: 8 million rows are a second's work."""
+
+TASKS: Final = 8
+"""A trace of some size is read by as many tasks at least, so that a few cores all have some of it."""
 
 PARTS_MOST: Final = 256
 
@@ -111,9 +117,9 @@ def plan(
     runs: Iterable[str],
     parts: int | None = None,
     merged: Iterable[str] = (),
-    size: int = ROWS,
+    size: int | None = None,
 ) -> Plan:
-    """The plan for a trace's files, with about `size` rows to a task.
+    """The plan for a trace's files, with about `size` rows to a task if someone says how many.
 
     `parts` asks for that many of each run; `merged` are not to be read in sequence.
     """
@@ -123,21 +129,34 @@ def plan(
     packed: list[tuple[Part, int]] = []
     cut: list[Cut] = []
     own, blind = by_run(files, known)
+    streamed = size or stream_size(sum(file.rows for file in files))
     for run in sorted(own.keys() - blind):
         stretches = own[run]
-        share = part_size(sum(s.group.rows for s in stretches), parts, size)
-        found = in_turn(run, stretches, share) if run not in not_streamed and in_sequence(stretches) else None
-        ways[run] = "merge" if found is None else "sequence"
-        found = ranges(run, stretches, share) if found is None else found
-        if found is None:
-            ways[run] = "pack"
-            packed += in_turn(run, stretches, size)
-            cut.append(Cut(run, bounds(stretches, share), sum(s.group.rows for s in stretches)))
-        else:
+        rows = sum(s.group.rows for s in stretches)
+        share = part_size(rows, parts, size or ROWS)
+        if run not in not_streamed and in_sequence(stretches):
+            ways[run] = "sequence"
+            direct += in_turn(run, stretches, part_size(rows, parts, streamed))
+        elif (found := ranges(run, stretches, share)) is not None:
+            ways[run] = "merge"
             direct += found
+        else:
+            ways[run] = "pack"
+            packed += in_turn(run, stretches, streamed)
+            cut.append(Cut(run, bounds(stretches, share), rows))
     ways |= dict.fromkeys(sorted(blind), "pack")
-    chunks, sources = chunked(direct, size), chunked(packed, size)
+    chunks, sources = chunked(direct, streamed), chunked(packed, streamed)
     return Plan(tuple(chunks), tuple(sources), tuple(cut), ways, tuple(sorted(blind)))
+
+
+def stream_size(rows: int) -> int:
+    """Rows that a task reads as a stream, of so many in all.
+
+    >>> stream_size(10_000), stream_size(10_000_000), stream_size(1_000_000_000)
+    (1048576, 1250000, 8388608)
+    """
+    least, most = STREAMED
+    return max(least, min(most, -(-rows // TASKS)))
 
 
 def part_size(rows: int, parts: int | None, size: int = ROWS) -> int:

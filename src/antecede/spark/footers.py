@@ -24,7 +24,8 @@ from antecede.trace.reader import refuse_columns
 __all__ = ["Footer", "Group", "footers"]
 
 TASKS_MOST = 64
-"""A footer takes a millisecond on a disk and some fifty from an object store."""
+FOOTERS = 16
+"""A footer takes some milliseconds on a disk and some fifty from an object store; a task takes about as many as these."""
 
 
 class Group(Struct, frozen=True):
@@ -65,7 +66,7 @@ def footers(spark: SparkSession, runs: Sequence[str], events: Sequence[str]) -> 
     table = spark.createDataFrame(
         [(path, False) for path in runs] + [(path, True) for path in events], "path string, events boolean"
     )
-    tasks = min(len(runs) + len(events), TASKS_MOST)
+    tasks = min(-(-(len(runs) + len(events)) // FOOTERS), TASKS_MOST)
     told = table.repartition(tasks).mapInArrow(answers, "answer binary").collect()
     read = [DECODER.decode(bytes(row["answer"])) for row in told]
     for refused in sorted((refused for _, refused in read if refused), key=lambda refused: refused.place):

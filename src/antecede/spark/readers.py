@@ -80,8 +80,8 @@ class Reader:
     """Run -> its processes."""
     parts: int | None
     """How many of each run, if someone asked."""
-    size: int
-    """About how many rows a task reads."""
+    size: int | None
+    """About how many rows a task reads, if someone said."""
     plan: Plan
     clocked: Clocked
     """The runs that footers do not tell how to cut."""
@@ -90,7 +90,7 @@ class Reader:
     """Runs that are read by origin, and in how many blocks. One that is packed then goes to one task as a whole."""
 
     @classmethod
-    def of(cls, trace: Trace, parts: int | None = None, size: int = ROWS) -> Reader:
+    def of(cls, trace: Trace, parts: int | None = None, size: int | None = None) -> Reader:
         # What the driver knows of each run: its name and its processes.
         rows = trace.runs.select("run", "processes").collect()
         processes = {row["run"]: tuple(row["processes"]) for row in rows}
@@ -99,7 +99,7 @@ class Reader:
             if trace.files is not None
             else Plan((), (), (), dict.fromkeys(sorted(processes), "pack"), tuple(sorted(processes)))
         )
-        least = 0 if parts else size
+        least = 0 if parts else size or ROWS
         return cls(trace, processes, parts, size, found, clocked(trace, found.blind, processes, least))
 
     def replanned(self, tied: Iterable[str], crowded: Iterable[str]) -> Reader:
@@ -124,7 +124,7 @@ class Reader:
     @property
     def _own_cuts(self) -> list[Cut]:
         sizes = self.clocked.sizes.items()
-        return cuts({run: (size.rows, size.quantiles) for run, size in sizes}, self.parts, self.size)
+        return cuts({run: (size.rows, size.quantiles) for run, size in sizes}, self.parts, self.size or ROWS)
 
     @property
     def packed_chunks(self) -> list[Chunk]:
@@ -134,7 +134,7 @@ class Reader:
             for cut in self.all_cuts.values()
             for number in range(len(cut.below) + 1)
         ]
-        return list(chunked(parts, self.size))
+        return list(chunked(parts, self.size or ROWS))
 
     @property
     def long(self) -> dict[str, tuple[str, ...]]:

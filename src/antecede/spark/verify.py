@@ -23,7 +23,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from antecede.errors import BadTrace
-from antecede.spark.chunks import ROWS
 from antecede.spark.examine import put_together
 from antecede.spark.readers import Reader
 from antecede.spark.results import FINDING_COLUMNS, SPARK_RESULTS, error_of
@@ -72,10 +71,10 @@ class Verification:
             table.unpersist()
 
 
-def verify(trace: Trace, *, chunks: int | None = None, rows: int = ROWS) -> Verification:
+def verify(trace: Trace, *, chunks: int | None = None, rows: int | None = None) -> Verification:
     """Judge every run of the trace. Raises `BadTrace` for rows that cannot be a run.
 
-    A task reads about so many `rows`. `chunks` asks for that many of each run, if there are as many row groups.
+    A task reads about so many `rows`, or as many as suit the trace. `chunks` asks for that many of each run, if there are as many row groups.
     """
     work = Work(Reader.of(trace, chunks, rows))
     work.judge()
@@ -204,21 +203,26 @@ def refuse_second_sends(trace: Trace, runs: set[str]) -> None:
 
 def verdicts(runs: DataFrame, results: DataFrame) -> DataFrame:
     """A verdict for each run: no if anything was found; else unknown if the run says why; else yes."""
-    counted = results.where("what = 'counted'").groupBy("run").agg(F.sum("number").alias("deliveries"))
-    found = (
-        results.where("what = 'finding'")
-        .groupBy("run")
-        .agg(*(F.count_if(F.col("kind") == kind).alias(count) for kind, count in COUNTS.items()))
-    )
     numbers = ["deliveries", *COUNTS.values()]
+    # One exchange, where joins would make three.
+    known = runs.select(
+        "run",
+        F.get_json_object("parameters", "$.unknown").alias("unknown"),
+        F.lit("run").alias("what"),
+        F.lit(None).cast("long").alias("number"),
+        F.lit(None).cast("string").alias("kind"),
+    )
+    told = results.where(F.col("what").isin("counted", "finding")).select(
+        "run", F.lit(None).cast("string").alias("unknown"), "what", "number", "kind"
+    )
+    deliveries = F.sum(F.when(F.col("what") == "counted", F.col("number")))
     table = (
-        runs.select("run", F.get_json_object("parameters", "$.unknown").alias("unknown"))
-        .join(counted, "run", "left")
-        .join(found, "run", "left")
-        .select(
-            "run",
-            "unknown",
-            *(F.coalesce(F.col(name), F.lit(0)).cast("long").alias(name) for name in numbers),
+        known.unionByName(told)
+        .groupBy("run")
+        .agg(
+            F.max("unknown").alias("unknown"),
+            F.coalesce(deliveries, F.lit(0)).alias("deliveries"),
+            *(F.count_if(F.col("kind") == kind).alias(count) for kind, count in COUNTS.items()),
         )
     )
     wrong = reduce(Column.__or__, (F.col(count) > 0 for count in COUNTS.values()))

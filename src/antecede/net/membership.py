@@ -1,0 +1,397 @@
+"""How a view changes, as a pure state machine: one process's part of it. `Body` is the rest of the process.
+
+  ask      whoever wants a change tells the leader: the least position on the roll that is a member and not to be removed
+  stop     the leader begins a round: all members but the removed send nothing new, hear nothing more of the removed,
+           and say so
+  settle   once all have stopped: nothing waits for the removed any longer, and whatever arrives is taken at once, kept
+           for the application in the order of the machine (`Body.settle`)
+  report   a process in which nothing is left to do tells the leader how much it has sent to and got from each other
+  decide   when all have reported, and what each has sent to each other is what the other has got, nothing is under way,
+           and nothing can begin: the old view is over. The leader makes the new one, which all install, durably
+  go       once all have installed it, sends go on, in the new view
+
+Why nothing is under way. The reports make a cut through the history of the members. Links hand over what has no gaps
+(`Body.counts`), so equal counts mean that exactly what was sent before the cut was received before it. No process sends
+by itself between its stop and its go, so after the cut nothing is ever sent.
+
+Why no two processes have different views of one number. A number is a round, and a process follows a round only if it
+is greater than all before. There is one leader: another takes over only from one that is removed, and only after all
+that remain have stopped for it, whereupon they hear the old one no more. If one of them has installed what the old
+leader decided, it says so (`Ahead`), and that view is installed by all before anything else happens. A leader decides
+only with a report of every member that it does not remove.
+
+A round is begun anew when someone else is to be removed, or turns out to be unheard. A crash loses nothing that was
+told (the journal holds the inputs, and links repeat what is not acknowledged), so a leader that comes back goes on.
+Who waits for a change repeats what it wants, since a leader that is removed takes the wishes that it has heard with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Protocol, assert_never
+
+from msgspec import Struct
+
+from antecede.errors import CallerError
+from antecede.net.roll import (
+    Ahead,
+    AnyNote,
+    Ask,
+    Go,
+    Install,
+    Installed,
+    Later,
+    Note,
+    Plan,
+    Report,
+    Roll,
+    Settle,
+    State,
+    Stop,
+    Stopped,
+)
+from antecede.protocols.machine import plain, typed
+
+__all__ = ["Body", "Counts", "Membership"]
+
+
+class Counts(Struct, frozen=True):
+    """Payloads that carry packets, by the position of the other end; and messages sent."""
+
+    out: dict[int, int]
+    into: dict[int, int]
+    sent: int
+
+
+class Body(Protocol):
+    """The process that a change happens to."""
+
+    def cut(self, place: int) -> None:
+        """Hear nothing more of this process, and tell it nothing more."""
+
+    def settle(self, removed: tuple[int, ...]) -> None:
+        """Let nothing wait for these. From now on whatever can be delivered is, at once."""
+
+    def counts(self) -> Counts | None:
+        """What was sent and got; None if something is still to be done here, or a link has a gap."""
+
+    def install(self, roll: Roll) -> None:
+        """Begin a new view. Nothing of the old one is under way."""
+
+    def part(self, roll: Roll) -> None:
+        """All have installed this view: whoever is not in it can be forgotten."""
+
+    def accepts(self, names: tuple[str, ...]) -> CallerError | None:
+        """Why the protocol cannot run among these, if it cannot."""
+
+
+class Led(Struct):
+    """What a leader knows of the round that it leads."""
+
+    round: int
+    plan: Plan
+    stage: str = "stop"
+    stopped: set[int] = set()
+    reports: dict[int, Report] = {}
+    awaited: set[int] = set()
+    """Who has not installed the view that was decided."""
+
+
+class Kept(Struct):
+    """The state, as a snapshot has it."""
+
+    roll: Roll
+    promised: int
+    leader: int
+    going: bool
+    settled: bool
+    plan: Plan
+    cut: set[int]
+    wanted: Plan
+    led: Led | None
+    reported: Report | None
+
+
+class Membership:
+    """One process's part. What it says is in `notes`, each with the position that it is for."""
+
+    def __init__(self, roll: Roll, me: int, body: Body) -> None:
+        self.me, self._body = me, body
+        self.roll = roll
+        self.promised = roll.number
+        """The round that this process follows, or followed last."""
+        self.leader = me
+        """Who leads it."""
+        self.going = True
+        """The application may send."""
+        self.settled = False
+        """Whatever can be delivered is to be, at once."""
+        self.plan = Plan()
+        """That of the round."""
+        self.cut: set[int] = set()
+        """Whom this process does not hear any more, though they are members."""
+        self.wanted = Plan()
+        """What we, as a leader, are to bring about."""
+        self.led: Led | None = None
+        self.notes: list[tuple[int, Note]] = []
+        self.refused: dict[str, str] = {}
+        """Who could not join, and why; since the last restart."""
+        self._reported: Report | None = None
+        self._own: deque[AnyNote] = deque()
+
+    @property
+    def is_member(self) -> bool:
+        return self.me in self.roll.members
+
+    # What happens
+
+    def ask(self, plan: Plan) -> None:
+        """Someone here wants this."""
+        self._say(self._leader(plan), Ask(plan))
+        self._work()
+
+    def hear(self, source: int, note: AnyNote) -> None:
+        """A note of another process has arrived."""
+        self._hear(source, note)
+        self._work()
+
+    def watch(self) -> None:
+        """Something else has happened here: report, if there is news."""
+        if self.settled:
+            counts = self._body.counts()
+            if counts is not None:
+                report = Report(self.promised, counts.out, counts.into, counts.sent)
+                if report != self._reported:
+                    self._reported = report
+                    self._say(self.leader, report)
+                    self._work()
+
+    def _say(self, dest: int, note: AnyNote) -> None:
+        if dest == self.me:
+            self._own.append(note)
+        elif dest not in self.cut:
+            self.notes.append((dest, note))
+
+    def _work(self) -> None:
+        while self._own:
+            self._hear(self.me, self._own.popleft())
+
+    def _hear(self, source: int, note: AnyNote) -> None:
+        match note:
+            case Ask(plan):
+                self._wish(plan)
+            case Stop():
+                self._stop(source, note)
+            case Stopped():
+                self._has_stopped(source, note)
+            case Settle(round):
+                self._settle(round)
+            case Report():
+                self._has_reported(source, note)
+            case Install(roll):
+                if roll.number > self.roll.number:
+                    self._install(roll)
+                self._say(source, Installed(roll.number))
+            case Installed(number):
+                self._has_installed(source, number)
+            case Go(number):
+                self._go(number)
+            case Ahead(roll):
+                self._catch_up(roll)
+            case Later(round):
+                self._yield(round)
+            case State():
+                raise AssertionError("the state of one that joins is not for its membership")
+            case _:
+                assert_never(note)
+
+    # As a member
+
+    def _stop(self, leader: int, stop: Stop) -> None:
+        if stop.round <= self.promised:
+            if leader != self.leader:
+                self._say(leader, Later(self.promised))
+            # Else it has begun anew, and this was overtaken.
+            return
+        if stop.roll.number < self.roll.number:
+            self._say(leader, Ahead(self.roll))
+            return
+        if stop.roll.number > self.roll.number:
+            self._install(stop.roll)
+        self.promised, self.leader, self.plan = stop.round, leader, stop.plan
+        self.going = self.settled = False
+        self._reported = None
+        for place in self._places(stop.plan.remove):
+            if place not in self.cut:
+                self.cut.add(place)
+                self._body.cut(place)
+        self._say(leader, Stopped(stop.round, tuple(self.roll.names[place] for place in sorted(self.cut))))
+
+    def _settle(self, round: int) -> None:
+        if round == self.promised:
+            self.settled = True
+            self._body.settle(self._places(self.plan.remove))
+            self.watch()
+
+    def _install(self, roll: Roll) -> None:
+        self._body.install(roll)
+        self.roll, self.plan = roll, Plan()
+        self.promised = max(self.promised, roll.number)
+        self.going = self.settled = False
+
+    def _go(self, number: int) -> None:
+        # A later round may have begun: then its own end lets sends go on.
+        if number == self.roll.number == self.promised:
+            self.going = self.is_member
+            self.cut.clear()
+            self._body.part(self.roll)
+            self._consider()
+
+    def _places(self, names: tuple[str, ...]) -> tuple[int, ...]:
+        return tuple(place for place, name in enumerate(self.roll.names) if name in names)
+
+    # As the leader
+
+    def _leader(self, plan: Plan) -> int:
+        """Who leads a change by this plan; ourselves, if nobody is left."""
+        return next(iter(self.roll.without(plan.remove)), self.me)
+
+    def _left(self) -> Plan:
+        """What is still to be done. Whom a change waits for can be removed, though it is no member any more."""
+        waited = set() if self.going else {self.leader}
+        if self.led is not None:
+            waited |= self.led.awaited
+        return self.wanted.left(self.roll, [self.roll.names[place] for place in waited])
+
+    def _wish(self, plan: Plan) -> None:
+        wanted = self.wanted | plan
+        # Who asks repeats it, and will know better by then.
+        if self._leader(wanted) == self.me and self.is_member:
+            self.wanted = wanted
+            self._consider()
+
+    def _consider(self) -> None:
+        """Begin, begin anew, or wait for the end of what is under way."""
+        self.wanted = plan = self._left()
+        led = self.led
+        if led is None:
+            gone = self.leader in self._places(plan.remove)
+            if plan and self.is_member and (self.going or gone or self.leader == self.me):
+                self._begin()
+        elif led.stage == "install":
+            led.awaited.difference_update(self._places(plan.remove))
+            self._finish()
+        elif not set(plan.remove) <= set(led.plan.remove):
+            self._begin()
+
+    def _begin(self) -> None:
+        plan = self.wanted = self._possible(self.wanted)
+        if not plan and self.led is None:
+            return
+        # A round that was begun is ended by a view, be it with the same members.
+        round = max(self.promised, self.led.round if self.led is not None else 0) + 1
+        self.led = Led(round, plan)
+        for place in self._taking_part(plan):
+            self._say(place, Stop(round, self.roll, plan))
+
+    def _possible(self, plan: Plan) -> Plan:
+        """The plan, or as much of it as leaves members among whom the protocol can run."""
+        for part in (plan, Plan(leave=plan.leave, remove=plan.remove), Plan(remove=plan.remove), Plan()):
+            error = self._body.accepts(self.roll.follow(0, part, {}).shown)
+            if error is None:
+                return part
+            dropped = (*(joiner.name for joiner in plan.join), *plan.leave, *plan.remove)
+            self.refused |= dict.fromkeys(dropped, str(error))
+        return Plan()
+
+    def _taking_part(self, plan: Plan) -> tuple[int, ...]:
+        return self.roll.without(plan.remove)
+
+    def _has_stopped(self, source: int, note: Stopped) -> None:
+        led = self.led
+        if led is None or led.round != note.round or led.stage != "stop":
+            return
+        if not set(note.cut) <= set(led.plan.remove):
+            # Someone was told to remove more than we know of, by a leader that is gone.
+            self.wanted |= Plan(remove=note.cut)
+            self._consider()
+            return
+        led.stopped.add(source)
+        members = self._taking_part(led.plan)
+        if led.stopped.issuperset(members):
+            led.stage = "flush"
+            for place in members:
+                self._say(place, Settle(led.round))
+
+    def _has_reported(self, source: int, report: Report) -> None:
+        led = self.led
+        if led is None or led.round != report.round or led.stage != "flush":
+            return
+        led.reports[source] = report
+        members, reports = self._taking_part(led.plan), led.reports
+        if len(reports) == len(members) and all(
+            reports[p].out.get(q, 0) == reports[q].into.get(p, 0) for p in members for q in members if p != q
+        ):
+            self._decide(led, members)
+
+    def _decide(self, led: Led, members: tuple[int, ...]) -> None:
+        sent = {place: report.sent for place, report in led.reports.items()}
+        roll = self.roll.follow(led.round, led.plan, sent)
+        led.stage, led.awaited = "install", set(members)
+        for place in members:
+            self._say(place, Install(roll))
+
+    def _has_installed(self, source: int, number: int) -> None:
+        led = self.led
+        if led is not None and led.stage == "install" and led.round == number:
+            led.awaited.discard(source)
+            self._finish()
+
+    def _finish(self) -> None:
+        led = self.led
+        assert led is not None
+        if led.awaited or self.roll.number != led.round:
+            return
+        plan = self.wanted = self._left()
+        if self.is_member and self._possible(plan).remove:
+            # Someone who will never send in this view is still in it: the next one begins at once.
+            self._begin()
+            return
+        self.led = None
+        left = tuple(place for place in self.roll.left if self.roll.names[place] not in plan.remove)
+        for place in (*self.roll.members, *left):
+            if self.roll.names[place] not in plan.remove and place not in self.roll.donors:
+                self._say(place, Go(self.roll.number))
+
+    def _catch_up(self, roll: Roll) -> None:
+        if roll.number > self.roll.number:
+            self._install(roll)
+            self._begin_again()
+
+    def _yield(self, round: int) -> None:
+        led = self.led
+        if led is not None and led.stage == "stop" and led.round <= round:
+            led.round = round
+            self._begin_again()
+
+    def _begin_again(self) -> None:
+        self.wanted = self._left()
+        if self.led is not None and self.led.stage == "stop":
+            self._begin()
+
+    # Snapshots
+
+    def snapshot(self) -> dict[str, Any]:
+        kept = Kept(
+            self.roll, self.promised, self.leader, self.going, self.settled, self.plan, self.cut, self.wanted,
+            self.led, self._reported,
+        )  # fmt: skip
+        result: dict[str, Any] = plain(kept)
+        return result
+
+    def load(self, snapshot: Mapping[str, Any]) -> None:
+        kept = typed(snapshot, Kept)
+        self.roll, self.promised, self.leader = kept.roll, kept.promised, kept.leader
+        self.going, self.settled, self.plan, self.cut = kept.going, kept.settled, kept.plan, kept.cut
+        self.wanted, self.led, self._reported = kept.wanted, kept.led, kept.reported

@@ -1,0 +1,71 @@
+"""What gathers for one peer within a turn, to leave as one payload of its link, and how much of it the peer has.
+
+Control of a kind that is cumulative replaces an earlier one that has not left yet: many acknowledgements become one.
+
+>>> from antecede.model import Message, Packet
+>>> from antecede.protocols.permit import PermitStamp, Taken
+>>> waiting = Outgoing(merge=True)
+>>> message = Packet(0, 1, PermitStamp(1, False), Message(0, 1, (1,)))
+>>> for packet in (Packet(0, 1, Taken(1)), message, Packet(0, 1, Taken(2))):
+...     waiting.put(packet)
+>>> [packet.stamp for packet in waiting.packets()], waiting.pending
+([PermitStamp(sequence=1, flagged=False), Taken(sequence=2)], 1)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from antecede.model import Packet, Stamp
+
+__all__ = ["Outgoing"]
+
+
+class Outgoing:
+    """Packets for one peer. `merge` is for protocols that do not rely on the order of packets."""
+
+    __slots__ = ("_controls", "_gathered", "_left", "_merge", "pending")
+
+    def __init__(self, merge: bool) -> None:
+        self._merge = merge
+        self._gathered: list[Packet[Any]] = []
+        self._controls: dict[type[Stamp], Packet[Any]] = {}
+        self._left: deque[tuple[int, int]] = deque()
+        """(number of the link's payload, messages in it) that the peer is not known to have."""
+        self.pending = 0
+        """Messages that the peer is not known to have, gathered or on their way."""
+
+    def put(self, packet: Packet[Any]) -> None:
+        if packet.message is not None:
+            self._gathered.append(packet)
+            self.pending += 1
+        elif self._merge and packet.stamp.cumulative:
+            self._controls[type(packet.stamp)] = packet
+        else:
+            self._gathered.append(packet)
+
+    def __bool__(self) -> bool:
+        """Whether something has gathered."""
+        return bool(self._gathered or self._controls)
+
+    def packets(self) -> list[Packet[Any]]:
+        return [*self._gathered, *self._controls.values()]
+
+    def take(self) -> list[Packet[Any]]:
+        """What has gathered, to leave now."""
+        packets = self.packets()
+        self._gathered = []
+        self._controls.clear()
+        return packets
+
+    def leave(self, number: int, messages: int) -> None:
+        """A payload of the link has this number and so many messages."""
+        if messages:
+            self._left.append((number, messages))
+
+    def acknowledged(self, number: int) -> None:
+        """The peer has all payloads up to this number."""
+        left = self._left
+        while left and left[0][0] <= number:
+            self.pending -= left.popleft()[1]

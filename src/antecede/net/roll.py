@@ -1,0 +1,293 @@
+"""Views of a system as values: who is a member, how that is to change, and the notes that processes pass about it.
+
+A *roll* is one view, as all its members have it. Every process that ever was a member has a position on it, for ever,
+in the order of their coming, so a position means the same process at all times and at all members. A name is used
+once: whoever comes back after it left or was removed comes under another.
+
+>>> roll = Roll.first(("a", "b", "c"), {"all": ("a", "b", "c")})
+>>> plan = Plan(join=(Joiner("d", "10.0.0.4:7000", ("all",), "a"),), remove=("b",))
+>>> later = roll.follow(2, plan, {0: 7, 2: 1})
+>>> later.shown, later.groups["all"], later.sent, later.donors
+(('a', 'c', 'd'), (0, 2, 3), (7, 0, 1, 0), {3: 0})
+>>> decode_note(encode_note(Install(later))) == Install(later)
+True
+>>> plan.left(later)
+Plan(join=(), leave=(), remove=())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from antecede.errors import WireError
+
+__all__ = [
+    "Ahead",
+    "Ask",
+    "Change",
+    "Go",
+    "Install",
+    "Installed",
+    "Joiner",
+    "Later",
+    "Lost",
+    "Note",
+    "Plan",
+    "Report",
+    "Roll",
+    "Settle",
+    "State",
+    "Stop",
+    "Stopped",
+    "decode_note",
+    "encode_note",
+    "is_note",
+]
+
+MARK = b"\0"
+"""What a note begins with, and no bundle of packets."""
+
+
+class Joiner(Struct, frozen=True):
+    """One that wants to be a member."""
+
+    name: str
+    address: str
+    """Where members find it."""
+    groups: tuple[str, ...]
+    by: str
+    """The member that it asked, whose application gives it its state."""
+
+
+class Plan(Struct, frozen=True):
+    """How a view is to change."""
+
+    join: tuple[Joiner, ...] = ()
+    leave: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    """Crashed, the operator says: nobody waits for them."""
+
+    def __bool__(self) -> bool:
+        return bool(self.join or self.leave or self.remove)
+
+    def __or__(self, other: Plan) -> Plan:
+        joining = {joiner.name: joiner for joiner in (*other.join, *self.join)}
+        removed = sorted({*self.remove, *other.remove})
+        return Plan(
+            tuple(joiner for name, joiner in sorted(joining.items()) if name not in removed),
+            tuple(sorted({*self.leave, *other.leave}.difference(removed))),
+            tuple(removed),
+        )
+
+    def left(self, roll: Roll, also: Iterable[str] = ()) -> Plan:
+        """What of it is not done in this view. Whoever is in `also` is removed though it is no member."""
+        members, also = set(roll.shown), set(also)
+        return Plan(
+            tuple(joiner for joiner in self.join if joiner.name not in roll.names),
+            tuple(name for name in self.leave if name in members),
+            tuple(name for name in self.remove if name in members or name in also),
+        )
+
+
+class Roll(Struct, frozen=True):
+    """One view."""
+
+    number: int
+    """The round in which it was decided; 1 for the first. Numbers grow, not always by one."""
+    names: tuple[str, ...]
+    """All that are or were members, by position."""
+    members: tuple[int, ...]
+    """The positions of those that are, in increasing order."""
+    sent: tuple[int, ...]
+    """By position, how many messages each had sent before this view."""
+    groups: dict[str, tuple[int, ...]]
+    addresses: dict[str, str]
+    """Of those that joined."""
+    founders: int
+    """How many there were in the first view."""
+    donors: dict[int, int] = {}
+    """Who joined with this view -> whose application gives it its state."""
+    left: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+    """Who left, or was removed, with this view."""
+
+    @classmethod
+    def first(cls, names: tuple[str, ...], groups: Mapping[str, Iterable[str]]) -> Roll:
+        """The view that all founders begin with."""
+        places = {
+            group: tuple(sorted({names.index(name) for name in members})) for group, members in groups.items()
+        }
+        return cls(1, names, tuple(range(len(names))), (0,) * len(names), places, {}, len(names))
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The members' names."""
+        return tuple(self.names[place] for place in self.members)
+
+    def place(self, name: str) -> int:
+        return self.names.index(name)
+
+    def without(self, names: Iterable[str]) -> tuple[int, ...]:
+        """The members but these."""
+        gone = set(names)
+        return tuple(place for place in self.members if self.names[place] not in gone)
+
+    def follow(self, number: int, plan: Plan, sent: Mapping[int, int]) -> Roll:
+        """The view that a plan makes of this one; `sent` says how many messages of each member there were by then."""
+        stay = self.without((*plan.remove, *plan.leave))
+        names = self.names + tuple(joiner.name for joiner in plan.join)
+        first = len(self.names)
+        places = range(first, len(names))
+        groups = {group: tuple(q for q in members if q in stay) for group, members in self.groups.items()}
+        donors: dict[int, int] = {}
+        for place, joiner in zip(places, plan.join, strict=True):
+            for group in joiner.groups:
+                groups[group] = (*groups.get(group, ()), place)
+            if stay:
+                by = self.names.index(joiner.by) if joiner.by in self.names else -1
+                donors[place] = by if by in stay else stay[0]
+        return Roll(
+            number,
+            names,
+            (*stay, *places),
+            tuple(sent.get(q, self.sent[q] if q < first else 0) for q in range(len(names))),
+            groups,
+            self.addresses | {joiner.name: joiner.address for joiner in plan.join},
+            self.founders,
+            donors,
+            tuple(q for q in self.members if self.names[q] in plan.leave),
+            tuple(q for q in self.members if self.names[q] in plan.remove),
+        )
+
+
+class Lost(Struct, frozen=True):
+    """Messages that a removed process sent, or was to get, and that are given up."""
+
+    sender: str
+    first: int
+    last: int
+    to: tuple[str, ...]
+    counted: str = "sender"
+    """By whose count, as `model.Awaited` says."""
+
+
+class Change(Struct, frozen=True):
+    """A view that takes the place of another, as the application is told of it: between the messages of both."""
+
+    number: int
+    members: tuple[str, ...]
+    joined: tuple[str, ...]
+    left: tuple[str, ...]
+    removed: tuple[str, ...]
+    lost: tuple[Lost, ...]
+    owed: tuple[int, ...] = ()
+    """The positions of those whom our application gives their state."""
+
+
+# Notes. Whoever leads a change is the least position that is not to be removed.
+
+
+class Note(Struct, frozen=True, array_like=True):
+    """What processes tell each other about a change."""
+
+
+class Ask(Note, frozen=True, tag=0):
+    """To the leader: this is wanted."""
+
+    plan: Plan
+
+
+class Stop(Note, frozen=True, tag=1):
+    """From the leader: the view changes by this plan. Send nothing more in the old one, and hear nothing more from
+    those that are removed. `roll` is the view that it is now."""
+
+    round: int
+    roll: Roll
+    plan: Plan
+
+
+class Stopped(Note, frozen=True, tag=2):
+    """To the leader: done. `cut` are all that this process hears no more."""
+
+    round: int
+    cut: tuple[str, ...]
+
+
+class Settle(Note, frozen=True, tag=3):
+    """From the leader: all have stopped. Let nothing wait for those that are removed; take all that arrives."""
+
+    round: int
+
+
+class Report(Note, frozen=True, tag=4):
+    """To the leader: how many payloads this process has sent to each other, and has from each."""
+
+    round: int
+    out: dict[int, int]
+    into: dict[int, int]
+    sent: int
+    """Messages, ever."""
+
+
+class Install(Note, frozen=True, tag=5):
+    """From the leader: nothing of the old view is under way. This is the new one."""
+
+    roll: Roll
+
+
+class Installed(Note, frozen=True, tag=6):
+    """To the leader: done."""
+
+    number: int
+
+
+class Go(Note, frozen=True, tag=7):
+    """From the leader: all have it. Send."""
+
+    number: int
+
+
+class Ahead(Note, frozen=True, tag=8):
+    """To a leader that is behind: this view has been decided already."""
+
+    roll: Roll
+
+
+class Later(Note, frozen=True, tag=9):
+    """To a leader: a later round than its own is under way."""
+
+    round: int
+
+
+class State(Note, frozen=True, tag=10):
+    """To one that joined: a piece of its state."""
+
+    piece: bytes
+    last: bool
+
+
+AnyNote: TypeAlias = (
+    Ask | Stop | Stopped | Settle | Report | Install | Installed | Go | Ahead | Later | State
+)
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(AnyNote)
+
+
+def encode_note(note: Note) -> bytes:
+    return MARK + _ENCODER.encode(note)
+
+
+def is_note(payload: bytes) -> bool:
+    return payload[:1] == MARK
+
+
+def decode_note(payload: bytes) -> AnyNote:
+    try:
+        return _DECODER.decode(memoryview(payload)[1:])
+    except msgspec.MsgspecError as error:
+        raise WireError(f"no note: {error}", "one about a change of the view") from None
