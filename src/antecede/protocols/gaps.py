@@ -40,7 +40,7 @@ class Gaps:
                 yield key, first, last
 
     def add(self, key: Any, first: int, last: int) -> None:
-        """`first` is beyond all that was added for this key before."""
+        """None of these is in a range of this key."""
         insort(self._ranges.setdefault(key, []), (first, last))
 
     def find(self, key: Any, count: int) -> tuple[int, int] | None:

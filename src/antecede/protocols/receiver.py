@@ -93,17 +93,33 @@ class Receiver(Machine):
     def _is_repeat(self, position: Need) -> bool:
         """Of a position that was passed: whether it was delivered. Only a witness that came to a gap has to look."""
         key, count = position
-        if not (self._witness and self.sparse) or key not in self._recent:
-            return True
-        recent = self._recent[key]
-        if count < recent[0] and len(recent) == RECENT:
+        if self._is_forgotten(key, count):
             raise Misrouted(
                 self.view.name(self.me),
                 f"with message {count} of {self.view.name(self._sender(key))}",
-                f"{recent[0]} or more: whether this one was delivered is forgotten",
+                f"{self._recent[key][0]} or more: whether this one was delivered is forgotten",
             )
+        return self._reached(key, count)
+
+    def _is_forgotten(self, key: Any, count: int) -> bool:
+        recent = self._recent.get(key, [])
+        return len(recent) == RECENT and count < recent[0]
+
+    def _reached(self, key: Any, count: int) -> bool:
+        """Whether `delivered[key] >= count`; at a witness of sparse counts, whether that one was delivered."""
+        if self._delivered[key] < count:
+            return False
+        recent = self._recent.get(key)
+        if not recent or count < 1 or self._is_forgotten(key, count) or self._skipped.find(key, count):
+            return True
         at = bisect_left(recent, count)
         return at < len(recent) and recent[at] == count
+
+    def _unmet_sparse(self, packet: Packet[Any]) -> Need | None:
+        for need in self._needs(packet):
+            if not self._reached(*need):
+                return need
+        return None
 
     def _receive(self, packet: Packet[Any]) -> list[Effect]:
         message = packet.message
@@ -208,8 +224,8 @@ class Receiver(Machine):
     def _awaits(self, packet: Packet[Any]) -> tuple[Awaited, ...]:
         awaits = []
         for key, count in self._needs(packet):
-            done = int(self._delivered[key])
-            if done < count:
+            if not self._reached(key, count):
+                done = min(int(self._delivered[key]), count - 1)
                 awaits.append(Awaited(self._sender(key), self._first(done, count), int(count), self.counted))
         return tuple(sorted(awaits))
 
@@ -240,15 +256,15 @@ class Receiver(Machine):
         """
         key = self._lane_of(self.view.id(sender), count, label)
         done = int(self._delivered[key])
-        if count <= done:
+        if self._reached(key, count):
             return []
-        first = self._gap(done, count)
+        first = self._gap(done, count) if done < count else count
         for packet in (*self._ready.values(), *self._held.values()):
             at = self._position(packet)
             if at[0] == key and first <= at[1] <= count:
                 raise self._still_here(self._key(packet))
         self._skipped.add(key, first, count)
-        self._delivered[key] = count
+        self._delivered[key] = max(done, count)
         needs = [need for need in self._waiters if need[0] == key and first <= need[1] <= count]
         return self._admit([packet for need in sorted(needs, reverse=True) for packet in self._wake(need)])
 
@@ -266,9 +282,10 @@ class Receiver(Machine):
         while todo:
             for key, count in self._needs(todo.pop()):
                 done = self._delivered[key]
-                if done >= count:
+                if self._reached(key, count):
                     continue
-                here = [(at, packet) for at, packet in positions.get(key, ()) if done < at <= count]
+                first = self._gap(done, count) if done < count else count
+                here = [(at, packet) for at, packet in positions.get(key, ()) if first <= at <= count]
                 if all(at != count for at, _ in here):
                     found.add((self._sender(key), int(count), self._label(key)))
                 fresh = [packet for _, packet in here if id(packet) not in seen]
@@ -334,6 +351,8 @@ class Receiver(Machine):
         self._witness = True
         # In place of a test at each delivery of every other machine.
         self._settle = self._settle_witness  # type: ignore[method-assign]
+        if self.sparse:
+            self._unmet = self._unmet_sparse  # type: ignore[method-assign]
 
     def _attend(self, delivered: Sequence[int] | None) -> None:
         """What a witness starts from, in the words of a protocol."""
