@@ -1,8 +1,8 @@
 """What can be wrong with a node on purpose. A judge that does not find these would find nothing.
 
 forgetful   its journal forgets one acknowledgement in twenty: messages come again that must not
-lying       its disk says that a group of inputs is durable and writes it with the next: a kill undoes what a peer has
-            heard of
+lying       its disk says that a group of inputs is durable, and writes it some groups later: a kill undoes what a
+            peer has heard of
 deaf        the application is not told of one message in five hundred
 unordered   the node hands over whatever arrives: run it as the protocol, `--protocol unordered`
 """
@@ -19,6 +19,7 @@ from antecede.net.node import Node
 __all__ = ["FAULTS", "plant"]
 
 ONE_IN = {"forgetful": 20, "deaf": 500}
+LATER = 3
 
 
 def _forget() -> None:
@@ -42,10 +43,10 @@ def _lie() -> None:
 
     def lying(self: Journal, *given: Any) -> None:
         kept.append(given)
-        if len(kept) > 1:
+        if len(kept) > LATER:
             append(self, *kept.pop(0))
 
-    Journal.append = lying  # type: ignore[method-assign]
+    Journal.append = lying  # type: ignore[method-assign,assignment]
 
 
 def _deafen() -> None:

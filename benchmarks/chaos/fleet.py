@@ -1,8 +1,8 @@
 """The processes of a run: start them, kill some all the time, wait for the last message, and stop them.
 
 A kill comes when a certain share of all messages is delivered, so that they are spread over the whole run, whatever the
-speed; one in four hits a node that has just come back. A run fails if a node ends by itself, or if nothing is delivered
-for `patience_s`; then every node is asked what it waits for.
+speed; most hit a node that is at work, and one in five a node that just comes back. A run fails if a node ends by itself,
+or if nothing is delivered for `patience_s`; then every node is asked what it waits for.
 """
 
 from __future__ import annotations
@@ -73,11 +73,14 @@ class Member:
         self.job, directory = job, Path(job.directory)
         self._said = directory / f"{job.name}.said"
         self.complaints = directory / f"{job.name}.log"
+        self._diary = directory / f"{job.name}.diary"
+        self._before = 0
         self.process: asyncio.subprocess.Process | None = None
         self.struck = False
         """It is being killed and started again."""
 
     async def start(self) -> None:
+        self._before = self._written()
         command = [sys.executable, "-m", "benchmarks.chaos.worker", msgspec.json.encode(self.job).decode()]
         with self._said.open("ab") as out, self.complaints.open("ab") as err:
             self.process = await asyncio.create_subprocess_exec(
@@ -90,6 +93,16 @@ class Member:
                 self.process.send_signal(signal.SIGKILL)
             await self.process.wait()
             self.process = None
+
+    async def alive(self) -> None:
+        """Until it has come to life, or ended."""
+        while (
+            self.process is not None and self.process.returncode is None and self._written() == self._before
+        ):
+            await asyncio.sleep(LOOK_S)
+
+    def _written(self) -> int:
+        return self._diary.stat().st_size if self._diary.exists() else 0
 
     async def stop(self) -> int:
         assert self.process is not None
@@ -203,11 +216,13 @@ class Fleet:
         await victim.kill()
         await asyncio.sleep(self._random.choice([0.0, 0.0, 0.2, 1.0]))
         await victim.start()
-        if self._random.random() < 0.25 and self._kills < self.options.kills:
+        if self._random.random() < 0.2 and self._kills < self.options.kills:
+            # While it comes back: it reads its journal, or has just met the others.
             await asyncio.sleep(self._random.uniform(0.2, 1.5))
             self._kills += 1
             await victim.kill()
             await victim.start()
+        await victim.alive()
         victim.struck = False
 
     def _check_alive(self) -> None:
