@@ -33,7 +33,17 @@ class Server:
         with socket.create_server(("127.0.0.1", 0)) as one:
             self.port = one.getsockname()[1]
         self.url = f"nats://127.0.0.1:{self.port}"
-        self._command = [program(), "-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(store), *options]
+        self._command = [
+            program(),
+            "-a",
+            "127.0.0.1",
+            "-p",
+            str(self.port),
+            "-js",
+            "-sd",
+            str(store),
+            *options,
+        ]
 
     def start(self) -> None:
         self._process = subprocess.Popen(self._command, stderr=subprocess.DEVNULL)

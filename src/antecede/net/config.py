@@ -69,9 +69,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     def node(self, root: Path) -> Node:
         """The node that it describes; paths are relative to `root`."""
         keys = self.tls
-        tls = (
-            None if keys is None else Tls(root / keys.authority, root / keys.certificate, root / keys.key)
-        )
+        tls = None if keys is None else Tls(root / keys.authority, root / keys.certificate, root / keys.key)
         return Node(
             self.name,
             self.peers,

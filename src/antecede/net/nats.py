@@ -18,9 +18,10 @@ Rules
   size       data is cut into pieces that the server takes (`max_payload`)
   lost peer  each message says where an answer would go; if nobody listens there any more, the server says so at once.
              A peer that started again does not know the connection, and answers with a reset.
-  lost server  breaks all connections; the node goes back to a server after a time that doubles and has chance in it
-  names      the broker proves none. With `tls`, nodes prove them to each other, end to end (`sealed`), and need not trust
-             the broker; beyond loopback there is no talking without.
+  lost server  breaks all connections; the node looks for a server again, after times that double and have chance in
+             them
+  names      the broker proves none. With `tls`, nodes prove them to each other, end to end (`sealed`), and need not
+             trust the broker; beyond loopback there is no talking without.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ LOOK_S = 0.1
 PING_S = 2
 """A server that answers two pings in a row with nothing is taken for dead."""
 PENDING = 1 << 26
-"""Bytes that have arrived and were not looked at, of all peers together: beyond, they are lost, which breaks connections."""
+"""Bytes that have come and were not looked at, of all peers together. More are lost, which breaks connections."""
 NOBODY = "503"
 """The status of a message that nobody listens for."""
 
@@ -78,13 +79,13 @@ def token(name: str) -> str:
 class Nats:
     """The transport of one node.
 
-    `url` is a server's, or several with commas between, such as `nats://127.0.0.1:4222`; a user and a password may be in
-    it, or `credentials` is a file of NATS. All nodes of a system use one `prefix`. `plain=True` allows to talk through a
-    server on another machine without `tls`. `window` is how much may be under way on one connection.
+    `url` is a server's, or several with commas between, such as `nats://127.0.0.1:4222`; a user and a password may be
+    in it, or `credentials` is a file of NATS. All nodes of a system use one `prefix`. `plain=True` allows to talk
+    through a server on another machine without `tls`. `window` is how many bytes may be under way to us from one peer.
 
     >>> Nats("nats://10.0.0.1:4222", "orders")
     Traceback (most recent call last):
-    antecede.errors.BadParameter: nats: server is 10.0.0.1, expected one of this machine (loopback), or TLS between nodes
+    antecede.errors.BadParameter: nats: server is 10.0.0.1, expected one of this machine (loopback), or tls
     """
 
     def __init__(
@@ -102,9 +103,7 @@ class Nats:
         self._urls = [part.strip() for part in url.split(",")]
         for host in map(_host, self._urls):
             if not is_loopback(host) and tls is None and not plain:
-                raise BadParameter(
-                    "nats", "server", host, "one of this machine (loopback), or TLS between nodes"
-                )
+                raise BadParameter("nats", "server", host, "one of this machine (loopback), or tls")
         if not all(TOKEN.fullmatch(part) for part in prefix.split(".")):
             raise BadParameter("nats", "prefix", repr(prefix), "words of letters, digits, _ and -, and dots")
         if window < 1:
@@ -202,6 +201,8 @@ class Nats:
         )
         take = partial(self._take, client)
         self._subscription = await client.subscribe(f"{self.address}.*", cb=take, pending_bytes_limit=PENDING)
+        # The ping of a flush passes what waits to be written: only the second comes after the subscription.
+        await client.flush(CONNECT_S)
         await client.flush(CONNECT_S)
         return client
 
@@ -209,10 +210,7 @@ class Nats:
         self._client = None
         for connection in list(self._connections.values()):
             connection.broken("the server is lost")
-        # It waits until what was published has left, such as ends of connections.
-        await client.close()
-        # If it was closed by an error, it may have got no further than that.
-        self._subscription._stop_processing()
+        await _bury(client, self._subscription)
 
     # Messages
 
@@ -257,7 +255,7 @@ class Nats:
         task.add_done_callback(self._accepted.discard)
 
     async def _reset(self, client: Any, id: str, reply: str) -> None:
-        """Tell a peer that its connection is not here. Only to the subject of a connection: others could be anyone's."""
+        """Tell a peer that its connection is not here; at no other subject, whatever a stranger wants."""
         peer = reply.removeprefix(f"{self._prefix}.").removesuffix(f".{id}")
         if ID.fullmatch(id) and TOKEN.fullmatch(peer) and reply == f"{self._prefix}.{peer}.{id}":
             await client.publish(reply, bytes([RESET]) + _word(0))
@@ -408,9 +406,7 @@ def _client_class() -> Any:
     try:
         from nats.aio.client import Client
     except ImportError:
-        raise BadParameter(
-            "nats", "transport", "without nats-py", "pip install 'antecede[nats]'"
-        ) from None
+        raise BadParameter("nats", "transport", "without nats-py", "pip install 'antecede[nats]'") from None
     return Client
 
 
@@ -422,3 +418,14 @@ async def _until_lost(client: Any, lost: asyncio.Event) -> None:
                 await lost.wait()
         lost.clear()
         await asyncio.sleep(0)
+
+
+async def _bury(client: Any, subscription: Any) -> None:
+    """Close a client, once what was published has left: such as ends of connections."""
+    await client.close()
+    # One that fails while it closes leaves its tasks and its socket behind.
+    subscription._stop_processing()
+    client._transport.close()
+    for task in (client._flusher_task, client._reading_task):
+        if task.done() and not task.cancelled():
+            task.exception()
