@@ -4,7 +4,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from antecede.errors import BadParameter, BadTrace
+from antecede.errors import BadParameter, BadTrace, CannotWrite
+from antecede.spark import storage
 from antecede.trace import DELIVER, EVENTS, RUNS, SEND, RunInfo, TraceWriter
 
 NAMES = ("ann", "bob")
@@ -150,3 +151,17 @@ def test_a_trace_is_read_on_a_cluster(on_cluster, directory):
 
 def test_a_trace_is_read_through_connect(on_connect, directory):
     assert on_connect(READ, directory) == "20 2\n"
+
+
+def test_a_file_is_put_whole_or_not_at_all(tmp_path):
+    target = tmp_path / "a page.html"
+    storage.put(target, b"one")
+    storage.put(f"file://{tmp_path}/a page.html", b"two")
+    assert target.read_bytes() == b"two"
+    with pytest.raises(CannotWrite, match="unchanged"):
+        storage.put(tmp_path / "none" / "page.html", b"three")
+    target.unlink()
+    target.mkdir()
+    with pytest.raises(CannotWrite):
+        storage.put(target, b"four")
+    assert [path.name for path in tmp_path.iterdir()] == ["a page.html"]

@@ -98,7 +98,7 @@ def demo(
         lines = performed(work, directory, messages)
         work.say("writing the report")
         page = directory / "report.html"
-        write(page, render(gathered(work, str(directory), [], ("antecede", "report", str(directory)))))
+        write(str(page), render(gathered(work, str(directory), [], ("antecede", "report", str(directory)))))
     if as_json:
         print(json.dumps(plain(lines, directory, page), ensure_ascii=False))
     else:

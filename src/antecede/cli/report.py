@@ -6,11 +6,9 @@ Spark and Arrow are imported by the functions that use them: the other commands 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 import webbrowser
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,7 +45,7 @@ __all__ = ["report"]
 
 def report(
     path: Annotated[str, typer.Argument(metavar="DIR", help="A trace, or a directory of results.")],
-    out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
+    out: Annotated[str, typer.Option(help="The page: a path, or a URI.")] = "report.html",
     windows: Annotated[
         list[str] | None,
         typer.Option(
@@ -68,10 +66,10 @@ def report(
     started = time.perf_counter()
     refuse(out)
     with working(master, remote, "reading the trace") as work:
-        made = gathered(work, path, windows or [], ("antecede", "report", path, "--out", str(out)))
+        made = gathered(work, path, windows or [], ("antecede", "report", path, "--out", out))
     write(out, render(made))
     outcome = {
-        "report": str(out),
+        "report": out,
         "headline": headline(made),
         "runs": len(made.runs) + made.omitted_runs,
         "events": sum(run.size for run in made.runs),
@@ -80,7 +78,8 @@ def report(
     }
     print(headline(made), file=sys.stderr)
     print(json.dumps(outcome, ensure_ascii=False) if as_json else out)
-    if show and not webbrowser.open(out.absolute().as_uri()):
+    here = on_this_machine(out)
+    if show and not webbrowser.open(here.as_uri() if here else out):
         print(f"antecede: no browser to open it with: {out}", file=sys.stderr)
 
 
@@ -181,22 +180,25 @@ def chosen(
 # The file
 
 
-def refuse(out: Path) -> None:
+def on_this_machine(out: str) -> Path | None:
+    """The absolute path, or None if it is elsewhere."""
+    from antecede.spark.storage import local
+
+    path = local(out)
+    return None if path is None else Path(path)
+
+
+def refuse(out: str) -> None:
     """Say now what would be said after all the work."""
-    if out.is_dir():
-        raise CannotWrite(str(out), "it is a directory", "nothing was written")
-    if not out.absolute().parent.is_dir():
-        raise CannotWrite(str(out), "there is no such directory", "nothing was written")
+    path = on_this_machine(out)
+    if path is not None and path.is_dir():
+        raise CannotWrite(out, "it is a directory", "nothing was written")
+    if path is not None and not path.parent.is_dir():
+        raise CannotWrite(out, "there is no such directory", "nothing was written")
 
 
-def write(out: Path, page: str) -> None:
+def write(out: str, page: str) -> None:
     """Whole or not at all; a page of that name is replaced."""
-    aside = out.with_name(f".{out.name}.{os.getpid()}.part")
-    try:
-        aside.write_text(page, encoding="utf-8")
-        aside.replace(out)
-    except OSError as error:
-        raise CannotWrite(str(out), error.strerror or str(error), "what was there is unchanged") from None
-    finally:
-        with suppress(OSError):
-            aside.unlink()
+    from antecede.spark.storage import put
+
+    put(out, page.encode())

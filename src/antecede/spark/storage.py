@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from antecede.errors import BadParameter, CannotWrite
 
-__all__ = ["absolute", "escaped", "files", "join", "local", "opened", "readable", "whole", "write"]
+__all__ = ["absolute", "escaped", "files", "join", "local", "opened", "put", "readable", "whole", "write"]
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
@@ -120,6 +120,33 @@ def write(table: DataFrame, path: str | os.PathLike[str], *, replace: bool = Fal
     """Write a table as Parquet, whole or not at all."""
     with whole(path, replace=replace) as aside:
         table.write.mode("overwrite").parquet(aside)
+
+
+def put(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file, whole or not at all; one of that name is replaced. An object store shows it when it is whole."""
+    target = local(path)
+    try:
+        if target is None:
+            system, inside = place(absolute(path))
+            with system.open_output_stream(inside) as file:
+                file.write(data)
+        else:
+            put_local(target, data)
+    except (OSError, pa.ArrowException) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise CannotWrite(os.fspath(path), reason, "what was there is unchanged") from None
+
+
+def put_local(target: str, data: bytes) -> None:
+    parent, name = os.path.split(target)
+    aside = os.path.join(parent, f".{name}.{os.getpid()}.part")
+    try:
+        with open(aside, "wb") as file:
+            file.write(data)
+        os.replace(aside, target)
+    finally:
+        with suppress(OSError):
+            os.unlink(aside)
 
 
 @contextmanager
