@@ -1,6 +1,7 @@
 """Which task reads what: a trace cut into chunks of time, from what the footers of its files say.
 
-A *chunk* is what one task reads, of one long run or of many short ones. A run's share of a chunk is a *part*; the parts of a run, one after the other, are the run in the order (clock, process, index).
+A *chunk* is what one task reads, of one long run or of many short ones. A run's share of a chunk is a *part*; the parts
+of a run, one after the other, are the run in the order (clock, process, index).
 
 For each run one of three ways, the first that can be:
   sequence   its files say that they are in order, and each begins where the one before ends: a part is a range of row

@@ -25,7 +25,7 @@ __all__ = ["Footer", "Group", "footers"]
 
 TASKS_MOST = 64
 FOOTERS = 16
-"""A footer takes some milliseconds on a disk and some fifty from an object store; a task takes about as many as these."""
+"""A footer takes some milliseconds on a disk and some fifty from an object store; a task reads about as many."""
 
 
 class Group(Struct, frozen=True):

@@ -74,7 +74,8 @@ class Verification:
 def verify(trace: Trace, *, chunks: int | None = None, rows: int | None = None) -> Verification:
     """Judge every run of the trace. Raises `BadTrace` for rows that cannot be a run.
 
-    A task reads about so many `rows`, or as many as suit the trace. `chunks` asks for that many of each run, if there are as many row groups.
+    A task reads about so many `rows`, or as many as suit the trace. `chunks` asks for that many of each run, if there
+    are as many row groups.
     """
     work = Work(Reader.of(trace, chunks, rows))
     work.judge()
