@@ -191,23 +191,25 @@ class Core:
 
     def _receive(self, source: int, payload: bytes) -> None:
         """Give the machine what a payload of the link holds."""
-        me, receive, recording = self.me, self.machine.receive, self.record.on
+        me = self.me
         packets = decode_bundle(payload, source, me, self.limits)
         self._heard[source] += len(packets)
-        for packet in packets:
-            effects = receive(packet)
-            message = packet.message
-            if message is not None and me in message.to:
-                self.arrived.append((message.sender, message.number))
-                if recording:
-                    self.record.event("receive", message)
-                if message.sender == source:
-                    self.held[source] += 1
-            if effects:
-                self._follow(effects)
+        messages = [
+            packet.message for packet in packets if packet.message is not None and me in packet.message.to
+        ]
+        self.arrived += [(message.sender, message.number) for message in messages]
+        self.held[source] += sum([message.sender == source for message in messages])
+        if self.record.on:
+            for message in messages:
+                self.record.event("receive", message)
+        effects: list[Effect] = []
+        try:
+            self.machine.receive_all(packets, effects)
+        finally:
+            self._follow(effects)
 
-    def take(self, identity: Id) -> Message:
-        """The application takes a message that was offered."""
+    def take(self, identity: Id, keep: bool = True) -> Message:
+        """The application takes a message that was offered; `keep` it until it is acknowledged."""
         message = self.inbox.get(identity)
         if message is None:
             raise NotEligible(self.view.name(self.me), identity, "it was not offered")
@@ -215,24 +217,29 @@ class Core:
         if self.record.on:
             self.record.event("deliver", message)
         del self.inbox[identity]
-        self.taken[identity] = message
-        self.held[message.sender] = max(0, self.held[message.sender] - 1)
+        if keep:
+            self.taken[identity] = message
+        held, sender = self.held, identity[0]
+        if held[sender]:
+            held[sender] -= 1
         if effects:
             self._follow(effects)
         return message
 
     def _follow(self, effects: Sequence[Effect]) -> None:
+        inbox, out = self.inbox, self.out
         for effect in effects:
-            if isinstance(effect, Packet):
-                message = effect.message
-                if message is not None:
-                    self.weight += len(message.payload)
-                    if message.sender == self.me:
-                        self.unsent.discard(message.number)
-                self.out[effect.dest].put(effect)
-                self.gathered = True
-            else:
-                self.inbox[effect.sender, effect.number] = effect
+            if type(effect) is Message:
+                inbox[effect.sender, effect.number] = effect
+                continue
+            assert isinstance(effect, Packet)
+            message = effect.message
+            if message is not None:
+                self.weight += len(message.payload)
+                if self.unsent and message.sender == self.me:
+                    self.unsent.discard(message.number)
+            out[effect.dest].put(effect)
+            self.gathered = True
 
     def turn(self, now: int) -> list[Out]:
         """Make a payload for each peer of what has gathered for it."""

@@ -25,23 +25,41 @@ class Durable:
 
 
 class Delivery:
-    """A message, handed over."""
+    """A message, handed over. It looks up names only when it is asked for them: most are asked for little."""
 
-    __slots__ = ("_acknowledge", "again", "label", "number", "payload", "sender", "to")
+    __slots__ = ("_acknowledge", "_message", "_view", "again")
 
-    def __init__(self, view: View, message: Message, again: bool, acknowledge: Callable[[], Durable]) -> None:
-        self._acknowledge = acknowledge
-        self.sender = view.name(message.sender)
-        self.number = message.number
-        """The sender's count of its messages: (sender, number) is the message's identity."""
-        self.to = tuple(map(view.name, message.to))
-        self.payload, self.label = message.payload, message.label
+    def __init__(
+        self, view: View, message: Message, again: bool, acknowledge: Callable[[Message], Durable]
+    ) -> None:
+        self._view, self._message, self._acknowledge = view, message, acknowledge
         self.again = again
         """It was handed over before a restart, and not acknowledged."""
 
+    @property
+    def sender(self) -> str:
+        return self._view.names[self._message.sender]
+
+    @property
+    def number(self) -> int:
+        """The sender's count of its messages: (sender, number) is the message's identity."""
+        return self._message.number
+
+    @property
+    def to(self) -> tuple[str, ...]:
+        return tuple(map(self._view.name, self._message.to))
+
+    @property
+    def payload(self) -> bytes:
+        return self._message.payload
+
+    @property
+    def label(self) -> str:
+        return self._message.label
+
     def ack(self) -> Durable:
         """Say that it has been processed: it will not come again, for sure once the answer has been awaited."""
-        return self._acknowledge()
+        return self._acknowledge(self._message)
 
     def __repr__(self) -> str:
         return f"<message {self.number} of {self.sender}: {len(self.payload)} bytes>"

@@ -93,6 +93,8 @@ class Host:
         self._committed = Signal()
         self._ended = False
         self._told = clock() - 2 * MILLISECOND
+        self._quick = journal is None
+        """There is nothing to write, and nothing has failed."""
         self._loop = asyncio.get_running_loop()
         self._stirred = False
         """A turn is under way, and its end is planned."""
@@ -114,11 +116,10 @@ class Host:
     def send(self, to: tuple[int, ...], payload: bytes, label: str) -> Message:
         """The application sends a message; `position` is then that of the input."""
         core = self.core
-        if self._journal is not None or core.record.on:
+        if not self._quick or core.record.on:
             self.happen(Send(to, payload, label))
             return Message(core.me, core.machine.sent, to, payload, label)
         # As `happen` does it, with nothing to write.
-        self.check()
         message = core.send(to, payload, label)
         if core.arrived:
             self._note(self.clock())
@@ -132,14 +133,12 @@ class Host:
         """The application takes a message. Without a journal there is no use for its acknowledgement."""
         core, identity = self.core, (message.sender, message.number)
         self.since.pop(identity, None)
-        if self._journal is not None or core.record.on:
+        if not self._quick or core.record.on:
             self.happen(Take(*identity))
             if self._journal is None:
                 self.happen(Acknowledge(*identity))
             return
-        self.check()
-        core.take(identity)
-        del core.taken[identity]
+        core.take(identity, keep=False)
         if not self._stirred:
             self._stir()
 
@@ -301,7 +300,7 @@ class Host:
         """Stop: nothing happens any more, and nothing that is not durable leaves."""
         if self.failure is not None:
             return
-        self.failure = error
+        self.failure, self._quick = error, False
         if not isinstance(error, Closed):
             log.error("%s stops: %s", self.name, error)
         self._out.clear()

@@ -41,8 +41,12 @@ class Mesh:
         self.host, self.transport, self.settings = host, transport, settings
         self.counts: Counter[str] = Counter()
         me = host.core.me
+        self.paused: set[int] = set()
+        """Peers that asked us to pause."""
+        self.pausing: set[int] = set()
+        """Peers that we asked to pause."""
         self.peers: Mapping[int, Peer] = {
-            number: Peer(host, number, settings, self.counts)
+            number: Peer(host, number, settings, self.counts, self.paused, self.pausing)
             for number in range(len(host.core.view))
             if number != me
         }
@@ -58,6 +62,11 @@ class Mesh:
             touched[peer] = self.peers[peer]
         for one in touched.values():
             one.flush()
+
+    def watch(self, peer: int) -> None:
+        """A message of this peer was taken: perhaps it may go on."""
+        if peer in self.pausing:
+            self.peers[peer].watch()
 
     async def run(self) -> None:
         """Keep connections with all peers, until cancelled."""

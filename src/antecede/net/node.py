@@ -60,8 +60,8 @@ __all__ = ["Node"]
 
 log = logging.getLogger("antecede.net")
 
-YIELD_EVERY = 64
-"""Messages sent or handed over without a pause, before others get their turn."""
+YIELD_EVERY = 256
+"""Messages sent or handed over without a pause, before others get their turn: what one turn sends goes together."""
 
 
 class Node:
@@ -117,6 +117,8 @@ class Node:
         self._new.record.on = trace is not None
         self._journal: Journal | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._known: dict[str, tuple[int, ...]] = {}
+        """Names and groups that were sent to -> their positions."""
         self._turns = self._taken = 0
         self._full = False
         """Too much is unacknowledged, and that was said."""
@@ -135,6 +137,7 @@ class Node:
                 self._journal.close()
                 raise
         self._host = Host(core, self._journal, time.monotonic_ns, self._transmit, self.settings.backlog)
+        self._nothing = Durable(self._host.durable, 0)
         self._mesh = Mesh(self._host, self._transport, self.settings, Random())
         if core is not self._new:
             # A new incarnation, durable before anyone hears of it: its frames wait for this input.
@@ -219,15 +222,21 @@ class Node:
         Waits while a destination can take no more, and, with a journal, until the message cannot be lost any more.
         With `durable=False` it does not wait for the latter: see `flush`.
         """
-        self._check_open()
-        targets = self._targets(to)
-        await self._turn()
-        while not self._has_room(targets):
-            await self._host.room.wait()
+        host = self._host
+        if self._closing or host.failure is not None:
             self._check_open()
-        message = self._host.send(targets, bytes(payload), label)
-        if durable:
-            await self._host.durable(self._host.position)
+        targets = self._known.get(to) if type(to) is str else None
+        if targets is None:
+            targets = self._targets(to)
+        self._turns += 1
+        if self._turns % YIELD_EVERY == 0:
+            await asyncio.sleep(0)
+        while not self._has_room(targets):
+            await host.room.wait()
+            self._check_open()
+        message = host.send(targets, bytes(payload), label)
+        if durable and host.position > host.position_durable:
+            await host.durable(host.position)
         return message
 
     async def flush(self) -> None:
@@ -238,7 +247,10 @@ class Node:
         targets: set[int] = set()
         for name in (to,) if isinstance(to, str) else to:
             targets.update(self._groups[name] if name in self._groups else (self.view.id(name),))
-        return tuple(sorted(targets))
+        found = tuple(sorted(targets))
+        if isinstance(to, str):
+            self._known[to] = found
+        return found
 
     def _has_room(self, targets: tuple[int, ...]) -> bool:
         core, most = self._host.core, self.settings.queue
@@ -246,11 +258,11 @@ class Node:
             return False
         # Over routers, any link may be the way.
         ways = core.links if core.machine.name == "separator" else targets
-        return all(
-            core.out[peer].pending < most and not self._mesh.peers[peer].paused
-            for peer in ways
-            if peer != self._me
-        )
+        out, paused = core.out, self._mesh.paused
+        for peer in ways:  # noqa: SIM110 -- a generator would take as long again
+            if peer != self._me and (out[peer].pending >= most or peer in paused):
+                return False
+        return True
 
     def _check_open(self) -> None:
         self._host.check()
@@ -265,17 +277,13 @@ class Node:
         What is handed over again after a crash comes in its first order: one of another sender has to be taken first.
         """
         wanted = None if sender is None else self.view.id(sender)
-        await self._turn()
+        self._turns += 1
+        if self._turns % YIELD_EVERY == 0:
+            await asyncio.sleep(0)
         while (delivery := self._next(wanted)) is None:
             self._check_open()
             await self._host.arrivals.wait()
         return delivery
-
-    async def _turn(self) -> None:
-        """Give others a turn now and then, though there is nothing to wait for."""
-        self._turns += 1
-        if self._turns % YIELD_EVERY == 0:
-            await asyncio.sleep(0)
 
     def __aiter__(self) -> Node:
         return self
@@ -308,19 +316,19 @@ class Node:
     def _take(self, message: Message) -> Delivery:
         self._host.take(message)
         self._taken += 1
-        if message.sender != self._me:
-            self._mesh.peers[message.sender].watch()
+        if self._mesh.pausing:
+            self._mesh.watch(message.sender)
         return self._delivery(message, again=False)
 
     def _delivery(self, message: Message, again: bool) -> Delivery:
-        return Delivery(self.view, message, again, lambda: self._acknowledge(message))
+        return Delivery(self.view, message, again, self._acknowledge)
 
     def _acknowledge(self, message: Message) -> Durable:
-        position = self._host.position
-        if self._journal is not None:
-            position = self._host.happen(Acknowledge(*message.id))
-            self._full = False
-            self._host.arrivals.fire()
+        if self._journal is None:
+            return self._nothing
+        position = self._host.happen(Acknowledge(*message.id))
+        self._full = False
+        self._host.arrivals.fire()
         return Durable(self._host.durable, position)
 
     # Looking

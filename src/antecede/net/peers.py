@@ -34,16 +34,31 @@ def refusal(error: PeerError) -> str:
 class Peer:
     """One peer, as a node sees it."""
 
-    def __init__(self, host: Host, number: int, settings: Settings, counts: Counter[str]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        number: int,
+        settings: Settings,
+        counts: Counter[str],
+        paused: set[int],
+        pausing: set[int],
+    ) -> None:
         self.host, self.number, self.settings, self.counts = host, number, settings, counts
+        self._paused, self._pausing = paused, pausing
         self.name = host.core.view.name(number)
-        self.paused = False
-        """It asked us to pause."""
-        self.pausing = False
-        """We asked it to pause."""
         self.parted = False
         """It stopped, and has not come back."""
         self._channel: Channel | None = None
+
+    @property
+    def paused(self) -> bool:
+        """It asked us to pause."""
+        return self.number in self._paused
+
+    @property
+    def pausing(self) -> bool:
+        """We asked it to pause."""
+        return self.number in self._pausing
 
     @property
     def connected(self) -> bool:
@@ -102,7 +117,7 @@ class Peer:
         """Ask the peer to pause, or to go on, by what is held of it."""
         held, most = self.host.core.held[self.number], self.settings.held
         if (held >= most and not self.pausing) or (held <= most // 2 and self.pausing):
-            self.pausing = not self.pausing
+            self._pausing ^= {self.number}
             self.counts["pauses"] += self.pausing
             self.beat()
 
@@ -129,7 +144,7 @@ class Peer:
                 task.cancel()
             if self._channel is channel:
                 self._channel = None
-                self.paused = False
+                self._paused.discard(self.number)
                 self.counts["lost"] += 1
             await asyncio.wait({writing})
 
@@ -158,7 +173,7 @@ class Peer:
                 case Frame():
                     self.host.arrive(self.number, record)
                 case Beat(paused=paused):
-                    self.paused = paused
+                    (self._paused.add if paused else self._paused.discard)(self.number)
                     self.host.room.fire()
                 case Bye(reason=reason):
                     log.info("%s: %s ends the connection: %s", self.host.name, self.name, reason)

@@ -24,7 +24,7 @@ itself goes to its queue at the send, whether or not the process is restrained.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from msgspec import Struct
@@ -186,6 +186,38 @@ class Permit(Queue):
             self._take(early.pop(got[source] + 1), effects)
         effects.append(Packet(self.me, source, Taken(got[source])))
         return effects
+
+    def receive_all(self, packets: Iterable[Packet[Any]], effects: list[Effect]) -> None:
+        """As `receive` does it for each, but a channel's packets in sequence are acknowledged together."""
+        me, got, inbox, known = self.me, self._got, self._inbox, self._addresses
+        owed: dict[int, None] = {}
+        try:
+            for packet in packets:
+                stamp, message, source = packet.stamp, packet.message, packet.source
+                if (
+                    message is None
+                    or type(stamp) is not PermitStamp
+                    or packet.dest != me
+                    or not 0 <= source < self.n
+                    or source == me
+                    or stamp.sequence != got[source] + 1
+                    or self._early[source]
+                    or message.sender != source
+                    or message.to not in known
+                    or message.number < 1
+                    or message.label
+                ):
+                    effects += self.receive(packet)
+                    continue
+                got[source] = stamp.sequence
+                if stamp.flagged:
+                    self._flagged.add((source, message.number))
+                if not inbox:
+                    effects.append(message)
+                inbox.append(message)
+                owed[source] = None
+        finally:
+            effects += [Packet(me, source, Taken(got[source])) for source in owed]
 
     def _take(self, packet: Packet[PermitStamp], effects: list[Effect]) -> None:
         message = packet.message
