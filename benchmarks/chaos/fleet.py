@@ -1,8 +1,8 @@
 """The processes of a run: start them, kill some all the time, wait for the last message, and stop them.
 
 A kill comes when a certain share of all messages is delivered, so that they are spread over the whole run, whatever the
-speed; most hit a node that is at work, and one in five a node that just comes back. A run fails if a node ends by itself,
-or if nothing is delivered for `patience_s`; then every node is asked what it waits for.
+speed; most hit a node that is at work, and one in five a node that just comes back. A run fails if a node ends by
+itself, or if nothing is delivered for `patience_s`; then every node is asked what it waits for.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class Lines:
         """Do what a line asks for."""
         try:
             await self._do(_DECODER.decode(line))
-        except (msgspec.MsgspecError, AntecedeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, AntecedeError) as error:
             await self._say({"event": "refused", "reason": str(error), "ref": None})
 
     async def _do(self, asked: SendLine | AckLine | WaitingLine | StatusLine) -> None:

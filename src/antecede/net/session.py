@@ -144,7 +144,7 @@ class Session:
     def _hello(self, body: bytes) -> Hello:
         try:
             hello = _DECODER.decode(body)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BadHello(f"no hello: {error}", f"one of version {VERSION}") from None
         if hello.antecede != VERSION:
             raise BadHello(f"version {hello.antecede}", f"{VERSION}")
