@@ -123,11 +123,6 @@ class Machine(ABC):
 
     def receive(self, packet: Packet[Any]) -> list[Effect]:
         """Take a packet from the network. A duplicate is ignored; a wrong packet is refused and changes nothing."""
-        self.check(packet)
-        return self._receive(packet)
-
-    def check(self, packet: Packet[Any]) -> None:
-        """Refuse a packet that no sound peer sends here."""
         source, message = packet.source, packet.message
         if packet.dest != self.me or source == self.me or not 0 <= source < self.n:
             raise self._misrouted(packet)
@@ -136,6 +131,7 @@ class Machine(ABC):
         if message is not None:
             self._check_message(packet, message)
         self._check(packet)
+        return self._receive(packet)
 
     def receive_all(self, packets: Iterable[Packet[Any]], effects: list[Effect]) -> None:
         """Take packets from the network, one after the other, and append the effects.
