@@ -156,14 +156,16 @@ class Core:
         if label or len(payload) > self.limits.payload_bytes:
             self._check_size(payload, label)
         message, effects = self.machine.send(to, payload, label)
+        me, to = self.me, message.to
         if self.record.on:
             self.record.event("send", message)
-        if self.me in message.to:
-            self.held[self.me] += 1
-            self.arrived.append(message.id)
-        if message.to != (self.me,):
+        if me in to:
+            self.held[me] += 1
+            self.arrived.append((me, message.number))
+        if to != (me,):
             self.unsent.add(message.number)
-        self._follow(effects)
+        if effects:
+            self._follow(effects)
         return message
 
     def _check_size(self, payload: bytes, label: str) -> None:
@@ -227,19 +229,22 @@ class Core:
         return message
 
     def _follow(self, effects: Sequence[Effect]) -> None:
-        inbox, out = self.inbox, self.out
         for effect in effects:
             if type(effect) is Message:
-                inbox[effect.sender, effect.number] = effect
+                self.inbox[effect.sender, effect.number] = effect
                 continue
             assert isinstance(effect, Packet)
-            message = effect.message
-            if message is not None:
-                self.weight += len(message.payload)
-                if self.unsent and message.sender == self.me:
-                    self.unsent.discard(message.number)
-            out[effect.dest].put(effect)
+            message, waiting = effect.message, self.out[effect.dest]
             self.gathered = True
+            if message is None:
+                waiting.control(effect)
+                continue
+            # As `Outgoing` would do it: the only thing that is done for each copy of each message.
+            waiting.gathered.append(effect)
+            waiting.pending += 1
+            self.weight += len(message.payload)
+            if self.unsent and message.sender == self.me:
+                self.unsent.discard(message.number)
 
     def turn(self, now: int) -> list[Out]:
         """Make a payload for each peer of what has gathered for it."""
@@ -341,6 +346,4 @@ class Core:
                 self.out[peer].pending += messages
                 self.out[peer].leave(number, messages)
         for peer, data in out:
-            for packet in decode_bundle(data, self.me, peer, self.limits):
-                self.out[peer].put(packet)
-                self.gathered = True
+            self._follow(decode_bundle(data, self.me, peer, self.limits))

@@ -24,17 +24,14 @@ class Durable:
         return self._durable(self._position).__await__()
 
 
-class Delivery:
+class Delivery(Struct, frozen=True, eq=False):
     """A message, handed over. It looks up names only when it is asked for them: most are asked for little."""
 
-    __slots__ = ("_acknowledge", "_message", "_view", "again")
-
-    def __init__(
-        self, view: View, message: Message, again: bool, acknowledge: Callable[[Message], Durable]
-    ) -> None:
-        self._view, self._message, self._acknowledge = view, message, acknowledge
-        self.again = again
-        """It was handed over before a restart, and not acknowledged."""
+    _view: View
+    _message: Message
+    again: bool
+    """It was handed over before a restart, and not acknowledged."""
+    _acknowledge: Callable[[Message], Durable]
 
     @property
     def sender(self) -> str:

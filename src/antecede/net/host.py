@@ -130,12 +130,13 @@ class Host:
         return message
 
     def take(self, message: Message) -> None:
-        """The application takes a message. Without a journal there is no use for its acknowledgement."""
+        """The application takes a message that was offered."""
         core, identity = self.core, (message.sender, message.number)
         self.since.pop(identity, None)
         if not self._quick or core.record.on:
             self.happen(Take(*identity))
             if self._journal is None:
+                # There is no use for the application's own: nothing comes again.
                 self.happen(Acknowledge(*identity))
             return
         core.take(identity, keep=False)

@@ -302,15 +302,15 @@ class Node:
         if core.again:
             if wanted not in (None, core.again[0].sender):
                 return None
-            return self._delivery(core.again.popleft(), again=True)
+            return Delivery(self.view, core.again.popleft(), True, self._acknowledge)
         if len(core.taken) >= self.settings.unacknowledged:
             if not self._full:
                 log.warning("%s: no more is handed over: %d are not acknowledged", self.name, len(core.taken))
             self._full = True
             return None
         for message in core.inbox.values():
-            if wanted in (None, message.sender):
-                return self._take(message) if message.id not in host.fresh else None
+            if wanted is None or wanted == message.sender:
+                return self._take(message) if not host.fresh or message.id not in host.fresh else None
         return None
 
     def _take(self, message: Message) -> Delivery:
@@ -318,10 +318,7 @@ class Node:
         self._taken += 1
         if self._mesh.pausing:
             self._mesh.watch(message.sender)
-        return self._delivery(message, again=False)
-
-    def _delivery(self, message: Message, again: bool) -> Delivery:
-        return Delivery(self.view, message, again, self._acknowledge)
+        return Delivery(self.view, message, False, self._acknowledge)
 
     def _acknowledge(self, message: Message) -> Durable:
         if self._journal is None:

@@ -5,9 +5,9 @@ Control of a kind that is cumulative replaces an earlier one that has not left y
 >>> from antecede.model import Message, Packet
 >>> from antecede.protocols.permit import PermitStamp, Taken
 >>> waiting = Outgoing(merge=True)
->>> message = Packet(0, 1, PermitStamp(1, False), Message(0, 1, (1,)))
->>> for packet in (Packet(0, 1, Taken(1)), message, Packet(0, 1, Taken(2))):
-...     waiting.put(packet)
+>>> waiting.control(Packet(0, 1, Taken(1)))
+>>> waiting.message(Packet(0, 1, PermitStamp(1, False), Message(0, 1, (1,))))
+>>> waiting.control(Packet(0, 1, Taken(2)))
 >>> [packet.stamp for packet in waiting.packets()], waiting.pending
 ([PermitStamp(sequence=1, flagged=False), Taken(sequence=2)], 1)
 """
@@ -25,37 +25,38 @@ __all__ = ["Outgoing"]
 class Outgoing:
     """Packets for one peer. `merge` is for protocols that do not rely on the order of packets."""
 
-    __slots__ = ("_controls", "_gathered", "_left", "_merge", "pending")
+    __slots__ = ("_controls", "_left", "_merge", "gathered", "pending")
 
     def __init__(self, merge: bool) -> None:
         self._merge = merge
-        self._gathered: list[Packet[Any]] = []
+        self.gathered: list[Packet[Any]] = []
         self._controls: dict[type[Stamp], Packet[Any]] = {}
         self._left: deque[tuple[int, int]] = deque()
         """(number of the link's payload, messages in it) that the peer is not known to have."""
         self.pending = 0
         """Messages that the peer is not known to have, gathered or on their way."""
 
-    def put(self, packet: Packet[Any]) -> None:
-        if packet.message is not None:
-            self._gathered.append(packet)
-            self.pending += 1
-        elif self._merge and packet.stamp.cumulative:
+    def message(self, packet: Packet[Any]) -> None:
+        self.gathered.append(packet)
+        self.pending += 1
+
+    def control(self, packet: Packet[Any]) -> None:
+        if self._merge and packet.stamp.cumulative:
             self._controls[type(packet.stamp)] = packet
         else:
-            self._gathered.append(packet)
+            self.gathered.append(packet)
 
     def __bool__(self) -> bool:
         """Whether something has gathered."""
-        return bool(self._gathered or self._controls)
+        return bool(self.gathered or self._controls)
 
     def packets(self) -> list[Packet[Any]]:
-        return [*self._gathered, *self._controls.values()]
+        return [*self.gathered, *self._controls.values()]
 
     def take(self) -> list[Packet[Any]]:
         """What has gathered, to leave now."""
         packets = self.packets()
-        self._gathered = []
+        self.gathered = []
         self._controls.clear()
         return packets
 

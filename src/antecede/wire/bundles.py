@@ -98,17 +98,27 @@ Messages: TypeAlias = PlainRun | FifoRun | MatrixRun | PermitRun
 Controls: TypeAlias = AcknowledgeRun | ReleaseRun | TakenRun | GrantRun
 Run: TypeAlias = Whole | Messages | Controls
 
-Write: TypeAlias = Callable[[Any], Any]
-"""A packet -> its row in a run."""
+Write: TypeAlias = Callable[[Sequence[Any]], list[Any]]
+"""Packets of one kind -> their rows in a run."""
+
+
+def _sequences(packets: Sequence[Any]) -> list[Any]:
+    return [(p.message.number, p.stamp.sequence, p.message.payload) for p in packets]
+
+
+def _matrices(packets: Sequence[Any]) -> list[Any]:
+    return [(p.message.number, p.stamp.rows, p.message.payload) for p in packets]
+
+
+def _permits(packets: Sequence[Any]) -> list[Any]:
+    return [(p.message.number, p.stamp.sequence << 1 | p.stamp.flagged, p.message.payload) for p in packets]
+
 
 MESSAGES: dict[type[Stamp], tuple[type[Messages], Write]] = {
-    Plain: (PlainRun, lambda p: (p.message.number, p.stamp.sequence, p.message.payload)),
-    FifoStamp: (FifoRun, lambda p: (p.message.number, p.stamp.sequence, p.message.payload)),
-    MatrixStamp: (MatrixRun, lambda p: (p.message.number, p.stamp.rows, p.message.payload)),
-    PermitStamp: (
-        PermitRun,
-        lambda p: (p.message.number, p.stamp.sequence << 1 | p.stamp.flagged, p.message.payload),
-    ),
+    Plain: (PlainRun, _sequences),
+    FifoStamp: (FifoRun, _sequences),
+    MatrixStamp: (MatrixRun, _matrices),
+    PermitStamp: (PermitRun, _permits),
 }
 STAMPS: dict[type[Messages], Callable[[Any], Stamp]] = {
     PlainRun: Plain,
@@ -116,10 +126,10 @@ STAMPS: dict[type[Messages], Callable[[Any], Stamp]] = {
     MatrixRun: MatrixStamp,
 }
 CONTROLS: dict[type[Stamp], tuple[type[Controls], Write]] = {
-    Acknowledge: (AcknowledgeRun, lambda p: p.stamp.number),
-    Release: (ReleaseRun, lambda p: p.stamp.number),
-    Taken: (TakenRun, lambda p: p.stamp.sequence),
-    Grant: (GrantRun, lambda p: p.stamp.number),
+    Acknowledge: (AcknowledgeRun, lambda packets: [packet.stamp.number for packet in packets]),
+    Release: (ReleaseRun, lambda packets: [packet.stamp.number for packet in packets]),
+    Taken: (TakenRun, lambda packets: [packet.stamp.sequence for packet in packets]),
+    Grant: (GrantRun, lambda packets: [packet.stamp.number for packet in packets]),
 }
 CONTROL_STAMPS: dict[type[Controls], Callable[[Any], Stamp]] = {
     AcknowledgeRun: Acknowledge,
@@ -135,45 +145,56 @@ _DECODER = msgspec.msgpack.Decoder(list[Run])
 def encode_bundle(packets: Sequence[Packet[Any]], limits: Limits = LIMITS) -> bytes:
     """The packets as bytes. They have one source and one destination."""
     runs: list[Run] = []
-    kind: type[Stamp] | None = None
-    to: tuple[int, ...] | None = None
-    rows: list[Any] = []
-    write: Write
-    for packet in packets:
-        message = packet.message
-        if type(packet.stamp) is not kind or (
-            message is not None and (message.to != to or message.label or message.sender != packet.source)
-        ):
-            kind, to = type(packet.stamp), None if message is None else message.to
-            write, rows = _begin(runs, packet, limits)
-        rows.append(write(packet))
+    start = 0
+    while start < len(packets):
+        end = _extent(packets, start)
+        runs.append(_run(packets[start:end], limits))
+        start = end
     try:
         return _ENCODER.encode(runs)
     except OverflowError:
         raise BadParameter("packet", "a number", "one of 2**64 or more", "one below 2**63") from None
 
 
+def _extent(packets: Sequence[Packet[Any]], start: int) -> int:
+    """Where the run ends that starts here."""
+    first = packets[start]
+    kind, to = type(first.stamp), None if first.message is None else first.message.to
+    if not _is_short(first):
+        return start + 1
+    for end in range(start + 1, len(packets)):
+        packet = packets[end]
+        message = packet.message
+        if type(packet.stamp) is not kind or (
+            message is not None and (message.to != to or message.label or message.sender != packet.source)
+        ):
+            return end
+    return len(packets)
+
+
+def _is_short(packet: Packet[Any]) -> bool:
+    """Whether there is a form for it that says less than the whole."""
+    message, kind = packet.message, type(packet.stamp)
+    if message is None:
+        return kind in CONTROLS
+    return kind in MESSAGES and not message.label and message.sender == packet.source
+
+
+def _run(packets: Sequence[Packet[Any]], limits: Limits) -> Run:
+    """The run of packets that go together."""
+    first = packets[0]
+    if not _is_short(first):
+        return Whole([encode(first, limits)])
+    if first.message is None:
+        shape, numbers = CONTROLS[type(first.stamp)]
+        return shape(numbers(packets))
+    form, rows = MESSAGES[type(first.stamp)]
+    return form(first.message.to, rows(packets))
+
+
 def encode_whole(packet: Packet[Any], limits: Limits = LIMITS) -> bytes:
     """A bundle of one packet, in the fewest bytes."""
     return _ENCODER.encode([Whole([encode(packet, limits)])])
-
-
-def _begin(runs: list[Run], packet: Packet[Any], limits: Limits) -> tuple[Write, list[Any]]:
-    """A new run, for this packet and those like it: how to write them, and where."""
-    kind, message = type(packet.stamp), packet.message
-    if message is None and kind in CONTROLS:
-        shape, write = CONTROLS[kind]
-        control = shape([])
-        runs.append(control)
-        return write, control.numbers
-    if message is not None and kind in MESSAGES and not message.label and message.sender == packet.source:
-        form, write = MESSAGES[kind]
-        run = form(message.to, [])
-        runs.append(run)
-        return write, run.rows
-    whole = Whole([])
-    runs.append(whole)
-    return lambda packet: encode(packet, limits), whole.packets
 
 
 def decode_bundle(data: bytes, source: int, dest: int, limits: Limits = LIMITS) -> list[Packet[Any]]:
