@@ -145,6 +145,11 @@ class Link:
         return self._acked
 
     @property
+    def owes(self) -> bool:
+        """Whether an acknowledgement waits for something to ride on."""
+        return self._ack_due is not None
+
+    @property
     def unacknowledged(self) -> int:
         """How many payloads were sent and are not known to have arrived, in flight or waiting."""
         return len(self._payloads)

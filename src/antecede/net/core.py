@@ -89,6 +89,8 @@ class Core:
         self.out = {peer: Outgoing(merge=not machine.needs_fifo) for peer in self.links}
         self.gathered, self.weight = False, 0
         """Whether anything has gathered, and how many bytes of payload."""
+        self.owing: set[int] = set()
+        """Peers of which something has arrived that they may not know: their links have an acknowledgement to send."""
         self._heard = dict.fromkeys(self.links, 0)
         """Packets of each peer since the last acknowledgement that went alone."""
 
@@ -183,6 +185,8 @@ class Core:
         link = self.links[source]
         payloads, frames = link.receive(frame, now)
         self.out[source].acknowledged(link.acked)
+        if link.owes:
+            self.owing.add(source)
         for payload in payloads:
             try:
                 self._receive(source, payload)

@@ -16,6 +16,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from itertools import count
 from random import Random
 
 from antecede.errors import AntecedeError, BadHello, PeerError
@@ -32,6 +33,8 @@ log = logging.getLogger("antecede.net")
 
 TICK_S = 0.01
 """How exact times are. Acknowledgements are the shortest of them, and wait about as long."""
+LOOK_EVERY = 5
+"""Ticks, after which the links that owe none are looked at too."""
 
 
 class Mesh:
@@ -77,14 +80,27 @@ class Mesh:
         ]
         loop = asyncio.get_running_loop()
         try:
-            while True:
+            for tick in count():
                 await asyncio.sleep(TICK_S)
-                for peer in self.peers.values():
-                    peer.tick(loop.time())
+                now = loop.time()
+                if tick % LOOK_EVERY == 0:
+                    for peer in self.peers.values():
+                        peer.tick(now)
+                elif self.host.core.owing:
+                    self._acknowledge()
         finally:
             for task in [*dialling, *self._serving]:
                 task.cancel()
             await asyncio.gather(*dialling, *self._serving, return_exceptions=True)
+
+    def _acknowledge(self) -> None:
+        """Let out acknowledgements that are due."""
+        core = self.host.core
+        for peer in list(core.owing):
+            if self.peers[peer].connected:
+                self.host.tick(peer)
+            if not core.links[peer].owes:
+                core.owing.discard(peer)
 
     async def part(self) -> None:
         """Say good-bye to all."""

@@ -68,6 +68,8 @@ class Matrix(Receiver):
         """When each row of SENT last changed."""
         self._told = [0] * self.n
         """When each destination was last told."""
+        self._learnt = 0
+        """When SENT last changed by a delivery: whoever was told since need be told our own row only."""
         self._sifted: tuple[MatrixStamp | None, list[Row]] = (None, [])
         """The stamp that was looked at last, and its rows that were newer than ours: versions only grow."""
 
@@ -86,8 +88,11 @@ class Matrix(Receiver):
     def _stamp(self, dest: int) -> MatrixStamp:
         told = self._told[dest]
         self._told[dest] = self._clock
+        own = self._rows[self.me]
+        if told >= self._learnt:
+            return MatrixStamp((own,))
         changed = [row for row, change in zip(self._rows, self._changes, strict=True) if change > told]
-        changed.append(self._rows[self.me])
+        changed.append(own)
         return MatrixStamp(tuple(changed))
 
     # Rule ii
@@ -98,16 +103,19 @@ class Matrix(Receiver):
     def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
         me, rows = self.me, packet.stamp.rows
         # The channel comes first: until it is this packet's turn, rows that an earlier packet told may be missing.
-        needs = [(packet.source, rows[-1].counts[me] - 1)]
-        needs += [(row.process, row.counts[me]) for row in self._newer(packet.stamp) if row is not rows[-1]]
+        yield packet.source, rows[-1].counts[me] - 1
+        if len(rows) == 1:
+            return
+        for row in self._newer(packet.stamp):
+            if row is not rows[-1]:
+                yield row.process, row.counts[me]
         if self._delivered[me] < self._rows[me].counts[me]:
             # Our own row is never newer than we know, but copies to ourselves are still undelivered.
-            needs += [(me, row.counts[me]) for row in rows[:-1] if row.process == me]
-        return needs
+            yield from [(me, row.counts[me]) for row in rows[:-1] if row.process == me]
 
     def _learn(self, packet: Packet[Any]) -> None:
         versions, rows, changes = self._versions, self._rows, self._changes
-        self._clock = clock = self._clock + 1
+        self._clock = self._learnt = clock = self._clock + 1
         for row in self._newer(packet.stamp):
             k = row.process
             rows[k], versions[k], changes[k] = row, row.version, clock
@@ -127,14 +135,22 @@ class Matrix(Receiver):
 
     def _load(self, state: Mapping[str, Any]) -> None:
         self._versions = [row.version for row in self._rows]
+        self._learnt = max(self._changes)
         super()._load(state)
 
     def _check(self, packet: Packet[Any]) -> None:
         rows, message = packet.stamp.rows, packet.message
         assert message is not None
-        n, versions = self.n, self._versions
         if not rows or rows[-1].process != packet.source:
             raise self._bad_stamp(packet, "without the sender's row", "the sender's row last")
+        if len(rows) > 1:
+            self._check_rows(packet, rows)
+        own = rows[-1]
+        if len(own.counts) != self.n or own.counts[self.me] < 1 or own.version != message.number:
+            raise self._bad_stamp(packet, "that does not count its own message", "a count of 1 or more")
+
+    def _check_rows(self, packet: Packet[Any], rows: tuple[Row, ...]) -> None:
+        n, versions = self.n, self._versions
         try:
             # A row that is no newer than ours is never looked at.
             newer = [row for row in rows if row.version > versions[row.process]]
@@ -148,9 +164,6 @@ class Matrix(Receiver):
         ]
         if bad:
             raise self._bad_row(packet, bad[0])
-        own = rows[-1]
-        if len(own.counts) != n or own.counts[self.me] < 1 or own.version != message.number:
-            raise self._bad_stamp(packet, "that does not count its own message", "a count of 1 or more")
 
     def _bad_row(self, packet: Packet[Any], row: Row) -> BadStamp:
         if row.process == self.me:
