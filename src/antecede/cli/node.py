@@ -1,10 +1,10 @@
-"""`antecede node`: a node as a process, with standard input and output as JSON Lines.
+"""`antecede node`: a node as a process, with standard input and output as JSON Lines, or a local socket.
 
 SIGTERM and Ctrl-C stop it gently: no more is taken, what was sent is given a while to be acknowledged, and everything
 is durable. The end of standard input stops nothing: a node may have nothing to say.
 
 Standard input is read and standard output written by threads, so that a slow reader holds up what is handed over, and
-not the node.
+not the node. With a socket, standard input is not read, and standard output tells only that it is ready and closed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from typing import Any
 import msgspec
 import typer
 
+from antecede.errors import Closed
 from antecede.net.config import load
 from antecede.net.health import Health
-from antecede.net.lines import Lines
+from antecede.net.lines import LONGEST, Lines, Say, ready
+from antecede.net.local import Local
 from antecede.net.node import Node
 
 __all__ = ["node"]
 
-LONGEST = 4 << 20
-"""Bytes of a line."""
+LOOK_S = 0.2
+"""How often a node without a receiver is asked whether it still runs."""
 
 
 def node(
@@ -43,11 +45,12 @@ def node(
     level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     described = load(config)
-    if asyncio.run(_run(described.node(config.parent), described.metrics)) == signal.SIGINT:
+    socket = None if described.socket is None else config.parent / described.socket
+    if asyncio.run(_run(described.node(config.parent), described.metrics, socket)) == signal.SIGINT:
         raise typer.Exit(130)
 
 
-async def _run(node: Node, metrics: str | None) -> int:
+async def _run(node: Node, metrics: str | None, socket: Path | None) -> int:
     """Run until a signal comes, and say which; or raise what made the node fail."""
     loop = asyncio.get_running_loop()
     signals: list[int] = []
@@ -66,15 +69,31 @@ async def _run(node: Node, metrics: str | None) -> int:
 
         window = nullcontext() if metrics is None else Health(metrics, node.status)
         async with node, window:
-            lines = Lines(node, say)
-            running: asyncio.Future[Any] = asyncio.ensure_future(lines.run())
-            _read(lambda line: asyncio.run_coroutine_threadsafe(lines.request(line), loop).result())
+            talk = _talk(node, say) if socket is None else _listen(node, say, socket, stopped)
+            running: asyncio.Future[Any] = asyncio.ensure_future(talk)
             stopping: asyncio.Future[Any] = asyncio.ensure_future(stopped.wait())
             await asyncio.wait({stopping, running}, return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
         await running
         await say({"event": "closed"})
     return signals[0] if signals else 0
+
+
+async def _talk(node: Node, say: Say) -> None:
+    """By standard input and output, until the node is closed."""
+    loop, lines = asyncio.get_running_loop(), Lines(node, say)
+    _read(lambda line: asyncio.run_coroutine_threadsafe(lines.request(line), loop).result())
+    await lines.run()
+
+
+async def _listen(node: Node, say: Say, socket: Path, stopped: asyncio.Event) -> None:
+    """By a socket, until the node is closed."""
+    async with Local(node, socket):
+        await say(ready(node))
+        while (status := node.status()).up:
+            await asyncio.sleep(LOOK_S)
+    if status.failure is not None and not stopped.is_set():
+        raise Closed(node.name, f"failed: {status.failure}")
 
 
 def _write(line: bytes) -> None:

@@ -4,6 +4,8 @@ name = "ann"
 protocol = "permit"             # the default
 journal = "ann.db"              # without one, a node lives once
 sync = "full"
+metrics = "127.0.0.1:9100"      # where an operator looks (health)
+socket = "ann.sock"             # where programs talk to it, instead of standard input and output (local)
 
 transport = "nats://127.0.0.1:4222"    # a broker to meet at; then `peers` is a list of names, without addresses
 
@@ -61,6 +63,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     journal: str | None = None
     sync: Literal["full", "normal"] = "full"
     metrics: str | None = None
+    socket: str | None = None
     trace: str | None = None
     run: str = "nodes"
     tls: Keys | None = None
@@ -93,5 +96,5 @@ def load(path: Path) -> Config:
         return msgspec.toml.decode(path.read_bytes(), type=Config)
     except OSError as error:
         raise BadConfig(str(path), error.strerror or str(error), "a file that can be read") from None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadConfig(str(path), str(error), "the configuration of a node") from None

@@ -4,6 +4,7 @@ Requests
     {"do": "send", "to": "bob", "text": "hello", "ref": 7}   `to` may be a list, of names and groups; "base64" for bytes
                                                              that are no text; "label" and "ref" may be left out
     {"do": "ack", "sender": "bob", "number": 3}              the message has been processed
+    {"do": "receive"}                                        hand messages over to this client (`local` only)
     {"do": "waiting"}                                        what is held, and for what
     {"do": "status"}                                         how the node is
 
@@ -16,6 +17,7 @@ Events
     {"event": "closed"}                                      last
 
 Sends are made in order. While one waits, other requests are answered; after `SENDS` that wait, no more lines are read.
+Messages that are not acknowledged are kept, `Settings.unacknowledged` of them: beyond, no other is handed over.
 """
 
 from __future__ import annotations
@@ -32,9 +34,11 @@ from antecede.errors import AntecedeError, Closed
 from antecede.net.delivery import Delivery
 from antecede.net.node import Node
 
-__all__ = ["Lines"]
+__all__ = ["Desk", "LONGEST", "Lines", "Say", "ready"]
 
 SENDS = 64
+LONGEST = 4 << 20
+"""Bytes of a line."""
 
 Say: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -64,48 +68,127 @@ class AckLine(Request, frozen=True, tag="ack"):
     number: int
 
 
+class ReceiveLine(Request, frozen=True, tag="receive"): ...
+
+
 class WaitingLine(Request, frozen=True, tag="waiting"): ...
 
 
 class StatusLine(Request, frozen=True, tag="status"): ...
 
 
-_DECODER = msgspec.json.Decoder(SendLine | AckLine | WaitingLine | StatusLine)
+Asked: TypeAlias = SendLine | AckLine | ReceiveLine | WaitingLine | StatusLine
+
+_DECODER = msgspec.json.Decoder(Asked)
+
+
+class Desk:
+    """Where messages are handed over, to one client at a time: what it leaves, the next one gets again."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.taken = False
+        """A client receives."""
+        self._unacknowledged: dict[tuple[str, int], Delivery] = {}
+        self._room = asyncio.Event()
+
+    async def hand_over(self, say: Say) -> None:
+        """Hand over to a client: first what an earlier one left, in its order. Until the node is closed."""
+        assert not self.taken
+        self.taken = True
+        try:
+            for message in list(self._unacknowledged.values()):
+                await say(_event(message, again=True))
+            while True:
+                await self._wait_for_room()
+                message = await self.node.receive()
+                # Known before it is said: an answer may come at once, or the client may go.
+                self._unacknowledged[message.sender, message.number] = message
+                await say(_event(message, message.again))
+        except Closed:
+            return
+        finally:
+            self.taken = False
+
+    async def _wait_for_room(self) -> None:
+        while len(self._unacknowledged) >= self.node.settings.unacknowledged:
+            self._room.clear()
+            await self._room.wait()
+
+    def acknowledge(self, sender: str, number: int) -> bool:
+        """Whether there was something to acknowledge."""
+        delivery = self._unacknowledged.pop((sender, number), None)
+        if delivery is None:
+            return False
+        delivery.ack()
+        self._room.set()
+        return True
+
+
+def _event(message: Delivery, again: bool) -> dict[str, Any]:
+    event: dict[str, Any] = {"event": "message", "sender": message.sender, "number": message.number}
+    try:
+        event |= {"to": message.to, "text": message.payload.decode()}
+    except UnicodeDecodeError:
+        event |= {"to": message.to, "base64": base64.b64encode(message.payload).decode()}
+    return {**event, "label": message.label, "again": again}
+
+
+def ready(node: Node) -> dict[str, Any]:
+    """The first event."""
+    return {"event": "ready", "name": node.name, "address": node.address, "sent": node.sent}
 
 
 class Lines:
-    """Requests in, events out, for one node. `say` writes an event, and waits while nobody reads."""
+    """Requests in, events out, for one client. `say` writes an event, and waits while nobody reads."""
 
-    def __init__(self, node: Node, say: Say) -> None:
+    def __init__(self, node: Node, say: Say, desk: Desk | None = None) -> None:
         self.node, self._say = node, say
+        self._desk = desk or Desk(node)
         self._sends: asyncio.Queue[SendLine] = asyncio.Queue(SENDS)
-        self._unacknowledged: dict[tuple[str, int], Delivery] = {}
+        self._sending = asyncio.ensure_future(self._send())
+        self._receiving: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
-        """Send and hand over, until the node is closed. Raises what made it fail."""
-        ready = {"name": self.node.name, "address": self.node.address, "sent": self.node.sent}
-        await self._say({"event": "ready", **ready})
-        sending = asyncio.ensure_future(self._send())
+        """Greet, and hand over until the node is closed. Raises what made it fail."""
         try:
-            async for message in self.node:
-                await self._hand_over(message)
+            await self._say(ready(self.node))
+            await self._desk.hand_over(self._say)
         finally:
-            sending.cancel()
-            await asyncio.wait({sending})
+            await self.end()
+
+    async def finish(self) -> None:
+        """Make the sends that were asked for, unless the node is closed before."""
+        waiting = asyncio.ensure_future(self._sends.join())
+        await asyncio.wait({waiting, self._sending}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+
+    async def end(self) -> None:
+        """Do no more for this client."""
+        tasks = [task for task in (self._sending, self._receiving) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def request(self, line: bytes) -> None:
         """Do what a line asks for."""
         try:
             await self._do(_DECODER.decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError, AntecedeError) as error:
-            await self._say({"event": "refused", "reason": str(error), "ref": None})
+            await self.refuse(str(error))
 
-    async def _do(self, asked: SendLine | AckLine | WaitingLine | StatusLine) -> None:
+    async def refuse(self, reason: str, ref: str | int | None = None) -> None:
+        await self._say({"event": "refused", "reason": reason, "ref": ref})
+
+    async def _do(self, asked: Asked) -> None:
         match asked:
             case SendLine():
                 await self._sends.put(asked)
             case AckLine(sender=sender, number=number):
-                await self._acknowledge(sender, number)
+                if not self._desk.acknowledge(sender, number):
+                    await self.refuse(f"message {number} of {sender} was not handed over, or is acknowledged")
+            case ReceiveLine():
+                await self._receive()
             case WaitingLine():
                 held = [msgspec.to_builtins(one) for one in self.node.waiting()]
                 await self._say({"event": "waiting", "held": held})
@@ -114,13 +197,13 @@ class Lines:
             case _:
                 assert_never(asked)
 
-    async def _acknowledge(self, sender: str, number: int) -> None:
-        delivery = self._unacknowledged.pop((sender, number), None)
-        if delivery is not None:
-            delivery.ack()
+    async def _receive(self) -> None:
+        if self._desk.taken:
+            await self.refuse("one client receives already: one at a time")
         else:
-            reason = f"message {number} of {sender} was not handed over, or is acknowledged"
-            await self._say({"event": "refused", "reason": reason, "ref": None})
+            self._receiving = asyncio.ensure_future(self._desk.hand_over(self._say))
+            # It begins, so that nobody else can.
+            await asyncio.sleep(0)
 
     async def _send(self) -> None:
         while True:
@@ -128,19 +211,10 @@ class Lines:
             try:
                 message = await self.node.send(asked.to, asked.payload, asked.label)
             except Closed as error:
-                await self._say({"event": "refused", "reason": str(error), "ref": asked.ref})
+                await self.refuse(str(error), asked.ref)
                 return
             except AntecedeError as error:
-                await self._say({"event": "refused", "reason": str(error), "ref": asked.ref})
+                await self.refuse(str(error), asked.ref)
             else:
                 await self._say({"event": "sent", "number": message.number, "ref": asked.ref})
-
-    async def _hand_over(self, message: Delivery) -> None:
-        event: dict[str, Any] = {"event": "message", "sender": message.sender, "number": message.number}
-        try:
-            event |= {"to": message.to, "text": message.payload.decode()}
-        except UnicodeDecodeError:
-            event |= {"to": message.to, "base64": base64.b64encode(message.payload).decode()}
-        # Known before it is said: an answer may come at once.
-        self._unacknowledged[message.sender, message.number] = message
-        await self._say({**event, "label": message.label, "again": message.again})
+            self._sends.task_done()

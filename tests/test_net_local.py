@@ -1,0 +1,216 @@
+"""A node behind a local socket: several clients, of which one receives."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antecede.errors import BadParameter
+from antecede.net import Memory, Node, Settings
+from antecede.net import local as module
+from antecede.net.lines import LONGEST
+from antecede.net.local import Local
+from tests.net_world import PATIENCE_S
+from tests.test_cli_node import Process
+from tests.test_net_crash import free_addresses
+
+
+class Client:
+    """A program that uses a node."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def at(cls, path: Path) -> Client:
+        client = cls(*await asyncio.open_unix_connection(path, limit=1 << 23))
+        assert (await client.hear())["event"] == "ready"
+        return client
+
+    def ask(self, **request: Any) -> None:
+        self.writer.write(json.dumps(request).encode() + b"\n")
+
+    async def hear(self) -> dict[str, Any]:
+        line = await self.reader.readline()
+        return json.loads(line) if line else {"event": "the end"}
+
+    async def ending(self) -> list[str]:
+        """The events until the node closes the connection."""
+        events = [event["event"] async for event in self._rest()]
+        self.writer.close()
+        return events
+
+    async def _rest(self) -> AsyncIterator[dict[str, Any]]:
+        while line := await self.reader.readline():
+            yield json.loads(line)
+
+    def go(self) -> None:
+        self.writer.transport.abort()
+
+
+@asynccontextmanager
+async def served(path: Path, **options: Any) -> AsyncIterator[Node]:
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        Node("a", ["a"], transport=Memory().at("a"), **options) as node,
+        Local(node, path),
+    ):
+        yield node
+
+
+def test_what_a_client_leaves_the_next_one_gets_again_first(tmp_path):
+    async def main() -> None:
+        async with served(tmp_path / "s") as node:
+            first, second = await Client.at(tmp_path / "s"), await Client.at(tmp_path / "s")
+            first.ask(do="receive")
+            for text in ("one", "two"):
+                second.ask(do="send", to="a", text=text, ref=text)
+                assert (await second.hear())["ref"] == text
+            assert [(await first.hear())["text"] for _ in range(2)] == ["one", "two"]
+            second.ask(do="receive")
+            assert "one client receives already" in (await second.hear())["reason"]
+            first.ask(do="ack", sender="a", number=1)
+            first.ask(do="status")
+            assert (await first.hear())["sent"] == 2
+            await node.send("a", b"three")
+            assert (await first.hear())["text"] == "three"
+            first.go()
+            event: dict[str, Any] = {"event": "refused"}
+            while event["event"] == "refused":
+                second.ask(do="receive")
+                event = await second.hear()
+            later = [event, await second.hear()]
+            assert [(one["text"], one["again"]) for one in later] == [("two", True), ("three", True)]
+            second.ask(do="ack", sender="a", number=1)
+            assert "not handed over, or is acknowledged" in (await second.hear())["reason"]
+            second.go()
+
+    asyncio.run(main())
+
+
+def test_only_the_owner_may_open_it_and_it_goes_with_the_node(tmp_path):
+    path = tmp_path / "s"
+
+    async def main() -> None:
+        async with served(path):
+            assert path.stat().st_mode & 0o777 == 0o600
+            client = await Client.at(path)
+            client.ask(do="receive")
+            with pytest.raises(BadParameter, match="another process listens there"):
+                async with served(path):
+                    pass
+        assert await client.ending() == ["closed"]
+        assert not path.exists()
+
+    asyncio.run(main())
+
+
+def test_the_socket_of_a_killed_node_is_taken_over_and_a_file_is_not(tmp_path):
+    async def main() -> None:
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(tmp_path / "s"))
+        async with served(tmp_path / "s"):
+            (await Client.at(tmp_path / "s")).go()
+        (tmp_path / "f").write_text("precious")
+        with pytest.raises(BadParameter, match="no socket"):
+            async with served(tmp_path / "f"):
+                pass
+        with pytest.raises(BadParameter, match="a path to listen at"):
+            async with served(tmp_path / ("x" * 200)):
+                pass
+
+    asyncio.run(main())
+    assert (tmp_path / "f").read_text() == "precious"
+
+
+def test_a_client_that_closes_its_end_has_its_sends_made_first(tmp_path):
+    async def main() -> None:
+        async with served(tmp_path / "s") as node:
+            client = await Client.at(tmp_path / "s")
+            for number in range(100):
+                client.ask(do="send", to="a", text=str(number))
+            client.writer.write_eof()
+            events = await client.ending()
+            assert events == ["sent"] * 100 + ["closed"]
+            assert node.sent == 100
+
+    asyncio.run(main())
+
+
+def test_nonsense_is_refused_and_harms_nobody(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "AT_A_TIME", 2)
+
+    async def main() -> None:
+        async with served(tmp_path / "s"):
+            client, other = await Client.at(tmp_path / "s"), await Client.at(tmp_path / "s")
+            third = await asyncio.open_unix_connection(tmp_path / "s")
+            assert "2 clients are here already" in (await Client(*third).hear())["reason"]
+            third[1].close()
+            client.writer.write(b'{"do":"send","to":"a","text":"\xff"}\nno json\n\n{"do": "dance"}\n')
+            assert [(await client.hear())["event"] for _ in range(3)] == ["refused"] * 3
+            client.writer.write(b"x" * (LONGEST + 1) + b"\n")
+            assert "a line of more than" in (await client.hear())["reason"]
+            assert await client.ending() == ["closed"]
+            other.ask(do="waiting")
+            assert await other.hear() == {"event": "waiting", "held": []}
+            other.go()
+
+    asyncio.run(main())
+
+
+def test_no_more_is_handed_over_than_may_be_unacknowledged(tmp_path):
+    async def main() -> None:
+        async with served(tmp_path / "s", settings=Settings(unacknowledged=2)) as node:
+            client = await Client.at(tmp_path / "s")
+            client.ask(do="receive")
+            for number in range(3):
+                await node.send("a", bytes([48 + number]))
+            assert [(await client.hear())["number"] for _ in range(2)] == [1, 2]
+            client.ask(do="waiting")
+            assert (await client.hear())["event"] == "waiting", "and not the third message"
+            client.ask(do="ack", sender="a", number=2)
+            assert (await client.hear())["number"] == 3
+            client.go()
+
+    asyncio.run(main())
+
+
+def test_a_process_is_used_by_its_socket_and_comes_back_after_a_kill(tmp_path):
+    peers = {"ann": free_addresses(1)[0]}
+    process = Process(tmp_path, "ann", peers, 'journal = "ann.db"\nsocket = "ann.sock"')
+    assert process.hear("ready")["name"] == "ann"
+
+    async def first() -> None:
+        client = await Client.at(tmp_path / "ann.sock")
+        client.ask(do="send", to="ann", text="note to self")
+        assert (await client.hear())["event"] == "sent"
+        client.go()
+
+    async def second() -> None:
+        client = await Client.at(tmp_path / "ann.sock")
+        client.ask(do="receive")
+        assert (await client.hear())["text"] == "note to self"
+        os.kill(process.process.pid, signal.SIGTERM)
+        assert await client.ending() == ["closed"]
+
+    try:
+        asyncio.run(first())
+        process.process.kill()
+        process.stop()
+        process.start()
+        process.hear("ready")
+        asyncio.run(second())
+        process.hear("closed")
+        process.process.wait(PATIENCE_S)
+        assert process.stop() == 0
+    finally:
+        process.process.kill()
