@@ -1,0 +1,332 @@
+"""NATS JetStream as a source and a sink: a real server, real queries, killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from base64 import b64encode
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.nats_server import Server
+
+pytest.importorskip("nats")
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from antecede.errors import BadParameter, BadTrace, CannotWrite
+from antecede.spark.sources import jetstream, jetstream_sink
+from antecede.spark.sources.broker import Broker, Lost
+from antecede.spark.sources.jetstream import JetStream
+from antecede.spark.sources.sink import Sink
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with Server(tmp_path_factory.mktemp("nats")) as one:
+        yield one
+
+
+def with_stream(url: str, work: Any) -> Any:
+    """Run something with a JetStream context."""
+    from nats.aio.client import Client
+
+    async def run() -> Any:
+        client = Client()
+        await client.connect(url)
+        try:
+            return await work(client.jetstream())
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+def make(url: str, name: str, messages: Sequence[bytes] = (), **config: Any) -> None:
+    """A stream with messages in it; its subjects are NAME.*"""
+
+    async def work(js: Any) -> None:
+        await js.add_stream(name=name, subjects=[f"{name}.*"], **config)
+
+    with_stream(url, work)
+    add(url, name, messages)
+
+
+def add(url: str, name: str, messages: Sequence[bytes], subject: str = "x") -> None:
+    async def work(js: Any) -> None:
+        for message in messages:
+            await js.publish(f"{name}.{subject}", message)
+
+    with_stream(url, work)
+
+
+def held(url: str, name: str) -> list[tuple[str, bytes]]:
+    """All messages of a stream."""
+    broker = Broker(url, name)
+    return [(one.subject, one.data) for part in broker.read(*broker.reach()) for one in part]
+
+
+def packet(number: int) -> bytes:
+    row = {"receiver": "b", "sender": "a", "number": number, "stamp": "AQ==", "payload": "aGk="}
+    return json.dumps(row).encode()
+
+
+def reader(url: str, name: str, **options: str) -> Any:
+    return JetStream({"url": url, "stream": name, **options}).streamReader(None)  # type: ignore[arg-type]
+
+
+# The source
+
+
+def test_a_query_reads_each_message_once_across_restarts(spark, server, tmp_path):
+    make(server.url, "packets", [packet(number) for number in range(1, 6)])
+    source = jetstream(spark, server.url, "packets", max_rows=3)
+    out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
+
+    def run() -> Any:
+        query = (
+            source.writeStream.format("parquet")
+            .option("path", out)
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(180)
+        return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+
+    assert run() == [3, 2], "no batch is larger than it may be"
+    server.kill()
+    server.start()
+    add(server.url, "packets", [packet(number) for number in range(6, 9)])
+    assert run() == [3]
+    rows = spark.read.parquet(out).orderBy("arrival").collect()
+    assert [(row["number"], row["arrival"]) for row in rows] == [(n, n) for n in range(1, 9)]
+    assert (rows[0]["receiver"], bytes(rows[0]["stamp"]), bytes(rows[0]["payload"])) == ("b", b"\x01", b"hi")
+
+
+def test_a_batch_is_cut_into_ranges_that_give_the_same_rows_again(server):
+    make(server.url, "cut")
+
+    async def fill(js: Any) -> None:
+        await asyncio.gather(*(js.publish("cut.x", b"%d" % number) for number in range(2500)))
+
+    with_stream(server.url, fill)
+    one = reader(server.url, "cut", rows="raw", partitions="2")
+    spans = one.partitions({"next": 1}, {"next": 2501})
+    assert [(span.start, span.end) for span in spans] == [(1, 1251), (1251, 2501)]
+    rows = [
+        [row["data"] for batch in one.read(span) for row in batch.to_pylist()] for span in (*spans, *spans)
+    ]
+    assert rows[0] + rows[1] == [b"%d" % number for number in range(2500)]
+    assert rows[:2] == rows[2:]
+    assert one.partitions({"next": 7}, {"next": 7}) == []
+
+
+def test_admission_and_available_now(server):
+    make(server.url, "limits", [b"x"] * 10)
+    one = reader(server.url, "limits", rows="raw", maxRows="4")
+    assert one.getDefaultReadLimit() == ReadMaxRows(4)
+    assert one.latestOffset({"next": 1}, ReadMaxRows(4)) == {"next": 5}
+    assert one.latestOffset({"next": 1}, ReadAllAvailable()) == {"next": 11}
+    one.prepareForTriggerAvailableNow()
+    add(server.url, "limits", [b"late"])
+    assert one.latestOffset({"next": 9}, ReadMaxRows(4)) == {"next": 11}
+    assert one.latestOffset({"next": 11}, ReadMaxRows(4)) == {"next": 11}, "what comes later is for later"
+    assert one.reportLatestOffset() == {"next": 12}
+
+
+@pytest.mark.parametrize(("start", "first"), [("earliest", 1), ("latest", 4), ("2", 2)])
+def test_where_a_query_begins(server, start, first):
+    name = f"start_{start}"
+    make(server.url, name, [b"x"] * 3)
+    assert reader(server.url, name, start=start).initialOffset() == {"next": first}
+
+
+def test_deleted_messages_are_not_there_and_dropped_ones_are_told(server):
+    make(server.url, "holes", [b"%d" % number for number in range(1, 10)])
+
+    async def drop(js: Any) -> None:
+        for number in (4, 5, 9):
+            await js.delete_msg("holes", number)
+
+    with_stream(server.url, drop)
+    one = reader(server.url, "holes", rows="raw")
+    [span] = one.partitions({"next": 2}, {"next": 10})
+    assert [row["sequence"] for batch in one.read(span) for row in batch.to_pylist()] == [2, 3, 6, 7, 8]
+    with_stream(server.url, lambda js: js.purge_stream("holes", seq=4))
+    with pytest.raises(Lost, match="found 6 as its first message, expected 2, which was not read yet"):
+        one.latestOffset({"next": 2}, ReadAllAvailable())
+    skipping = reader(server.url, "holes", rows="raw", lost="skip")
+    assert skipping.latestOffset({"next": 2}, ReadMaxRows(1)) == {"next": 7}
+    with pytest.raises(Lost, match="made anew"):
+        one.latestOffset({"next": 50}, ReadAllAvailable())
+
+
+def test_messages_that_vanish_while_they_are_read_are_told(server):
+    make(server.url, "vanish", [b"x"] * 3)
+    one = reader(server.url, "vanish", rows="raw")
+    [span] = one.partitions({"next": 1}, {"next": 4})
+    with_stream(server.url, lambda js: js.purge_stream("vanish", seq=3))
+    with pytest.raises(Lost):
+        list(one.read(span))
+
+
+def test_a_filter_reads_its_subjects_only(server):
+    make(server.url, "filter")
+    for subject, data in (("a", b"1"), ("b", b"2"), ("a", b"3"), ("b", b"4")):
+        add(server.url, "filter", [data], subject)
+    one = reader(server.url, "filter", rows="raw", subject="filter.a")
+    [span] = one.partitions({"next": 1}, {"next": 5})
+    assert [row["data"] for batch in one.read(span) for row in batch.to_pylist()] == [b"1", b"3"]
+
+
+def test_a_server_that_is_away_is_waited_for(tmp_path):
+    with Server(tmp_path) as server:
+        make(server.url, "away", [b"x"] * 1500)
+        broker = Broker(server.url, "away")
+        parts = broker.read(1, 1501)
+        first = next(parts)
+        server.kill()
+        server.start()
+        rest = [one for part in parts for one in part]
+        assert [one.sequence for one in (*first, *rest)] == list(range(1, 1501))
+    with pytest.raises(BadParameter, match="server is away"):
+        Broker(server.url, "away", patience_s=0.1).reach()
+
+
+@pytest.mark.parametrize(
+    ("rows", "message", "told"),
+    [
+        ("packets", b"{}", "stream {}, message 1: found Object missing required field `receiver`"),
+        ("packets", b"\xff", "stream {}, message 1: found JSON is malformed"),
+        (
+            "events",
+            b'{"run":"r","process":"p","index":0,"kind":"sent","sender":"p","number":1}',
+            "stream {}, message 1: found kind 'sent', expected one of send, receive, deliver",
+        ),
+    ],
+)
+def test_a_message_that_is_no_row_is_told_with_its_place(server, rows, message, told):
+    name = f"bad_{rows}_{len(message)}"
+    make(server.url, name, [message])
+    one = reader(server.url, name, rows=rows)
+    [span] = one.partitions({"next": 1}, {"next": 2})
+    with pytest.raises(BadTrace) as error:
+        list(one.read(span))
+    assert str(error.value).startswith(told.format(name))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"url": "http://ann:secret@localhost"}, "url is of the scheme 'http'"),
+        ({"rows": "all"}, "rows is all"),
+        ({"start": "now"}, "start is now"),
+        ({"maxRows": "0"}, "maxRows is 0"),
+        ({"lost": "wait"}, "lost is wait"),
+    ],
+)
+def test_a_source_that_cannot_be_is_refused(options, told):
+    with pytest.raises(BadParameter, match=told):
+        JetStream({"url": "nats://localhost", "stream": "s", **options})
+
+
+def test_a_stream_that_is_not_there_is_told(server):
+    with pytest.raises(BadParameter, match="stream is not there: stream nowhere at 127"):
+        Broker(server.url, "nowhere").reach()
+
+
+# The sink
+
+
+def delivered(*rows: tuple[str, int]) -> list[Any]:
+    from pyspark.sql import Row
+
+    return [
+        Row(receiver=who, position=position, payload=bytearray(b"%d" % position)) for who, position in rows
+    ]
+
+
+def position_of(data: bytes) -> tuple[str, int]:
+    row = json.loads(data)
+    assert row["payload"] == b64encode(b"%d" % row["position"]).decode()
+    return row["receiver"], row["position"]
+
+
+ATOMIC = pytest.mark.parametrize("atomic", [True, False])
+
+
+@ATOMIC
+def test_what_is_published_again_is_there_once_and_in_order(server, atomic):
+    name = f"out_{atomic}"
+    make(server.url, name, duplicate_window=0.1, allow_atomic=atomic)
+    sink = Sink(Broker(server.url, name), name, "test")
+    rows = delivered(*(("a.b", p) for p in range(600)), *(("c", p) for p in range(100)))
+    sink.publish(rows[:350])
+    # Longer ago than the server remembers ids.
+    time.sleep(0.3)
+    sink.publish(rows)
+    sink.publish(rows[100:])
+    got = held(server.url, name)
+    assert {subject for subject, _ in got} == {f"{name}.a%2Eb", f"{name}.c"}
+    for who, many in (("a.b", 600), ("c", 100)):
+        assert [p for one, p in (position_of(data) for _, data in got) if one == who] == list(range(many))
+
+
+@ATOMIC
+def test_two_that_publish_the_same_rows_at_once_give_them_once_and_in_order(server, atomic):
+    name = f"twice_{atomic}"
+    make(server.url, name, duplicate_window=0.1, allow_atomic=atomic)
+    sink = Sink(Broker(server.url, name), name, "test")
+    rows = delivered(*(("a", p) for p in range(150)), *(("b", p) for p in range(50)))
+
+    async def both() -> None:
+        others = asyncio.to_thread(add, server.url, name, [b"other"] * 50, "other")
+        await asyncio.gather(others, *(asyncio.to_thread(sink.publish, rows) for _ in range(2)))
+
+    asyncio.run(both())
+    got = [position_of(data) for _, data in held(server.url, name) if data != b"other"]
+    assert [p for who, p in got if who == "a"] == list(range(150))
+    assert [p for who, p in got if who == "b"] == list(range(50))
+
+
+@ATOMIC
+def test_a_message_that_the_stream_refuses_stops_all_after_it(server, atomic):
+    name = f"small_{atomic}"
+    make(server.url, name, max_msg_size=400, allow_atomic=atomic)
+    sink = Sink(Broker(server.url, name), name, "test")
+    rows = delivered(("a", 0), ("a", 1), ("a", 2))
+    sink.publish(rows[:1])
+    rows[1] = type(rows[1])(receiver="a", position=1, payload=bytearray(500))
+    with pytest.raises(CannotWrite, match="of a is not there"):
+        sink.publish(rows)
+    assert [position_of(data)[1] for _, data in held(server.url, name)] == [0]
+
+
+def test_a_subject_of_someone_else_is_not_written_to(server):
+    make(server.url, "theirs")
+    add(server.url, "theirs", [b"mine"], "a")
+    with pytest.raises(CannotWrite, match="its last message is not ours"):
+        Sink(Broker(server.url, "theirs"), "theirs", "test").publish(delivered(("a", 0)))
+
+
+def test_a_batch_that_is_written_twice_comes_out_once(spark, server):
+    make(server.url, "batches")
+    write = jetstream_sink(server.url, "batches", "batches")
+    rows = [("a", 1, b"y"), ("b", 0, b"z"), ("a", 0, b"x"), ("a", None, b"refused")]
+    batch = spark.createDataFrame(rows, "receiver string, position long, payload binary")
+    for _ in range(2):
+        write(batch, 0)
+    got = [json.loads(data) for _, data in held(server.url, "batches")]
+    assert sorted((row["receiver"], row["position"]) for row in got) == [("a", 0), ("a", 1), ("b", 0)]
+    assert [row["payload"] for row in got if row["receiver"] == "a"] == ["eA==", "eQ=="]
+
+
+@pytest.mark.parametrize("subject", ["", "a.*", "a b"])
+def test_a_sink_that_cannot_be_is_refused(subject):
+    with pytest.raises(BadParameter, match="subject"):
+        jetstream_sink("nats://localhost", "s", subject)
