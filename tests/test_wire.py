@@ -117,7 +117,8 @@ def packets(draw: st.DrawFn) -> Packet[Any]:
     source, dest, number = draw(processes), draw(processes), draw(numbers)
     to = draw(st.one_of(st.just({dest}), st.sets(processes, min_size=1)))
     sender = draw(st.one_of(st.just(source), processes))
-    message = Message(sender, number, tuple(sorted(to)), draw(st.binary(max_size=5)), draw(labels))
+    payload, label, context = draw(st.binary(max_size=5)), draw(labels), draw(labels)
+    message = Message(sender, number, tuple(sorted(to)), payload, label, context)
     kind = draw(st.sampled_from(sorted(BY_STAMP, key=lambda stamp: stamp.__name__)))
     stamp = draw(stamps(kind, source, dest, message))
     return Packet(source, dest, stamp, None if kind.control else message)
@@ -263,10 +264,11 @@ HUGE = "ff ff ff ff ff ff ff ff 7f"  # 2**63 - 1
         ("01 0f 00 01 ff ff", "at byte 6: found the end within a number, expected its last byte"),
         ("01 0f 00 01" + "80" * 9 + "01", "at byte 4: found a number of more than 9 bytes, expected one below 2**63"),
         ("01 0f 00 01 05 00", "at byte 5: found 1 bytes after the stamp, expected the end"),
-        (f"{FIFO} 08", "at byte 4: found flags 8, expected at most 7"),
+        (f"{FIFO} 10", "at byte 4: found flags 16, expected at most 15"),
         (f"{FIFO} 01 00 01 00 01", "at byte 4: found flags 1, expected none for what goes without saying"),
         (f"{FIFO} 02 01 05 00 01", "at byte 4: found flags 2, expected none for what goes without saying"),
         (f"{FIFO} 04 01 00 00 01", "at byte 4: found flags 4, expected none for what goes without saying"),
+        (f"{FIFO} 08 01 00 00 01", "at byte 4: found flags 8, expected none for what goes without saying"),
         (f"{FIFO} 02 01 00 00 01", "at byte 4: found no destinations, expected one at least"),
         (f"{FIFO} 02 01 0a 03 00", "at byte 6: found a set in form 2 of size 2, expected form 0"),
         (f"{FIFO} 02 01 0b 00 00", "at byte 6: found a set in form 3 of size 2, expected form 0"),

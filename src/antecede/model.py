@@ -93,6 +93,8 @@ class Message(Struct, frozen=True, gc=False):
     payload: bytes = b""
     label: str = ""
     """Messages with different labels do not delay each other (Rodrigues & Veríssimo 1995, chapter 6)."""
+    context: str = ""
+    """What tools of the application pass along with it, such as the trace that it belongs to. No protocol reads it."""
 
     @property
     def id(self) -> Id:

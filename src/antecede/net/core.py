@@ -134,7 +134,7 @@ class Core:
         self.arrived.clear()
         match given:
             case Send():
-                self.send(given.to, given.payload, given.label)
+                self.send(given.to, given.payload, given.label, given.context)
                 return []
             case Arrive():
                 return self.arrive(given.source, given.frame, now)
@@ -153,11 +153,11 @@ class Core:
                 return []
         assert_never(given)
 
-    def send(self, to: tuple[int, ...], payload: bytes, label: str = "") -> Message:
+    def send(self, to: tuple[int, ...], payload: bytes, label: str = "", context: str = "") -> Message:
         """The application sends a message."""
-        if label or len(payload) > self.limits.payload_bytes:
-            self._check_size(payload, label)
-        message, effects = self.machine.send(to, payload, label)
+        if label or context or len(payload) > self.limits.payload_bytes:
+            self._check_size(payload, label, context)
+        message, effects = self.machine.send(to, payload, label, context)
         me, to = self.me, message.to
         if self.record.on:
             self.record.event("send", message)
@@ -170,14 +170,15 @@ class Core:
             self._follow(effects)
         return message
 
-    def _check_size(self, payload: bytes, label: str) -> None:
+    def _check_size(self, payload: bytes, label: str, context: str) -> None:
         """Refuse, before the machine counts it, what the wire would not carry."""
         size, most = len(payload), self.limits.payload_bytes
         if size > most:
             raise BadParameter("message", "payload", f"{size} bytes", f"at most {most}")
-        size, most = len(label.encode(errors="replace")), self.limits.label_bytes
-        if size > most or "\ud800" <= max(label, default="") <= "\udfff":
-            raise BadParameter("message", "label", f"{size} bytes", f"Unicode text of at most {most}")
+        for name, text in (("label", label), ("context", context)):
+            size, most = len(text.encode(errors="replace")), self.limits.label_bytes
+            if size > most or any("\ud800" <= one <= "\udfff" for one in text):
+                raise BadParameter("message", name, f"{size} bytes", f"Unicode text of at most {most}")
 
     def arrive(self, source: int, frame: Frame, now: int) -> list[Out]:
         """A frame arrives. Raises `BadFrame` if the two ends contradict each other: one has lost its state."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from antecede.model import Id, Message, View, Waiting
+from antecede.net.tracing import extract
 
 __all__ = ["Delivery", "Durable", "Held", "Missing", "stuck"]
 
@@ -53,6 +54,19 @@ class Delivery(Struct, frozen=True, eq=False):
     @property
     def label(self) -> str:
         return self._message.label
+
+    @property
+    def traceparent(self) -> str:
+        """The span in which it was sent, as W3C Trace Context writes it; empty if there was none."""
+        return self._message.context.partition("\n")[0]
+
+    @property
+    def tracestate(self) -> str:
+        return self._message.context.partition("\n")[2]
+
+    def context(self) -> Any:
+        """The same as a context of OpenTelemetry: what is done with the message is a child of the span that sent it."""
+        return extract(self._message.context)
 
     def ack(self) -> Durable:
         """Say that it has been processed: it will not come again, for sure once the answer has been awaited."""

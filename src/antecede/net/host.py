@@ -113,14 +113,14 @@ class Host:
         self._stir()
         return position
 
-    def send(self, to: tuple[int, ...], payload: bytes, label: str) -> Message:
+    def send(self, to: tuple[int, ...], payload: bytes, label: str, context: str) -> Message:
         """The application sends a message; `position` is then that of the input."""
         core = self.core
         if not self._quick or core.record.on:
-            self.happen(Send(to, payload, label))
-            return Message(core.me, core.machine.sent, to, payload, label)
+            self.happen(Send(to, payload, label, context))
+            return Message(core.me, core.machine.sent, to, payload, label, context)
         # As `happen` does it, with nothing to write.
-        message = core.send(to, payload, label)
+        message = core.send(to, payload, label, context)
         if core.arrived:
             self._note(self.clock())
         if core.weight > FLUSH_BYTES:

@@ -40,6 +40,7 @@ class Send(Struct, frozen=True, gc=False, array_like=True, tag=0):
     to: tuple[int, ...]
     payload: bytes
     label: str = ""
+    context: str = ""
 
 
 class Arrive(Struct, frozen=True, gc=False, array_like=True, tag=1):

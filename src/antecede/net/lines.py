@@ -2,7 +2,8 @@
 
 Requests
     {"do": "send", "to": "bob", "text": "hello", "ref": 7}   `to` may be a list, of names and groups; "base64" for bytes
-                                                             that are no text; "label" and "ref" may be left out
+                                                             that are no text; "label" and "ref" may be left out;
+                                                             "traceparent" and "tracestate" go along (`tracing`)
     {"do": "ack", "sender": "bob", "number": 3}              the message has been processed
     {"do": "receive"}                                        hand messages over to this client (`local` only)
     {"do": "waiting"}                                        what is held, and for what
@@ -12,6 +13,7 @@ Events
     {"event": "ready", "name", "address", "sent"}            first; `sent` counts the messages of all its lives
     {"event": "sent", "number", "ref"}                       the message cannot be lost any more
     {"event": "message", "sender", "number", "to", "text" or "base64", "label", "again"}
+                                                             and "traceparent", "tracestate" if it came with them
     {"event": "waiting", "held"}, {"event": "status", ...}   the fields of `delivery.Held` and of `status.Status`
     {"event": "refused", "reason", "ref"}                    what was asked cannot be; nothing was changed
     {"event": "closed"}                                      last
@@ -33,6 +35,7 @@ from msgspec import Struct
 from antecede.errors import AntecedeError, Closed
 from antecede.net.delivery import Delivery
 from antecede.net.node import Node
+from antecede.net.tracing import joined
 
 __all__ = ["Desk", "LONGEST", "Lines", "Say", "ready"]
 
@@ -52,6 +55,8 @@ class SendLine(Request, frozen=True, tag="send"):
     text: str | None = None
     base64: bytes | None = None
     label: str = ""
+    traceparent: str = ""
+    tracestate: str = ""
     ref: str | int | None = None
 
     def __post_init__(self) -> None:
@@ -131,6 +136,8 @@ def _event(message: Delivery, again: bool) -> dict[str, Any]:
         event |= {"to": message.to, "text": message.payload.decode()}
     except UnicodeDecodeError:
         event |= {"to": message.to, "base64": base64.b64encode(message.payload).decode()}
+    if message.traceparent:
+        event |= {"traceparent": message.traceparent, "tracestate": message.tracestate}
     return {**event, "label": message.label, "again": again}
 
 
@@ -209,7 +216,8 @@ class Lines:
         while True:
             asked = await self._sends.get()
             try:
-                message = await self.node.send(asked.to, asked.payload, asked.label)
+                context = joined(asked.traceparent, asked.tracestate)
+                message = await self.node.send(asked.to, asked.payload, asked.label, context=context)
             except Closed as error:
                 await self.refuse(str(error), asked.ref)
                 return

@@ -36,6 +36,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import suppress
 from os import PathLike
 from random import Random
+from sys import modules
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -51,6 +52,7 @@ from antecede.net.security import Tls
 from antecede.net.settings import Settings
 from antecede.net.status import Status
 from antecede.net.tcp import Tcp
+from antecede.net.tracing import OPENTELEMETRY, current
 from antecede.net.transport import Transport
 
 if TYPE_CHECKING:
@@ -215,13 +217,21 @@ class Node:
         return self._host.core.machine.sent
 
     async def send(
-        self, to: str | Iterable[str], payload: bytes, label: str = "", durable: bool = True
+        self,
+        to: str | Iterable[str],
+        payload: bytes,
+        label: str = "",
+        durable: bool = True,
+        context: str | None = None,
     ) -> Message:
         """Send a message to a process, to a group, or to several of both; itself may be among them.
 
         Waits while a destination can take no more, and, with a journal, until the message cannot be lost any more.
-        With `durable=False` it does not wait for the latter: see `flush`.
+        With `durable=False` it does not wait for the latter: see `flush`. The `context` of tracing is that of the
+        current span, unless it is given (`tracing`).
         """
+        if context is None:
+            context = current() if OPENTELEMETRY in modules else ""
         host = self._host
         if self._closing or host.failure is not None:
             self._check_open()
@@ -234,7 +244,7 @@ class Node:
         while not self._has_room(targets):
             await host.room.wait()
             self._check_open()
-        message = host.send(targets, bytes(payload), label)
+        message = host.send(targets, bytes(payload), label, context)
         if durable and host.position > host.position_durable:
             await host.durable(host.position)
         return message

@@ -93,7 +93,7 @@ class Machine(ABC):
         return None
 
     def send(
-        self, to: str | int | Iterable[str | int], payload: bytes = b"", label: str = ""
+        self, to: str | int | Iterable[str | int], payload: bytes = b"", label: str = "", context: str = ""
     ) -> tuple[Message, list[Effect]]:
         """Hand over a message for a process or a set of processes, by name or by position."""
         targets = self._targets.get(to) if type(to) is tuple else None
@@ -104,7 +104,7 @@ class Machine(ABC):
         if label and not self.labels:
             raise Unsupported(self.name, f"label {label!r}: only histories order by label")
         self.sent = number = self.sent + 1
-        message = Message(self.me, number, targets, payload, label)
+        message = Message(self.me, number, targets, payload, label, context)
         return message, self._send(message)
 
     def _resolve(self, to: str | int | Iterable[str | int]) -> tuple[int, ...]:

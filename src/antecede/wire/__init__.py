@@ -20,11 +20,13 @@ A packet, byte for byte. uint, set, text and blob are defined in `octets`, the s
   uint      source, a position in the view
   uint      dest
   then, unless the stamp is a control:
-    byte    flags: 1 the sender is not the source, 2 the destinations are not just dest, 4 there is a label
+    byte    flags: 1 the sender is not the source, 2 the destinations are not just dest, 4 there is a label, 8 there is
+            a context
     uint    sender, with flag 1
     uint    number
     set     destinations, with flag 2
     text    label, with flag 4
+    text    context, with flag 8
     blob    payload
   then the stamp, and nothing after it
 
@@ -46,7 +48,8 @@ from antecede.wire.stamps import BY_CODE, BY_STAMP, Kind
 __all__ = ["VERSION", "Limits", "decode", "encode", "stamp_size"]
 
 VERSION = 1
-SENDER, DESTINATIONS, LABEL = 1, 2, 4
+SENDER, DESTINATIONS, LABEL, CONTEXT = 1, 2, 4, 8
+ALL = SENDER | DESTINATIONS | LABEL | CONTEXT
 LIMITS = Limits()
 
 
@@ -129,6 +132,7 @@ def _put_message(writer: Writer, packet: Packet[Any], message: Message) -> None:
     to = message.to
     flags = SENDER * (message.sender != packet.source)
     flags |= DESTINATIONS * (to != (packet.dest,)) | LABEL * (message.label != "")
+    flags |= CONTEXT * (message.context != "")
     writer.uint(flags)
     if flags & SENDER:
         writer.process(message.sender)
@@ -140,20 +144,24 @@ def _put_message(writer: Writer, packet: Packet[Any], message: Message) -> None:
         writer.members(members)
     if flags & LABEL:
         writer.text(message.label)
+    if flags & CONTEXT:
+        writer.text(message.context)
     writer.blob(message.payload)
 
 
 def _take_message(reader: Reader, source: int, dest: int) -> Message:
     start = reader.at
     flags = reader.uint()
-    if flags > SENDER | DESTINATIONS | LABEL:
-        reader.refuse(f"flags {flags}", f"at most {SENDER | DESTINATIONS | LABEL}", start)
+    if flags > ALL:
+        reader.refuse(f"flags {flags}", f"at most {ALL}", start)
     sender = reader.process() if flags & SENDER else source
     number = reader.uint()
     to = tuple(listed(reader.members())) if flags & DESTINATIONS else (dest,)
     label = reader.text() if flags & LABEL else ""
+    context = reader.text() if flags & CONTEXT else ""
     if not to:
         reader.refuse("no destinations", "one at least", start)
-    if flags != SENDER * (sender != source) | DESTINATIONS * (to != (dest,)) | LABEL * (label != ""):
+    told = SENDER * (sender != source) | DESTINATIONS * (to != (dest,))
+    if flags != told | LABEL * (label != "") | CONTEXT * (context != ""):
         reader.refuse(f"flags {flags}", "none for what goes without saying", start)
-    return Message(sender, number, to, reader.blob(), label)
+    return Message(sender, number, to, reader.blob(), label, context)

@@ -4,9 +4,9 @@ A bundle is a MessagePack array of runs, in the order of the packets. A run is a
 that follow each other and differ in little share one; what both ends know, the source and the destination, is not said.
 
   0 [packets]      each as bytes of its own (`antecede.wire`): whatever has no shorter form below
-  c [to, rows]     messages of the source to the processes `to`, without a label; c is the code of the stamp (`stamps`).
-                   A row is [number, stamp, payload]: the stamp is its one number, or for `matrix` its rows as arrays
-                   [process, version, counts]
+  c [to, rows]     messages of the source to the processes `to`, without label or context; c is the code of the stamp
+                   (`stamps`). A row is [number, stamp, payload]: the stamp is its one number, or for `matrix` its rows
+                   as arrays [process, version, counts]
   c [numbers]      control packets whose stamp is one number
 
 Encoder and decoder run over a whole bundle at once, outside Python: a packet costs a tenth of what it costs alone.
@@ -166,7 +166,8 @@ def _extent(packets: Sequence[Packet[Any]], start: int) -> int:
         packet = packets[end]
         message = packet.message
         if type(packet.stamp) is not kind or (
-            message is not None and (message.to != to or message.label or message.sender != packet.source)
+            message is not None
+            and (message.to != to or message.label or message.context or message.sender != packet.source)
         ):
             return end
     return len(packets)
@@ -177,7 +178,8 @@ def _is_short(packet: Packet[Any]) -> bool:
     message, kind = packet.message, type(packet.stamp)
     if message is None:
         return kind in CONTROLS
-    return kind in MESSAGES and not message.label and message.sender == packet.source
+    plain = not message.label and not message.context
+    return kind in MESSAGES and plain and message.sender == packet.source
 
 
 def _run(packets: Sequence[Packet[Any]], limits: Limits) -> Run:

@@ -1,0 +1,69 @@
+"""The trace that a message belongs to, carried with it: W3C Trace Context (https://www.w3.org/TR/trace-context/).
+
+If the program uses OpenTelemetry and a span is current, `Node.send` takes it along; what is done with the message where
+it is handed over can so be a child of the span that sent it, across processes:
+
+    with tracer.start_as_current_span("place order"):
+        await node.send("billing", b"...")
+
+    async for message in node:
+        with tracer.start_as_current_span("bill", context=message.context()):
+            ...
+
+In a message it is one text, `traceparent`, and `tracestate` after a line's end if there is one: a field beside the
+payload, which stays the application's own. `LONGEST` bytes: a longer state is left out, as the standard allows.
+A program that does not import OpenTelemetry pays one look into a dictionary for a message.
+
+>>> joined("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "")
+'00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'
+>>> joined("garbage", "")
+Traceback (most recent call last):
+antecede.errors.BadParameter: message: traceparent is 'garbage', expected version-trace-span-flags in hex digits
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from antecede.errors import BadParameter
+
+__all__ = ["LONGEST", "OPENTELEMETRY", "current", "extract", "joined"]
+
+OPENTELEMETRY = "opentelemetry.trace"
+"""If nobody has imported this, no span is current."""
+LONGEST = 512
+_PARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?")
+
+
+def joined(traceparent: str, tracestate: str) -> str:
+    """The context that these two headers are; empty if there is no parent."""
+    if not traceparent:
+        return ""
+    if len(traceparent) > LONGEST or _PARENT.fullmatch(traceparent) is None:
+        found = repr(traceparent[:80])
+        raise BadParameter("message", "traceparent", found, "version-trace-span-flags in hex digits")
+    fits = tracestate.isascii() and tracestate.isprintable() and len(tracestate) <= LONGEST
+    return f"{traceparent}\n{tracestate}" if tracestate and fits else traceparent
+
+
+def current() -> str:
+    """The context of the current span of OpenTelemetry; empty if there is none."""
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    headers: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(headers)
+    return joined(headers.get("traceparent", ""), headers.get("tracestate", ""))
+
+
+def extract(context: str) -> Any:
+    """The context of OpenTelemetry that came with a message: an empty one if none did."""
+    try:
+        from opentelemetry.context import Context
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+    except ImportError:
+        expected = "it, for a message's context: pip install 'antecede[otel]'"
+        raise BadParameter("tracing", "opentelemetry", "not installed", expected) from None
+    traceparent, _, tracestate = context.partition("\n")
+    headers = {"traceparent": traceparent, "tracestate": tracestate}
+    return TraceContextTextMapPropagator().extract(headers, context=Context())

@@ -1,0 +1,126 @@
+"""The trace that a message belongs to goes with it: with OpenTelemetry's own SDK, and without it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanContext, TraceState
+
+from antecede.errors import BadParameter
+from antecede.net.lines import Lines
+from antecede.net.tracing import LONGEST, current, extract, joined
+from tests.net_world import PATIENCE_S, in_memory
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize("protocol", ["permit", "matrix", "history"])
+def test_what_a_receiver_does_is_a_child_of_the_span_that_sent(protocol, tmp_path):
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = provider.get_tracer("shop")
+
+    async def main() -> None:
+        async with asyncio.timeout(PATIENCE_S), in_memory(2, protocol=protocol) as (orders, billing):
+            with tracer.start_as_current_span("order"):
+                await orders.send("p2", b"one")
+            await orders.send("p2", b"two")
+            for name in ("bill", "bill again"):
+                message = await billing.receive()
+                with tracer.start_as_current_span(name, context=message.context()):
+                    message.ack()
+
+    asyncio.run(main())
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    order, bill = spans["order"].get_span_context(), spans["bill"].get_span_context()
+    assert order is not None
+    assert bill is not None
+    assert bill.trace_id == order.trace_id
+    assert spans["bill"].parent is not None
+    assert (spans["bill"].parent.span_id, spans["bill"].parent.is_remote) == (order.span_id, True)
+    assert spans["bill again"].parent is None, "what is sent outside a span belongs to no trace"
+
+
+def test_a_context_survives_a_restart(tmp_path):
+    async def sending() -> None:
+        async with in_memory(1, journal=tmp_path / "a.db") as (node,):
+            await node.send("p1", b"", context=joined(PARENT, "vendor=1"))
+            await node.receive()
+
+    async def receiving() -> tuple[str, str]:
+        async with asyncio.timeout(PATIENCE_S), in_memory(1, journal=tmp_path / "a.db") as (node,):
+            message = await node.receive()
+            assert message.again
+            return message.traceparent, message.tracestate
+
+    asyncio.run(sending())
+    assert asyncio.run(receiving()) == (PARENT, "vendor=1")
+
+
+def test_it_passes_through_lines_of_json():
+    async def main() -> list[dict[str, Any]]:
+        events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        async with asyncio.timeout(PATIENCE_S), in_memory(1) as (node,):
+            lines = Lines(node, events.put)
+            running = asyncio.ensure_future(lines.run())
+            for context in ({"traceparent": PARENT, "tracestate": "a=b"}, {}, {"traceparent": "garbage"}):
+                await lines.request(json.dumps({"do": "send", "to": "p1", "text": "x", **context}).encode())
+            heard = [await events.get() for _ in range(6)]
+        await running
+        return heard
+
+    heard = asyncio.run(main())
+    first, second = (event for event in heard if event["event"] == "message")
+    assert (first["traceparent"], first["tracestate"]) == (PARENT, "a=b")
+    assert "traceparent" not in second
+    assert "traceparent is 'garbage'" in next(e["reason"] for e in heard if e["event"] == "refused")
+
+
+def test_a_state_that_is_too_long_is_left_out():
+    assert joined(PARENT, "x" * (LONGEST + 1)) == PARENT
+    assert joined(PARENT, "a\nb") == PARENT
+    assert joined("", "a=b") == ""
+    with pytest.raises(BadParameter, match="traceparent"):
+        joined(PARENT + "\n", "")
+
+
+def test_the_state_of_a_span_goes_along():
+    told = SpanContext(1, 2, False, trace.TraceFlags(1), TraceState([("vendor", "x")]))
+    token = trace.use_span(trace.NonRecordingSpan(told))
+    with token:
+        context = current()
+    assert context == f"00-{1:032x}-{2:016x}-01\nvendor=x"
+    found = trace.get_current_span(extract(context)).get_span_context()
+    assert (found.trace_id, found.span_id, dict(found.trace_state)) == (1, 2, {"vendor": "x"})
+    assert current() == ""
+
+
+def test_without_opentelemetry_nothing_is_asked_of_it():
+    code = """
+import asyncio, sys
+sys.modules["opentelemetry"] = None
+from antecede.errors import BadParameter
+from antecede.net import Memory, Node
+async def main():
+    async with Node("a", ["a"], transport=Memory().at("a")) as node:
+        await node.send("a", b"x")
+        message = await node.receive()
+        assert message.traceparent == ""
+        try:
+            message.context()
+        except BadParameter as error:
+            print(error)
+asyncio.run(main())
+assert not any(name.startswith("opentelemetry.") for name in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("pip install 'antecede[otel]'")
