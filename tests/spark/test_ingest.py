@@ -161,6 +161,11 @@ def test_parts_of_a_file_are_read_by_many_tasks_with_exact_line_numbers(spark, t
         for batch in lines.read(io.BytesIO(data), part, tracing.read):
             expected += batch.to_pylist(maps_as_pydicts="strict")
     assert rows_of(logfiles.read(spark, source)) == expected
+    # Where tasks run elsewhere, jobs say what is looked up here.
+    parts = [part for task in source.tasks for part in task]
+    assert logfiles.counted(spark, parts) == logfiles.counted_here(spark, parts)
+    names = sorted({part.file for part in parts})
+    assert logfiles.sizes_by_job(spark, names) == logfiles.sizes_here(spark, names)
     # Storage that only Spark can open gives the same.
     monkeypatch.setattr(logfiles, "readable", lambda path: False)
     whole = logfiles.log_files(spark, [tmp_path], "tracing", Expressions(), part=1000)

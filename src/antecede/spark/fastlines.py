@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from antecede.spark.jsonscan import Names, gathered, interned, members, own_entry, same, text_of
+from antecede.spark.jsonscan import Names, gathered, interned, members, own_entry, text_of
 from antecede.spark.verification.native import native
+from antecede.spark.words import PAD, first, load, marks_of, same
 from antecede.trace.foreign import tlaplus, tracing
-from antecede.trace.foreign.lines import BLOCK, Line, Part, blocks, one
+from antecede.trace.foreign.lines import BLOCK, Line, Part, one, to_here
 from antecede.trace.foreign.log import READ, Rows
 
 __all__ = ["ENCODED", "encoded", "plain", "read"]
@@ -26,7 +27,7 @@ __all__ = ["ENCODED", "encoded", "plain", "read"]
 def packed(*texts: bytes) -> tuple[Any, Any]:
     """Texts one after the other, and where each begins and the last ends."""
     bounds = np.cumsum([0, *map(len, texts)])
-    return np.frombuffer(b"".join(texts) or b" ", np.uint8), bounds
+    return np.frombuffer(b"".join(texts) + bytes(PAD), np.uint8), bounds
 
 
 @native
@@ -164,21 +165,62 @@ def read(file: IO[bytes], part: Part, format: str, block: int = BLOCK) -> Iterat
     chosen = FORMATS[format]
     processes, tags = Names(), Names(*chosen.tags)
     number = part.line
-    for text in blocks(file, part, block):
-        lines = Block(text, part, number, chosen)
+    for buffer, size in blocks(file, part, block):
+        lines = Block(buffer, size, part, number, chosen)
         yield from lines.batches(processes, tags)
         number += len(lines.starts)
+
+
+def blocks(file: Any, part: Part, block: int) -> Iterator[tuple[Any, int]]:
+    """The lines of a part, whole, many at a time: a buffer, and how much of it they are. The next ones overwrite them.
+
+    These are the lines that `antecede.trace.foreign.lines.blocks` gives.
+    """
+    left = to_here(file, part)
+    room, held = bytearray(block + PAD), 0
+    while left > 0:
+        size = file.readinto(memoryview(room)[held : held + min(len(room) - PAD - held, left)])
+        # A file that is shorter than it was ends here.
+        left = left - size if size else 0
+        held += size
+        cut = room.rfind(b"\n", 0, held) + 1 if left else held
+        if cut:
+            yield np.frombuffer(room, np.uint8), cut
+            room[: held - cut], held = room[cut:held], held - cut
+        elif held == len(room) - PAD:
+            # One line is longer than all this.
+            room = room + bytearray(len(room))
+
+
+@native
+def line_ends(buffer: Any, size: int, ends: Any) -> int:
+    """Where the newlines are, and how many."""
+    found = 0
+    for at in range(0, size, 8):
+        marks = marks_of(load(buffer, at), NEWLINES)
+        while marks:
+            ends[found] = at + first(marks)
+            found += 1
+            marks &= marks - np.uint64(1)
+    while found and ends[found - 1] >= size:
+        found -= 1
+    return found
+
+
+NEWLINES: Final = np.uint64(0x0A0A0A0A0A0A0A0A)
 
 
 class Block:
     """Whole lines, and what the kernel finds in them."""
 
-    def __init__(self, text: bytes, part: Part, first: int, format: Format) -> None:
-        self.text, self.part, self.first, self.format = text, part, first, format
-        self.buffer = np.frombuffer(text, np.uint8)
-        newlines = np.flatnonzero(self.buffer == 10)
-        ended = len(newlines) and newlines[-1] == len(text) - 1
-        self.ends = newlines if ended else np.append(newlines, len(text))
+    def __init__(self, buffer: Any, size: int, part: Part, first: int, format: Format) -> None:
+        self.buffer, self.size, self.part, self.first, self.format = buffer, size, part, first, format
+        ends = np.empty(size + 9, np.int64)
+        count = line_ends(buffer, size, ends)
+        if not count or ends[count - 1] < size - 1:
+            ends[count] = size
+            count += 1
+        self.ends = ends[:count]
         self.starts = np.r_[0, self.ends[:-1] + 1]
 
     def batches(self, processes: Names, tags: Names) -> Iterator[pa.RecordBatch]:
@@ -187,7 +229,8 @@ class Block:
         out = np.empty((size, 5), np.int64)
         said = np.zeros((size, 1, 2), np.int64)
         told = np.empty((size, format.pieces, 2), np.int64)
-        most = self.text.count(b":")
+        # An entry has five bytes at least. What is not used is never touched.
+        most = self.size // 5 + 1
         codes, values = np.empty(most, np.int32), np.empty(most, np.int64)
         seen = np.full(Names.MOST + 1, -1, np.int64)
         used = format.kernel(
@@ -228,7 +271,7 @@ class Block:
     def _others(self, which: Any) -> pa.RecordBatch:
         rows = Rows(self.part.file)
         for at in which.tolist():
-            content = self.text[self.starts[at] : self.ends[at]]
+            content = self.buffer[self.starts[at] : self.ends[at]].tobytes()
             one(rows, self.part.run, self.first + at, content, self.format.line)
         return rows.batch()
 

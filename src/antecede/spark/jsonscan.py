@@ -12,22 +12,19 @@ from typing import Any, Final
 import numpy as np
 
 from antecede.spark.verification.native import allocating, inlined, native
+from antecede.spark.words import PAD, copied, hashed, number_in, plain_end, same
 
-__all__ = ["Names", "gathered", "interned", "members", "own_entry", "same", "text_of"]
+__all__ = ["Names", "gathered", "interned", "members", "own_entry", "text_of"]
 
 QUOTE, COLON, COMMA, BACKSLASH = 0x22, 0x3A, 0x2C, 0x5C
 OPEN, CLOSE, BEGIN, END = 0x7B, 0x7D, 0x5B, 0x5D
-PLAIN: Final = np.array([32 <= sign < 127 and sign not in (QUOTE, BACKSLASH) for sign in range(256)])
-"""Bytes that stand for themselves in a string."""
 DEPTH: Final = 60
 """How deep values may nest: one bit each says whether it is an object."""
 
 
 @inlined
 def space_end(buffer: Any, at: int, end: int) -> int:
-    while at < end and (
-        buffer[at] == 32 or (9 <= buffer[at] <= 13 and buffer[at] != 11 and buffer[at] != 12)
-    ):
+    while at < end and (buffer[at] == 32 or buffer[at] == 9 or buffer[at] == 13 or buffer[at] == 10):  # noqa: PLR1714
         at += 1
     return at
 
@@ -35,9 +32,7 @@ def space_end(buffer: Any, at: int, end: int) -> int:
 @inlined
 def string_end(buffer: Any, at: int, end: int) -> int:
     """After the closing quote of a plain string that opens here, or -1."""
-    at += 1
-    while at < end and PLAIN[buffer[at]]:
-        at += 1
+    at = plain_end(buffer, at + 1, end)
     return at + 1 if at < end and buffer[at] == QUOTE else -1
 
 
@@ -150,35 +145,16 @@ def value_end(buffer: Any, at: int, end: int) -> int:
 
 
 @inlined
-def same(buffer: Any, start: int, end: int, other: Any, begin: int, over: int) -> bool:
-    if end - start != over - begin:
-        return False
-    for place in range(end - start):  # noqa: SIM110
-        if buffer[start + place] != other[begin + place]:
-            return False
-    return True
-
-
-@inlined
 def integer(buffer: Any, start: int, end: int) -> int:
-    """Up to 18 digits as a number, or -1."""
-    if end <= start or end - start > 18 or (buffer[start] == 48 and end > start + 1):
-        return -1
-    number = 0
-    for place in range(start, end):
-        if not 48 <= buffer[place] <= 57:
-            return -1
-        number = number * 10 + (buffer[place] - 48)
-    return number
+    """All of this text as a number of up to 18 digits, or -1."""
+    number, over = number_in(buffer, start, end)
+    return number if over == end else -1  # type: ignore[no-any-return]
 
 
 @native
 def interned(buffer: Any, start: int, end: int, slots: Any, pool: Any, bounds: Any, count: Any) -> int:
     """The number of this name, a new one if need be; -1 if there is no room for another."""
-    hashed = np.uint64(14695981039346656037)
-    for place in range(start, end):
-        hashed = (hashed ^ np.uint64(buffer[place])) * np.uint64(1099511628211)
-    slot = np.int64((hashed ^ (hashed >> np.uint64(29))) & np.uint64(len(slots) - 1))
+    slot = np.int64(hashed(buffer, start, end) & np.uint64(len(slots) - 1))
     while slots[slot] >= 0:
         name = slots[slot]
         if same(buffer, start, end, pool, bounds[name], bounds[name + 1]):
@@ -186,7 +162,7 @@ def interned(buffer: Any, start: int, end: int, slots: Any, pool: Any, bounds: A
         slot = (slot + 1) & (len(slots) - 1)
     name = count[0]
     first = bounds[name]
-    if name + 1 >= len(bounds) or first + end - start > len(pool):
+    if name + 1 >= len(bounds) or first + end - start > len(pool) - PAD:
         return -1
     for place in range(end - start):
         pool[first + place] = buffer[start + place]
@@ -218,9 +194,7 @@ def vector(
         if name < 0 or at >= end or buffer[at] != COLON or seen[name] == row or used == len(codes):
             return -1, -1
         seen[name] = row
-        start = space_end(buffer, at + 1, end)
-        at = digits_end(buffer, start, end)
-        value = integer(buffer, start, at)
+        value, at = number_in(buffer, space_end(buffer, at + 1, end), end)
         if value < 0:
             return -1, -1
         if value > 0:
@@ -326,12 +300,12 @@ class Names:
 
     def __init__(self, *first: bytes) -> None:
         self.slots = np.full(2 * self.MOST, -1, np.int32)
-        self.pool = np.empty(self.ROOM, np.uint8)
+        self.pool = np.zeros(self.ROOM, np.uint8)
         self.bounds = np.zeros(self.MOST + 1, np.int64)
         self.count = np.zeros(1, np.int64)
         for name in first:
-            text = np.frombuffer(name, np.uint8)
-            interned(text, 0, len(text), self.slots, self.pool, self.bounds, self.count)
+            text = np.frombuffer(name + bytes(PAD), np.uint8)
+            interned(text, 0, len(name), self.slots, self.pool, self.bounds, self.count)
 
     @property
     def table(self) -> tuple[Any, Any, Any, Any]:
@@ -371,20 +345,17 @@ def gathered(buffer: Any, spans: Any, rows: Any, fixed: Any, bounds: Any) -> tup
             start, end = spans[rows[place], piece, 0], spans[rows[place], piece, 1]
             total += end - start if start >= 0 else 4
     offsets[len(rows)] = total
-    data = np.empty(total, np.uint8)
+    data = np.empty(total + PAD, np.uint8)
     at = 0
     for place in range(len(rows)):
         for piece in range(pieces + 1):
-            for sign in range(bounds[piece], bounds[piece + 1]):
-                data[at] = fixed[sign]
-                at += 1
+            at = copied(fixed, bounds[piece], bounds[piece + 1], data, at)
             if piece < pieces:
                 start, end = spans[rows[place], piece, 0], spans[rows[place], piece, 1]
                 if start >= 0:
-                    data[at : at + end - start] = buffer[start:end]
-                    at += end - start
+                    at = copied(buffer, start, end, data, at)
                 else:
                     for sign in (110, 117, 108, 108):
                         data[at] = sign
                         at += 1
-    return offsets, data
+    return offsets, data[:total]

@@ -1,9 +1,13 @@
 """The files of a log, and the tasks that read them.
 
-Formats of one event a line are cut into parts of some megabytes, wherever that falls, so that one large file is read by
-all cores. Line numbers stay exact: a first job counts the lines of each part of such files, which is a look at every
-byte and no more, and what lies before a part then gives its first number. A log read by a regular expression is one
-part, however large: only the reading tells where a record begins; so is a compressed file. Small files share a task.
+Formats of one event a line are cut into parts, wherever that falls, so that one large file is read by all cores. Line
+numbers stay exact: the lines of each part of such files are counted first, which is a look at every byte and no more,
+and what lies before a part then gives its first number. Where tasks run on this machine we count here, a thread a core;
+else a job does. A log read by a regular expression is one part, however large: only the reading tells where a record
+begins; so is a compressed file. Small files share a task.
+
+A task costs about 40 ms of Java and 40 ms of Python before it begins. So parts are large: two for each core, if that
+makes them neither small nor larger than what Spark takes for a task of its own.
 
 Tasks open their files themselves; text never passes through Java. Storage that PyArrow cannot open is read by Spark, a
 file as one piece of bytes.
@@ -14,6 +18,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, groupby, pairwise
 from typing import IO, Any, Final
 
@@ -24,7 +29,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from antecede.errors import BadParameter
 from antecede.spark.log import SPARK_READ
-from antecede.spark.storage import absolute, escaped, files, opened, readable
+from antecede.spark.progress import is_connect
+from antecede.spark.storage import absolute, escaped, files, opened, place, readable
 from antecede.trace.foreign import lines, shiviz, tlaplus, tracing
 from antecede.trace.foreign.lines import Part
 from antecede.trace.foreign.log import READ
@@ -36,7 +42,11 @@ FORMATS: Final = ("shiviz", "tracing", "tlaplus")
 LINES: Final[dict[str, lines.Line]] = {"tracing": tracing.read, "tlaplus": tlaplus.read}
 
 PART: Final = 16 << 20
-"""Bytes of a part. A task costs some ten milliseconds, a part of this size a good second."""
+"""Bytes of a part at least: a tenth of a second's work, the cost of a task."""
+LARGE: Final = 128 << 20
+"""Bytes of a part at most."""
+EACH: Final = 2
+"""Parts for each core: one that is slow does not keep all others waiting."""
 SMALL: Final = 2 << 20
 """Below this, loading compiled code takes longer than it gains."""
 TOGETHER: Final = 256
@@ -57,10 +67,11 @@ def log_files(
     format: str,
     asked: Expressions,
     run: str | None = None,
-    part: int = PART,
+    part: int | None = None,
 ) -> LogFiles:
     """Plan the reading of files and directories. All are one run of this name, or each is a run named for its file."""
     sizes = listed(spark, paths)
+    part = part or part_size(spark, sum(sizes.values()))
     runs = dict.fromkeys(sizes, run) if run is not None else named(list(sizes))
     split = format in LINES and all(map(readable, sizes))
     cut = [
@@ -80,10 +91,35 @@ def listed(spark: SparkSession, paths: Sequence[str | os.PathLike[str]]) -> dict
             raise BadParameter("ingest", "file", os.fspath(path), "a file, or a directory with files")
         found.update(dict.fromkeys(names))
     names = sorted(found, key=str.encode)
+    return sizes_here(spark, names) or sizes_by_job(spark, names)
+
+
+def sizes_here(spark: SparkSession, names: list[str]) -> dict[str, int] | None:
+    """Sizes without a job, if this process sees the files as Spark's driver does."""
+    if is_connect(spark) or not all(map(readable, names)):
+        return None
+    try:
+        told = [place(name)[0].get_file_info(place(name)[1]) for name in names]
+    except (pa.ArrowException, OSError):
+        return None
+    if any(info.size is None for info in told):
+        return None
+    return dict(zip(names, (info.size for info in told), strict=True))
+
+
+def sizes_by_job(spark: SparkSession, names: list[str]) -> dict[str, int]:
     table = spark.read.format("binaryFile").load([escaped(name) for name in names])
     # Spark reads the contents of files only if they are asked for.
     sizes = {absolute(row["path"]): row["length"] for row in table.select("path", "length").collect()}
     return {name: sizes[name] for name in names}
+
+
+def part_size(spark: SparkSession, total: int) -> int:
+    """How large parts should be, for so many bytes in all."""
+    if is_connect(spark):
+        # A server does not say how many cores it has.
+        return LARGE // 2
+    return min(max(total // (EACH * spark.sparkContext.defaultParallelism) + 1, PART), LARGE)
 
 
 def named(names: Sequence[str]) -> dict[str, str]:
@@ -106,7 +142,8 @@ def named(names: Sequence[str]) -> dict[str, str]:
 def cuts(whole: Part, size: int, split: bool) -> list[Part]:
     if not split or whole.end <= size:
         return [whole]
-    edges = [*range(0, whole.end, size), whole.end]
+    pieces = -(-whole.end // size)
+    edges = [whole.end * piece // pieces for piece in range(pieces + 1)]
     return [replace(whole, start=start, end=end) for start, end in pairwise(edges)]
 
 
@@ -115,7 +152,8 @@ def numbered(spark: SparkSession, parts: list[Part]) -> list[Part]:
     before = [part for part, following in pairwise(parts) if following.start]
     if not before:
         return parts
-    counts = dict(zip(before, counted(spark, before), strict=True))
+    count = counted_here if on_this_machine(spark) else counted
+    counts = dict(zip(before, count(spark, before), strict=True))
     done: list[Part] = []
     for _, own in groupby(parts, key=lambda part: part.file):
         pieces = list(own)
@@ -124,14 +162,29 @@ def numbered(spark: SparkSession, parts: list[Part]) -> list[Part]:
     return done
 
 
+def on_this_machine(spark: SparkSession) -> bool:
+    """Whether tasks run in this machine's own Java."""
+    return not is_connect(spark) and str(spark.sparkContext.master).startswith("local[")
+
+
+def begun_in(part: Part) -> int:
+    with opened(part.file) as file:
+        return lines.begun(file, part.start, part.end)
+
+
+def counted_here(spark: SparkSession, parts: list[Part]) -> list[int]:
+    """How many lines begin in each part. NumPy counts without holding Python's lock."""
+    with ThreadPoolExecutor(spark.sparkContext.defaultParallelism) as threads:
+        return list(threads.map(begun_in, parts))
+
+
 def counted(spark: SparkSession, parts: list[Part]) -> list[int]:
-    """How many lines begin in each part: one job, one number a part."""
+    """The same by one job, one number a part."""
 
     def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in (number for batch in batches for number in batch.column("id").to_pylist()):
-            with opened(parts[number].file) as file:
-                begun = lines.begun(file, parts[number].start, parts[number].end)
-            yield pa.RecordBatch.from_pydict({"part": [number], "lines": [begun]})
+            told = {"part": [number], "lines": [begun_in(parts[number])]}
+            yield pa.RecordBatch.from_pydict(told)
 
     told = spark.range(0, len(parts), 1, len(parts)).mapInArrow(count, "part bigint, lines bigint").collect()
     found = {row["part"]: row["lines"] for row in told}
@@ -239,4 +292,4 @@ def part_read(source: LogFiles, part: Part, file: IO[bytes]) -> Iterator[pa.Reco
     # Compiled code, which takes a second to load.
     from antecede.spark import fastlines
 
-    return fastlines.read(file, part, source.format, block=PART)
+    return fastlines.read(file, part, source.format)

@@ -32,9 +32,11 @@ GROUP: Final = 1 << 14
 
 OPTIONS: Final[dict[str, Any]] = {
     # Names repeat; texts, tokens and numbers do not.
-    "use_dictionary": ["run", "process", "kind", "file", "reason", "vector.key_value.key"],
-    "compression": "zstd",
-    "compression_level": 1,
+    "use_dictionary": ["run", "process", "kind", "text", "file", "reason", "vector.key_value.key"],
+    # Numbers are near each other, those of a clock too: their differences are short, which compressing them is not.
+    "column_encoding": dict.fromkeys(("index", "line", "vector.key_value.value"), "DELTA_BINARY_PACKED"),
+    # As small as zstd has it, to a third, in a fourth of the time.
+    "compression": "lz4",
     # Arrow cannot read maps with integers for names back: a file need not say that it was written from them.
     "store_schema": False,
     "write_statistics": ["run", "process", "index", "line"],
@@ -135,7 +137,17 @@ class Hidden:
             self._system.create_dir(self._directory, recursive=True)
             names = [name for name in OPTIONS["use_dictionary"] if name.split(".")[0] in self._schema.names]
             told = [name for name in OPTIONS["write_statistics"] if name in self._schema.names]
-            options = {**OPTIONS, "use_dictionary": names, "write_statistics": told}
+            packed = {
+                name: encoding
+                for name, encoding in OPTIONS["column_encoding"].items()
+                if name.split(".")[0] in self._schema.names
+            }
+            options = {
+                **OPTIONS,
+                "use_dictionary": names,
+                "write_statistics": told,
+                "column_encoding": packed,
+            }
             self._writer = pq.ParquetWriter(self._part, self._schema, filesystem=self._system, **options)
 
     def write(self, batch: pa.RecordBatch) -> None:
