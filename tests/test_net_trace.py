@@ -46,12 +46,16 @@ def test_nodes_that_share_a_directory_write_one_run(tmp_path):
         assert times[0] > 1_600_000_000 * 10**9
 
 
-def test_events_that_were_written_are_written_again_under_the_same_name(tmp_path):
+def test_a_file_that_someone_may_have_read_does_not_change(tmp_path):
     recorder = Recorder(tmp_path, "r/1", "fifo", View.of("a", "b"), "a")
     events = [Entry(7 + k, "send", 0, k + 1, (1,), "", 5) for k in range(3)]
     first = recorder.write(events[:2])
-    assert recorder.write(events) == first
-    assert first.name == "000000000007-r%2F1@a.parquet"
+    before = first.read_bytes()
+    assert recorder.write(events[:2]) == first
+    # Killed before it could forget them, it writes them again.
+    rest = recorder.write(events)
+    assert (first.name, rest.name) == ("000000000007-r%2F1@a.parquet", "000000000009-r%2F1@a.parquet")
+    assert first.read_bytes() == before
     assert len(events_of(tmp_path, "r/1")) == 3
 
 

@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +46,14 @@ def node(
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     described = load(config)
     socket = None if described.socket is None else config.parent / described.socket
-    if asyncio.run(_run(described.node(config.parent), described.metrics, socket)) == signal.SIGINT:
+    feed = described.served(config.parent) or nullcontext()
+    if asyncio.run(_run(described.node(config.parent), feed, described.metrics, socket)) == signal.SIGINT:
         raise typer.Exit(130)
 
 
-async def _run(node: Node, metrics: str | None, socket: Path | None) -> int:
+async def _run(
+    node: Node, feed: AbstractAsyncContextManager[Any], metrics: str | None, socket: Path | None
+) -> int:
     """Run until a signal comes, and say which; or raise what made the node fail."""
     loop = asyncio.get_running_loop()
     signals: list[int] = []
@@ -68,7 +71,7 @@ async def _run(node: Node, metrics: str | None, socket: Path | None) -> int:
             await loop.run_in_executor(thread, _write, msgspec.json.encode(event) + b"\n")
 
         window = nullcontext() if metrics is None else Health(metrics, node.status)
-        async with node, window:
+        async with feed, node, window:
             talk = _talk(node, say) if socket is None else _listen(node, say, socket, stopped)
             running: asyncio.Future[Any] = asyncio.ensure_future(talk)
             stopping: asyncio.Future[Any] = asyncio.ensure_future(stopped.wait())

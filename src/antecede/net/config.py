@@ -4,6 +4,8 @@ name = "ann"
 protocol = "permit"             # the default
 journal = "ann.db"              # without one, a node lives once
 sync = "full"
+trace = "trace"                 # where to record events, of the run `run`
+feed = "127.0.0.1:7101"         # where to serve them
 metrics = "127.0.0.1:9100"      # where an operator looks (health)
 socket = "ann.sock"             # where programs talk to it, instead of standard input and output (local)
 
@@ -30,7 +32,7 @@ held = 100
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -40,6 +42,9 @@ from antecede.net.nats import Nats
 from antecede.net.node import Node
 from antecede.net.security import Tls
 from antecede.net.settings import Settings
+
+if TYPE_CHECKING:
+    from antecede.net.feed import Feed
 
 __all__ = ["Config", "load"]
 
@@ -66,13 +71,13 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     socket: str | None = None
     trace: str | None = None
     run: str = "nodes"
+    feed: str | None = None
     tls: Keys | None = None
     settings: Settings = Settings()
 
     def node(self, root: Path) -> Node:
         """The node that it describes; paths are relative to `root`."""
-        keys = self.tls
-        tls = None if keys is None else Tls(root / keys.authority, root / keys.certificate, root / keys.key)
+        tls = self._keys(root)
         return Node(
             self.name,
             self.peers,
@@ -88,6 +93,21 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
             transport=None if self.transport is None else Nats(self.transport, self.name, tls=tls),
             settings=self.settings,
         )
+
+    def served(self, root: Path) -> Feed | None:
+        """The feed of what the node records, if it has one."""
+        if self.feed is None:
+            return None
+        if self.trace is None:
+            raise BadConfig("feed", "no trace", "a trace: a feed is of what is recorded")
+        # PyArrow takes longer to load than all the rest.
+        from antecede.net.feed import Feed
+
+        return Feed(self.feed, root / self.trace, self.run, self.name, self._keys(root))
+
+    def _keys(self, root: Path) -> Tls | None:
+        keys = self.tls
+        return None if keys is None else Tls(root / keys.authority, root / keys.certificate, root / keys.key)
 
 
 def load(path: Path) -> Config:

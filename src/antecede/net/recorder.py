@@ -9,7 +9,7 @@ Rules
   when     after `ROWS` events or `Settings.trace_s`, and when the node closes
   durable  only events that no crash can undo are written
   once     events that are in a visible file are forgotten after it is (`record`); a node that was killed in between
-           writes them again, under the same name
+           finds the file, and goes on after it: a file that someone may have read does not change
   failure  a trace that cannot be written stops the node, as a journal does
 """
 
@@ -81,10 +81,13 @@ class Recorder:
         host.happen(Recorded(events[-1].index + 1))
 
     def write(self, events: Sequence[Entry]) -> Path:
-        """Make a file of these events."""
+        """Make a file of these events, as far as they are in none."""
         layout = self._layout
         name = quote(f"{self._run.run}@{self._node}", safe="=,+@")
         path = layout.events / f"{events[0].index:012d}-{name}.parquet"
+        if path.exists():
+            rest = events[pq.read_metadata(path).num_rows :]
+            return self.write(rest) if rest else path
         table = pa.Table.from_pylist([self._row(event) for event in events], schema=EVENTS)
         try:
             layout.events.mkdir(parents=True, exist_ok=True)
