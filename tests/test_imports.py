@@ -34,7 +34,7 @@ CORE = {
     "explore",
 }
 BASE = CORE | {"trace"}
-SHELLS = {"report", "spark", "sim", "net"}
+SHELLS = {"report", "spark", "sim", "net", "watch"}
 
 # unit -> the units that it may import, besides itself. A unit that is not here has no place yet: give it one.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -55,7 +55,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sim": BASE,
     "net": BASE,
     "report": BASE,
-    "spark": BASE | {"sim"},
+    "watch": {"errors"},
+    "spark": BASE | {"sim", "watch"},
     # What everyone's `import antecede` runs: no shell, so no pyspark and no event loop.
     "antecede": BASE,
     "cli": BASE | SHELLS | {"antecede"},

@@ -7,7 +7,6 @@ Screenshots are left in the test's directory, to be looked at.
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,25 +17,7 @@ from antecede.report import render
 from antecede.sim import RunSpec
 from tests import report_samples as samples
 
-playwright = pytest.importorskip("playwright.sync_api")
-
-SCRIPT = Path(__file__).parent.parent / "scripts" / "chromium"
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 WIDTHS = (1280, 768, 360)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    looked = subprocess.run([SCRIPT, "--find"], capture_output=True, text=True, check=False)
-    if looked.returncode:
-        pytest.skip(looked.stderr.strip())
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=looked.stdout.strip(), args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

@@ -38,6 +38,7 @@ COMMANDS = (
     "sweep",
     "triangle",
     "verify",
+    "watch",
 )
 """Each names a module here and the function in it."""
 

@@ -1,0 +1,85 @@
+"""antecede watch: look at a stream while it runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from antecede.errors import BadParameter
+from antecede.watch.page import serving
+from antecede.watch.status import Board
+from antecede.watch.terminal import view
+
+__all__ = ["watch"]
+
+STATUS = "status"
+"""The directory of statuses in a checkpoint."""
+
+
+def watch(
+    path: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The checkpoint of a stream, or its directory of statuses.")
+    ],
+    port: Annotated[int, typer.Option(help="Where to serve the page.  [default: any that is free]")] = 0,
+    terminal: Annotated[bool, typer.Option("--terminal", help="No page: show the figures here.")] = False,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the newest status as one JSON object, and end.")
+    ] = False,
+) -> None:
+    """Serve a page with the rates of a stream, what it holds and why, its frontier and its findings.
+
+    The stream may be at work, stopped, or not yet begun. docs/watch.md explains the page.
+    """
+    board = Board(found(path))
+    if as_json:
+        newest = board.read(most=1)
+        print(msgspec.json.encode(newest[0]).decode() if newest else json.dumps(None))
+    elif terminal:
+        shown(board)
+    else:
+        served(board, path, port, show)
+
+
+def found(path: Path) -> Path:
+    """Where the statuses are, or will be."""
+    if path.exists() and not path.is_dir():
+        raise BadParameter("watch", "DIR", f"{path}, a file", "the directory of a stream's checkpoint")
+    if not path.exists() and not path.absolute().parent.is_dir():
+        raise BadParameter("watch", "DIR", f"{path}, which is not there", "a stream's checkpoint")
+    return path if path.name == STATUS else path / STATUS
+
+
+def shown(board: Board) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console.print(view(board.read()))
+        return
+    with Live(view(board.read()), console=console, refresh_per_second=2) as live:
+        while True:
+            time.sleep(1)
+            live.update(view(board.read()))
+
+
+def served(board: Board, path: Path, port: int, show: bool) -> None:
+    page = serving(board, f"The stream of {path}", port)
+    print(page.url, flush=True)
+    print("antecede: Ctrl-C ends it; the stream goes on", file=sys.stderr)
+    if show:
+        threading.Thread(target=webbrowser.open, args=(page.url,), daemon=True).start()
+    try:
+        page.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        page.server_close()

@@ -1,0 +1,133 @@
+"""What a stream says of itself after each micro-batch, and the directory in which it says it.
+
+One file a micro-batch, `00000000000000000042.json`, whole once visible, and only the newest are kept: whoever looks
+needs no query to answer, and a query that runs for months leaves no more than one that ran for an hour.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from antecede.errors import CannotWrite
+
+__all__ = ["CAUSES_MOST", "KEPT", "Board", "Cause", "Found", "Status"]
+
+KEPT: Final = 600
+"""Files: ten minutes of micro-batches of a second."""
+
+CAUSES_MOST: Final = 100
+PROCESSES_MOST: Final = 64
+"""What a status tells one by one. Beyond that it tells how many more there are."""
+
+
+class Cause(Struct, frozen=True):
+    """A cause that has not come: messages `first` to `last` of a sender, and how many are held for it at a receiver."""
+
+    receiver: str
+    sender: str
+    first: int
+    last: int
+    held: int
+    since_ms: int
+    """When the first of those came, in the time of the wall."""
+
+
+class Found(Struct, frozen=True):
+    """Something that live verification found."""
+
+    run: str
+    kind: str
+    process: str
+    sender: str
+    number: int
+    by_sender: str | None = None
+    by_number: int | None = None
+
+
+class Status(Struct, frozen=True, kw_only=True):
+    """A query after one micro-batch. Counts with `all_` are since the first batch."""
+
+    query: str
+    batch: int
+    time_ms: int
+    """When the batch ended, in the time of the wall."""
+    duration_ms: int
+    rows_in: int
+    rows_out: int
+    held: int = 0
+    oldest_ms: int | None = None
+    """Since when the oldest of those waits."""
+    causes: tuple[Cause, ...] = ()
+    """What they wait for, that with the most held first."""
+    more_causes: int = 0
+    frontier: dict[str, dict[str, int]] = {}
+    """Receiver -> sender -> how much of that sender's it has delivered, by the protocol's own count."""
+    more_receivers: int = 0
+    all_given_up: int = 0
+    all_late: int = 0
+    all_refused: int = 0
+    all_found: int = 0
+    found: tuple[Found, ...] = ()
+    """The newest findings."""
+    ended: str | None = None
+    """Why the query is at its end, if it is."""
+
+
+ENCODER: Final = msgspec.json.Encoder()
+DECODER: Final = msgspec.json.Decoder(Status)
+
+
+class Board:
+    """The directory, for who writes and for who reads.
+
+    >>> import tempfile
+    >>> board = Board(tempfile.mkdtemp())
+    >>> for batch in range(3):
+    ...     board.write(Status(query="q", batch=batch, time_ms=0, duration_ms=9, rows_in=1, rows_out=1), keep=2)
+    >>> [status.batch for status in board.read()], [status.batch for status in board.read(after=1)]
+    ([1, 2], [2])
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+
+    def write(self, status: Status, keep: int = KEPT) -> None:
+        """A batch that was done before, and is done again after a crash, replaces what it said then."""
+        path = self.directory / f"{status.batch:020}.json"
+        aside = path.with_suffix(f".{os.getpid()}.part")
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            aside.write_bytes(ENCODER.encode(status))
+            aside.replace(path)
+            for old in self._files()[:-keep]:
+                old.unlink(missing_ok=True)
+        except OSError as error:
+            with suppress(OSError):
+                aside.unlink()
+            raise CannotWrite(
+                str(path), error.strerror or str(error), "the status of a stream is lost"
+            ) from None
+
+    def read(self, after: int = -1, most: int = KEPT) -> list[Status]:
+        """The newest, of later batches than `after`, in order. What is no status is passed over."""
+        found = []
+        for path in self._files()[-most:]:
+            if int(path.stem) > after and (status := _status(path)) is not None:
+                found.append(status)
+        return found
+
+    def _files(self) -> list[Path]:
+        return sorted(path for path in self.directory.glob("*.json") if path.stem.isdigit())
+
+
+def _status(path: Path) -> Status | None:
+    try:
+        return DECODER.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError):  # Removed since it was listed, or somebody else's.
+        return None

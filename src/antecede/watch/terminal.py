@@ -1,0 +1,116 @@
+"""The view for a terminal: the same figures, as a table that is drawn anew."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from antecede.watch.status import Status
+
+__all__ = ["STALLED_MS", "ago", "view"]
+
+STALLED_MS = 30_000
+"""Without a batch for so long: somebody should look. A stream with nothing to do is silent too."""
+
+CAUSES_SHOWN = 12
+RATE_OVER = 10
+"""Batches that a rate is taken over."""
+
+
+def view(statuses: Sequence[Status], now_ms: int | None = None) -> RenderableType:
+    """What there is to say, newest last in `statuses`."""
+    if not statuses:
+        return Text("no micro-batch yet", style="dim")
+    last = statuses[-1]
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    parts: list[RenderableType] = [Text(headline(last, now)), figures(statuses, now)]
+    if last.causes:
+        parts.append(causes(last, now))
+    if last.found:
+        parts.append(findings(last))
+    return Group(*parts)
+
+
+def headline(last: Status, now: int) -> str:
+    if last.ended is not None:
+        return f"{last.query}: ended after batch {last.batch:,}: {last.ended}"
+    silent = now - last.time_ms
+    state = f"silent for {ago(silent)}" if silent > STALLED_MS else "running"
+    return f"{last.query}: {state}, batch {last.batch:,}, {ago(silent)} ago"
+
+
+def figures(statuses: Sequence[Status], now: int) -> Table:
+    last = statuses[-1]
+    rate_in, rate_out = rates(statuses)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    cells = {
+        "in, a second": f"{rate_in:,.0f}",
+        "out, a second": f"{rate_out:,.0f}",
+        "held": f"{last.held:,}",
+        "oldest waits": "–" if last.oldest_ms is None else ago(now - last.oldest_ms),
+        "given up": f"{last.all_given_up:,}",
+        "late": f"{last.all_late:,}",
+        "refused": f"{last.all_refused:,}",
+        "found": f"{last.all_found:,}",
+    }
+    for name in cells:
+        table.add_column(name, justify="right")
+    table.add_row(*cells.values())
+    return table
+
+
+def rates(statuses: Sequence[Status]) -> tuple[float, float]:
+    """Rows a second, in and out, over the last batches: of the time that passed, idle time included.
+
+    >>> one = Status(query="q", batch=0, time_ms=5000, duration_ms=1000, rows_in=10, rows_out=8)
+    >>> two = Status(query="q", batch=1, time_ms=9000, duration_ms=1000, rows_in=10, rows_out=12)
+    >>> rates([one]), rates([one, two])
+    ((10.0, 8.0), (4.0, 4.0))
+    """
+    some = statuses[-RATE_OVER:]
+    passed = max(1, some[-1].time_ms - some[0].time_ms + some[0].duration_ms) / 1000
+    return sum(s.rows_in for s in some) / passed, sum(s.rows_out for s in some) / passed
+
+
+def causes(last: Status, now: int) -> Table:
+    table = Table("waits for", "at", title="held, by cause", title_justify="left", box=None, pad_edge=False)
+    table.add_column("held", justify="right")
+    table.add_column("since", justify="right")
+    for cause in last.causes[:CAUSES_SHOWN]:
+        which = f"{cause.first}" if cause.first == cause.last else f"{cause.first}–{cause.last}"
+        table.add_row(
+            Text(f"{cause.sender} {which}"),
+            Text(cause.receiver),
+            f"{cause.held:,}",
+            ago(now - cause.since_ms),
+        )
+    more = max(0, len(last.causes) - CAUSES_SHOWN) + last.more_causes
+    if more > 0:
+        table.add_row(f"and {more:,} more", "", "", "", style="dim")
+    return table
+
+
+def findings(last: Status) -> Table:
+    table = Table("found", "run", "message", "at", "overtaken by", box=None, pad_edge=False)
+    for one in reversed(last.found):
+        by = "" if one.by_sender is None else f"{one.by_sender} {one.by_number}"
+        cells = (one.kind, one.run, f"{one.sender} {one.number}", one.process, by)
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def ago(milliseconds: int) -> str:
+    """How long, in one unit.
+
+    >>> ago(-3), ago(950), ago(61_000), ago(7_300_000), ago(200_000_000)
+    ('0 ms', '950 ms', '61 s', '122 min', '56 h')
+    """
+    value = max(0, milliseconds)
+    for unit, size, most in (("ms", 1, 1000), ("s", 1000, 120), ("min", 60_000, 180)):
+        if value < size * most:
+            return f"{value / size:.0f} {unit}"
+    return f"{value / 3_600_000:.0f} h"
