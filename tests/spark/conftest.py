@@ -23,6 +23,9 @@ pyspark = pytest.importorskip("pyspark")
 
 CLUSTER = "local-cluster[2,1,1024]"
 
+# Tests start many plans and run none for long: compiling them well costs more than it gains. Every Java reads this.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
