@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -337,14 +338,25 @@ class PermitWithoutFlag(Permit):
 
 
 class PermitFlagForgetsOtherCopies(Permit):
+    _others: int
+
+    def _transmit(self, message: Message, effects: list[Effect]) -> None:
+        self._others = len(set(message.to) - {self.me})
+        super()._transmit(message, effects)
+
     def _others_pending(self, dest: int) -> bool:
-        copies = self._copies_out[self._order[-1]]
-        return self._out - copies > len(self._unacknowledged[dest]) - 1
+        return self._out - self._others > self._sequence[dest] - self._acked[dest] - 1
 
 
 class PermitFlagForgetsEarlierMessages(Permit):
+    _others: int
+
+    def _transmit(self, message: Message, effects: list[Effect]) -> None:
+        self._others = len(set(message.to) - {self.me})
+        super()._transmit(message, effects)
+
     def _others_pending(self, dest: int) -> bool:
-        return self._copies_out[self._order[-1]] > 1
+        return self._others > 1
 
 
 class PermitFlagsEverything(Permit):
@@ -368,7 +380,7 @@ class PermitForgetsEarlyPermits(Permit):
 
 class PermitWithoutRestraint(Permit):
     def _taken(self, message: Message) -> list[Effect]:
-        self._flagged.discard(message.id)
+        self._flagged[message.sender].discard(message.number)
         return []
 
 
@@ -378,7 +390,8 @@ class PermitRestrainsOnlyTheNext(Permit):
     def _send(self, message: Message) -> list[Effect]:
         if any(isinstance(item, Posting) for item in self._outbox) and message.to != (self.me,):
             effects: list[Effect] = self._enqueue(message) if self.me in message.to else []
-            return effects + self._transmit(message)
+            self._transmit(message, effects)
+            return effects
         return super()._send(message)
 
 
@@ -414,14 +427,11 @@ class PermitDeliversAny(Permit):
 class PermitGrantsEachByItself(Permit):
     """A permit goes out when the flagged message is acknowledged, whatever was sent before it."""
 
-    def _acknowledged(self, source: int, sequence: int) -> list[Effect]:
-        return super()._acknowledged(source, sequence) + self._grant()
-
     def _grant(self) -> list[Effect]:
-        ready = [(number, dest) for number, dest in self._owed if number not in self._copies_out]
-        for item in ready:
-            self._owed.remove(item)
-        return [Packet(self.me, dest, Grant(number)) for number, dest in ready]
+        pending = {number for number, dest, at, _ in self._order if self._acked[dest] < at}
+        done = [entry for entry in self._order if entry[0] not in pending]
+        self._order = deque(entry for entry in self._order if entry[0] in pending)
+        return [Packet(self.me, dest, Grant(number)) for number, dest, _, flagged in done if flagged]
 
 
 # history

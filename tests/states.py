@@ -114,13 +114,14 @@ def _permit(machine: Machine, dump: dict[str, Any], names: Names) -> list[str]:
     view = machine.view
     unacknowledged = [
         f"{names[machine.me, number]} by {view.name(dest)}"
-        for dest, numbers in enumerate(dump["_unacknowledged"])
-        for number in numbers
+        for number, dest, sequence, _ in sorted(dump["_order"], key=lambda entry: entry[1])
+        if sequence > dump["_acked"][dest]
     ]
+    flagged = [names[sender, number] for sender, numbers in enumerate(dump["_flagged"]) for number in numbers]
     return [
         f"unacknowledged: {', '.join(unacknowledged) or 'none'}",
         f"queue: {_queue(dump['_inbox'], names)}",
-        f"flagged in the queue: {', '.join(names[tuple(key)] for key in dump['_flagged']) or 'none'}",
+        f"flagged in the queue: {', '.join(flagged) or 'none'}",
         f"permitted up to {_vector(view, dump['_permitted'])}",
         f"outbox: {', '.join(_held_back(item, names) for item in dump['_outbox']) or 'empty'}",
     ]

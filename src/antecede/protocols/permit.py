@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from antecede.model import Awaited, Control, Effect, Id, Message, Packet, Stamp, View, Waiting
+from antecede.model import Awaited, Control, Effect, Message, Packet, Stamp, View, Waiting
 from antecede.protocols.queue import Queue
 
 __all__ = ["Grant", "Permit", "PermitStamp", "Taken"]
@@ -74,13 +74,12 @@ class Permit(Queue):
     state = {
         **Queue.state,
         "_sequence": list[int],
-        "_unacknowledged": list[deque[int]],
-        "_copies_out": dict[int, int],
-        "_order": deque[int],
+        "_acked": list[int],
+        "_order": deque[tuple[int, int, int, bool]],
         "_owed": deque[tuple[int, int]],
         "_got": list[int],
         "_early": list[dict[int, Packet[PermitStamp]]],
-        "_flagged": set[Id],
+        "_flagged": list[set[int]],
         "_permitted": list[int],
         "_outbox": deque[Restraint | Posting],
     }
@@ -92,21 +91,19 @@ class Permit(Queue):
         self._outbox: deque[Restraint | Posting] = deque()
         """Messages that may not be transmitted yet, each behind the restraints that it waits for."""
         self._sequence = [0] * n
-        self._unacknowledged: list[deque[int]] = [deque() for _ in range(n)]
-        """For each destination, the numbers of the messages that it has not acknowledged."""
+        self._acked = [0] * n
+        """For each destination, the last sequence number that it has acknowledged."""
         self._out = 0
         """How many packets are unacknowledged in all."""
-        self._copies_out: dict[int, int] = {}
-        """message number -> its unacknowledged copies"""
-        self._order: deque[int] = deque()
-        """The numbers of transmitted messages, until they and all before them are acknowledged."""
+        self._order: deque[tuple[int, int, int, bool]] = deque()
+        """(message number, destination, sequence, flagged) of packets, until they and all before are acknowledged."""
         self._owed: deque[tuple[int, int]] = deque()
-        """(number, destination) of flagged packets, in order, until their permit goes out."""
+        """(number, destination) of such flagged packets, until all copies of the message are acknowledged."""
         # As a receiver
         self._got = [0] * n
         self._early: list[dict[int, Packet[PermitStamp]]] = [{} for _ in range(n)]
-        self._flagged: set[Id] = set()
-        """Flagged messages in the queue."""
+        self._flagged: list[set[int]] = [set() for _ in range(n)]
+        """For each sender, the numbers of its flagged messages in the queue."""
         self._permitted = [0] * n
 
     # Send
@@ -118,48 +115,41 @@ class Permit(Queue):
         if self._outbox:
             self._outbox.append(Posting(message))
             return effects
-        return effects + self._transmit(message)
-
-    def _transmit(self, message: Message) -> list[Effect]:
-        me, number = self.me, message.number
-        others = message.to if me not in message.to else tuple(dest for dest in message.to if dest != me)
-        self._out += len(others)
-        self._copies_out[number] = len(others)
-        self._order.append(number)
-        effects: list[Effect] = []
-        for dest in others:
-            self._unacknowledged[dest].append(number)
-            self._sequence[dest] = sequence = self._sequence[dest] + 1
-            flagged = self._others_pending(dest)
-            if flagged:
-                self._owed.append((number, dest))
-            effects.append(Packet(me, dest, PermitStamp(sequence, flagged), message))
+        self._transmit(message, effects)
         return effects
+
+    def _transmit(self, message: Message, effects: list[Effect]) -> None:
+        me, number, to = self.me, message.number, message.to
+        self._out += len(to) - (me in to)
+        for dest in to:
+            if dest != me:
+                self._sequence[dest] = sequence = self._sequence[dest] + 1
+                flagged = self._others_pending(dest)
+                self._order.append((number, dest, sequence, flagged))
+                effects.append(Packet(me, dest, PermitStamp(sequence, flagged), message))
 
     def _others_pending(self, dest: int) -> bool:
         """The flag: has anyone but `dest`, whose channel is in sequence, something of ours to acknowledge?"""
-        return self._out > len(self._unacknowledged[dest])
+        return self._out > self._sequence[dest] - self._acked[dest]
 
     def _acknowledged(self, source: int, sequence: int) -> list[Effect]:
-        unacknowledged, copies_out = self._unacknowledged[source], self._copies_out
-        fresh = sequence - (self._sequence[source] - len(unacknowledged))
+        fresh = sequence - self._acked[source]
         if fresh <= 0:
             return []
+        self._acked[source] = sequence
         self._out -= fresh
-        for _ in range(fresh):
-            number = unacknowledged.popleft()
-            if copies_out[number] == 1:
-                del copies_out[number]
-            else:
-                copies_out[number] -= 1
-        return self._grant() if self._order[0] not in copies_out else []
+        return self._grant()
 
     def _grant(self) -> list[Effect]:
         """Permits for all that were told to wait for no more than what is acknowledged by now."""
-        order, owed, copies_out = self._order, self._owed, self._copies_out
+        order, owed, acked = self._order, self._owed, self._acked
         done = 0
-        while order and order[0] not in copies_out:
-            done = order.popleft()
+        while order and acked[order[0][1]] >= order[0][2]:
+            number, dest, _, flagged = order.popleft()
+            if flagged:
+                owed.append((number, dest))
+            if not order or order[0][0] != number:
+                done = number
         if not owed or owed[0][0] > done:
             return []
         receivers = set()
@@ -211,7 +201,7 @@ class Permit(Queue):
                     continue
                 got[source] = stamp.sequence
                 if stamp.flagged:
-                    self._flagged.add((source, message.number))
+                    self._flagged[source].add(message.number)
                 if not inbox:
                     effects.append(message)
                 inbox.append(message)
@@ -224,15 +214,16 @@ class Permit(Queue):
         assert message is not None
         self._got[packet.source] = packet.stamp.sequence
         if packet.stamp.flagged:
-            self._flagged.add((message.sender, message.number))
+            self._flagged[message.sender].add(message.number)
         effects += self._enqueue(message)
 
     def _taken(self, message: Message) -> list[Effect]:
-        key = (message.sender, message.number)
-        if key in self._flagged:
-            self._flagged.remove(key)
-            if message.number > self._permitted[message.sender]:
-                self._outbox.append(Restraint(message.sender, message.number))
+        number, sender = message.number, message.sender
+        flagged = self._flagged[sender]
+        if number in flagged:
+            flagged.remove(number)
+            if number > self._permitted[sender]:
+                self._outbox.append(Restraint(sender, number))
         return []
 
     def _permit(self, source: int, number: int) -> list[Effect]:
@@ -241,11 +232,10 @@ class Permit(Queue):
         outbox = self._outbox
         while outbox:
             head = outbox[0]
-            if isinstance(head, Restraint):
-                if head.number > self._permitted[head.sender]:
-                    break
-            else:
-                effects += self._transmit(head.message)
+            if isinstance(head, Posting):
+                self._transmit(head.message, effects)
+            elif head.number > self._permitted[head.sender]:
+                break
             outbox.popleft()
         return effects
 
@@ -265,7 +255,7 @@ class Permit(Queue):
         return result
 
     def _load(self, state: Mapping[str, Any]) -> None:
-        self._out = sum(map(len, self._unacknowledged))
+        self._out = sum(self._sequence) - sum(self._acked)
 
     def _check(self, packet: Packet[Any]) -> None:
         stamp, source, kind = packet.stamp, packet.source, type(packet.stamp)

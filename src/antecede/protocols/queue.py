@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import ClassVar
 
 from antecede.errors import NotEligible
 from antecede.model import Awaited, Effect, Message, View, Waiting
@@ -19,6 +20,12 @@ class Queue(Machine):
     """
 
     state = {**Machine.state, "_inbox": deque[Message]}
+    _gated: ClassVar[bool] = False
+    """Whether the head may have to wait."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._gated = cls._open is not Queue._open
 
     def __init__(self, view: View, me: str | int) -> None:
         super().__init__(view, me)
@@ -33,17 +40,21 @@ class Queue(Machine):
 
     def _enqueue(self, message: Message) -> list[Effect]:
         self._inbox.append(message)
-        return [message] if len(self._inbox) == 1 and self._open(message) else []
+        return [message] if len(self._inbox) == 1 and (not self._gated or self._open(message)) else []
 
     def deliver(self, message: Message) -> list[Effect]:
         inbox = self._inbox
         head = inbox[0] if inbox else None
-        if head is None or (head is not message and head.id != message.id) or not self._open(head):
+        if (
+            head is None
+            or (head is not message and head.id != message.id)
+            or (self._gated and not self._open(head))
+        ):
             raise NotEligible(
                 self.view.name(self.me), message.id, "only the head of the input buffer may be taken"
             )
         effects = self._taken(inbox.popleft())
-        if inbox and self._open(inbox[0]):
+        if inbox and (not self._gated or self._open(inbox[0])):
             effects.append(inbox[0])
         return effects
 
