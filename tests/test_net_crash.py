@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,11 +30,17 @@ PATIENCE_S = 120.0
 
 
 def free_addresses(count: int) -> list[str]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-    for one in sockets:
-        one.close()
-    return addresses
+    """Addresses that are free, and that the system gives to nobody else while a node is down.
+
+    The ports that it gives out by itself start at 32768 or later: a program that asks for any port may get one of
+    those, or one that dials, the peers of the node that is down among them.
+    """
+    random, free = Random(), list[str]()
+    while len(free) < count:
+        port = random.randrange(10_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            free.append(f"127.0.0.1:{port}")
+    return free
 
 
 class Worker:
@@ -49,6 +56,7 @@ class Worker:
         self.process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
+        self.ended = False
         self.lives.append([])
         self.listener = threading.Thread(target=self._listen, args=(self.process, self.lives[-1]))
         self.listener.start()
@@ -60,12 +68,18 @@ class Worker:
                 said.append(json.loads(line))
                 self.heard.notify_all()
         process.stdout.close()
+        with self.heard:
+            self.ended = self.ended or process is self.process
+            self.heard.notify_all()
 
     def wait_for(self, lines: int, owed: int) -> None:
         """Until it has said so much in this life, or has all that is sent to it."""
         said = self.lives[-1]
         with self.heard:
-            done = self.heard.wait_for(lambda: len(said) >= lines or self.delivered() == owed, PATIENCE_S)
+            done = self.heard.wait_for(
+                lambda: len(said) >= lines or self.delivered() == owed or self.ended, PATIENCE_S
+            )
+        assert not self.ended, f"{self.config['name']} ended by itself, with {self.process.wait(PATIENCE_S)}"
         assert done, f"{self.config['name']} has {self.delivered()} of {owed}: lost, or late"
 
     def kill(self) -> None:
