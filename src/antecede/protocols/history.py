@@ -337,6 +337,12 @@ class History(Receiver):
     def _sender(self, key: Any) -> int:
         return int(key[0])
 
+    def reached(self) -> list[int]:
+        result = [0] * self.n
+        for (sender, _), number in self._delivered.items():
+            result[sender] = max(result[sender], number)
+        return result
+
     def _lane_of(self, sender: int, count: int, label: str) -> Any:
         return self._lane(sender, count, label)[0]
 

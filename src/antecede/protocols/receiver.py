@@ -211,6 +211,22 @@ class Receiver(Machine):
             )
         return NotEligible(self.view.name(self.me), message.id, why)
 
+    def asks(self, packet: Packet[Any]) -> tuple[Need, list[Need]]:
+        """Of a packet that was checked: the count that its delivery reaches, and those that it asks for."""
+        return self._position(packet), list(self._asks(packet))
+
+    def awaits(self, message: Id) -> tuple[Awaited, ...]:
+        """What one held message waits for."""
+        return self._awaits(self._held[message])
+
+    def reached(self) -> list[int]:
+        """For each sender, the highest count delivered here; at a witness, 0 for itself."""
+        return [0 if count >= BEYOND else int(count) for count in self._delivered]
+
+    def holds(self, message: Id) -> bool:
+        """Whether this message is here and waits."""
+        return message in self._held
+
     def eligible(self) -> list[Message]:
         return [cast(Message, self._ready[key].message) for key in sorted(self._ready)]
 
@@ -268,7 +284,7 @@ class Receiver(Machine):
         needs = [need for need in self._waiters if need[0] == key and first <= need[1] <= count]
         return self._admit([packet for need in sorted(needs, reverse=True) for packet in self._wake(need)])
 
-    def missing(self, messages: Iterable[Message] | None = None) -> list[tuple[int, int, str]]:
+    def missing(self, messages: Iterable[Id] | None = None) -> list[tuple[int, int, str]]:
         """What held messages (all, if none are named) wait for and is not here, as `skip` takes it.
 
         What they wait for may be held here itself: then it is what that waits for. In the order to give it up in.
@@ -277,7 +293,7 @@ class Receiver(Machine):
         for packet in self._held.values():
             key, count = self._position(packet)
             positions.setdefault(key, []).append((count, packet))
-        todo = list(self._held.values() if messages is None else [self._held[m.id] for m in messages])
+        todo = list(self._held.values() if messages is None else [self._held[key] for key in messages])
         seen, found = {id(packet) for packet in todo}, set()
         while todo:
             for key, count in self._needs(todo.pop()):

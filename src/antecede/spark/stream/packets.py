@@ -1,0 +1,183 @@
+"""Packets as rows: what goes into a stream, and what comes out of it.
+
+A row of `PACKETS` is one packet at one receiver:
+
+  receiver   string   the process that it came to
+  sender     string   the process that sent it
+  number     int64    the message's number: its sender's own count. Null: a packet of the protocol itself (`bounded`
+                      has such), which orders and is not delivered
+  stamp      binary   the stamp as `antecede.wire` writes it, after one byte: its code in `antecede.wire.stamps`
+  payload    binary   the application's. May be null
+  arrival    int64    optional: the order of arrival. Rows of one receiver are taken in this order within a micro-batch;
+                      without it, by sender and number
+  label      string   optional, for `history`: the message's label
+  group      string   optional: which of several systems with the same processes it belongs to
+
+The copy of a message that a process sends to itself crosses no network: it is not among the packets, and nothing waits
+for it.
+
+A row of `DELIVERED` is one message at one receiver:
+
+  position   int64    0, 1, 2, ... at each receiver: the order of delivery. Null if it is refused
+  kind       string   `delivered`; `late`: delivered after others that follow it, because it had been given up, or no
+                      stamp told of it; `refused`: not a packet of this protocol and these processes
+  gave_up    array    the causes that were given up for it, and had not come when it was delivered: whose, first..last,
+                      by which count (`antecede.model.Awaited`). Else null
+  reason     string   why it is refused
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import pyarrow as pa
+
+from antecede.errors import BadParameter, WireError
+from antecede.model import Message, Packet, Stamp, View
+from antecede.sim.run import RunSpec
+from antecede.wire import Limits
+from antecede.wire.octets import Reader, Writer
+from antecede.wire.stamps import BY_CODE, BY_STAMP
+
+__all__ = ["DELIVERED", "PACKETS", "packet_of", "packets_of", "simulated", "stamp_of"]
+
+PACKETS: Final = pa.schema(
+    [
+        pa.field("receiver", pa.string(), nullable=False),
+        pa.field("sender", pa.string(), nullable=False),
+        pa.field("number", pa.int64()),
+        pa.field("stamp", pa.binary(), nullable=False),
+        pa.field("payload", pa.binary()),
+        pa.field("arrival", pa.int64()),
+    ]
+)
+"""The columns that `packets_of` makes; `label` and `group` may follow."""
+
+GAVE_UP: Final = pa.list_(
+    pa.struct(
+        [
+            pa.field("sender", pa.string()),
+            pa.field("first", pa.int64()),
+            pa.field("last", pa.int64()),
+            pa.field("counted", pa.string()),
+        ]
+    )
+)
+
+DELIVERED: Final = pa.schema(
+    [
+        pa.field("receiver", pa.string()),
+        pa.field("position", pa.int64()),
+        pa.field("sender", pa.string()),
+        pa.field("number", pa.int64()),
+        pa.field("payload", pa.binary()),
+        pa.field("kind", pa.string()),
+        pa.field("gave_up", GAVE_UP),
+        pa.field("reason", pa.string()),
+    ]
+)
+"""The columns that come out; after `group`, if there is one."""
+
+LIMITS: Final = Limits()
+NO_STAMP: Final = Stamp()
+
+
+def stamp_of(packet: Packet[Any], limits: Limits = LIMITS) -> bytes:
+    """A packet's stamp as bytes.
+
+    >>> from antecede.protocols import create
+    >>> message, [packet] = create("fifo", View.numbered(2), 0).send(1, b"hello")
+    >>> stamp_of(packet).hex(" ")
+    '02 01'
+    """
+    kind = BY_STAMP.get(type(packet.stamp))
+    if kind is None:
+        raise BadParameter("packet", "stamp", type(packet.stamp).__name__, "one of antecede.wire.stamps")
+    writer = Writer(limits)
+    writer.out.append(kind.code)
+    kind.put(writer, packet)
+    return bytes(writer.out)
+
+
+def packet_of(
+    stamp: bytes, source: int, dest: int, message: Message | None, limits: Limits = LIMITS
+) -> Packet[Any]:
+    """The packet of a message, or of none, with the stamp that these bytes are. Others are a `WireError`.
+
+    >>> packet_of(b"\\x02\\x01", 0, 1, Message(0, 1, (1,), b"hello")).stamp
+    Sequence(sequence=1)
+    >>> packet_of(b"\\x02\\x01\\x09", 0, 1, Message(0, 1, (1,)))
+    Traceback (most recent call last):
+    antecede.errors.WireError: not a packet at byte 2: found 1 bytes after the stamp, expected the end
+    """
+    if not stamp or len(stamp) > limits.packet_bytes:
+        raise WireError(f"a stamp of {len(stamp)} bytes", f"1 to {limits.packet_bytes}")
+    kind = BY_CODE.get(stamp[0])
+    if kind is None:
+        raise WireError(f"stamp code {stamp[0]}", f"one of 1..{max(BY_CODE)}", 0)
+    if kind.stamp.control is not (message is None):
+        found = "a message's number" if message is not None else "no number"
+        raise WireError(f"{found} with {kind.stamp.__name__}", "numbers with messages alone")
+    reader = Reader(stamp, limits)
+    reader.at = 1
+    taken = kind.take(reader, Packet(source, dest, NO_STAMP, message))
+    if reader.at < len(stamp):
+        raise WireError(f"{len(stamp) - reader.at} bytes after the stamp", "the end", reader.at)
+    return Packet(source, dest, taken, message)
+
+
+def packets_of(
+    packets: Iterable[Packet[Any]], view: View, *, arrival: int = 0, group: str | None = None
+) -> pa.Table:
+    """Packets, in the order in which they arrived, as rows of `PACKETS`; their arrivals count from `arrival` on.
+
+    >>> from antecede.protocols import create
+    >>> view = View.of("ann", "bob")
+    >>> message, [packet] = create("fifo", view, "ann").send("bob", b"hello")
+    >>> packets_of([packet], view).to_pylist()[0] | {"stamp": ...}
+    {'receiver': 'bob', 'sender': 'ann', 'number': 1, 'stamp': Ellipsis, 'payload': b'hello', 'arrival': 0}
+    """
+    rows = []
+    labels = False
+    for at, packet in enumerate(packets, start=arrival):
+        message = packet.message
+        row: dict[str, Any] = {
+            "receiver": view.name(packet.dest),
+            "sender": view.name(packet.source),
+            "number": None if message is None else message.number,
+            "stamp": stamp_of(packet),
+            "payload": None if message is None else message.payload,
+            "arrival": at,
+        }
+        if message is not None and message.label:
+            row["label"] = message.label
+            labels = True
+        if group is not None:
+            row["group"] = group
+        rows.append(row)
+    schema = PACKETS
+    for name, wanted in (("label", labels), ("group", group is not None)):
+        schema = schema.append(pa.field(name, pa.string())) if wanted else schema
+    return pa.Table.from_pylist(rows, schema)
+
+
+def simulated(spec: RunSpec, group: str | None = None) -> tuple[View, pa.Table]:
+    """A simulated run: its processes, and the packets that crossed its network in the order of arrival.
+
+    >>> view, rows = simulated(RunSpec(protocol="matrix", processes=3, messages=50, seed=1))
+    >>> view.names, rows.num_rows
+    (('p1', 'p2', 'p3'), 50)
+    """
+    simulation = spec.build()
+    came: list[Packet[Any]] = []
+    for machine in simulation.engine.machines:
+        receive = machine.receive
+
+        def noted(packet: Packet[Any], receive: Any = receive) -> Any:
+            came.append(packet)
+            return receive(packet)
+
+        machine.receive = noted  # type: ignore[method-assign]
+    simulation.finish()
+    return simulation.view, packets_of(came, simulation.view, group=group)

@@ -1,0 +1,92 @@
+"""What decides how a stream is ordered: the protocol, its processes, and how long to wait for what is missing.
+
+It goes into the state, so that a query which is started again with other settings is refused and not continued wrongly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from antecede.errors import BadParameter
+from antecede.model import View
+from antecede.protocols import create
+from antecede.protocols.receiver import Receiver
+
+__all__ = ["ORDERING", "Settings"]
+
+ORDERING: Final = ("fifo", "matrix", "bounded", "monitor", "history", "broadcast", "optimal")
+"""The protocols whose delivery is decided at the receiver, from the stamp."""
+
+ELSEWHERE: Final = {
+    "unordered": "it orders nothing",
+    "buffer": "its order is made by senders that wait, and acknowledgements that a stream does not see",
+    "permit": "its order is made by senders that wait for permits, which a stream does not see",
+    "separator": "its routers hold what passes them, which a stream does not see",
+}
+"""Why the others cannot order a stream."""
+
+
+class Settings(Struct, frozen=True):
+    """Checked when made: a protocol that cannot order a stream, or not these processes, is a `BadParameter`.
+
+    >>> Settings("permit", ("p1", "p2"))
+    Traceback (most recent call last):
+    antecede.errors.BadParameter: stream: protocol is 'permit' (its order is made by senders that wait for permits, \
+which a stream does not see), expected one of fifo, matrix, bounded, monitor, history, broadcast, optimal
+    """
+
+    protocol: str
+    processes: tuple[str, ...]
+    parameters: dict[str, Any] = {}
+    patience_ms: int | None = None
+    """How long a message waits for causes that are not here, before they are given up. None: for ever."""
+
+    def __post_init__(self) -> None:
+        if self.protocol not in ORDERING:
+            why = ELSEWHERE.get(self.protocol)
+            found = f"{self.protocol!r} ({why})" if why else repr(self.protocol)
+            raise BadParameter("stream", "protocol", found, f"one of {', '.join(ORDERING)}")
+        if self.patience_ms is not None and self.patience_ms < 0:
+            raise BadParameter("stream", "patience", f"{self.patience_ms} ms", "0 or more")
+        if not self.processes:
+            raise BadParameter("stream", "processes", "none", "the names of all that take part")
+        self.machine(0)
+
+    @classmethod
+    def of(
+        cls,
+        protocol: str,
+        processes: Sequence[str],
+        parameters: Mapping[str, Any] | None = None,
+        patience: float | None = None,
+    ) -> Settings:
+        """With the patience in seconds."""
+        milliseconds = None if patience is None else round(patience * 1000)
+        return cls(protocol, tuple(processes), dict(parameters or {}), milliseconds)
+
+    @property
+    def view(self) -> View:
+        return View(self.processes)
+
+    @property
+    def everyone(self) -> bool:
+        """Whether every message goes to all."""
+        return self.protocol == "broadcast"
+
+    def machine(self, process: int, delivered: Sequence[int] | None = None) -> Receiver:
+        """The machine that stands for a process, which sends elsewhere."""
+        made = create(self.protocol, self.view, process, **self.parameters)
+        assert isinstance(made, Receiver)
+        made.witness(delivered)
+        return made
+
+    def decided(self) -> dict[str, Any]:
+        """What a state must agree with. Patience may change from one start to the next."""
+        return {
+            "protocol": self.protocol,
+            "processes": list(self.processes),
+            "parameters": self.machine(0).parameters,
+        }

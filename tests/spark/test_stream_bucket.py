@@ -1,0 +1,227 @@
+"""A bucket of receivers, without Spark: any protocol, any cut into micro-batches, restarts between any two."""
+
+from collections import deque
+from random import Random
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+from antecede.errors import BadParameter, BadSnapshot
+from antecede.model import Message, View
+from antecede.oracle import happened_before
+from antecede.spark.stream.bucket import Bucket, by_receiver, step
+from antecede.spark.stream.packets import packets_of
+from antecede.spark.stream.settings import ORDERING, Settings
+from tests.driver import VARIANTS, Habits, World, drive
+
+NATIVE = ["fifo", "matrix", "monitor", "broadcast"]
+CAUSAL_IN_ANY_ORDER = {"matrix", "monitor", "broadcast"}
+"""Others leave out of a stamp what the receiver was known to have: see tests/test_skip.py."""
+
+
+def world(protocol: str, seed: int) -> tuple[World, Settings]:
+    random = Random(f"stream {protocol} {seed}")
+    run = drive(VARIANTS[protocol].machines(2 + seed % 4), Habits(n=2 + seed % 4, messages=30), random)
+    machine = run.machines[0]
+    return run, Settings(protocol, machine.view.names, machine.parameters)
+
+
+def rows_of(run: World, random: Random, repeats: float = 0.2) -> pa.Table:
+    """The packets of a run in some order, some of them twice."""
+    packets = random.sample(run.packets, len(run.packets))
+    for packet in random.sample(packets, int(repeats * len(packets))):
+        packets.insert(random.randint(0, len(packets)), packet)
+    return packets_of(packets, run.machines[0].view)
+
+
+def cut(rows: pa.Table, random: Random, parts: int) -> list[pa.Table]:
+    ends = sorted(random.randint(0, len(rows)) for _ in range(parts - 1))
+    return [rows.slice(a, b - a) for a, b in zip([0, *ends], [*ends, len(rows)], strict=True)]
+
+
+def run_in(parts, settings, *, native=True, now=lambda part: 0):
+    """The rows that come out, with the state going through bytes between any two parts."""
+    state, out = None, []
+    for at, part in enumerate(parts):
+        state, rows, _ = step(state, part, now(at), settings, native=native)
+        out += rows.to_pylist()
+    return out
+
+
+def identities(rows, kinds=("delivered", "late")):
+    return sorted((r["receiver"], r["sender"], r["number"]) for r in rows if r["kind"] in kinds)
+
+
+@pytest.mark.parametrize("protocol", ORDERING)
+def test_everything_comes_out_once_in_causal_order_however_it_is_cut(protocol):
+    for seed in range(4):
+        run, settings = world(protocol, seed)
+        view, random = run.machines[0].view, Random(seed)
+        rows = rows_of(run, random)
+        whole = run_in([rows], settings)
+        sent = [(view.name(p.dest), view.name(p.source), p.message.number) for p in run.packets if p.message]
+        assert identities(whole) == sorted(sent)
+        for parts in (2, 5, len(rows)):
+            again = run_in(cut(rows, random, parts), settings)
+            assert by_receiver(again) == by_receiver(whole)
+        order = happened_before(run.events)
+        for (_, receiver), delivered in by_receiver(whole).items():
+            assert [row["position"] for row in delivered] == list(range(len(delivered)))
+            if protocol in CAUSAL_IN_ANY_ORDER and run.machines[0].orders_at(view.id(receiver)):
+                ids = [(view.id(row["sender"]), row["number"]) for row in delivered]
+                assert not any(order.precedes(b, a) for i, a in enumerate(ids) for b in ids[i:])
+
+
+@pytest.mark.parametrize("protocol", NATIVE)
+def test_the_kernel_does_what_machines_do(protocol):
+    for seed in range(15):
+        run, settings = world(protocol, seed)
+        random = Random(seed)
+        parts = cut(rows_of(run, random), random, 4)
+        machines = run_in(parts, settings, native=False)
+        assert by_receiver(run_in(parts, settings)) == by_receiver(machines)
+        # And each goes on with what the other left.
+        half = Bucket(settings)
+        first = [row for part in parts[:2] for row in half.advance(part, 0)[0].to_pylist()]
+        other = Bucket.load(half.dump(), settings, native=False)
+        second = [row for part in parts[2:] for row in other.advance(part, 0)[0].to_pylist()]
+        assert by_receiver(first + second) == by_receiver(machines)
+
+
+@pytest.mark.parametrize("protocol", ORDERING)
+def test_patience_gives_up_what_is_missing_and_says_so(protocol):
+    marked = 0
+    for seed in range(5):
+        run, settings = world(protocol, seed)
+        settings = msgspec.structs.replace(settings, patience_ms=10)
+        random = Random(f"patience {seed}")
+        rows = rows_of(run, random)
+        ids = list(
+            zip(
+                rows["receiver"].to_pylist(),
+                rows["sender"].to_pylist(),
+                rows["number"].to_pylist(),
+                strict=True,
+            )
+        )
+        lost = set(random.sample(sorted(set(ids), key=str), len(set(ids)) // 5))
+        kept = rows.take([at for at, key in enumerate(ids) if key not in lost])
+        none = rows.slice(0, 0)
+        outs = {}
+        for native in (True, False):
+            outs[native] = run_in([kept, none, rows, none], settings, native=native, now=lambda at: 10 * at)
+        assert by_receiver(outs[True]) == by_receiver(outs[False])
+        whole = [(view_row) for view_row in ids if view_row[2] is not None]
+        assert identities(outs[True]) == sorted(set(whole))
+        early = run_in([kept, none], settings, now=lambda at: 10 * at)
+        assert identities(early) == sorted(set(whole) - lost)
+        marked += sum(row["gave_up"] is not None for row in early)
+    assert marked
+
+
+def test_a_late_cause_is_marked_and_comes_once():
+    settings = Settings("fifo", ("p1", "p2"), patience_ms=1000)
+    rows = sent_by("fifo", 3)
+    state, out, status = step(None, rows.slice(1), 0, settings)
+    assert (len(out), status.held) == (0, 2)
+    assert [(c.receiver, c.sender, c.number, c.waiting) for c in status.causes] == [("p2", "p1", 1, 2)]
+    state, out, _ = step(state, rows.slice(0, 0), 999, settings)
+    assert len(out) == 0
+    state, out, _ = step(state, rows.slice(0, 0), 1000, settings)
+    [second, third] = out.to_pylist()
+    assert second["gave_up"] == [{"sender": "p1", "first": 1, "last": 1, "counted": "channel"}]
+    assert (second["number"], third["number"], third["gave_up"]) == (2, 3, None)
+    state, out, _ = step(state, pa.concat_tables([rows, rows]), 1001, settings)
+    [first] = out.to_pylist()
+    assert (first["number"], first["kind"], first["position"]) == (1, "late", 2)
+
+
+def sent_by(protocol: str, messages: int) -> pa.Table:
+    from antecede.protocols import create
+
+    view = View.numbered(2)
+    p1 = create(protocol, view, 0)
+    return packets_of([p1.send(1, b"x")[1][0] for _ in range(messages)], view)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_what_is_no_packet_is_refused_with_a_reason_and_the_rest_goes_on(native):
+    rows = sent_by("fifo", 6).to_pylist()
+    rows[1]["stamp"] = b"\x02\x80\x00"
+    rows[2]["receiver"] = "nobody"
+    rows[3]["sender"] = "stranger"
+    rows[4]["sender"] = "p2"
+    rows[5]["stamp"] = b""
+    out = run_in(
+        [pa.Table.from_pylist(rows, sent_by("fifo", 1).schema)], Settings("fifo", ("p1", "p2")), native=native
+    )
+    assert identities(out) == [("p2", "p1", 1)]
+    reasons = [(row["number"], row["reason"]) for row in out if row["kind"] == "refused"]
+    assert sorted(reasons) == [
+        (2, "not a packet at byte 1: found a number that ends in a zero byte, expected the fewest bytes"),
+        (3, "the receiver is no process, expected one of p1, p2"),
+        (4, "p2 refused a packet from #-1, expected a peer's"),
+        (5, "p2 refused a packet from p2, expected a peer's"),
+        (6, "not a packet: found a stamp of 0 bytes, expected 1 to 4194304"),
+    ]
+
+
+@pytest.mark.parametrize("protocol", ["permit", "buffer", "separator", "unordered", "none"])
+def test_protocols_that_decide_elsewhere_are_refused(protocol):
+    with pytest.raises(
+        BadParameter, match="expected one of fifo, matrix, bounded, monitor, history, broadcast, optimal"
+    ):
+        Settings(protocol, ("p1", "p2"))
+
+
+def test_a_state_of_another_version_or_stream_is_refused():
+    settings = Settings("fifo", ("p1", "p2"))
+    state, *_ = step(None, sent_by("fifo", 2), 0, settings)
+    older = msgspec.msgpack.encode({**msgspec.msgpack.decode(state), "antecede stream": 0})
+    with pytest.raises(BadSnapshot, match=r"version of the stream's state is \[0, 1\], expected \[1, 1\]"):
+        step(older, sent_by("fifo", 2), 0, settings)
+    with pytest.raises(BadSnapshot, match="processes of the stream"):
+        step(state, sent_by("fifo", 2), 0, Settings("fifo", ("p1", "p2", "p3")))
+    with pytest.raises(BadSnapshot, match="other bytes"):
+        step(b"garbage", sent_by("fifo", 2), 0, settings)
+
+
+@pytest.mark.parametrize("protocol", ORDERING)
+def test_the_state_does_not_grow_with_what_was_delivered(protocol):
+    view = View.numbered(4)
+    machines = VARIANTS[protocol].machines(4)
+    settings = Settings(protocol, view.names, machines[0].parameters)
+    random, state, sizes = Random(7), None, []
+    under_way: deque = deque()
+    for batch in range(30):
+        packets = []
+        for _ in range(60):
+            sender = machines[random.randrange(4)]
+            to = tuple(range(4)) if protocol == "broadcast" else (random.randrange(4),)
+            effects = sender.send(to, b"payload")[1]
+            while effects:
+                effect = effects.pop()
+                if isinstance(effect, Message):
+                    effects += sender.deliver(effect)
+                else:
+                    under_way.append(effect)
+            while len(under_way) > 20:
+                packet = under_way.popleft()
+                packets.append(packet)
+                receiver = machines[packet.dest]
+                todo = receiver.receive(packet)
+                while todo:
+                    effect = todo.pop(0)
+                    if isinstance(effect, Message):
+                        todo += receiver.deliver(effect)
+                    else:
+                        under_way.append(effect)
+        rows = packets_of(packets, view)
+        state, _, status = step(state, rows, batch, settings)
+        assert status.held == 0
+        sizes.append(len(state))
+    grown = 256 * 3 * 4 * 4 if machines[0].sparse else 0
+    assert max(sizes[15:]) <= sizes[10] + 200 + grown
