@@ -29,6 +29,7 @@ from pyspark.sql import SparkSession
 from antecede.spark import connect
 from antecede.spark.ingest import ingest
 from antecede.spark.logwriter import write_log
+from benchmarks.spark.processors import processors
 
 NAMES = [f"node-{name}" for name in range(8)]
 PATTERN = r"(?<host>\S*) (?<clock>{.*})\n(?<event>.*)"
@@ -99,23 +100,6 @@ def made(home: Path, format: str, megabytes: int) -> tuple[Path, int]:
                         break
         part.rename(place)
     return place, sum(data.count(b"\n") for data in map(Path.read_bytes, place.iterdir()))
-
-
-def processors() -> float:
-    """Seconds that processors have worked for this process and all that it started."""
-    parents: dict[int, list[int]] = {}
-    spent: dict[int, float] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            words = entry.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents.setdefault(int(words[1]), []).append(int(entry.parent.name))
-        spent[int(entry.parent.name)] = sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
-    found = [os.getpid()]
-    for process in found:
-        found += parents.get(process, [])
-    return sum(spent.get(process, 0) for process in found)
 
 
 def best(times: int, work: Callable[[], object]) -> tuple[float, float]:
