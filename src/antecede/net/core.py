@@ -139,7 +139,7 @@ class Core:
             case Arrive():
                 return self.arrive(given.source, given.frame, now)
             case Take():
-                self.take((given.sender, given.number))
+                self._take((given.sender, given.number))
                 return []
             case Acknowledge():
                 self.taken.pop((given.sender, given.number), None)
@@ -158,7 +158,7 @@ class Core:
         if label or context or len(payload) > self.limits.payload_bytes:
             self._check_size(payload, label, context)
         message, effects = self.machine.send(to, payload, label, context)
-        me, to = self.me, message.to
+        me, to = self.machine.me, message.to
         if self.record.on:
             self.record.event("send", message)
         if me in to:
@@ -201,37 +201,43 @@ class Core:
         me = self.me
         packets = decode_bundle(payload, source, me, self.limits)
         self._heard[source] += len(packets)
-        messages = [
-            packet.message for packet in packets if packet.message is not None and me in packet.message.to
-        ]
-        self.arrived += [(message.sender, message.number) for message in messages]
-        self.held[source] += sum([message.sender == source for message in messages])
-        if self.record.on:
-            for message in messages:
-                self.record.event("receive", message)
+        arrived, recording, mine = self.arrived, self.record.on, 0
+        for packet in packets:
+            message = packet.message
+            if message is not None and me in message.to:
+                arrived.append((message.sender, message.number))
+                mine += message.sender == source
+                if recording:
+                    self.record.event("receive", message)
+        self.held[source] += mine
         effects: list[Effect] = []
         try:
             self.machine.receive_all(packets, effects)
         finally:
             self._follow(effects)
 
-    def take(self, identity: Id, keep: bool = True) -> Message:
-        """The application takes a message that was offered; `keep` it until it is acknowledged."""
+    def _take(self, identity: Id) -> None:
         message = self.inbox.get(identity)
         if message is None:
             raise NotEligible(self.view.name(self.me), identity, "it was not offered")
+        self.take(identity, message)
+
+    def take(self, identity: Id, message: Message, keep: bool = True) -> None:
+        """The application takes a message that is in the inbox; `keep` it until it is acknowledged."""
         effects = self.machine.deliver(message)
         if self.record.on:
             self.record.event("deliver", message)
-        del self.inbox[identity]
+        inbox, held, sender = self.inbox, self.held, identity[0]
+        del inbox[identity]
         if keep:
             self.taken[identity] = message
-        held, sender = self.held, identity[0]
         if held[sender]:
             held[sender] -= 1
-        if effects:
-            self._follow(effects)
-        return message
+        for effect in effects:
+            if type(effect) is Message:
+                inbox[effect.sender, effect.number] = effect
+            else:
+                self._follow((effect,))
 
     def _follow(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -248,7 +254,7 @@ class Core:
             waiting.gathered.append(effect)
             waiting.pending += 1
             self.weight += len(message.payload)
-            if self.unsent and message.sender == self.me:
+            if self.unsent and message.sender == self.machine.me:
                 self.unsent.discard(message.number)
 
     def turn(self, now: int) -> list[Out]:

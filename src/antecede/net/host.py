@@ -93,8 +93,8 @@ class Host:
         self._committed = Signal()
         self._ended = False
         self._told = clock() - 2 * MILLISECOND
-        self._quick = journal is None
-        """There is nothing to write, and nothing has failed."""
+        self.quick = journal is None and not core.record.on
+        """There is nothing to write or to record, and nothing has failed."""
         self._loop = asyncio.get_running_loop()
         self._stirred = False
         """A turn is under way, and its end is planned."""
@@ -116,7 +116,7 @@ class Host:
     def send(self, to: tuple[int, ...], payload: bytes, label: str, context: str) -> Message:
         """The application sends a message; `position` is then that of the input."""
         core = self.core
-        if not self._quick or core.record.on:
+        if not self.quick:
             self.happen(Send(to, payload, label, context))
             return Message(core.me, core.machine.sent, to, payload, label, context)
         # As `happen` does it, with nothing to write.
@@ -131,17 +131,23 @@ class Host:
 
     def take(self, message: Message) -> None:
         """The application takes a message that was offered."""
-        core, identity = self.core, (message.sender, message.number)
-        self.since.pop(identity, None)
-        if not self._quick or core.record.on:
-            self.happen(Take(*identity))
-            if self._journal is None:
-                # There is no use for the application's own: nothing comes again.
-                self.happen(Acknowledge(*identity))
-            return
-        core.take(identity, keep=False)
-        if not self._stirred:
-            self._stir()
+        self.since.pop(message.id, None)
+        self.happen(Take(*message.id))
+        if self._journal is None:
+            # There is no use for the application's own: nothing comes again.
+            self.happen(Acknowledge(*message.id))
+
+    def take_first(self) -> Message | None:
+        """The application takes the message that was offered first, if there is one and the host is `quick`."""
+        core = self.core
+        for identity, message in core.inbox.items():
+            # As `take` does it, with nothing to write.
+            self.since.pop(identity, None)
+            core.take(identity, message, keep=False)
+            if not self._stirred:
+                self._stir()
+            return message
+        return None
 
     def _stir(self) -> None:
         """Something has happened: plan the end of the turn, and let the application know."""
@@ -301,7 +307,7 @@ class Host:
         """Stop: nothing happens any more, and nothing that is not durable leaves."""
         if self.failure is not None:
             return
-        self.failure, self._quick = error, False
+        self.failure, self.quick = error, False
         if not isinstance(error, Closed):
             log.error("%s stops: %s", self.name, error)
         self._out.clear()
