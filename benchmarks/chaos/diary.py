@@ -54,7 +54,8 @@ class Tail:
 
     def __init__(self, path: Path, n: int, each: int) -> None:
         self._path, self._offset = path, 0
-        self._seen = np.zeros((n, each + 1), bool)
+        self._each = each
+        self._seen = np.zeros(n * (each + 1), bool)
         self.handed = 0
 
     def look(self) -> int:
@@ -62,6 +63,7 @@ class Tail:
             records = read(self._path, self._offset)
             self._offset += records.nbytes
             handed = records[(records["kind"] == HANDED) | (records["kind"] == AGAIN)]
-            self._seen[handed["sender"], handed["number"]] = True
-            self.handed = int(self._seen.sum())
+            places = np.unique(handed["sender"].astype(np.int64) * (self._each + 1) + handed["number"])
+            self.handed += int((~self._seen[places]).sum())
+            self._seen[places] = True
         return self.handed

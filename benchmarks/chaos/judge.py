@@ -15,11 +15,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Struct
 
@@ -134,15 +138,13 @@ def same(directory: Path, plan: Plan) -> list[str]:
     table = pq.read_table(
         directory / "trace" / "events", columns=["process", "index", "kind", "sender", "number"]
     )
-    process = np.array(table["process"].to_pylist())
-    kind = np.array(table["kind"].to_pylist())
-    kinds = np.where(kind == "send", SENT, np.where(kind == "deliver", HANDED, -1))
-    sender = np.searchsorted(names, np.array(table["sender"].to_pylist()))
+    process, sender = (_places(table[column], names) for column in ("process", "sender"))
+    kinds = np.array([SENT, HANDED, -1])[_places(table["kind"], ("send", "deliver", "receive"))]
     rows = np.stack([kinds, sender, table["number"].to_numpy()], axis=1)
     index = table["index"].to_numpy()
     wrong = []
-    for name in names:
-        mine = process == name
+    for me, name in enumerate(names):
+        mine = process == me
         order = np.argsort(index[mine])
         traced = rows[mine][order]
         traced = traced[traced[:, 0] >= 0]
@@ -157,6 +159,11 @@ def same(directory: Path, plan: Plan) -> list[str]:
                 f"{name}: event {k} of {len(traced)} in the trace is {found}, of {len(told)} in the diary {expected}"
             )
     return wrong
+
+
+def _places(column: pa.ChunkedArray, values: Sequence[str]) -> npt.NDArray[Any]:
+    """Where in a list each value of a column is."""
+    return pc.index_in(column, pa.array(values)).to_numpy()
 
 
 def by_oracle(directory: Path, plan: Plan, run: str) -> list[str]:
