@@ -25,7 +25,7 @@ class Durable:
         return self._durable(self._position).__await__()
 
 
-class Delivery(Struct, frozen=True, eq=False):
+class Delivery(Struct, frozen=True, eq=False, gc=False):
     """A message, handed over. It looks up names only when it is asked for them: most are asked for little."""
 
     _view: View

@@ -189,9 +189,13 @@ class Host:
 
     def arrive(self, peer: int, frame: Frame) -> None:
         """A frame of a peer arrives."""
-        if frame.bare and not frame.greets:
+        if self.quick or (frame.bare and not frame.greets):
+            # It need not be written.
             self.check()
-            self._let_out(self.core.arrive(peer, frame, self.clock()))
+            now = self.clock()
+            out = self.core.arrive(peer, frame, now)
+            self._note(now)
+            self._let_out(out)
             self._stir()
         else:
             self.happen(Arrive.of(peer, frame))

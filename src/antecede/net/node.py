@@ -62,7 +62,7 @@ __all__ = ["Node"]
 
 log = logging.getLogger("antecede.net")
 
-YIELD_EVERY = 256
+YIELD_EVERY = 512
 """Messages sent or handed over without a pause, before others get their turn: what one turn sends goes together."""
 
 
@@ -295,7 +295,10 @@ class Node:
             # As below, where all that could be asked is known.
             message = host.take_first()
             if message is not None:
-                return self._handed(message)
+                self._taken += 1
+                if self._mesh.pausing:
+                    self._mesh.watch(message.sender)
+                return Delivery(self.view, message, False, self._acknowledge)
         wanted = None if sender is None else self.view.id(sender)
         while (delivery := self._next(wanted)) is None:
             self._check_open()

@@ -27,25 +27,25 @@ class Gaps:
     """
 
     def __init__(self, gaps: Sequence[Sequence[Any]] = ()) -> None:
-        self._ranges: dict[Any, list[tuple[int, int]]] = {}
+        self.ranges: dict[Any, list[tuple[int, int]]] = {}
         for key, first, last in gaps:
             self.add(tuple(key) if isinstance(key, list) else key, int(first), int(last))
 
     def __bool__(self) -> bool:
-        return bool(self._ranges)
+        return bool(self.ranges)
 
     def __iter__(self) -> Iterator[tuple[Any, int, int]]:
-        for key in sorted(self._ranges):
-            for first, last in self._ranges[key]:
+        for key in sorted(self.ranges):
+            for first, last in self.ranges[key]:
                 yield key, first, last
 
     def add(self, key: Any, first: int, last: int) -> None:
         """None of these is in a range of this key."""
-        insort(self._ranges.setdefault(key, []), (first, last))
+        insort(self.ranges.setdefault(key, []), (first, last))
 
     def find(self, key: Any, count: int) -> tuple[int, int] | None:
         """The range that holds this count."""
-        ranges = self._ranges.get(key, [])
+        ranges = self.ranges.get(key, [])
         at = bisect_left(ranges, (count + 1, 0)) - 1
         return ranges[at] if at >= 0 and ranges[at][1] >= count else None
 
@@ -54,12 +54,12 @@ class Gaps:
         found = self.find(key, count)
         if found is None:
             return False
-        ranges, (first, last) = self._ranges[key], found
+        ranges, (first, last) = self.ranges[key], found
         ranges.remove(found)
         if first < count:
             insort(ranges, (first, count - 1))
         if count < last:
             insort(ranges, (count + 1, last))
         if not ranges:
-            del self._ranges[key]
+            del self.ranges[key]
         return True

@@ -57,14 +57,14 @@ class Grant(Control, frozen=True, gc=False):
     number: int
 
 
-class Restraint(Struct, frozen=True, tag=True):
+class Restraint(Struct, frozen=True, gc=False, tag=True):
     """What stands behind this in the outbox waits for a permit of this message."""
 
     sender: int
     number: int
 
 
-class Posting(Struct, frozen=True, tag=True):
+class Posting(Struct, frozen=True, gc=False, tag=True):
     message: Message
 
 

@@ -88,7 +88,9 @@ class Receiver(Machine):
     def _is_old(self, position: Need) -> bool:
         """Whether the packet at this position was delivered before."""
         old: bool = self._delivered[position[0]] >= position[1]
-        return old and not (self._skipped and self._skipped.find(*position)) and self._is_repeat(position)
+        return (
+            old and not (self._skipped.ranges and self._skipped.find(*position)) and self._is_repeat(position)
+        )
 
     def _is_repeat(self, position: Need) -> bool:
         """Of a position that was passed: whether it was delivered. Only a witness that came to a gap has to look."""
@@ -133,12 +135,20 @@ class Receiver(Machine):
         if need is None:
             self._ready[key] = packet
             return [message]
-        self._hold(packet, need)
+        self._held[key] = packet
+        self._file(packet, need)
         return []
 
     def _hold(self, packet: Packet[Any], need: Need) -> None:
         self._held[self._key(packet)] = packet
-        self._waiters.setdefault(need, []).append(packet)
+        self._file(packet, need)
+
+    def _file(self, packet: Packet[Any], need: Need) -> None:
+        waiters = self._waiters.get(need)
+        if waiters is None:
+            self._waiters[need] = [packet]
+        else:
+            waiters.append(packet)
 
     def _admit(self, packets: list[Packet[Any]]) -> list[Effect]:
         """Offer what may be delivered, file the rest under the first thing that it waits for."""
@@ -166,7 +176,7 @@ class Receiver(Machine):
 
     def _settle(self, packet: Packet[Any]) -> Need:
         position = self._position(packet)
-        if not (self._skipped and self._skipped.take(*position)):
+        if not (self._skipped.ranges and self._skipped.take(*position)):
             self._delivered[position[0]] = position[1]
         # else it comes late: others of its sender were delivered since.
         self._learn(packet)
