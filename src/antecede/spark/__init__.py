@@ -6,6 +6,8 @@
     verify     a trace                  -> every violation with its witness, and a verdict for each run
     measure    a trace                  -> what each run cost
 
+    deliver_stream   packets of a live stream -> its messages in causal order (`antecede.spark.stream`)
+
     Trace      a trace as DataFrames, and the files behind them
     connect    a Spark to work on, for whoever has none
     ship       the package itself, to workers that do not have it
@@ -19,6 +21,7 @@ from antecede.spark.order import Ordered, order
 from antecede.spark.session import connect
 from antecede.spark.shipping import ship
 from antecede.spark.stamped import order_stamped
+from antecede.spark.stream import deliver_stream
 from antecede.spark.sweep import Swept, sweep
 from antecede.spark.trace import SPARK_EVENTS, SPARK_RUNS, Trace
 from antecede.spark.verify import Verification, verify
@@ -31,6 +34,7 @@ __all__ = [
     "order_stamped",
     "verify",
     "measure",
+    "deliver_stream",
     "Trace",
     "connect",
     "ship",
