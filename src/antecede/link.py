@@ -140,6 +140,16 @@ class Link:
         return self._last
 
     @property
+    def received(self) -> int:
+        """All numbers of the other end up to this one have been handed over."""
+        return self._received
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether a number after it has arrived too."""
+        return self._early != 0
+
+    @property
     def acked(self) -> int:
         """The other end has this number, and all before it."""
         return self._acked

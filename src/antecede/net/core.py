@@ -8,6 +8,10 @@ Parts
   taken      messages that the application took and has not acknowledged, in the order in which it took them
   again      those of them that it took before a restart, and is to be handed first
   record     the events of this process that are in no trace yet, if it records
+  changing   how its view changes, and all that is different afterwards (`changing`, `membership`)
+
+Processes are named by their positions on the roll of the system (`roll`), which never change. While the view is the
+first, the machine names them the same, and `steady` is true: what is below knows no other case.
 
 Inputs are values (`inputs`), given to `apply`; what leaves are frames for peers' links. What is in the inbox follows
 from the inputs alone, its order too: a process replayed from its journal offers the same messages in the same order.
@@ -39,16 +43,30 @@ from antecede import wire
 from antecede.errors import BadParameter, BadSnapshot, CallerError, NotEligible, PeerError
 from antecede.link import Frame, Link
 from antecede.model import Effect, Id, Message, Packet, View
-from antecede.net.inputs import Acknowledge, Arrive, Input, Recorded, Restart, Send, Take, Time, Turn
+from antecede.net.changing import Changing, parameters_among
+from antecede.net.inputs import (
+    Acknowledge,
+    Arrive,
+    Input,
+    Pass,
+    Propose,
+    Recorded,
+    Restart,
+    Send,
+    Take,
+    Time,
+    Turn,
+)
 from antecede.net.outgoing import Outgoing
 from antecede.net.record import Record
+from antecede.net.roll import MARK, Roll, is_note
 from antecede.protocols import Machine, create, restore
 from antecede.protocols.machine import plain, portable, typed
 from antecede.wire.bundles import decode_bundle, encode_bundle, encode_whole
 
 __all__ = ["Core", "Out"]
 
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
 
 MILLISECOND = 1_000_000
 
@@ -71,15 +89,33 @@ Out: TypeAlias = tuple[int, Frame]
 class Core:
     """The process. `epoch` tells its incarnations apart: each must be greater than those before it."""
 
-    def __init__(self, machine: Machine, links: Mapping[int, Link], limits: wire.Limits) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        links: Mapping[int, Link],
+        limits: wire.Limits,
+        roll: Roll,
+        epoch: int,
+        parameters: Mapping[str, Any],
+        window: int,
+    ) -> None:
         self.machine, self.limits = machine, limits
+        self.epoch, self.window = epoch, window
+        """The incarnation of all links, and the window of new ones."""
+        self.parameters = dict(parameters)
         self.links = dict(links)
-        self.inbox: dict[Id, Message] = {message.id: message for message in machine.eligible()}
+        self.view = View(roll.names)
+        """All that are or were members."""
+        self.me = roll.place(machine.view.name(machine.me))
+        self.steady = roll.number == 1
+        self.changing = Changing(self, roll)
+        eligible = map(self.changing.outward, machine.eligible())
+        self.inbox: dict[Id, Message] = {message.id: message for message in eligible}
         self.taken: dict[Id, Message] = {}
         self.again: deque[Message] = deque()
         self.unsent: set[int] = set()
         """Numbers of messages of ours of which no packet has left the machine yet."""
-        self.held = [0] * machine.n
+        self.held = [0] * len(self.view)
         """How many messages of each sender have arrived and were not taken yet."""
         self.record = Record()
         self.arrived: list[Id] = []
@@ -91,7 +127,7 @@ class Core:
         """Whether anything has gathered, and how many bytes of payload."""
         self.owing: set[int] = set()
         """Peers of which something has arrived that they may not know: their links have an acknowledgement to send."""
-        self._heard = dict.fromkeys(self.links, 0)
+        self.heard = dict.fromkeys(self.links, 0)
         """Packets of each peer since the last acknowledgement that went alone."""
 
     @classmethod
@@ -104,28 +140,42 @@ class Core:
         parameters: Mapping[str, Any] | None = None,
         window: int = 1024,
         limits: wire.Limits | None = None,
+        roll: Roll | None = None,
     ) -> Core:
-        """A process that has never run. Its links do not know each other yet, and will greet."""
-        machine = create(protocol, view, me, **(parameters or {}))
-        links = {
-            peer: Link(window=window, ordered=machine.needs_fifo, epoch=epoch, peer=0, **TIMES)
-            for peer in range(machine.n)
-            if peer != machine.me
-        }
-        return cls(machine, links, limits or wire.Limits())
+        """A process that has never run. Its links do not know each other yet, and will greet.
+
+        A founder is in the first view, of all in `view`. One that joins is given the roll that it is on.
+        """
+        roll = roll or Roll.first(view.names, {})
+        name = view.name(view.id(me))
+        chosen = parameters_among(protocol, parameters or {}, roll.names[: roll.founders])
+        machine = create(protocol, View(roll.shown), name, **chosen)
+        peers = [place for place in roll.members if roll.names[place] != name]
+        core = cls(machine, {}, limits or wire.Limits(), roll, epoch, chosen, window)
+        for peer in peers:
+            core.link(peer)
+        core.changing.donor = roll.donors.get(core.me)
+        return core
+
+    def link(self, peer: int) -> None:
+        """Have a link with one more peer, which is as new as we are to it."""
+        ordered = self.machine.needs_fifo
+        self.links[peer] = Link(window=self.window, ordered=ordered, epoch=self.epoch, peer=0, **TIMES)
+        self.out[peer] = Outgoing(merge=not ordered)
+        self.heard[peer] = 0
+
+    def unlink(self, peer: int) -> tuple[Link, Outgoing] | None:
+        """Have no link with a peer any more; what was left on it."""
+        if peer not in self.links:
+            return None
+        self.heard.pop(peer)
+        self.owing.discard(peer)
+        return self.links.pop(peer), self.out.pop(peer)
 
     @property
-    def view(self) -> View:
-        return self.machine.view
-
-    @property
-    def me(self) -> int:
-        return self.machine.me
-
-    @property
-    def epoch(self) -> int:
-        """The incarnation of all its links."""
-        return next((link.epoch for link in self.links.values()), 1)
+    def sent(self) -> int:
+        """How many messages this process has sent, ever."""
+        return self.machine.sent if self.steady else self.changing.sent
 
     # Inputs
 
@@ -146,6 +196,12 @@ class Core:
                 return []
             case Turn():
                 return self.turn(now)
+            case Propose(plan):
+                self.changing.propose(plan)
+                return []
+            case Pass(number, state):
+                self.changing.pass_on(number, state)
+                return []
             case Restart():
                 return self._restart(given.recording, now)
             case Time() | Recorded():
@@ -157,6 +213,8 @@ class Core:
         """The application sends a message."""
         if label or context or len(payload) > self.limits.payload_bytes:
             self._check_size(payload, label, context)
+        if not self.steady:
+            return self.changing.send(to, payload, label, context)
         message, effects = self.machine.send(to, payload, label, context)
         me, to = self.machine.me, message.to
         if self.record.on:
@@ -183,7 +241,10 @@ class Core:
     def arrive(self, source: int, frame: Frame, now: int) -> list[Out]:
         """A frame arrives. Raises `BadFrame` if the two ends contradict each other: one has lost its state."""
         self.arrived.clear()
-        link = self.links[source]
+        link = self.links.get(source)
+        if link is None:
+            # It was removed, and may not know.
+            return []
         payloads, frames = link.receive(frame, now)
         self.out[source].acknowledged(link.acked)
         if link.owes:
@@ -194,13 +255,19 @@ class Core:
             except PeerError as error:
                 # The link has handed it over for good. Replayed, it is refused again, so this is no broken invariant.
                 self.refused[source] = error
+        if payloads and not self.steady:
+            # Not for a bare frame, which is no input of the journal.
+            self.changing.watch()
         return [(source, frame) for frame in frames]
 
     def _receive(self, source: int, payload: bytes) -> None:
         """Give the machine what a payload of the link holds."""
+        if not self.steady or payload[:1] == MARK:
+            self.changing.receive(source, payload)
+            return
         me = self.me
         packets = decode_bundle(payload, source, me, self.limits)
-        self._heard[source] += len(packets)
+        self.heard[source] += len(packets)
         arrived, recording, mine = self.arrived, self.record.on, 0
         for packet in packets:
             message = packet.message
@@ -217,6 +284,9 @@ class Core:
             self._follow(effects)
 
     def _take(self, identity: Id) -> None:
+        if not self.steady:
+            self.changing.take(identity)
+            return
         message = self.inbox.get(identity)
         if message is None:
             raise NotEligible(self.view.name(self.me), identity, "it was not offered")
@@ -240,35 +310,45 @@ class Core:
                 self._follow((effect,))
 
     def _follow(self, effects: Sequence[Effect]) -> None:
+        if not self.steady:
+            self.changing.follow(effects)
+            return
+        out, unsent, weight = self.out, self.unsent, 0
         for effect in effects:
             if type(effect) is Message:
                 self.inbox[effect.sender, effect.number] = effect
                 continue
             assert isinstance(effect, Packet)
-            message, waiting = effect.message, self.out[effect.dest]
-            self.gathered = True
+            message, waiting = effect.message, out[effect.dest]
             if message is None:
                 waiting.control(effect)
+                self.gathered = True
                 continue
             # As `Outgoing` would do it: the only thing that is done for each copy of each message.
             waiting.gathered.append(effect)
             waiting.pending += 1
-            self.weight += len(message.payload)
-            if self.unsent and message.sender == self.machine.me:
-                self.unsent.discard(message.number)
+            self.gathered = True
+            weight += len(message.payload)
+            if unsent and message.sender == self.machine.me:
+                unsent.discard(message.number)
+        if weight:
+            self.weight += weight
 
     def turn(self, now: int) -> list[Out]:
         """Make a payload for each peer of what has gathered for it."""
         out: list[Out] = []
+        gathered, self.gathered, self.weight = self.gathered, False, 0
         for peer, waiting in self.out.items():
             link = self.links[peer]
             if waiting:
                 out += [(peer, frame) for frame in self._leave(link, waiting, waiting.take(), now)]
-                self._heard[peer] = 0
-            elif self._heard[peer] >= ACK_EVERY:
+                self.heard[peer] = 0
+            elif self.heard[peer] >= ACK_EVERY:
                 out += [(peer, frame) for frame in link.acknowledge()]
-                self._heard[peer] = 0
-        self.gathered, self.weight = False, 0
+                self.heard[peer] = 0
+        if gathered and (not self.steady or self.changing.membership.notes):
+            # If nothing had gathered, this turn is no input of the journal.
+            out += self.changing.turn(now)
         return out
 
     def _leave(self, link: Link, waiting: Outgoing, packets: list[Packet[Any]], now: int) -> list[Frame]:
@@ -286,6 +366,7 @@ class Core:
     def _restart(self, recording: bool, now: int) -> list[Out]:
         self.record.on = recording
         self.again = deque(self.taken.values())
+        self.epoch += 1
         for link in self.links.values():
             link.restart()
         return self.turn(now)
@@ -294,14 +375,16 @@ class Core:
 
     def tick(self, peer: int, now: int) -> list[Out]:
         """What time makes necessary on one link."""
-        due = self.links[peer].deadline()
-        if due is None or due > now:
+        link = self.links.get(peer)
+        due = None if link is None else link.deadline()
+        if link is None or due is None or due > now:
             return []
-        return [(peer, frame) for frame in self.links[peer].tick(now)]
+        return [(peer, frame) for frame in link.tick(now)]
 
     def resume(self, peer: int, now: int) -> list[Out]:
         """There is a new connection with this peer, and what it has received is known."""
-        return [(peer, frame) for frame in self.links[peer].resume(now)]
+        link = self.links.get(peer)
+        return [] if link is None else [(peer, frame) for frame in link.resume(now)]
 
     # Snapshots
 
@@ -316,6 +399,12 @@ class Core:
             "unsent": sorted(self.unsent),
             "held": list(self.held),
             "record": self.record.snapshot(),
+            "epoch": self.epoch,
+            "window": self.window,
+            # Where there is a topology, the view does not change, and the machine keeps it.
+            "parameters": {name: one for name, one in self.parameters.items() if name != "topology"},
+            "steady": self.steady,
+            "changing": self.changing.snapshot(),
             "out": [
                 [peer, encode_bundle(waiting.packets(), self.limits)]
                 for peer, waiting in sorted(self.out.items())
@@ -331,7 +420,17 @@ class Core:
         try:
             machine = restore(snapshot["machine"])
             links = {int(peer): Link.restore(link) for peer, link in snapshot["links"]}
-            core = cls(machine, links, limits or wire.Limits())
+            core = cls(
+                machine,
+                links,
+                limits or wire.Limits(),
+                typed(snapshot["changing"]["membership"]["roll"], Roll),
+                typed(snapshot["epoch"], int),
+                typed(snapshot["parameters"], dict[str, Any]),
+                typed(snapshot["window"], int),
+            )
+            core.steady = typed(snapshot["steady"], bool)
+            core.changing.load(snapshot["changing"])
             offered = core.inbox
             core.inbox = {
                 (sender, number): offered.pop((sender, number)) for sender, number in snapshot["inbox"]
@@ -352,9 +451,11 @@ class Core:
         """Take over what has gathered, and count what is on its way."""
         for peer, link in self.links.items():
             for number, payload in link.snapshot()["unacknowledged"]:
-                packets = decode_bundle(payload, self.me, peer, self.limits)
+                if is_note(payload):
+                    continue
+                packets = decode_bundle(payload, *self.changing.seats(peer), self.limits)
                 messages = sum(packet.message is not None for packet in packets)
                 self.out[peer].pending += messages
                 self.out[peer].leave(number, messages)
         for peer, data in out:
-            self._follow(decode_bundle(data, self.me, peer, self.limits))
+            self._follow(decode_bundle(data, *self.changing.seats(peer), self.limits))

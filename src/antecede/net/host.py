@@ -118,7 +118,7 @@ class Host:
         core = self.core
         if not self.quick:
             self.happen(Send(to, payload, label, context))
-            return Message(core.me, core.machine.sent, to, payload, label, context)
+            return Message(core.me, core.sent, to, payload, label, context)
         # As `happen` does it, with nothing to write.
         message = core.send(to, payload, label, context)
         if core.arrived:
@@ -140,6 +140,8 @@ class Host:
     def take_first(self) -> Message | None:
         """The application takes the message that was offered first, if there is one and the host is `quick`."""
         core = self.core
+        if not core.steady:
+            return None
         for identity, message in core.inbox.items():
             # As `take` does it, with nothing to write.
             self.since.pop(identity, None)
@@ -154,7 +156,7 @@ class Host:
         if not self._stirred:
             self._stirred = True
             self._loop.call_soon(self._end_turn)
-        if self.core.inbox:
+        if self.core.inbox or not self.core.steady:
             self.arrivals.fire()
 
     def _end_turn(self) -> None:

@@ -18,11 +18,14 @@ from msgspec import Struct
 
 from antecede.errors import BadJournal
 from antecede.link import Frame
+from antecede.net.roll import Plan
 
 __all__ = [
     "Acknowledge",
     "Arrive",
     "Input",
+    "Pass",
+    "Propose",
     "Recorded",
     "Restart",
     "Send",
@@ -107,7 +110,21 @@ class Turn(Struct, frozen=True, gc=False, array_like=True, tag=7):
     """What has gathered for each peer leaves, as one payload of its link."""
 
 
-Input: TypeAlias = Send | Arrive | Take | Acknowledge | Restart | Time | Recorded | Turn
+class Propose(Struct, frozen=True, gc=False, array_like=True, tag=8):
+    """Someone wants the view to change."""
+
+    plan: Plan
+
+
+class Pass(Struct, frozen=True, gc=False, array_like=True, tag=9):
+    """The application has taken all before a change, and is in the view with this number from now on."""
+
+    number: int
+    state: bytes | None = None
+    """What it gives to those who joined, if it owes them a state."""
+
+
+Input: TypeAlias = Send | Arrive | Take | Acknowledge | Restart | Time | Recorded | Turn | Propose | Pass
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(list[Input])

@@ -138,6 +138,15 @@ class Journal:
 
     # Reading
 
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever written to it."""
+        try:
+            [(count,)] = self._database.execute("SELECT count(*) FROM snapshot").fetchall()
+            return not count and not self._has_inputs()
+        except sqlite3.Error as error:
+            raise self._unreadable(error) from None
+
     def recover(self, new: Core) -> Core:
         """The process as it was when its last input became durable; or this new one, if the journal is new."""
         try:
@@ -173,12 +182,17 @@ class Journal:
             raise BadJournal(
                 self.place, f"a snapshot of another version: {error}", "one that we wrote"
             ) from None
-        for what, found, expected in (
+        facts = [
             ("node", core.view.name(core.me), new.view.name(new.me)),
             ("protocol", core.machine.name, new.machine.name),
-            ("view", ", ".join(core.view.names), ", ".join(new.view.names)),
-            ("parameters", str(core.machine.parameters), str(new.machine.parameters)),
-        ):
+        ]
+        if core.changing.roll.number == 1:
+            facts.append(("view", ", ".join(core.view.names), ", ".join(new.view.names)))
+            facts.append(("parameters", str(core.machine.parameters), str(new.machine.parameters)))
+        else:
+            # Who is a member is the journal's to say: views have changed since the node was described.
+            facts.append(("parameters", str(core.parameters), str(new.changing.parameters_in(core))))
+        for what, found, expected in facts:
             if found != expected:
                 raise BadJournal(self.place, f"that of {what} {found}"[:200], f"that of {expected}"[:200])
         return core

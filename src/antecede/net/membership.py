@@ -1,6 +1,7 @@
 """How a view changes, as a pure state machine: one process's part of it. `Body` is the rest of the process.
 
-  ask      whoever wants a change tells the leader: the least position on the roll that is a member and not to be removed
+  ask      whoever wants a change tells the leader: the least position on the roll that is a member and not to be
+           removed; who is to be removed is told to all
   stop     the leader begins a round: all members but the removed send nothing new, hear nothing more of the removed,
            and say so
   settle   once all have stopped: nothing waits for the removed any longer, and whatever arrives is taken at once, kept
@@ -144,11 +145,19 @@ class Membership:
     def is_member(self) -> bool:
         return self.me in self.roll.members
 
+    @property
+    def firm(self) -> bool:
+        """Whoever joined with this view may begin to live: it will not be forgotten with the leader that made it."""
+        return self.going or self.promised > self.roll.number
+
     # What happens
 
     def ask(self, plan: Plan) -> None:
         """Someone here wants this."""
-        self._say(self._leader(plan), Ask(plan))
+        # Who else is to be removed may be known elsewhere, and decides who leads.
+        hearers = self.roll.without(plan.remove) if plan.remove else (self._leader(self.wanted | plan),)
+        for place in hearers:
+            self._say(place, Ask(plan))
         self._work()
 
     def hear(self, source: int, note: AnyNote) -> None:
@@ -157,7 +166,7 @@ class Membership:
         self._work()
 
     def watch(self) -> None:
-        """Something else has happened here: report, if there is news."""
+        """Report, if there is news. To be called once all that has arrived was looked at: links count it before."""
         if self.settled:
             counts = self._body.counts()
             if counts is not None:
@@ -232,11 +241,11 @@ class Membership:
         if round == self.promised:
             self.settled = True
             self._body.settle(self._places(self.plan.remove))
-            self.watch()
 
     def _install(self, roll: Roll) -> None:
         self._body.install(roll)
         self.roll, self.plan = roll, Plan()
+        self.cut.intersection_update(roll.members)
         self.promised = max(self.promised, roll.number)
         self.going = self.settled = False
 
@@ -244,7 +253,6 @@ class Membership:
         # A later round may have begun: then its own end lets sends go on.
         if number == self.roll.number == self.promised:
             self.going = self.is_member
-            self.cut.clear()
             self._body.part(self.roll)
             self._consider()
 
@@ -266,10 +274,12 @@ class Membership:
 
     def _wish(self, plan: Plan) -> None:
         wanted = self.wanted | plan
-        # Who asks repeats it, and will know better by then.
         if self._leader(wanted) == self.me and self.is_member:
             self.wanted = wanted
             self._consider()
+        else:
+            # Who wants more than this repeats it, and will know by then who leads.
+            self.wanted |= Plan(remove=plan.remove)
 
     def _consider(self) -> None:
         """Begin, begin anew, or wait for the end of what is under way."""
@@ -277,7 +287,8 @@ class Membership:
         led = self.led
         if led is None:
             gone = self.leader in self._places(plan.remove)
-            if plan and self.is_member and (self.going or gone or self.leader == self.me):
+            leads = self.is_member and self._leader(plan) == self.me
+            if plan and leads and (self.going or gone or self.leader == self.me):
                 self._begin()
         elif led.stage == "install":
             led.awaited.difference_update(self._places(plan.remove))
@@ -328,7 +339,10 @@ class Membership:
         led = self.led
         if led is None or led.round != report.round or led.stage != "flush":
             return
-        led.reports[source] = report
+        before = led.reports.get(source)
+        if before is None or _total(before) < _total(report):
+            # Counts only grow: one with less was overtaken.
+            led.reports[source] = report
         members, reports = self._taking_part(led.plan), led.reports
         if len(reports) == len(members) and all(
             reports[p].out.get(q, 0) == reports[q].into.get(p, 0) for p in members for q in members if p != q
@@ -395,3 +409,7 @@ class Membership:
         self.roll, self.promised, self.leader = kept.roll, kept.promised, kept.leader
         self.going, self.settled, self.plan, self.cut = kept.going, kept.settled, kept.plan, kept.cut
         self.wanted, self.led, self._reported = kept.wanted, kept.led, kept.reported
+
+
+def _total(report: Report) -> int:
+    return sum(report.out.values()) + sum(report.into.values())

@@ -1,12 +1,14 @@
 """The connections of a node with all its peers: who dials, who is let in, and what happens when one is lost.
 
 Rules
-  dial      of two nodes, the one whose name comes first in the view dials, so there is one connection for each pair;
+  dial      of two nodes, the one that comes first on the roll dials, so there is one connection for each pair;
             if it fails or ends, again, after a time that doubles and has chance in it
   hello     both say who they are and whom they mean (`session`); a stranger has `hello_s` for it and `HELLO_BYTES`
   refuse    another name, view, protocol or version; a name that is not proved, where the transport proves names; bytes
             that are no records; links that contradict each other. Each is logged, counted, and told to the peer.
   replace   a peer that dials again has lost its connection: the new one takes its place
+  follow    peers are those that the process has links with: as its view changes, they come and go
+  knock     a node that nobody talks to for long dials all: if it was removed, they tell it so
 """
 
 from __future__ import annotations
@@ -14,18 +16,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import count
 from random import Random
+from typing import Any
 
-from antecede.errors import AntecedeError, BadHello, PeerError
+from antecede.errors import AntecedeError, BadHello, Closed, PeerError
 from antecede.net.core import Out
 from antecede.net.host import Host
-from antecede.net.peers import Peer, refusal
-from antecede.net.session import Bye, Hello, Record, Session, check_hello, pack
+from antecede.net.joining import admit, is_gone
+from antecede.net.peers import GONE, Peer, refusal
+from antecede.net.session import Bye, Hello, Join, Record, Session, check_hello, pack
 from antecede.net.settings import Backoff, Settings
-from antecede.net.transport import Connection, Transport
+from antecede.net.transport import Connection, Learns, Transport
 
 __all__ = ["Mesh"]
 
@@ -43,63 +47,107 @@ class Mesh:
     def __init__(self, host: Host, transport: Transport, settings: Settings, random: Random) -> None:
         self.host, self.transport, self.settings = host, transport, settings
         self.counts: Counter[str] = Counter()
-        me = host.core.me
         self.paused: set[int] = set()
         """Peers that asked us to pause."""
         self.pausing: set[int] = set()
         """Peers that we asked to pause."""
-        self.peers: Mapping[int, Peer] = {
-            number: Peer(host, number, settings, self.counts, self.paused, self.pausing)
-            for number in range(len(host.core.view))
-            if number != me
-        }
+        self.peers: dict[int, Peer] = {}
+        self._dialling: dict[int, asyncio.Task[None]] = {}
+        self._turnover = -1
+        self._alone = 0.0
+        """Since when nobody talks to us."""
         self._random = random
+        self._follow()
         self._strangers = 0
-        self._serving: set[asyncio.Task[None]] = set()
+        self._serving: set[asyncio.Task[Any]] = set()
 
     def transmit(self, out: Iterable[Out]) -> None:
         """Let frames out: those of one peer in one write."""
         touched = {}
         for peer, frame in out:
-            self.peers[peer].transmit(frame)
-            touched[peer] = self.peers[peer]
+            one = self.peers.get(peer)
+            if one is not None:
+                one.transmit(frame)
+                touched[peer] = one
         for one in touched.values():
             one.flush()
 
     def watch(self, peer: int) -> None:
         """A message of this peer was taken: perhaps it may go on."""
-        if peer in self.pausing:
+        if peer in self.pausing and peer in self.peers:
             self.peers[peer].watch()
 
     async def run(self) -> None:
         """Keep connections with all peers, until cancelled."""
-        dialling = [
-            asyncio.ensure_future(self._dial(peer))
-            for number, peer in self.peers.items()
-            if number > self.host.core.me
-        ]
         loop = asyncio.get_running_loop()
+        changing = self.host.core.changing
+        self._alone = loop.time()
+        self._dial_all()
         try:
             for tick in count():
                 await asyncio.sleep(TICK_S)
                 now = loop.time()
+                if changing.turnover != self._turnover:
+                    self._follow()
+                    self._dial_all()
                 if tick % LOOK_EVERY == 0:
+                    self._knock(now)
                     for peer in self.peers.values():
                         peer.tick(now)
                 elif self.host.core.owing:
                     self._acknowledge()
         finally:
-            for task in [*dialling, *self._serving]:
+            tasks = [*self._dialling.values(), *self._serving]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*dialling, *self._serving, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # Who our peers are
+
+    def _follow(self) -> None:
+        """Have the peers that the process has links with."""
+        core, roll = self.host.core, self.host.core.changing.roll
+        self._turnover = core.changing.turnover
+        for number in [number for number in self.peers if number not in core.links]:
+            self.peers.pop(number).drop()
+            if number in self._dialling:
+                self._dialling.pop(number).cancel()
+        for number in core.links:
+            if number not in self.peers:
+                peer = Peer(self.host, number, self.settings, self.counts, self.paused, self.pausing)
+                self.peers[number] = peer
+                if peer.name in roll.addresses and isinstance(self.transport, Learns):
+                    self.transport.learn(peer.name, roll.addresses[peer.name])
+        if core.changing.orphaned:
+            why = "joined, and whoever was to give it its state was removed: remove it too, and join anew"
+            self.host.fail(Closed(self.host.name, why))
+
+    def _dial_all(self) -> None:
+        core = self.host.core
+        if core.me in core.changing.roll.members:
+            for number, peer in self.peers.items():
+                if number > core.me and number not in self._dialling:
+                    self._dialling[number] = asyncio.ensure_future(self._dial(peer))
+
+    def _knock(self, now: float) -> None:
+        """Perhaps we were removed, and those that used to dial us do not any more."""
+        if any(peer.connected for peer in self.peers.values()):
+            self._alone = now
+        elif now - self._alone > 2 * self.settings.dead_s:
+            self._alone = now
+            for number, peer in self.peers.items():
+                if number < self.host.core.me:
+                    task = asyncio.ensure_future(self._try(peer))
+                    self._serving.add(task)
+                    task.add_done_callback(self._serving.discard)
 
     def _acknowledge(self) -> None:
         """Let out acknowledgements that are due."""
         core = self.host.core
         for peer in list(core.owing):
-            if self.peers[peer].connected:
+            if peer in self.peers and self.peers[peer].connected:
                 self.host.tick(peer)
-            if not core.links[peer].owes:
+            if peer not in core.links or not core.links[peer].owes:
                 core.owing.discard(peer)
 
     async def part(self) -> None:
@@ -111,16 +159,19 @@ class Mesh:
     async def _dial(self, peer: Peer) -> None:
         backoff = Backoff(self.settings, self._random)
         while True:
-            try:
-                async with asyncio.timeout(self.settings.hello_s):
-                    connection = await self.transport.connect(peer.name)
-            except (OSError, TimeoutError) as error:
-                self.counts["unreachable"] += 1
-                log.debug("%s cannot reach %s: %s", self.host.name, peer.name, error)
-            else:
-                if await self._meet(connection, peer):
-                    backoff.reset()
+            if await self._try(peer):
+                backoff.reset()
             await asyncio.sleep(backoff.next())
+
+    async def _try(self, peer: Peer) -> bool:
+        try:
+            async with asyncio.timeout(self.settings.hello_s):
+                connection = await self.transport.connect(peer.name)
+        except (OSError, TimeoutError) as error:
+            self.counts["unreachable"] += 1
+            log.debug("%s cannot reach %s: %s", self.host.name, peer.name, error)
+            return False
+        return await self._meet(connection, peer)
 
     async def accept(self, connection: Connection) -> None:
         """What becomes of a connection that someone dialled."""
@@ -144,14 +195,20 @@ class Mesh:
         try:
             session = Session(self.host.core.epoch, self.settings.limits)
             async with asyncio.timeout(self.settings.hello_s):
-                found, hello, rest = await self._greet(connection, session, peer)
+                greeted = await self._greet(connection, session, peer)
+            if isinstance(greeted, Join):
+                await admit(self.host, connection, greeted, self.settings)
+                return False
             met = True
+            found, hello, rest = greeted
             await found.serve(connection, session, hello, rest)
         except PeerError as error:
             met = False
             self.counts[refusal(error)] += 1
             log.warning("%s: %s", self.host.name, error)
             await self._refuse(connection, str(error))
+            if is_gone(error) and peer is not None:
+                self.host.fail(Closed(self.host.name, "is no member any more: it left, or was removed"))
         except TimeoutError:
             self.counts["refused_slow"] += 1
             log.warning("%s: a connection without a hello for %g s", self.host.name, self.settings.hello_s)
@@ -172,21 +229,26 @@ class Mesh:
 
     async def _greet(
         self, connection: Connection, session: Session, peer: Peer | None
-    ) -> tuple[Peer, Hello, list[Record]]:
-        """Exchange hellos; who dials speaks first."""
+    ) -> tuple[Peer, Hello, list[Record]] | Join:
+        """Exchange hellos; who dials speaks first. It may be one that wants to join."""
         if peer is not None:
             await connection.open()
             ours = await self._say_hello(connection, peer)
-            theirs, rest = await self._hear_hello(connection, session)
+            said, rest = await self._hear_hello(connection, session)
         else:
             self._strangers += 1
             try:
                 await connection.open()
-                theirs, rest = await self._hear_hello(connection, session)
+                said, rest = await self._hear_hello(connection, session)
             finally:
                 self._strangers -= 1
-            peer = self._known(theirs.name)
+            if isinstance(said, Join):
+                return said
+            peer = self._known(said.name)
             ours = peer.hello()
+        if isinstance(said, Join):
+            raise BadHello(f"{said.name} joining", "a hello, of one that was dialled")
+        theirs = said
         check_hello(theirs, ours)
         if connection.proved is not None and connection.proved != theirs.name:
             raise BadHello(f"{theirs.name} with the certificate of {connection.proved}", "its own")
@@ -199,6 +261,9 @@ class Mesh:
         for peer in self.peers.values():
             if peer.name == name and peer.number < self.host.core.me:
                 return peer
+        names, roll = self.host.core.view.names, self.host.core.changing.roll
+        if name in names and names.index(name) not in roll.members:
+            raise BadHello(f"{name}, {GONE}", "a member: it joins anew, under another name")
         raise BadHello(f"{name[:100]!r}", "a peer that dials this node")
 
     async def _say_hello(self, connection: Connection, peer: Peer) -> Hello:
@@ -207,14 +272,16 @@ class Mesh:
         await connection.write(pack(hello))
         return hello
 
-    async def _hear_hello(self, connection: Connection, session: Session) -> tuple[Hello, list[Record]]:
+    async def _hear_hello(
+        self, connection: Connection, session: Session
+    ) -> tuple[Hello | Join, list[Record]]:
         while data := await connection.read():
             records = session.feed(data)
             if not records:
                 continue
             match records[0]:
-                case Hello() as hello:
-                    return hello, records[1:]
+                case Hello() | Join() as said:
+                    return said, records[1:]
                 case Bye(reason=reason):
                     raise BadHello(f"a refusal: {reason}", "a hello")
         # One that refuses our certificate does no more than this.

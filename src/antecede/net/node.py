@@ -32,7 +32,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from os import PathLike
 from random import Random
@@ -40,20 +40,25 @@ from sys import modules
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from antecede.errors import AntecedeError, BadParameter, Closed
+from msgspec.structs import replace
+
+from antecede.errors import AntecedeError, BadParameter, Closed, Unsupported
 from antecede.model import Message, View
 from antecede.net.core import Core, Out
 from antecede.net.delivery import Delivery, Durable, Held, stuck
 from antecede.net.host import Host
-from antecede.net.inputs import Acknowledge, Restart
+from antecede.net.inputs import Acknowledge, Pass, Propose, Restart
+from antecede.net.joining import FIXED, ask
 from antecede.net.journal import Journal
 from antecede.net.mesh import Mesh
+from antecede.net.roll import Change, Plan, Roll
 from antecede.net.security import Tls
+from antecede.net.session import Join
 from antecede.net.settings import Settings
 from antecede.net.status import Status
 from antecede.net.tcp import Tcp
 from antecede.net.tracing import OPENTELEMETRY, current
-from antecede.net.transport import Transport
+from antecede.net.transport import Connection, Transport
 
 if TYPE_CHECKING:
     from antecede.net.recorder import Recorder
@@ -74,6 +79,11 @@ class Node:
     same names and protocol. `groups` are names for sets of them, that `send` takes. With a `journal`, a file, the node
     survives a crash; `sync` says what kind of crash (`journal`). Beyond loopback, `tls` is needed (`security`). With
     `trace`, a directory that all nodes may share, it records its events as its part of a `run` (`recorder`).
+
+    With `join`, it becomes a member of a system that runs already, and `peers` are members to ask; `groups` are then
+    the names of those that it will be in. `state` is called when another node joins, and gives what that one needs to
+    know; `changed` is called with each new view. Both are called between messages: when the application asks for the
+    next one, and has taken all that were sent in the view before.
     """
 
     def __init__(
@@ -83,7 +93,10 @@ class Node:
         *,
         protocol: str = "permit",
         parameters: Mapping[str, Any] | None = None,
-        groups: Mapping[str, Iterable[str]] | None = None,
+        groups: Mapping[str, Iterable[str]] | Iterable[str] | None = None,
+        join: bool = False,
+        state: Callable[[], bytes | Awaitable[bytes]] | None = None,
+        changed: Callable[[Change], object] | None = None,
         listen: str | None = None,
         journal: str | PathLike[str] | None = None,
         sync: Literal["full", "normal"] = "full",
@@ -95,28 +108,29 @@ class Node:
     ) -> None:
         self.name, self.settings = name, settings or Settings()
         addresses = dict(peers) if isinstance(peers, Mapping) else {}
-        self.view = _view({name, *peers}, parameters or {})
-        self._me = self.view.id(name)
-        self._groups = {group: tuple(map(self.view.id, members)) for group, members in (groups or {}).items()}
-        if clash := set(self._groups) & set(self.view.names):
+        view = _view({name, *peers}, parameters or {})
+        if clash := set(groups or ()) & set(view.names):
             raise BadParameter("node", "groups", ", ".join(sorted(clash)), "other names than the processes'")
-        if transport is None and len(addresses) < len(self.view) - 1:
+        self._join = _asked(name, view, protocol, parameters, groups) if join else None
+        self._state, self._changed = state, changed
+        if transport is None and len(addresses) < len(view) - 1:
             raise BadParameter(
                 "node", "peers", "names without addresses", "an address for each, or a transport"
             )
-        self._transport = transport or Tcp(listen or addresses.pop(name, None), addresses, tls)
-        self._new = Core.new(
-            protocol,
-            self.view,
-            name,
-            _epoch(),
-            parameters,
-            limits=self.settings.limits,
-            window=self.settings.queue,
-        )
+        self._listed = listen or addresses.pop(name, None)
+        self._transport = transport or Tcp(self._listed, addresses, tls)
+        # One that joins only stands for itself until it knows the view; its parameters may not fit so few.
+        roll = None if join else Roll.first(view.names, _members(view, groups))
+        self._new = self._make(protocol, view, None if join else parameters, roll)
+        self._new.parameters |= parameters or {}
+        self.view = self._new.view
+        """All processes that are or were members. `members` are those that are."""
         self._journal_path, self._sync = journal, sync
-        self._recorder = None if trace is None else _recorder(trace, run, self._new)
-        self._new.record.on = trace is not None
+        self._trace, self._run = trace, run
+        if trace is not None:
+            _recorder(trace, run, self._new)  # which refuses names that are too long
+        self._recorder: Recorder | None = None
+        self._passing = asyncio.Lock()
         self._journal: Journal | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._most, self._routed = self.settings.queue, protocol == "separator"
@@ -126,40 +140,74 @@ class Node:
         self._full = False
         """Too much is unacknowledged, and that was said."""
         self._closing = False
+        self._begun = False
+        """There is a process, and it may be talked to."""
 
     # Life
 
     async def start(self) -> None:
         """Come to life: from the journal, if there is one."""
-        core = self._new
         if self._journal_path is not None:
             self._journal = Journal(self._journal_path, self._sync, self.settings.snapshot_inputs)
-            try:
-                core = self._journal.recover(core)
-            except AntecedeError:
+        try:
+            await self._transport.listen(self._accept)
+            await self._begin()
+        except BaseException:
+            await self._transport.close()
+            if self._journal is not None:
                 self._journal.close()
-                raise
-        self._host = Host(core, self._journal, time.monotonic_ns, self._transmit, self.settings.backlog)
+            raise
+
+    async def _begin(self) -> None:
+        journal = self._journal
+        if self._join is not None and (journal is None or journal.is_new):
+            self._new = await self._ask(self._join)
+        self._new.record.on = self._trace is not None
+        core = self._new if journal is None else journal.recover(self._new)
+        self._me, self.view = core.me, core.view
+        self._host = Host(core, journal, time.monotonic_ns, self._transmit, self.settings.backlog)
         self._nothing = Durable(self._host.durable, 0)
-        self._mesh = Mesh(self._host, self._transport, self.settings, Random())
+        if self._trace is not None:
+            self._recorder = _recorder(self._trace, self._run, core)
         if core is not self._new:
             # A new incarnation, durable before anyone hears of it: its frames wait for this input.
             self._host.happen(Restart(recording=self._recorder is not None))
             self._host.since = dict.fromkeys(core.inbox, time.monotonic_ns())
-        try:
-            await self._transport.listen(self._mesh.accept)
-        except AntecedeError:
-            if self._journal is not None:
-                self._journal.close()
-            raise
+        self._mesh = Mesh(self._host, self._transport, self.settings, Random())
+        self._begun = True
         self._tasks = [asyncio.ensure_future(self._guard(part.run())) for part in (self._host, self._mesh)]
         if self._recorder is not None:
             self._tasks.append(
                 asyncio.ensure_future(self._guard(self._recorder.run(self._host, self.settings.trace_s)))
             )
 
+    async def _accept(self, connection: Connection) -> None:
+        if not self._begun:
+            # Not before we know what we are: whoever it is will dial again.
+            connection.close()
+        else:
+            await self._mesh.accept(connection)
+
+    def _make(
+        self, protocol: str, view: View, parameters: Mapping[str, Any] | None, roll: Roll | None
+    ) -> Core:
+        limits, window = self.settings.limits, self.settings.queue
+        return Core.new(protocol, view, self.name, _epoch(), parameters, window, limits, roll)
+
+    async def _ask(self, join: Join) -> Core:
+        """Become a member."""
+        join = replace(join, address=self._listed if self._has_place() else self._transport.address)
+        members = [name for name in self._new.view.names if name != self.name]
+        roll = await ask(self._transport, members, join, self.settings, Random())
+        return self._make(join.protocol, View(roll.names), join.parameters, roll)
+
+    def _has_place(self) -> bool:
+        """Whether we were told where others find us: a port 0 is none."""
+        return self._listed is not None and not self._listed.endswith(":0")
+
     def _transmit(self, out: list[Out]) -> None:
-        self._mesh.transmit(out)
+        if self._begun:
+            self._mesh.transmit(out)
 
     async def _guard(self, part: Coroutine[Any, Any, None]) -> None:
         try:
@@ -215,7 +263,12 @@ class Node:
     @property
     def sent(self) -> int:
         """How many messages this node has sent, in all its lives: the number of the last one."""
-        return self._host.core.machine.sent
+        return self._host.core.sent
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Who is in the view of now, as far as this node knows."""
+        return self._host.core.changing.roll.shown
 
     async def send(
         self,
@@ -236,8 +289,9 @@ class Node:
         host = self._host
         if self._closing or host.failure is not None:
             self._check_open()
-        targets = self._known.get(to) if type(to) is str else None
+        targets = self._known.get(to) if type(to) is str and host.core.steady else None
         if targets is None:
+            to = (to,) if isinstance(to, str) else tuple(to)
             targets = self._targets(to)
         self._turns += 1
         if self._turns % YIELD_EVERY == 0:
@@ -245,6 +299,8 @@ class Node:
         while not self._has_room(targets):
             await host.room.wait()
             self._check_open()
+            if not host.core.steady:
+                targets = self._targets((to,) if isinstance(to, str) else tuple(to))
         message = host.send(targets, bytes(payload), label, context)
         if durable and host.position > host.position_durable:
             await host.durable(host.position)
@@ -254,17 +310,16 @@ class Node:
         """Wait until all that was sent, taken and acknowledged so far is durable."""
         await self._host.durable(self._host.position)
 
-    def _targets(self, to: str | Iterable[str]) -> tuple[int, ...]:
-        targets: set[int] = set()
-        for name in (to,) if isinstance(to, str) else to:
-            targets.update(self._groups[name] if name in self._groups else (self.view.id(name),))
-        found = tuple(sorted(targets))
-        if isinstance(to, str):
-            self._known[to] = found
+    def _targets(self, to: tuple[str, ...]) -> tuple[int, ...]:
+        found = self._host.core.changing.targets(to)
+        if len(to) == 1 and self._host.core.steady:
+            self._known[to[0]] = found
         return found
 
     def _has_room(self, targets: tuple[int, ...]) -> bool:
         core, most, me = self._host.core, self._most, self._me
+        if not core.steady and not core.changing.membership.going:
+            return False
         if len(core.unsent) >= most or (me in targets and core.held[me] >= self.settings.held):
             return False
         # Over routers, any link may be the way.
@@ -279,6 +334,12 @@ class Node:
         self._host.check()
         if self._closing:
             raise Closed(self.name, "is closing")
+        if self._has_left():
+            raise Closed(self.name, "has left")
+
+    def _has_left(self) -> bool:
+        core = self._host.core
+        return not core.steady and core.me not in core.changing.roll.members
 
     # Receiving
 
@@ -299,10 +360,11 @@ class Node:
                 if self._mesh.pausing:
                     self._mesh.watch(message.sender)
                 return Delivery(self.view, message, False, self._acknowledge)
-        wanted = None if sender is None else self.view.id(sender)
+        wanted = None if sender is None else host.core.view.id(sender)
         while (delivery := self._next(wanted)) is None:
-            self._check_open()
-            await self._host.arrivals.wait()
+            if not await self._pass():
+                self._check_open()
+                await self._host.arrivals.wait()
         return delivery
 
     def __aiter__(self) -> Node:
@@ -322,12 +384,14 @@ class Node:
         if core.again:
             if wanted not in (None, core.again[0].sender):
                 return None
-            return Delivery(self.view, core.again.popleft(), True, self._acknowledge)
+            return Delivery(core.view, core.again.popleft(), True, self._acknowledge)
         if len(core.taken) >= self.settings.unacknowledged:
             if not self._full:
                 log.warning("%s: no more is handed over: %d are not acknowledged", self.name, len(core.taken))
             self._full = True
             return None
+        if not core.steady and (core.changing.ready or core.changing.donor is not None):
+            return self._next_ready(wanted)
         for message in core.inbox.values():
             if wanted is None or wanted == message.sender:
                 if message.id in host.fresh:
@@ -336,11 +400,43 @@ class Node:
                 return self._handed(message)
         return None
 
+    def _next_ready(self, wanted: int | None) -> Delivery | None:
+        """The next of what came before a change, in its order."""
+        host, changing = self._host, self._host.core.changing
+        if changing.donor is not None:
+            # The state comes first.
+            return None
+        message = changing.ready[0]
+        if isinstance(message, Change) or message.id in host.fresh or wanted not in (None, message.sender):
+            return None
+        host.take(message)
+        return self._handed(message)
+
+    async def _pass(self) -> bool:
+        """Come to a change, if it is next; whether it was."""
+        host, changing = self._host, self._host.core.changing
+        async with self._passing:
+            if host.core.again or changing.donor is not None or not changing.ready or self._closing:
+                return False
+            change, state = changing.ready[0], None
+            if not isinstance(change, Change) or host.failure is not None:
+                return False
+            if change.owed and self._state is not None:
+                given = self._state()
+                state = given if isinstance(given, bytes) else await given
+            host.happen(Pass(change.number, state))
+            self.view = host.core.view
+        for lost in change.lost:
+            log.warning("%s: given up with view %d: %s", self.name, change.number, lost.told)
+        if self._changed is not None:
+            self._changed(change)
+        return True
+
     def _handed(self, message: Message) -> Delivery:
         self._taken += 1
         if self._mesh.pausing:
             self._mesh.watch(message.sender)
-        return Delivery(self.view, message, False, self._acknowledge)
+        return Delivery(self._host.core.view, message, False, self._acknowledge)
 
     def _acknowledge(self, message: Message) -> Durable:
         if self._journal is None:
@@ -349,6 +445,54 @@ class Node:
         self._full = False
         self._host.arrivals.fire()
         return Durable(self._host.durable, position)
+
+    # Membership
+
+    async def leave(self) -> None:
+        """Stop being a member: all that was sent before arrives, and all that was sent to us is here by then.
+
+        What is here is still handed over, then `async for` ends.
+        """
+        changing = self._host.core.changing
+        while changing.owed:
+            # Who joined has no other to give it its state.
+            await self._host.room.wait()
+            self._check_open()
+        await self._change(Plan(leave=(self.name,)), lambda: self._has_left())
+
+    async def remove(self, name: str) -> None:
+        """Remove a member that has crashed, and will not come back. Returns once all others go on without it.
+
+        Nobody waits for it any longer. What of its messages did not arrive, and what was sent to it, is given up:
+        `changed` tells, and the log.
+        """
+        roll = self._host.core.changing.roll
+        if self._host.core.view.id(name) == self._me:
+            raise BadParameter("node", "remove", name, "another node: leave() is for this one")
+        if name in roll.shown or not self._host.core.changing.membership.going:
+            changing = self._host.core.changing
+            await self._change(
+                Plan(remove=(name,)),
+                lambda: name not in changing.roll.shown and changing.membership.going,
+            )
+
+    async def _change(self, plan: Plan, done: Callable[[], bool]) -> None:
+        """Have the view changed."""
+        core, host = self._host.core, self._host
+        if core.machine.name in FIXED:
+            raise Unsupported(core.machine.name, "its views have a topology, and do not change")
+        error = core.changing.accepts(core.changing.roll.follow(0, plan, {}).shown)
+        if error is not None:
+            raise error
+        while not done():
+            self._check_open()
+            host.happen(Propose(plan))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.beat_s):
+                    while not done():
+                        await host.room.wait()
+                        host.check()
+        await self.flush()
 
     # Looking
 
@@ -359,7 +503,8 @@ class Node:
 
     def waiting(self) -> list[Held]:
         """What is held here, for which messages of whom, and since when; and what we sent that may not leave yet."""
-        return stuck(self.view, self._host.core.machine.waiting(), self._host.since, time.monotonic_ns())
+        core = self._host.core
+        return stuck(core.view, core.changing.waiting(), self._host.since, time.monotonic_ns())
 
     @property
     def connected(self) -> tuple[str, ...]:
@@ -383,10 +528,10 @@ class Node:
             failure=None if host.failure is None else str(host.failure),
             sent=self.sent,
             taken=self._taken,
-            eligible=len(core.inbox),
+            eligible=len(core.inbox) + len(core.changing.ready),
             unacknowledged=len(core.taken),
             unsent=len(core.unsent),
-            held=dict(zip(self.view.names, core.held, strict=True)),
+            held={name: core.held[core.view.id(name)] for name in self.members},
             queued={peer.name: core.links[number].unacknowledged for number, peer in peers.items()},
             connected={peer.name: peer.connected for peer in peers.values()},
             paused={peer.name: peer.paused for peer in peers.values()},
@@ -407,6 +552,30 @@ def _view(names: set[str], parameters: Mapping[str, Any]) -> View:
             "node", "peers", ", ".join(sorted(names)), f"those of the topology: {', '.join(ordered)}"
         )
     return View(ordered)
+
+
+def _members(view: View, groups: Mapping[str, Iterable[str]] | Iterable[str] | None) -> dict[str, list[str]]:
+    if groups is None:
+        return {}
+    if not isinstance(groups, Mapping):
+        raise BadParameter("node", "groups", "names alone", "the members of each, unless it joins")
+    found = {group: list(members) for group, members in groups.items()}
+    for members in found.values():
+        for name in members:
+            view.id(name)
+    return found
+
+
+def _asked(
+    name: str,
+    view: View,
+    protocol: str,
+    parameters: Mapping[str, Any] | None,
+    groups: Iterable[str] | None,
+) -> Join:
+    if len(view) < 2:
+        raise BadParameter("node", "peers", "nobody else", "members to ask, since it joins")
+    return Join(name, "", protocol, dict(parameters or {}), "", tuple(groups or ()))
 
 
 def _recorder(trace: str | PathLike[str], run: str, core: Core) -> Recorder:

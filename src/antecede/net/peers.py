@@ -12,16 +12,19 @@ import logging
 from collections import Counter
 from contextlib import suppress
 
-from antecede.errors import BadFrame, PeerError
+from antecede.errors import BadFrame, BadHello, PeerError
 from antecede.link import Frame
 from antecede.net.host import Host
-from antecede.net.session import Beat, Bye, Hello, Record, Session, pack
+from antecede.net.session import Beat, Bye, Hello, Join, Record, Session, Welcome, pack, pack_frame
 from antecede.net.settings import Settings
 from antecede.net.transport import Connection, Direct
 
-__all__ = ["Peer", "refusal"]
+__all__ = ["GONE", "Peer", "refusal"]
 
 log = logging.getLogger("antecede.net")
+
+GONE = "which is no member any more"
+"""How a process that left, or was removed, is told so."""
 
 COUNTED = {"WireError": "refused_bytes", "BadHello": "refused_hello", "BadFrame": "refused_frame"}
 
@@ -68,7 +71,16 @@ class Peer:
         """What we say first. It tells what has arrived, so it may leave only once that is durable."""
         core = self.host.core
         names = core.view.name(core.me), self.name
-        return Hello.of(*names, core.machine.name, core.view.names, core.links[self.number].hail())
+        if self.number not in core.links:
+            raise BadHello(f"{self.name}, {GONE}", "a member")
+        return Hello.of(*names, core.machine.name, core.changing.founders, core.links[self.number].hail())
+
+    def drop(self) -> None:
+        """Have no more to do with it."""
+        self._paused.discard(self.number)
+        self._pausing.discard(self.number)
+        if self._channel is not None:
+            self._channel.connection.close()
 
     def transmit(self, frame: Frame) -> None:
         """Let a frame out, with the next `flush`. Without a connection it is lost, and sent again over the next."""
@@ -179,8 +191,8 @@ class Peer:
                     log.info("%s: %s ends the connection: %s", self.host.name, self.name, reason)
                     self.parted = True
                     self.host.room.fire()
-                case Hello():
-                    raise AssertionError("a session gives one hello")
+                case Hello() | Join() | Welcome():
+                    raise BadHello("a hello", "only one, and as the first record")
         if records:
             channel.heard = asyncio.get_running_loop().time()
             self.watch()
@@ -212,7 +224,10 @@ class Channel:
 
     def put(self, record: Record) -> None:
         theirs, ours = self.session.agreed
-        self._out.append(pack(record, (ours, theirs), self.session.limits))
+        if isinstance(record, Frame):
+            self._out += pack_frame(record, (ours, theirs), self.session.limits)
+        else:
+            self._out.append(pack(record))
 
     def flush(self) -> None:
         """Write what was put, or see that it will be."""
@@ -229,7 +244,7 @@ class Channel:
             self._wake.set()
 
     def _gathered(self) -> bytes:
-        data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+        data = b"".join(self._out)
         self._out = []
         return data
 

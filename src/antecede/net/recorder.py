@@ -25,6 +25,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from antecede.errors import AntecedeError, CannotWrite
 from antecede.model import View
@@ -76,6 +77,10 @@ class Recorder:
         events = list(host.core.record.events)
         if not events:
             return
+        if len(host.core.view) > len(self._view):
+            # Processes that joined: those before them keep their places.
+            self._view = host.core.view
+            self._run = replace(self._run, processes=self._view.names)
         await host.durable(host.position)
         await asyncio.to_thread(self.write, events)
         host.happen(Recorded(events[-1].index + 1))
@@ -105,12 +110,14 @@ class Recorder:
         return path
 
     def _enter(self) -> None:
-        """Enter the run, unless another node did: all that are in it say the same of it."""
+        """Enter the run, unless another node did: all say the same of it, but some know more of the processes."""
         layout = self._layout
         with layout.locked():
             runs = read_runs(layout.root) if layout.runs.exists() else []
-            if all(run.run != self._run.run for run in runs):
-                runs = sorted([*runs, self._run], key=lambda run: run.run.encode())
+            [known] = [len(run.processes) for run in runs if run.run == self._run.run] or [0]
+            if known < len(self._run.processes):
+                others = [run for run in runs if run.run != self._run.run]
+                runs = sorted([*others, self._run], key=lambda run: run.run.encode())
                 pq.write_table(
                     pa.Table.from_pylist([run.row() for run in runs], schema=RUNS), layout.part(layout.runs)
                 )

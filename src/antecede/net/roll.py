@@ -174,6 +174,13 @@ class Lost(Struct, frozen=True):
     counted: str = "sender"
     """By whose count, as `model.Awaited` says."""
 
+    @property
+    def told(self) -> str:
+        """In words."""
+        which = f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
+        by = "" if self.counted == "sender" else " (by the count of those to it)"
+        return f"message {which} of {self.sender} to {', '.join(self.to)}{by}"
+
 
 class Change(Struct, frozen=True):
     """A view that takes the place of another, as the application is told of it: between the messages of both."""
@@ -266,13 +273,12 @@ class Later(Note, frozen=True, tag=9):
 class State(Note, frozen=True, tag=10):
     """To one that joined: a piece of its state."""
 
-    piece: bytes
+    piece: bytes | None
+    """None: there is none to give."""
     last: bool
 
 
-AnyNote: TypeAlias = (
-    Ask | Stop | Stopped | Settle | Report | Install | Installed | Go | Ahead | Later | State
-)
+AnyNote: TypeAlias = Ask | Stop | Stopped | Settle | Report | Install | Installed | Go | Ahead | Later | State
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(AnyNote)
@@ -288,6 +294,7 @@ def is_note(payload: bytes) -> bool:
 
 def decode_note(payload: bytes) -> AnyNote:
     try:
-        return _DECODER.decode(memoryview(payload)[1:])
-    except msgspec.MsgspecError as error:
+        note: AnyNote = _DECODER.decode(memoryview(payload)[1:])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise WireError(f"no note: {error}", "one about a change of the view") from None
+    return note

@@ -7,6 +7,8 @@ A record is four bytes that give the length of the rest (highest first), one byt
   2 frame    a frame of the link (`antecede.wire.frames`)
   3 beat     one byte: 1 please send no more messages for now, 0 go on; also a sign of life
   4 bye      a sentence (UTF-8): why the connection ends
+  5 join     instead of a hello, from one that wants to be a member (MessagePack)
+  6 welcome  the answer: the view that it is in (MessagePack)
 
 Nothing is believed before the hello: until it is there, a record has `HELLO_BYTES` at most, and after it no more than
 a frame may have. So a stranger cannot make us keep more than that, whatever length it announces.
@@ -28,7 +30,7 @@ antecede.errors.WireError: not a packet: found a record of 1195725856 bytes, exp
 
 from __future__ import annotations
 
-from typing import TypeAlias, assert_never
+from typing import Any, TypeAlias, assert_never
 
 import msgspec
 from msgspec import Struct
@@ -36,14 +38,27 @@ from msgspec import Struct
 from antecede import wire
 from antecede.errors import BadHello, WireError
 from antecede.link import Frame
-from antecede.wire.frames import FRAME_BYTES, decode_frame, encode_frame
+from antecede.net.roll import Roll
+from antecede.wire.frames import FRAME_BYTES, decode_frame, encode_frame, encode_head
 
-__all__ = ["HELLO_BYTES", "Beat", "Bye", "Hello", "Record", "Session", "check_hello", "pack"]
+__all__ = [
+    "HELLO_BYTES",
+    "Beat",
+    "Bye",
+    "Hello",
+    "Join",
+    "Record",
+    "Session",
+    "Welcome",
+    "check_hello",
+    "pack",
+    "pack_frame",
+]
 
 VERSION = 1
 HELLO_BYTES = 1 << 16
 BYE_BYTES = 1000
-HELLO, FRAME, BEAT, BYE = 1, 2, 3, 4
+HELLO, FRAME, BEAT, BYE, JOIN, WELCOME = 1, 2, 3, 4, 5, 6
 
 
 class Hello(Struct, frozen=True):
@@ -66,6 +81,22 @@ class Hello(Struct, frozen=True):
         return decode_frame(self.frame)
 
 
+class Join(Struct, frozen=True):
+    """Who wants to be a member."""
+
+    name: str
+    to: str
+    protocol: str
+    parameters: dict[str, Any]
+    address: str
+    groups: tuple[str, ...]
+    antecede: int = VERSION
+
+
+class Welcome(Struct, frozen=True):
+    roll: Roll
+
+
 class Beat(Struct, frozen=True):
     paused: bool
 
@@ -74,10 +105,14 @@ class Bye(Struct, frozen=True):
     reason: str
 
 
-Record: TypeAlias = Hello | Frame | Beat | Bye
+Record: TypeAlias = Hello | Frame | Beat | Bye | Join | Welcome
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Hello)
+_DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
+    JOIN: msgspec.msgpack.Decoder(Join),
+    WELCOME: msgspec.msgpack.Decoder(Welcome),
+}
 
 
 def pack(record: Record, agreed: tuple[int, int] = (0, 0), limits: wire.Limits | None = None) -> bytes:
@@ -87,6 +122,10 @@ def pack(record: Record, agreed: tuple[int, int] = (0, 0), limits: wire.Limits |
             kind, body = FRAME, encode_frame(record, agreed, limits or wire.Limits())
         case Hello():
             kind, body = HELLO, _ENCODER.encode(record)
+        case Join():
+            kind, body = JOIN, _ENCODER.encode(record)
+        case Welcome():
+            kind, body = WELCOME, _ENCODER.encode(record)
         case Beat():
             kind, body = BEAT, bytes([record.paused])
         case Bye():
@@ -94,6 +133,13 @@ def pack(record: Record, agreed: tuple[int, int] = (0, 0), limits: wire.Limits |
         case _:
             assert_never(record)
     return (len(body) + 1).to_bytes(4, "big") + bytes([kind]) + body
+
+
+def pack_frame(frame: Frame, agreed: tuple[int, int], limits: wire.Limits) -> tuple[bytes, bytes]:
+    """The same for a frame, in two parts: its payload, which may be large, is not copied."""
+    payload = b"" if frame.bare else frame.payload
+    head = encode_head(frame, agreed, limits)
+    return (len(head) + len(payload) + 1).to_bytes(4, "big") + bytes([FRAME]) + head, payload
 
 
 class Session:
@@ -105,21 +151,32 @@ class Session:
         """The (epoch, peer) of frames that come without, see `antecede.wire.frames`: what the two hellos said."""
         self.greeted = False
         self._buffer = bytearray()
+        """The beginning of a record."""
+        self._wanted = 0
+        """How long it has to be before there is something in it."""
 
     def feed(self, data: bytes) -> list[Record]:
         """The records that are complete now. Raises `WireError` or `BadHello` at the first that is none."""
         buffer = self._buffer
-        buffer += data
+        if buffer:
+            buffer += data
+            if len(buffer) < self._wanted:
+                return []
+            data = bytes(buffer)
+            buffer.clear()
         records: list[Record] = []
-        at = 0
-        while len(buffer) - at >= 4:
-            size = int.from_bytes(buffer[at : at + 4], "big")
+        view, at, end = memoryview(data), 0, len(data)
+        self._wanted = 4
+        while end - at >= 4:
+            size = int.from_bytes(view[at : at + 4], "big")
             self._check_size(size)
-            if len(buffer) - at - 4 < size:
+            if end - at - 4 < size:
+                self._wanted = size + 4
                 break
-            records.append(self._record(buffer[at + 4], bytes(buffer[at + 5 : at + 4 + size])))
+            records.append(self._record(view[at + 4], view[at + 5 : at + 4 + size]))
             at += 4 + size
-        del buffer[:at]
+        if at < end:
+            buffer += view[at:]
         return records
 
     def _check_size(self, size: int) -> None:
@@ -127,21 +184,24 @@ class Session:
         if not 1 <= size <= most:
             raise WireError(f"a record of {size} bytes", f"1..{most}")
 
-    def _record(self, kind: int, body: bytes) -> Record:
+    def _record(self, kind: int, body: memoryview) -> Record:
         if kind == BYE:
-            return Bye(body[:BYE_BYTES].decode(errors="replace"))
-        if (kind == HELLO) is self.greeted:
+            return Bye(bytes(body[:BYE_BYTES]).decode(errors="replace"))
+        if (kind in (HELLO, JOIN)) is self.greeted:
             raise BadHello(f"a record of kind {kind}", "one hello, and as the first")
         if kind == HELLO:
             self.greeted = True
             return self._hello(body)
+        if kind in (JOIN, WELCOME):
+            self.greeted = True
+            return _greeting(kind, bytes(body))
         if kind == FRAME:
             return decode_frame(body, self.agreed, self.limits)
         if kind == BEAT and body in (b"\0", b"\1"):
             return Beat(body == b"\1")
         raise WireError(f"a record of kind {kind} with {len(body)} bytes", "a frame, a beat or a bye")
 
-    def _hello(self, body: bytes) -> Hello:
+    def _hello(self, body: memoryview) -> Hello:
         try:
             hello = _DECODER.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -150,6 +210,16 @@ class Session:
             raise BadHello(f"version {hello.antecede}", f"{VERSION}")
         self.agreed = hello.hail.epoch, self.agreed[1]
         return hello
+
+
+def _greeting(kind: int, body: bytes) -> Join | Welcome:
+    try:
+        greeting: Join | Welcome = _DECODERS[kind].decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadHello(f"no hello: {error}", f"one of version {VERSION}") from None
+    if isinstance(greeting, Join) and greeting.antecede != VERSION:
+        raise BadHello(f"version {greeting.antecede}", f"{VERSION}")
+    return greeting
 
 
 def check_hello(found: Hello, expected: Hello) -> None:

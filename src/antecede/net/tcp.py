@@ -51,9 +51,11 @@ class Tcp:
         self, listen: str | None, addresses: Mapping[str, str], tls: Tls | None = None, plain: bool = False
     ) -> None:
         self._listen = None if listen is None else parse_address(listen)
-        self._addresses = addresses
+        # The caller may fill it later, and so may we: one dict, if it is one.
+        self._addresses = addresses if isinstance(addresses, dict) else dict(addresses)
+        self._guarded = tls is None and not plain
         for address in [*addresses.values(), *([listen] if listen else [])]:
-            if not is_loopback(parse_address(address)[0]) and tls is None and not plain:
+            if not is_loopback(parse_address(address)[0]) and self._guarded:
                 raise BadParameter("peers", "address", address, "one of this machine (loopback), or TLS")
         self._contexts = (
             (None, None) if tls is None else (tls.context(server=False), tls.context(server=True))
@@ -68,6 +70,12 @@ class Tcp:
             raise BadParameter("node", "address", "none", "a node that listens")
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def learn(self, peer: str, address: str) -> None:
+        """Where a peer that joined is found."""
+        if not is_loopback(parse_address(address)[0]) and self._guarded:
+            raise BadParameter("peers", "address", address, "one of this machine (loopback), or TLS")
+        self._addresses[peer] = address
 
     async def listen(self, accept: Accept) -> None:
         if self._listen is None:

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from antecede.errors import BadParameter
 
-__all__ = ["Accept", "Connection", "Direct", "Memory", "MemoryTransport", "Transport"]
+__all__ = ["Accept", "Connection", "Direct", "Learns", "Memory", "MemoryTransport", "Transport"]
 
 
 class Connection(Protocol):
@@ -74,6 +74,14 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """Listen no more."""
+
+
+@runtime_checkable
+class Learns(Protocol):
+    """A transport that dials addresses, and is told those of nodes that join."""
+
+    def learn(self, peer: str, address: str) -> None:
+        """Where a peer is found from now on."""
 
 
 class Memory:

@@ -157,6 +157,15 @@ class Buffer(Queue):
     def _reason(self, message: Message) -> str:
         return f"until {self.view.name(message.sender)} knows that every destination has it"
 
+    def forget(self, process: int) -> list[Effect]:
+        """As if it had acknowledged all that we sent, and released all that it sent."""
+        shut = bool(self._inbox) and not self._open(self._inbox[0])
+        self._closed = {message for message in self._closed if message[0] != process}
+        effects: list[Effect] = [self._inbox[0]] if shut and self._open(self._inbox[0]) else []
+        for number in list(self._flight):
+            effects += self._acknowledged(process, number)
+        return effects
+
     def waiting(self) -> list[Waiting]:
         in_flight = tuple(Awaited(self.me, number, number) for number in sorted(self._flight))
         unacknowledged = mask(

@@ -153,6 +153,13 @@ class Machine(ABC):
     def waiting(self) -> list[Waiting]:
         """What is held here, and exactly which messages it waits for."""
 
+    def forget(self, process: int) -> list[Effect]:
+        """Nothing more will ever come from this process: wait for it no longer.
+
+        To be repeated after whatever else happens, until nothing follows from it.
+        """
+        return []
+
     def snapshot(self) -> dict[str, Any]:
         """The whole machine as plain data. Equal states give equal snapshots."""
         return {

@@ -35,6 +35,10 @@ from antecede.protocols.queue import Queue
 __all__ = ["Grant", "Permit", "PermitStamp", "Taken"]
 
 
+BEYOND = 1 << 62
+"""More than any process sends."""
+
+
 class PermitStamp(Stamp, frozen=True, gc=False):
     sequence: int
     flagged: bool
@@ -238,6 +242,14 @@ class Permit(Queue):
                 break
             outbox.popleft()
         return effects
+
+    def forget(self, process: int) -> list[Effect]:
+        """As if it had taken all that we sent, and permitted all that it sent."""
+        effects = self._acknowledged(process, self._sequence[process])
+        early = self._early[process]
+        for sequence in sorted(early):
+            self._take(early.pop(sequence), effects)
+        return effects + self._permit(process, BEYOND)
 
     def waiting(self) -> list[Waiting]:
         result = super().waiting()

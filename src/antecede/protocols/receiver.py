@@ -294,6 +294,15 @@ class Receiver(Machine):
         needs = [need for need in self._waiters if need[0] == key and first <= need[1] <= count]
         return self._admit([packet for need in sorted(needs, reverse=True) for packet in self._wake(need)])
 
+    def forget(self, process: int) -> list[Effect]:
+        effects: list[Effect] = []
+        while not effects:
+            gone = [lack for lack in self.missing() if lack[0] == process]
+            if not gone:
+                break
+            effects = self.skip(*gone[0])
+        return effects
+
     def missing(self, messages: Iterable[Id] | None = None) -> list[tuple[int, int, str]]:
         """What held messages (all, if none are named) wait for and is not here, as `skip` takes it.
 

@@ -1,0 +1,402 @@
+"""What a change of the view does to a process (`core`): the body of its `membership`; and the process afterwards.
+
+Parts
+  ready     messages that the machine delivered because the view changes, and between them the changes, in the order in
+            which the application is to have them: all of one view before any of the next
+  seats     how the machine of this view names processes and messages
+  lost      what was given up because a process was removed
+
+The machine of a view lives as long as the view. When a change settles, the machine delivers everything, and the
+application takes it from `ready` whenever it likes: so a change does not wait for an application, nor an application
+that waits for a change for itself. The new view begins with a new machine.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from antecede.errors import CallerError, NotEligible, UnknownProcess
+from antecede.model import Effect, Id, Message, Packet, View, Waiting
+from antecede.net.membership import Counts, Membership
+from antecede.net.roll import Change, Lost, Note, Plan, Roll, State, decode_note, encode_note, is_note
+from antecede.net.seats import Seats
+from antecede.protocols import create
+from antecede.protocols.machine import plain, typed
+from antecede.wire.bundles import decode_bundle
+
+if TYPE_CHECKING:
+    from antecede.net.core import Core, Out
+
+__all__ = ["Changing", "parameters_among"]
+
+PIECE = 1 << 18
+"""Bytes of a state that travel in one note."""
+
+
+def parameters_among(protocol: str, parameters: Mapping[str, Any], founders: Sequence[str]) -> dict[str, Any]:
+    """A protocol's parameters as all views understand them: a position is one among the founders."""
+    chosen = dict(parameters)
+    if protocol == "monitor" and isinstance(place := chosen.get("monitor", 0), int):
+        chosen["monitor"] = founders[place] if 0 <= place < len(founders) else place
+    return chosen
+
+
+class Changing:
+    """The changes of one process's view."""
+
+    def __init__(self, core: Core, roll: Roll) -> None:
+        self._core = core
+        self.membership = Membership(roll, core.me, self)
+        self.ready: deque[Message | Change] = deque()
+        self.lost: list[Lost] = []
+        self.donor: int | None = None
+        """Whose state we wait for, having joined."""
+        self.turnover = 0
+        """Counts the changes of who our peers are."""
+        self._seats = Seats(roll)
+        self._pieces: list[bytes] = []
+        self._removed: tuple[int, ...] = ()
+        self._told: dict[int, int] = {}
+        self._heard: dict[int, int] = {}
+        """Notes that went to, and came from, each peer: payloads of a link that carry no packets."""
+
+    @property
+    def roll(self) -> Roll:
+        return self.membership.roll
+
+    @property
+    def founders(self) -> tuple[str, ...]:
+        """Who was in the first view: what tells this system from others."""
+        return self.roll.names[: self.roll.founders]
+
+    @property
+    def orphaned(self) -> bool:
+        """Whoever was to give us our state is gone, and did not."""
+        return self.donor is not None and self.donor not in self.roll.members
+
+    @property
+    def sent(self) -> int:
+        me = self._core.me
+        if me not in self.roll.members:
+            return self.roll.sent[me]
+        return self._core.machine.sent + self._seats.base(me)
+
+    @property
+    def owed(self) -> tuple[int, ...]:
+        """Who joined, and gets its state from our application, which has not come to that point yet."""
+        return tuple(place for change in self.ready if isinstance(change, Change) for place in change.owed)
+
+    def targets(self, to: Iterable[str]) -> tuple[int, ...]:
+        """The members that these names and groups mean.
+
+        Whom we still owe a state is in no group for a message without a copy to ourselves: the state will have it.
+        """
+        roll = self.roll
+        targets: set[int] = set()
+        grouped: set[int] = set()
+        for name in to:
+            if name in roll.groups:
+                grouped.update(roll.groups[name])
+                continue
+            place = self._core.view.id(name)
+            if place not in roll.members:
+                raise UnknownProcess(name, roll.shown)
+            targets.add(place)
+        if self.ready and self._core.me not in targets | grouped:
+            grouped.difference_update(self.owed)
+        return tuple(sorted(targets | grouped))
+
+    def parameters_in(self, core: Core) -> dict[str, Any]:
+        """Our parameters, as those of another process's system."""
+        return parameters_among(core.machine.name, self._core.parameters, core.changing.founders)
+
+    def seats(self, peer: int) -> tuple[int, int]:
+        """Ours, and that of a peer."""
+        if self._core.me not in self.roll.members or peer not in self.roll.members:
+            return 0, 0
+        return self._seats.seat(self._core.me), self._seats.seat(peer)
+
+    def outward(self, message: Message) -> Message:
+        return message if self.roll.number == 1 else self._seats.outward(message)
+
+    def waiting(self) -> list[Waiting]:
+        """What the machine holds, and for what."""
+        return [self._seats.waiting(held) for held in self._core.machine.waiting()]
+
+    # What happens
+
+    def propose(self, plan: Plan) -> None:
+        """Someone wants the view to change."""
+        self.membership.ask(plan)
+        self.watch()
+
+    def pass_on(self, number: int, state: bytes | None) -> None:
+        """The application has come to a change; with the state that it gives to those who joined, if it owes one."""
+        change = self.ready.popleft()
+        assert isinstance(change, Change)
+        assert change.number == number
+        for place in change.owed:
+            self.membership.notes += [(place, piece) for piece in _pieces(state)]
+        self._stir()
+
+    def watch(self) -> None:
+        """Something has happened: go on with the change."""
+        if self.membership.settled:
+            self._drain()
+            self.membership.watch()
+        self._stir()
+
+    def _stir(self) -> None:
+        """See that notes leave with the next turn, and that the process knows that it is not in its first view."""
+        core, membership = self._core, self.membership
+        if membership.notes:
+            core.gathered = True
+        if not membership.going:
+            core.steady = False
+
+    def turn(self, now: int) -> list[Out]:
+        """Let the notes out."""
+        self.watch()
+        out: list[Out] = []
+        notes, self.membership.notes = self.membership.notes, []
+        for dest, note in notes:
+            link = self._core.links.get(dest)
+            if link is not None:
+                self._told[dest] = self._told.get(dest, 0) + 1
+                out += [(dest, frame) for frame in link.send(encode_note(note), now)]
+        return out
+
+    def _hear(self, source: int, payload: bytes) -> None:
+        self._heard[source] = self._heard.get(source, 0) + 1
+        note = decode_note(payload)
+        if isinstance(note, State):
+            self._receive_state(source, note)
+        else:
+            self.membership.hear(source, note)
+        self._stir()
+
+    def _receive_state(self, source: int, note: State) -> None:
+        if source != self.donor:
+            return
+        if note.piece is not None:
+            self._pieces.append(note.piece)
+        if note.last:
+            if note.piece is not None:
+                state = Message(source, 0, (self._core.me,), b"".join(self._pieces))
+                self.ready.appendleft(state)
+                self._core.arrived.append(state.id)
+            self._pieces, self.donor = [], None
+
+    # What a process does that is not in its first view, or not for long
+
+    def send(self, to: tuple[int, ...], payload: bytes, label: str, context: str) -> Message:
+        core = self._core
+        seats = tuple([self._seats.seat(place) for place in to])
+        inside, effects = core.machine.send(seats, payload, label, context)
+        message = self._seats.outward(inside)
+        core.record.event("send", message)
+        if core.me in to:
+            core.held[core.me] += 1
+            core.arrived.append(message.id)
+        if to != (core.me,):
+            core.unsent.add(inside.number)
+        self.follow(effects)
+        return message
+
+    def receive(self, source: int, payload: bytes) -> None:
+        if is_note(payload):
+            self._hear(source, payload)
+            return
+        core = self._core
+        me, there = self.seats(source)
+        packets = decode_bundle(payload, there, me, core.limits)
+        core.heard[source] += len(packets)
+        for packet in packets:
+            message = packet.message
+            if message is not None and me in message.to:
+                message = self._seats.outward(message)
+                core.arrived.append(message.id)
+                core.record.event("receive", message)
+                core.held[message.sender] += message.sender == source
+        effects: list[Effect] = []
+        try:
+            core.machine.receive_all(packets, effects)
+        finally:
+            self.follow(effects)
+
+    def take(self, identity: Id) -> None:
+        core = self._core
+        message = self.ready[0] if self.ready else core.inbox.get(identity)
+        if not isinstance(message, Message) or message.id != identity:
+            raise NotEligible(core.view.name(core.me), identity, "it was not offered")
+        if self.ready:
+            self.ready.popleft()
+        else:
+            del core.inbox[identity]
+            self.follow(core.machine.deliver(self._seats.inward(message)))
+        core.taken[identity] = message
+        if message.number:
+            # Number 0 is the state that one that joined was given: no message, and no event.
+            core.record.event("deliver", message)
+            core.held[message.sender] = max(0, core.held[message.sender] - 1)
+
+    def follow(self, effects: Sequence[Effect]) -> None:
+        core, seats = self._core, self._seats
+        for effect in effects:
+            if isinstance(effect, Message):
+                message = seats.outward(effect)
+                core.inbox[message.id] = message
+                continue
+            dest, carried = seats.place(effect.dest), effect.message
+            waiting = core.out.get(dest)
+            if carried is not None and carried.sender == core.machine.me:
+                core.unsent.discard(carried.number)
+            if waiting is None:
+                self._give_up(carried, dest)
+                continue
+            core.gathered = True
+            if carried is None:
+                waiting.control(effect)
+            else:
+                waiting.message(effect)
+                core.weight += len(carried.payload)
+
+    # The body of a membership
+
+    def cut(self, place: int) -> None:
+        seats, core = self.seats(place), self._core
+        core.steady = False
+        rest = core.unlink(place)
+        if rest is None:
+            return
+        link, waiting = rest
+        self.turnover += 1
+        packets: list[Packet[Any]] = []
+        for _, payload in link.snapshot()["unacknowledged"]:
+            packets += [] if is_note(payload) else decode_bundle(payload, *seats, core.limits)
+        for packet in (*packets, *waiting.packets()):
+            self._give_up(packet.message, place)
+
+    def _give_up(self, message: Message | None, place: int) -> None:
+        """A message of ours to one that was removed will not arrive, as far as we know."""
+        if message is not None:
+            message, name = self._seats.outward(message), self._core.view.name
+            self.lost.append(Lost(name(message.sender), message.number, message.number, (name(place),)))
+
+    def settle(self, removed: tuple[int, ...]) -> None:
+        core, name = self._core, self._core.view.name
+        self._removed = tuple(place for place in removed if place in self.roll.members)
+        for waiting in self.waiting():
+            for awaited in waiting.awaits:
+                if awaited.sender in self._removed and waiting.where == "held":
+                    first, last, counted = awaited.first, awaited.last, awaited.counted
+                    lost = Lost(name(awaited.sender), first, last, (name(core.me),), counted)
+                    self.lost += [] if lost in self.lost else [lost]
+        self._drain()
+
+    def _drain(self) -> None:
+        """Deliver whatever can be delivered, as if the application took it at once."""
+        core, seats = self._core, self._seats
+        while True:
+            while core.inbox:
+                message = core.inbox.pop(next(iter(core.inbox)))
+                self.ready.append(message)
+                self.follow(core.machine.deliver(seats.inward(message)))
+            effects = [one for place in self._removed for one in core.machine.forget(seats.seat(place))]
+            if not effects:
+                return
+            self.follow(effects)
+
+    def counts(self) -> Counts | None:
+        core = self._core
+        if core.inbox or any(core.out.values()) or any(link.has_gaps for link in core.links.values()):
+            return None
+        return Counts(
+            {peer: link.last - self._told.get(peer, 0) for peer, link in core.links.items()},
+            {peer: link.received - self._heard.get(peer, 0) for peer, link in core.links.items()},
+            self.sent,
+        )
+
+    def install(self, roll: Roll) -> None:
+        core = self._core
+        for waiting in self.waiting():
+            # What is held now waits for a packet that was refused: nothing else is missing.
+            name, message = core.view.name, waiting.message
+            to = tuple(map(name, message.to)) if waiting.where == "unsent" else (name(core.me),)
+            self.lost.append(Lost(name(message.sender), message.number, message.number, to))
+        self.ready.append(self._change(roll))
+        self.lost, self._removed = [], ()
+        self.turnover += 1
+        core.steady = False
+        core.view = View(roll.names)
+        core.unsent.clear()
+        core.held += [0] * (len(roll.names) - len(core.held))
+        me = roll.names[core.me]
+        if core.me in roll.members:
+            self._seats = Seats(roll)
+            core.machine = create(core.machine.name, View(roll.shown), me, **core.parameters)
+        for place in roll.donors:
+            core.link(place)
+
+    def _change(self, roll: Roll) -> Change:
+        def named(places: Iterable[int]) -> tuple[str, ...]:
+            return tuple(roll.names[place] for place in places)
+
+        owed = tuple(sorted(place for place, donor in roll.donors.items() if donor == self._core.me))
+        joined = named(sorted(roll.donors))
+        lost = tuple(self.lost)
+        return Change(roll.number, roll.shown, joined, named(roll.left), named(roll.removed), lost, owed)
+
+    def part(self, roll: Roll) -> None:
+        core = self._core
+        if core.me in roll.members:
+            for place in [place for place in core.links if place not in roll.members]:
+                core.unlink(place)
+                self.turnover += 1
+
+    def accepts(self, names: tuple[str, ...]) -> CallerError | None:
+        core = self._core
+        try:
+            create(core.machine.name, View(names), names[0] if names else "", **core.parameters)
+        except CallerError as error:
+            return error
+        return None
+
+    # Snapshots
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "membership": self.membership.snapshot(),
+            "ready": [[int(isinstance(one, Change)), plain(one)] for one in self.ready],
+            "notes": [[dest, encode_note(note)] for dest, note in self.membership.notes],
+            "lost": plain(self.lost),
+            "donor": self.donor,
+            "pieces": list(self._pieces),
+            "removed": list(self._removed),
+            "told": plain(self._told),
+            "heard": plain(self._heard),
+        }
+
+    def load(self, snapshot: Mapping[str, Any]) -> None:
+        self.membership.load(snapshot["membership"])
+        kinds: tuple[Any, Any] = (Message, Change)
+        self.ready = deque(typed(one, kinds[kind]) for kind, one in snapshot["ready"])
+        self.membership.notes = [(int(dest), decode_note(note)) for dest, note in snapshot["notes"]]
+        self.lost = typed(snapshot["lost"], list[Lost])
+        self.donor = typed(snapshot["donor"], int | None)
+        self._pieces = typed(snapshot["pieces"], list[bytes])
+        self._removed = typed(snapshot["removed"], tuple[int, ...])
+        self._told = typed(snapshot["told"], dict[int, int])
+        self._heard = typed(snapshot["heard"], dict[int, int])
+        self._stir()
+
+
+def _pieces(state: bytes | None) -> Iterator[Note]:
+    if state is None:
+        yield State(None, True)
+        return
+    starts = range(0, max(1, len(state)), PIECE)
+    for at in starts:
+        yield State(state[at : at + PIECE], at == starts[-1])
