@@ -197,8 +197,8 @@ class Session:
             return _greeting(kind, bytes(body))
         if kind == FRAME:
             return decode_frame(body, self.agreed, self.limits)
-        if kind == BEAT and body in (b"\0", b"\1"):
-            return Beat(body == b"\1")
+        if kind == BEAT and bytes(body) in (b"\0", b"\1"):
+            return Beat(bytes(body) == b"\1")
         raise WireError(f"a record of kind {kind} with {len(body)} bytes", "a frame, a beat or a bye")
 
     def _hello(self, body: memoryview) -> Hello:

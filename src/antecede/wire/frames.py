@@ -29,7 +29,7 @@ from antecede.errors import BadParameter, WireError
 from antecede.link import EARLY_BITS, Frame
 from antecede.wire.octets import Limits, Reader, Writer
 
-__all__ = ["FRAME_BYTES", "decode_frame", "encode_frame"]
+__all__ = ["FRAME_BYTES", "decode_frame", "encode_frame", "encode_head"]
 
 BARE, GREETS, EPOCHS, EARLY = 1, 2, 4, 8
 LIMITS = Limits()
@@ -40,6 +40,11 @@ FRAME_BYTES = 1 + 5 * 9
 
 def encode_frame(frame: Frame, agreed: tuple[int, int] = (0, 0), limits: Limits = LIMITS) -> bytes:
     """The frame as bytes, which `decode_frame` takes with the same `agreed` and limits."""
+    return encode_head(frame, agreed, limits) + (b"" if frame.bare else frame.payload)
+
+
+def encode_head(frame: Frame, agreed: tuple[int, int] = (0, 0), limits: Limits = LIMITS) -> bytes:
+    """What comes before the payload, which can then follow without a copy of it."""
     payload = b"" if frame.bare else frame.payload
     if type(payload) is not bytes or len(payload) > limits.packet_bytes:
         raise BadParameter("frame", "payload", type(payload).__name__, f"{limits.packet_bytes} bytes at most")
@@ -55,11 +60,12 @@ def encode_frame(frame: Frame, agreed: tuple[int, int] = (0, 0), limits: Limits 
     writer.uint(frame.ack)
     if frame.early:
         writer.uint(frame.early >> 1)
-    writer.out += payload
     return bytes(writer.out)
 
 
-def decode_frame(data: bytes, agreed: tuple[int, int] = (0, 0), limits: Limits = LIMITS) -> Frame:
+def decode_frame(
+    data: bytes | memoryview, agreed: tuple[int, int] = (0, 0), limits: Limits = LIMITS
+) -> Frame:
     """The frame that these bytes are.
 
     >>> decode_frame(b"\\x10")
@@ -79,7 +85,7 @@ def decode_frame(data: bytes, agreed: tuple[int, int] = (0, 0), limits: Limits =
     again = EPOCHS * ((epoch, peer) != agreed) | EARLY * bool(early)
     if flags & (EPOCHS | EARLY) != again or (greets and not bare):
         reader.refuse(f"flags {flags}", "none for what goes without saying, and greetings without payload", 0)
-    payload = reader.take(len(data) - reader.at)
+    payload = bytes(reader.take(len(data) - reader.at))
     if not bare:
         return Frame(epoch, peer, number, ack, early, payload)
     if payload:

@@ -157,8 +157,8 @@ class Reader:
 
     __slots__ = ("at", "data", "limits")
 
-    def __init__(self, data: bytes, limits: Limits) -> None:
-        self.data = data
+    def __init__(self, data: bytes | memoryview, limits: Limits) -> None:
+        self.data: memoryview | bytes = data
         self.limits = limits
         self.at = 0
 
@@ -290,7 +290,7 @@ class Reader:
         if size > len(self.data) - at:
             self.refuse(f"{len(self.data) - at} more bytes", f"{size}")
         self.at = at + size
-        return self.data[at : self.at]
+        return self.data[at : self.at]  # type: ignore[return-value]
 
     def _no_process(self, process: int, at: int) -> NoReturn:
         self.refuse(f"process {process}", f"one below {self.limits.processes}", at)
