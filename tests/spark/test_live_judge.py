@@ -35,7 +35,7 @@ def arrivals(rows: list[dict[str, Any]], dice: random.Random, how: str) -> list[
 
 @pytest.mark.parametrize("how", ["in time", "shuffled", "by process"])
 def test_live_verification_says_what_the_oracle_says(how):
-    for seed in range(300):
+    for seed in range(150):
         names, rows = made_up(seed, events=60 if seed % 3 else 200)
         dice = random.Random(f"{seed} {how}")
         stream = arrivals(rows, dice, how)
@@ -53,6 +53,10 @@ def test_live_verification_says_what_the_oracle_says(how):
         assert judge.deliveries == deliveries, f"seed {seed}"
         assert judge.idle
         assert not {kind for kind, *_ in early} & {"unsent", "undelivered"}, "nobody can know before the end"
+        places = {(row["process"], row["index"]): (row["sender"], row["number"]) for row in rows}
+        for one in found:
+            if one.kind != "undelivered":
+                assert places[one.process, one.index] == (one.sender, one.number), f"seed {seed}"
         unaddressed = {key[1:] for key in wanted if key[0] == "unaddressed"}
         for one in found:
             key = (one.kind, one.process, one.sender, one.number)
@@ -63,7 +67,7 @@ def test_live_verification_says_what_the_oracle_says(how):
 def test_a_violation_is_told_with_the_row_that_makes_it():
     """Not at the end: as soon as the delivery and its past are here."""
     early = late = 0
-    for seed in range(200):
+    for seed in range(100):
         names, rows = made_up(seed, events=100)
         at_once, judge = Counter(), Judge()  # type: ignore[var-annotated]
         for row in rows:
@@ -74,7 +78,7 @@ def test_a_violation_is_told_with_the_row_that_makes_it():
         early += told.total()
         late += (wanted - told).total()
         assert not told - wanted
-    assert early > 500
+    assert early > 250
     assert late < early / 2, "only those behind a delivery that was never sent are late"
 
 
@@ -101,7 +105,7 @@ def test_what_never_comes_is_told_when_patience_ends_and_taken_back_if_it_comes(
 def test_a_gap_is_told_once_and_waited_for():
     judge = Judge()
     judge.take([message("p", 0, "send", "p", 1, "q"), message("q", 1, "deliver", "p", 1)], now_ms=0)
-    assert counted(judge.expire(500, 100)) == {("gap", "q", None, 0): 1}, "the message is not undelivered"
+    assert counted(judge.expire(500, 100)) == {("gap", "q", None, None): 1}, "the message is not undelivered"
     assert judge.expire(900, 100) == []
     assert judge.take([message("q", 0, "receive", "p", 1)]) == []
     assert judge.deliveries == 1

@@ -7,6 +7,8 @@
     measure    a trace                  -> what each run cost
 
     deliver_stream   packets of a live stream -> its messages in causal order (`antecede.spark.stream`)
+    verify_stream    events of a live stream  -> what is wrong with them, as it happens
+    sources          where live streams come from and go to
 
     Trace      a trace as DataFrames, and the files behind them
     connect    a Spark to work on, for whoever has none
@@ -22,6 +24,7 @@ from antecede.spark.session import connect
 from antecede.spark.shipping import ship
 from antecede.spark.stamped import order_stamped
 from antecede.spark.stream import deliver_stream
+from antecede.spark.stream.live import verify_stream
 from antecede.spark.sweep import Swept, sweep
 from antecede.spark.trace import SPARK_EVENTS, SPARK_RUNS, Trace
 from antecede.spark.verify import Verification, verify
@@ -35,6 +38,7 @@ __all__ = [
     "verify",
     "measure",
     "deliver_stream",
+    "verify_stream",
     "Trace",
     "connect",
     "ship",

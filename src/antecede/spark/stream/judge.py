@@ -21,8 +21,8 @@ So a finding comes as soon as the delivery and all that happened before it are h
                 here; or when the run is over
   retracted     the send, or the delivery, came after all. What was said of it is taken back; what followed from the
                 missing edge in between stays
-  gap           the next event of a process has not come for `patience_ms`, though later ones have: `number` is its
-                index. It is told once, and waited for
+  gap           the next event of a process has not come for `patience_ms`, though later ones have. It is told once,
+                with its index, and waited for
   impossible    a second send of a number, a send by another than its sender, or deliveries that wait for each other in
                 a circle: these events are passed over
 
@@ -34,7 +34,7 @@ numbers its messages 1, 2, 3 ..., and else counts as never sent. A delivery that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -63,15 +63,17 @@ class Arrived(Struct, frozen=True, gc=False):
     control: bool
 
 
-class Found(NamedTuple):
-    """A finding: the columns of `verify`, without the run."""
+class Found(Struct, frozen=True):
+    """A finding: the columns of `verify`, without the run and the chain."""
 
     kind: str
     process: str
     sender: str | None
-    number: int
+    number: int | None
     by_sender: str | None = None
     by_number: int | None = None
+    index: int | None = None
+    """Of the event that it is about, in the order of `process`. An undelivered message has none."""
 
 
 class Step(Struct, array_like=True):
@@ -152,7 +154,7 @@ class Judge:
     >>> judge.take(rows[:4])
     []
     >>> Judge.restore(judge.snapshot()).take(rows[4:])
-    [Found(kind='violation', process='p3', sender='p1', number=1, by_sender='p2', by_number=1)]
+    [Found(kind='violation', process='p3', sender='p1', number=1, by_sender='p2', by_number=1, index=1)]
     """
 
     def __init__(self, remember: int = REMEMBER) -> None:
@@ -199,7 +201,7 @@ class Judge:
             late = process.since_ms is not None and process.since_ms <= before
             if late and process.held and process.next not in process.held and not process.told:
                 process.told = True
-                self._found.append(Found("gap", process.name, None, process.next))
+                self._found.append(Found("gap", process.name, None, None, index=process.next))
         busy = {q for q, process in enumerate(self.processes) if process.held}
         for flight in [flight for flight in self.flights.values() if flight.since_ms <= before]:
             self._abandon(flight, flight.left - busy)
@@ -290,14 +292,14 @@ class Judge:
                 id = stuck[q].sender, stuck[q].number
                 self.deliveries += 1
                 self.orphans.setdefault(id, set()).add(q)
-                self._find("unsent", q, id)
+                self._find("unsent", q, id, index=self.processes[q].next)
             passed = lost or _circle({q: step.sender for q, step in stuck.items()})
             if not passed:
                 return
             for q in passed:
                 process, id = self.processes[q], (stuck[q].sender, stuck[q].number)
                 if not lost:
-                    self._find("impossible", q, id)
+                    self._find("impossible", q, id, index=process.next)
                 del process.held[process.next]
                 process.next += 1
                 self._waiting[id].remove(q)
@@ -311,7 +313,7 @@ class Judge:
         self._coming.discard(id)
         process = self.processes[i]
         if step.sender != i or id in self.flights or id in self.remembered:
-            self._find("impossible", i, id)
+            self._find("impossible", i, id, index=process.next - 1)
             return []
         process.sends += 1
         process.steady = process.steady and step.number == process.sends
@@ -329,11 +331,11 @@ class Judge:
         return self._waiting.pop(id, [])
 
     def _deliver(self, q: int, step: Step) -> None:
-        id = step.sender, step.number
+        id, index = (step.sender, step.number), self.processes[q].next - 1
         self.deliveries += 1
         flight = self.flights.get(id) or self.remembered.get(id)
         if flight is None or q in flight.given:
-            self._find("duplicate", q, id)
+            self._find("duplicate", q, id, index=index)
             return
         if q in flight.left:
             flight.left.discard(q)
@@ -341,22 +343,22 @@ class Judge:
             self._unbroken[q].get(flight.sender, {}).pop(flight.ordinal, None)
         elif q in flight.given_up:
             flight.given_up.discard(q)
-            self._find("retracted", q, id)
+            self._find("retracted", q, id, index=index)
         else:
-            self._find("unaddressed", q, id)
+            self._find("unaddressed", q, id, index=index)
         flight.given.add(q)
-        self._compare(q, flight)
+        self._compare(q, flight, index)
         self._learn(q, flight)
         self._settle(flight)
 
-    def _compare(self, q: int, flight: Flight) -> None:
+    def _compare(self, q: int, flight: Flight, index: int) -> None:
         """Whether the message comes too late."""
         i = flight.sender
         known = self.processes[q].seen if q == i else self._clocks[q, i]
         if known >= flight.ordinal:
-            self._find("violation", q, flight.id, flight.overtaken.pop(q, None))
+            self._find("violation", q, flight.id, flight.overtaken.pop(q, None), index)
         if self._highest[q, i] > flight.ordinal:
-            self._find("fifo_break", q, flight.id, flight.broken.pop(q, None))
+            self._find("fifo_break", q, flight.id, flight.broken.pop(q, None), index)
 
     def _learn(self, q: int, flight: Flight) -> None:
         """The process learns what the message brought; messages that are not there yet are overtaken by it."""
@@ -408,10 +410,10 @@ class Judge:
         flight.left -= there
         self._settle(flight)
 
-    def _find(self, kind: str, q: int, id: Id, by: Id | None = None) -> None:
-        name = self.processes[q].name, self.processes[id[0]].name
-        other = (None, None) if by is None else (self.processes[by[0]].name, by[1])
-        self._found.append(Found(kind, name[0], name[1], id[1], *other))
+    def _find(self, kind: str, q: int, id: Id, by: Id | None = None, index: int | None = None) -> None:
+        at, sender = self.processes[q].name, self.processes[id[0]].name
+        who, number = (None, None) if by is None else (self.processes[by[0]].name, by[1])
+        self._found.append(Found(kind, at, sender, id[1], who, number, index))
 
     # State
 
