@@ -67,7 +67,7 @@ class Rows(Struct, frozen=True):
     def _row(self, stream: str, message: Stored) -> Mapping[str, Any]:
         try:
             return self.row(message)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             place = f"stream {stream}, message {message.sequence}"
             raise BadTrace(place, str(error), f"a JSON object with the columns of {self.name}") from None
 
