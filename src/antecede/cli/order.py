@@ -48,12 +48,54 @@ def order(
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")] = False,
     master: Master = None,
     remote: Remote = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Order packets continuously, as their files appear in MESSAGES.")
+    ] = False,
+    protocol: Annotated[
+        str | None, typer.Option(help="Of a stream: the protocol of its stamps.", show_default=False)
+    ] = None,
+    processes: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a stream: who takes part, separated by commas, or how many: p1, p2, ...",
+            show_default=False,
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Of a stream: a protocol parameter, key=value.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="Of a stream: where it remembers how far it came.", show_default="OUT/checkpoint"),
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Of a stream: end when all that is there is done.")
+    ] = False,
+    patience: Annotated[
+        float | None,
+        typer.Option(
+            help="Of a stream: seconds after which missing causes are given up.  [default: never]",
+            show_default=False,
+        ),
+    ] = None,
+    every: Annotated[float, typer.Option(help="Of a stream: seconds from one look to the next.")] = 1.0,
+    files: Annotated[
+        int | None, typer.Option(help="Of a stream: files to take at once, at most.", show_default=False)
+    ] = None,
 ) -> None:
     """Put messages or events in causal order, each with its position.
 
     Exit code 0: nothing is missing. 1: some refer to others that are not there. docs/ordering.md explains what comes
-    out.
+    out, docs/stream.md the same for a stream.
     """
+    if stream:
+        from antecede.cli.streaming import Asked, order_stream
+
+        asked = Asked(
+            messages, out, protocol, processes, set_ or [], checkpoint, once, patience, every, files, group
+        )
+        order_stream(asked, as_json, master, remote)
+        return
     groups = None if group is None else [name for name in group.split(",") if name]
     with working(master, remote, "counting") as work:
         from antecede.spark.messages import order_path
