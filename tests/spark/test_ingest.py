@@ -172,6 +172,28 @@ def test_parts_of_a_file_are_read_by_many_tasks_with_exact_line_numbers(spark, t
     assert rows_of(logfiles.read(spark, whole)) == expected
 
 
+def test_parts_of_a_text_are_read_by_many_tasks(spark, tmp_path):
+    from antecede.spark import logfiles
+    from antecede.spark.logwriter import write_log
+    from antecede.trace.foreign import shiviz
+
+    text = "".join(
+        f'ann {{"ann": {number}}}\nhello {number}\n' + "?\n" * (number % 7 == 0) for number in range(1, 99)
+    )
+    (tmp_path / "a.log").write_text(text)
+    asked = shiviz.Expressions(CHORD)
+    source = logfiles.log_files(spark, [tmp_path / "a.log"], "shiviz", asked, part=500)
+    assert len(source.tasks) > 3
+    expected = []
+    for batch in shiviz.read(io.BytesIO(text.encode()), f"file:{tmp_path}/a.log", "a.log", asked):
+        expected += batch.to_pylist(maps_as_pydicts="strict")
+    assert rows_of(logfiles.read(spark, source)) == sorted(expected, key=lambda row: row["line"])
+    told = write_log(spark, source, f"file:{tmp_path}/out")
+    assert (told.events, told.rejected) == (98, 14)
+    events = rows_of(spark.read.parquet(f"{tmp_path}/out/log"))
+    assert [row["text"] for row in events] == [f"hello {number}" for number in range(1, 99)]
+
+
 TABLE = """where,what,id,at,note
 ann,SEND,m1,10,hello
 bob,deliver,m1,20,

@@ -308,17 +308,21 @@ ENCODED: Final = pa.schema(
 """`READ` with names as integers: what the kernels give, and what Parquet takes without looking at a name."""
 
 
-def encoded(batch: pa.RecordBatch) -> pa.RecordBatch:
+TOLD: Final = ENCODED.set(ENCODED.get_field_index("text"), READ.field("text"))
+"""The same for logs whose texts are all different."""
+
+
+def encoded(batch: pa.RecordBatch, schema: pa.Schema = ENCODED) -> pa.RecordBatch:
     """The batch with names as integers."""
     if batch.schema.field("process").type == CODES:
         return batch
     columns = []
-    for field, column in zip(READ, batch.columns, strict=True):
+    for field, column in zip(schema, batch.columns, strict=True):
         if field.name == "vector":
             keys = column.keys.dictionary_encode()
             column = pa.MapArray.from_arrays(column.offsets, keys, column.items, mask=column.is_null())
-        columns.append(column.dictionary_encode() if field.name in NAMED else column)
-    return pa.RecordBatch.from_arrays(columns, schema=ENCODED)
+        columns.append(column.dictionary_encode() if field.type == CODES else column)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -326,9 +330,9 @@ def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
     if batch.schema.field("process").type != CODES:
         return batch
     columns = []
-    for field, column in zip(READ, batch.columns, strict=True):
-        if field.name == "vector":
+    for column in batch.columns:
+        if pa.types.is_map(column.type):
             keys = column.keys.dictionary_decode()
             column = pa.MapArray.from_arrays(column.offsets, keys, column.items, mask=column.is_null())
-        columns.append(column.dictionary_decode() if field.name in NAMED else column)
+        columns.append(column.dictionary_decode() if column.type == CODES else column)
     return pa.RecordBatch.from_arrays(columns, schema=READ)

@@ -24,7 +24,7 @@ DEPTH: Final = 60
 
 @inlined
 def space_end(buffer: Any, at: int, end: int) -> int:
-    while at < end and (buffer[at] == 32 or buffer[at] == 9 or buffer[at] == 13 or buffer[at] == 10):  # noqa: PLR1714
+    while at < end and (buffer[at] == 32 or buffer[at] == 9 or buffer[at] == 13 or buffer[at] == 10):
         at += 1
     return at
 
@@ -82,7 +82,7 @@ def word_end(buffer: Any, at: int, end: int) -> int:
     return -1
 
 
-@native
+@inlined
 def value_end(buffer: Any, at: int, end: int) -> int:
     """After the value that begins here, or -1."""
     depth, objects = 0, 0
@@ -148,10 +148,10 @@ def value_end(buffer: Any, at: int, end: int) -> int:
 def integer(buffer: Any, start: int, end: int) -> int:
     """All of this text as a number of up to 18 digits, or -1."""
     number, over = number_in(buffer, start, end)
-    return number if over == end else -1  # type: ignore[no-any-return]
+    return number if over == end else -1
 
 
-@native
+@inlined
 def interned(buffer: Any, start: int, end: int, slots: Any, pool: Any, bounds: Any, count: Any) -> int:
     """The number of this name, a new one if need be; -1 if there is no room for another."""
     slot = np.int64(hashed(buffer, start, end) & np.uint64(len(slots) - 1))
@@ -172,7 +172,7 @@ def interned(buffer: Any, start: int, end: int, slots: Any, pool: Any, bounds: A
     return name  # type: ignore[no-any-return]
 
 
-@native
+@inlined
 def vector(
     buffer: Any, at: int, end: int, row: int, table: Any, seen: Any, codes: Any, values: Any, used: int
 ) -> tuple[int, int]:

@@ -3,8 +3,8 @@
 Formats of one event a line are cut into parts, wherever that falls, so that one large file is read by all cores. Line
 numbers stay exact: the lines of each part of such files are counted first, which is a look at every byte and no more,
 and what lies before a part then gives its first number. Where tasks run on this machine we count here, a thread a core;
-else a job does. A log read by a regular expression is one part, however large: only the reading tells where a record
-begins; so is a compressed file. Small files share a task.
+else a job does. A log read by a regular expression is cut only if the expression is one that we know; else it is one
+part, however large, for only the reading tells where a record begins. So is a compressed file. Small files share one.
 
 A task costs about 40 ms of Java and 40 ms of Python before it begins. So parts are large: two for each core, if that
 makes them neither small nor larger than what Spark takes for a task of its own.
@@ -31,7 +31,7 @@ from antecede.errors import BadParameter
 from antecede.spark.log import SPARK_READ
 from antecede.spark.progress import is_connect
 from antecede.spark.storage import absolute, escaped, files, opened, place, readable
-from antecede.trace.foreign import lines, shiviz, tlaplus, tracing
+from antecede.trace.foreign import lines, shiviz, tlaplus, tracing, twolines
 from antecede.trace.foreign.lines import Part
 from antecede.trace.foreign.log import READ
 from antecede.trace.foreign.shiviz import Expressions
@@ -73,11 +73,11 @@ def log_files(
     sizes = listed(spark, paths)
     part = part or part_size(spark, sum(sizes.values()))
     runs = dict.fromkeys(sizes, run) if run is not None else named(list(sizes))
-    split = format in LINES and all(map(readable, sizes))
+    wholes = [Part(file, runs[file] or "", 0, size) for file, size in sizes.items()]
     cut = [
-        piece
-        for file, size in sizes.items()
-        for piece in cuts(Part(file, runs[file] or "", 0, size), part, split and codec(file) is None)
+        replace(whole, start=start, end=end)
+        for whole in wholes
+        for start, end in pairwise([0, *inner_edges(spark, whole, format, asked, part), whole.end])
     ]
     return LogFiles(format, asked, tuple(together(numbered(spark, cut), part)))
 
@@ -139,12 +139,23 @@ def named(names: Sequence[str]) -> dict[str, str]:
     return runs
 
 
-def cuts(whole: Part, size: int, split: bool) -> list[Part]:
-    if not split or whole.end <= size:
-        return [whole]
-    pieces = -(-whole.end // size)
-    edges = [whole.end * piece // pieces for piece in range(pieces + 1)]
-    return [replace(whole, start=start, end=end) for start, end in pairwise(edges)]
+def inner_edges(
+    spark: SparkSession, whole: Part, format: str, asked: Expressions, size: int
+) -> Sequence[int]:
+    """Where a file is cut."""
+    if whole.end <= size or codec(whole.file) is not None or not readable(whole.file):
+        return ()
+    if format in LINES:
+        pieces = -(-whole.end // size)
+        return [whole.end * piece // pieces for piece in range(1, pieces)]
+    if is_connect(spark):
+        # Only a look into the file tells, and it may not be here.
+        return ()
+    try:
+        with opened(whole.file) as file:
+            return twolines.cuts(file, whole, asked, size)
+    except (pa.ArrowException, OSError):
+        return ()
 
 
 def numbered(spark: SparkSession, parts: list[Part]) -> list[Part]:
@@ -286,10 +297,23 @@ def unpacked(part: Part, file: IO[bytes]) -> tuple[Part, IO[bytes]]:
 
 def part_read(source: LogFiles, part: Part, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
     if source.format not in LINES:
-        return shiviz.read(file, part.file, part.run, source.asked)
+        return records_read(source, part, file)
     if part.end - part.start < SMALL:
         return lines.read(file, part, LINES[source.format])
     # Compiled code, which takes a second to load.
     from antecede.spark import fastlines
 
     return fastlines.read(file, part, source.format)
+
+
+def records_read(source: LogFiles, part: Part, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
+    reader = None
+    # A part of a file is there only because its expression is known.
+    if part.start or part.end - part.start >= SMALL:
+        reader = twolines.known(file, part, source.asked)
+    if reader is None:
+        file.seek(0)
+        return shiviz.read(file, part.file, part.run, source.asked)
+    from antecede.spark import fasttext
+
+    return fasttext.read(file, part, reader)

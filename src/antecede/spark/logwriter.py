@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from antecede.spark.log import SPARK_REJECTED
 from antecede.spark.logfiles import LINES, SMALL, LogFiles, batches_of, decoded, each_task
 from antecede.spark.storage import join, place
+from antecede.trace.foreign.lines import Part
 from antecede.trace.foreign.log import LOG, READ
 
 __all__ = ["Hidden", "Written", "write_log"]
@@ -31,8 +32,8 @@ REJECTED: Final = pa.schema([READ.field(name) for name in SPARK_REJECTED.names])
 GROUP: Final = 1 << 14
 
 OPTIONS: Final[dict[str, Any]] = {
-    # Names repeat; texts, tokens and numbers do not.
-    "use_dictionary": ["run", "process", "kind", "text", "file", "reason", "vector.key_value.key"],
+    # Names repeat; tokens and numbers do not, and texts where they are codes.
+    "use_dictionary": ["run", "process", "kind", "file", "reason", "vector.key_value.key"],
     # Numbers are near each other, those of a clock too: their differences are short, which compressing them is not.
     "column_encoding": dict.fromkeys(("index", "line", "vector.key_value.value"), "DELTA_BINARY_PACKED"),
     # As small as zstd has it, to a third, in a fourth of the time.
@@ -72,8 +73,8 @@ def write_log(spark: SparkSession, source: LogFiles, directory: str) -> Written:
 
 
 def task_written(source: LogFiles, task: int, directory: str) -> Written:
-    native = any(part.end - part.start >= SMALL for part in source.tasks[task]) and source.format in LINES
-    log = Hidden(join(directory, "log"), f"{task:05d}.parquet", encoded_log() if native else LOG)
+    schema = codes_of(source.format) if any(map(large, source.tasks[task])) else None
+    log = Hidden(join(directory, "log"), f"{task:05d}.parquet", LOG if schema is None else columns_of(schema))
     rejected = Hidden(join(directory, "rejected"), f"{task:05d}.parquet", REJECTED)
     total = Written()
     try:
@@ -86,7 +87,7 @@ def task_written(source: LogFiles, task: int, directory: str) -> Written:
             if reasons.null_count < batch.num_rows:
                 rejected.write(batch.filter(pc.is_valid(reasons)).select(REJECTED.names))
                 batch = batch.filter(pc.is_null(reasons))
-            log.write((codes(batch) if native else decoded(batch)).select(LOG.names))
+            log.write((decoded(batch) if schema is None else codes(batch, schema)).select(LOG.names))
             total += counted(batch)
         log.show()
         rejected.show()
@@ -97,16 +98,25 @@ def task_written(source: LogFiles, task: int, directory: str) -> Written:
     return replace(total, rejected=rejected.rows)
 
 
-def encoded_log() -> pa.Schema:
-    from antecede.spark.fastlines import ENCODED
-
-    return pa.schema([ENCODED.field(name) for name in LOG.names])
+def large(part: Part) -> bool:
+    return part.start > 0 or part.end - part.start >= SMALL
 
 
-def codes(batch: pa.RecordBatch) -> pa.RecordBatch:
+def codes_of(format: str) -> pa.Schema:
+    """The columns with names as integers: what compiled code gives."""
+    from antecede.spark.fastlines import ENCODED, TOLD
+
+    return ENCODED if format in LINES else TOLD
+
+
+def columns_of(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([schema.field(name) for name in LOG.names])
+
+
+def codes(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     from antecede.spark.fastlines import encoded
 
-    return encoded(batch)
+    return encoded(batch, schema)
 
 
 def counted(events: pa.RecordBatch) -> Written:
@@ -136,6 +146,8 @@ class Hidden:
         if self._writer is None:
             self._system.create_dir(self._directory, recursive=True)
             names = [name for name in OPTIONS["use_dictionary"] if name.split(".")[0] in self._schema.names]
+            if pa.types.is_dictionary(self._schema.field("text").type):
+                names.append("text")
             told = [name for name in OPTIONS["write_statistics"] if name in self._schema.names]
             packed = {
                 name: encoding

@@ -8,16 +8,28 @@ beyond what was asked for: every buffer that is given to these functions ends wi
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
-from antecede.spark.verification.native import inlined, native
+from antecede.spark.verification.native import inlined
 
-__all__ = ["PAD", "byte_end", "copied", "first", "hashed", "load", "marks_of", "number_in", "plain_end", "same"]
+__all__ = [
+    "PAD",
+    "byte_end",
+    "copied",
+    "first",
+    "hashed",
+    "load",
+    "marks_of",
+    "number_in",
+    "plain_end",
+    "same",
+]
 
 PAD: Final = 16
 
@@ -38,6 +50,11 @@ EIGHT: Final = np.uint64(8)
 POWERS: Final = np.array([10**digits for digits in range(9)])
 
 
+def instruction(make: Callable[..., Any]) -> Any:
+    """A function that is a few instructions wherever it is called."""
+    return intrinsic(make)
+
+
 def pointer(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [at]), ir.IntType(64).as_pointer())
@@ -47,7 +64,7 @@ def lowest_first(builder: Any, word: Any) -> Any:
     return word if sys.byteorder == "little" else builder.bswap(word)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@instruction
 def load(_: Any, buffer: Any, at: Any) -> Any:
     """The word that begins at a byte."""
 
@@ -58,7 +75,7 @@ def load(_: Any, buffer: Any, at: Any) -> Any:
     return types.uint64(buffer, types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@instruction
 def store(_: Any, buffer: Any, at: Any, word: Any) -> Any:
     """Write a word from a byte on."""
 
@@ -70,7 +87,7 @@ def store(_: Any, buffer: Any, at: Any, word: Any) -> Any:
     return types.void(buffer, types.int64, types.uint64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@instruction
 def first(_: Any, marks: Any) -> Any:
     """Which byte is the first that is marked: 0 to 7, or 8 for none."""
 
@@ -150,7 +167,7 @@ def hashed(buffer: Any, start: int, end: int) -> Any:
     return told ^ (told >> np.uint64(32))
 
 
-@native
+@inlined
 def number_in(buffer: Any, at: int, end: int) -> tuple[int, int]:
     """A number of up to 18 digits without a sign, and where it ends; (-1, at) if there is none."""
     number, start = 0, at
