@@ -339,8 +339,7 @@ class Judge:
             return
         if q in flight.left:
             flight.left.discard(q)
-            self._unpassed[q].get(flight.sender, {}).pop(flight.ordinal, None)
-            self._unbroken[q].get(flight.sender, {}).pop(flight.ordinal, None)
+            self._unwatch(q, flight)
         elif q in flight.given_up:
             flight.given_up.discard(q)
             self._find("retracted", q, id, index=index)
@@ -364,24 +363,21 @@ class Judge:
         """The process learns what the message brought; messages that are not there yet are overtaken by it."""
         brought = np.frombuffer(flight.clock, np.int64)
         mine = self._clocks[q, : len(brought)]
-        lanes = self._unpassed[q]
-        for i in np.flatnonzero(brought > mine).tolist() if lanes else ():
-            self._pass(lanes.get(i), int(brought[i]), q, flight.id)
         np.maximum(mine, brought, out=mine)
-        process = self.processes[q]
-        if q < len(brought) and brought[q] > process.seen:
-            process.seen = int(brought[q])
-            self._pass(lanes.get(q), process.seen, q, flight.id)
-        i = flight.sender
-        lane = self._unbroken[q].get(i, {})
-        for ordinal in _upto(lane, flight.ordinal - 1):
-            lane.pop(ordinal).broken[q] = flight.id
-        self._highest[q, i] = max(self._highest[q, i], flight.ordinal)
-
-    def _pass(self, lane: dict[int, Flight] | None, reached: int, q: int, by: Id) -> None:
-        if lane:
-            for ordinal in _upto(lane, reached):
-                lane.pop(ordinal).overtaken[q] = by
+        process, i, id = self.processes[q], flight.sender, flight.id
+        if q < len(brought):
+            process.seen = max(process.seen, int(brought[q]))
+        lanes = self._unpassed[q]
+        # Only senders that have something under way to q: what is in a lane, the clock had not passed before.
+        for sender in list(lanes):
+            known = process.seen if sender == q else int(mine[sender]) if sender < len(mine) else 0
+            for ordinal in _upto(lanes[sender], known):
+                _drop(lanes, sender, ordinal).overtaken[q] = id
+        lanes = self._unbroken[q]
+        for ordinal in _upto(lanes.get(i, {}), flight.ordinal - 1):
+            _drop(lanes, i, ordinal).broken[q] = id
+        if self._highest[q, i] < flight.ordinal:
+            self._highest[q, i] = flight.ordinal
 
     def _watch(self, flight: Flight) -> None:
         """Look out for what overtakes the message, at each of its destinations."""
@@ -390,6 +386,12 @@ class Judge:
                 self._unpassed[q].setdefault(flight.sender, {})[flight.ordinal] = flight
             if q not in flight.broken:
                 self._unbroken[q].setdefault(flight.sender, {})[flight.ordinal] = flight
+
+    def _unwatch(self, q: int, flight: Flight) -> None:
+        if q not in flight.overtaken:
+            _drop(self._unpassed[q], flight.sender, flight.ordinal)
+        if q not in flight.broken:
+            _drop(self._unbroken[q], flight.sender, flight.ordinal)
 
     def _settle(self, flight: Flight) -> None:
         """A message that all have is remembered for a while, and forgotten."""
@@ -404,8 +406,7 @@ class Judge:
     def _abandon(self, flight: Flight, there: set[int]) -> None:
         for q in sorted(there):
             self._find("undelivered", q, flight.id)
-            self._unpassed[q].get(flight.sender, {}).pop(flight.ordinal, None)
-            self._unbroken[q].get(flight.sender, {}).pop(flight.ordinal, None)
+            self._unwatch(q, flight)
         flight.given_up |= there
         flight.left -= there
         self._settle(flight)
@@ -474,6 +475,14 @@ def _larger(table: NDArray[np.int64]) -> NDArray[np.int64]:
     larger = np.zeros((size, size), np.int64)
     larger[: len(table), : len(table)] = table
     return larger
+
+
+def _drop(lanes: dict[int, dict[int, Flight]], sender: int, ordinal: int) -> Flight:
+    lane = lanes[sender]
+    flight = lane.pop(ordinal)
+    if not lane:
+        del lanes[sender]
+    return flight
 
 
 def _upto(lane: dict[int, Flight], ordinal: int) -> list[int]:
