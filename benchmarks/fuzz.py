@@ -7,8 +7,11 @@ Targets
   packet     `wire.decode`. What it takes, `encode` gives back.
   bundle     `decode_bundle`
   frame      `decode_frame`. What it takes, `encode_frame` gives back.
-  session    a connection from its first byte, in pieces of any size: hello, frames, beats and byes
-  process    a whole process (`Core`) of every protocol, whose peer sends it frames with such bundles
+  session    a connection from its first byte, in pieces of any size: hello or join, frames, beats and byes
+  feed       what a reader asks of a node's feed, and what it is answered
+  note       what members tell each other about changes of the view. Only whether it is one: what it says is believed
+  process    a whole process (`Core`) of every protocol, whose peer sends it frames with such bundles; in its first
+             view, and in a later one
 
 Each may raise `PeerError`, which ends a connection, and nothing else. No input may take longer than `PATIENCE_S` (a
 timer ends a hang) or more memory than `MEMORY` (a limit of the process, so that an attempt fails). An input that breaks
@@ -34,10 +37,30 @@ from antecede.errors import BadParameter, PeerError
 from antecede.link import Frame, Link
 from antecede.model import Packet, View
 from antecede.net.core import Core
-from antecede.net.session import Beat, Bye, Hello, Session, pack
+from antecede.net.roll import (
+    Ahead,
+    Ask,
+    Go,
+    Install,
+    Installed,
+    Joiner,
+    Later,
+    Note,
+    Plan,
+    Report,
+    Roll,
+    Settle,
+    State,
+    Stop,
+    Stopped,
+    decode_note,
+    encode_note,
+)
+from antecede.net.session import Beat, Bye, Hello, Join, Session, Welcome, pack
 from antecede.protocols import PROTOCOLS, create
 from antecede.wire import decode, encode
 from antecede.wire.bundles import decode_bundle, encode_bundle
+from antecede.wire.feed import Answer, answer, ask, question, tell
 from antecede.wire.frames import decode_frame, encode_frame
 
 __all__ = ["TARGETS", "Broken", "Corpus", "fuzz", "main", "mutated"]
@@ -68,6 +91,8 @@ class Corpus(Struct, frozen=True):
     """Protocol -> bundles of process 0 to process 1."""
     frames: list[bytes]
     sessions: list[bytes]
+    feeds: list[bytes]
+    notes: list[bytes]
 
 
 def packets_of(protocol: str, random: Random, messages: int = 30) -> list[Packet[Any]]:
@@ -106,8 +131,22 @@ def corpus(protocols: Sequence[str], random: Random) -> Corpus:
     hello = pack(Hello.of(NAMES[0], NAMES[1], "permit", NAMES, link.hail()))
     rest = [pack(frame, EPOCHS) for frame in frames] + [pack(Beat(True)), pack(Bye("it stops"))]
     sessions = [hello + b"".join(random.sample(rest, 3)) for _ in range(50)]
+    join = Join("new", NAMES[1], "permit", {"k": 5}, "127.0.0.1:7000", ("all",))
+    sessions += [pack(join), pack(Welcome(Roll.first(NAMES, {"all": NAMES})))]
     known = [encode_frame(frame, EPOCHS) for frame in frames]
-    return Corpus([encode(one) for one in every], bundles, sent, known, sessions)
+    feeds = [ask(3, 9), ask(), tell(Answer("ann", "nodes", 0, 12)), tell(Answer(error="no"))]
+    return Corpus([encode(one) for one in every], bundles, sent, known, sessions, feeds, notes())
+
+
+def notes() -> list[bytes]:
+    """What members tell each other when the view changes."""
+    roll = Roll.first(NAMES, {"all": NAMES})
+    plan = Plan((Joiner("new", "127.0.0.1:7000", ("all",), NAMES[0]),), (NAMES[2],), (NAMES[3],))
+    later = roll.follow(2, plan, {0: 3, 1: 4})
+    counts = {0: 3, 1: 4, 2: 0, 3: 1}
+    every: list[Note] = [Ask(plan), Stop(2, roll, plan), Stopped(2, (NAMES[3],)), Settle(2)]
+    every += [Report(2, counts, counts, 5), Install(later), Installed(2), Go(2), Ahead(later), Later(3)]
+    return [encode_note(note) for note in (*every, State(b"piece", True), State(None, True))]
 
 
 def bundled(packets: Sequence[Packet[Any]], size: int) -> list[bytes]:
@@ -168,6 +207,14 @@ def try_session(data: bytes) -> None:
         session.feed(data[at : at + size])
 
 
+def try_feed(data: bytes) -> None:
+    (question if b"start" in data else answer)(data)
+
+
+def try_note(data: bytes) -> None:
+    decode_note(data)
+
+
 class Processes:
     """A process of each protocol in turn, each new after a while."""
 
@@ -181,10 +228,15 @@ class Processes:
         """What a sound peer sends to the process of this moment."""
         return self._sent[self._protocols[self._k // self.LIFE % len(self._protocols)]]
 
+    def _roll(self) -> Roll | None:
+        """None for the first view; or one that two have left, so that fewer seats are there than in what arrives."""
+        first = Roll.first(NAMES, {})
+        return first.follow(2, Plan(leave=NAMES[2:]), {}) if self._k // self.LIFE % 3 == 2 else None
+
     def __call__(self, data: bytes) -> None:
         if self._k % self.LIFE == 0:
             protocol = self._protocols[self._k // self.LIFE % len(self._protocols)]
-            self._core = Core.new(protocol, View.numbered(N), 1, epoch=EPOCHS[1])
+            self._core = Core.new(protocol, View.numbered(N), 1, epoch=EPOCHS[1], roll=self._roll())
             self._number = 0
             self._core.arrive(0, Frame(EPOCHS[0], EPOCHS[1], 0, 0, 0, None, True, True), now=0)
         self._k += 1
@@ -207,11 +259,13 @@ def targets(known: Corpus) -> dict[str, tuple[Target, Callable[[], list[bytes]]]
         "bundle": (try_bundle, lambda: known.bundles),
         "frame": (try_frame, lambda: known.frames),
         "session": (try_session, lambda: known.sessions),
+        "feed": (try_feed, lambda: known.feeds),
+        "note": (try_note, lambda: known.notes),
         "process": (processes, lambda: processes.known),
     }
 
 
-TARGETS = ("packet", "bundle", "frame", "session", "process")
+TARGETS = ("packet", "bundle", "frame", "session", "feed", "note", "process")
 PROTOCOLS_TRIED = [name for name in PROTOCOLS if name != "separator"]
 """A separator needs a topology; its packets are those of `history`."""
 
@@ -293,7 +347,7 @@ def again(text: str) -> None:
     """Run one input again: TARGET HEX."""
     name, _, data = text.partition(" ")
     for protocol in PROTOCOLS_TRIED if name == "process" else PROTOCOLS_TRIED[:1]:
-        targets(Corpus([], [], {protocol: []}, [], []))[name][0](bytes.fromhex(data))
+        targets(Corpus([], [], {protocol: []}, [], [], [], []))[name][0](bytes.fromhex(data))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

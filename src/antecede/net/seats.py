@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from antecede.errors import WireError
 from antecede.model import Awaited, Message, Waiting
 from antecede.net.roll import Roll
 
@@ -41,10 +42,14 @@ class Seats:
         return self._bases[place]
 
     def outward(self, message: Message) -> Message:
-        """A message of the machine, as the application has it."""
+        """A message of the machine, as the application has it. Raises `WireError` if its seats are none."""
         places = self._places
-        sender = places[message.sender]
-        to = tuple([places[seat] for seat in message.to])
+        try:
+            sender = places[message.sender]
+            to = tuple([places[seat] for seat in message.to])
+        except IndexError:
+            found = f"message {message.number} of seat {message.sender} to {message.to}"
+            raise WireError(found, f"seats below {len(places)}") from None
         return Message(
             sender, message.number + self._bases[sender], to, message.payload, message.label, message.context
         )
