@@ -35,7 +35,7 @@ __all__ = ["Host", "Signal"]
 log = logging.getLogger("antecede.net")
 
 MILLISECOND = 1_000_000
-FLUSH_BYTES = 1 << 18
+FLUSH_BYTES = 1 << 20
 """Bytes of payload that gather, at most."""
 
 

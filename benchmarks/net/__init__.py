@@ -1,0 +1,17 @@
+"""How fast nodes are: python -m benchmarks.net [--quick] [--profile] [--out benchmarks/results/net.md]
+
+The workload: n nodes on loopback, all in one process and one event loop; each sends to each other in turn, as fast as
+it may, and receives. One process, so that what is compared is work, not the scheduler: deliveries for a second of CPU,
+all nodes together, a broker's process too. Best of several rounds, after one that is not counted. Then latency: at half
+the load that `permit` takes (or at the given one), every system at the same, from before the send to after the receive.
+
+The peers (`systems`, `others`), which promise no order, keep nothing and resume nothing:
+
+bare streams  the same frames over asyncio streams, as one would write it to get messages from process to process: a
+              connection for each pair and direction; a message is a frame of four bytes of length, eight for its
+              number, about what ours adds to a payload, and the payload; `write`, then `await drain()`. A task for each
+              connection awaits `readexactly` for the length and for the rest, and puts the rest into the node's
+              `asyncio.Queue` of 1024, which the application awaits: so a slow reader stops its senders.
+pyzmq         `zmq.asyncio`: each node binds a PULL socket, and connects a PUSH socket to each other
+nats core     a client of nats-py for each node, and the real server: each node subscribes to a subject of its own
+"""

@@ -1,0 +1,110 @@
+"""The command: see `benchmarks.net`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from benchmarks.net import budget
+from benchmarks.net.measure import Case, Load, Result, measure
+from benchmarks.net.others import NatsCore, Zmq, nats_server
+from benchmarks.net.systems import Bare, Nodes
+
+__all__ = ["CASES", "LOADS", "main", "table"]
+
+BARE, PERMIT = "bare streams", "`permit`"
+
+CASES = [
+    Case(PERMIT, partial(Nodes, protocol="permit")),
+    Case(BARE, Bare),
+    Case("`matrix`", partial(Nodes, protocol="matrix")),
+    Case("`fifo`", partial(Nodes, protocol="fifo")),
+    Case("`permit`, journal, normal", partial(Nodes, protocol="permit", sync="normal")),
+    Case("`permit`, journal, full", partial(Nodes, protocol="permit", sync="full")),
+    Case("pyzmq", Zmq),
+    Case("nats core", NatsCore),
+]
+LOADS = [
+    Load(3, 100, 4000),
+    Load(8, 100, 400),
+    Load(32, 100, 24),
+    Load(3, 10_000, 600),
+    Load(8, 10_000, 60),
+    Load(32, 10_000, 4),
+]
+QUICK = [Load(2, 100, 20)]
+
+
+def run(loads: Sequence[Load], rounds: int, seconds: float) -> list[Result]:
+    results: list[Result] = []
+    for load in loads:
+        half = None
+        for case in CASES:
+            if case.make is NatsCore and nats_server() is None:
+                continue
+            result = asyncio.run(measure(case, load, rounds, seconds, half))
+            half = half or result.cpu_rate / 2
+            results.append(result)
+            print(f"{result.case}, {load.nodes} nodes, {load.size} bytes: done", file=sys.stderr)
+    return results
+
+
+def table(results: Sequence[Result]) -> list[str]:
+    """Every system against bare streams of the same size."""
+    lines = [
+        "| what | nodes | bytes | deliveries a CPU second | × bare | a second | × bare | p50 ms | p99 ms | × bare |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    peers = {(result.nodes, result.size): result for result in results if result.case == BARE}
+    for result in results:
+        peer = peers[result.nodes, result.size]
+        lines.append(
+            f"| {result.case} | {result.nodes} | {result.size:,} "
+            f"| {result.cpu_rate:,.0f} | {result.cpu_rate / peer.cpu_rate:.2f} "
+            f"| {result.rate:,.0f} | {result.rate / peer.rate:.2f} "
+            f"| {result.p50_ms:.2f} | {result.p99_ms:.2f} | {result.p99_ms / peer.p99_ms:.2f} |"
+        )
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="How fast nodes are.")
+    parser.add_argument("--quick", action="store_true", help="few messages, once")
+    parser.add_argument("--profile", action="store_true", help="where the time goes, too")
+    parser.add_argument("--out", type=Path, help="write the result there too")
+    options = parser.parse_args(arguments)
+    results = run(QUICK, 1, 0.05) if options.quick else run(LOADS, 4, 1.0)
+    lines = [
+        "# The speed of nodes",
+        "",
+        f"`python -m benchmarks.net`, Python {platform.python_version()}, all nodes in one process. What the peers do",
+        "is said in `benchmarks/net/__init__.py`. Latency is at half the load that `permit` takes, the same for all.",
+        f"The machine has {os.cpu_count()} cores; load when this was written: {os.getloadavg()[0]:.1f}.",
+        "",
+        *table(results),
+        "",
+    ]
+    if options.profile:
+        load = QUICK[0] if options.quick else LOADS[1]
+        found = {name: budget.budget(name, load) for name in ("permit", "matrix", "fifo")}
+        found["permit, journal"] = budget.budget("permit", load, "normal")
+        lines += [
+            f"Where the time goes, {load.nodes} nodes, {load.size} bytes:",
+            "",
+            *budget.table(found),
+            "",
+        ]
+    text = "\n".join(lines)
+    sys.stdout.write(text)
+    if options.out is not None:
+        options.out.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
