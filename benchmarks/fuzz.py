@@ -132,7 +132,7 @@ def corpus(protocols: Sequence[str], random: Random) -> Corpus:
     rest = [pack(frame, EPOCHS) for frame in frames] + [pack(Beat(True)), pack(Bye("it stops"))]
     sessions = [hello + b"".join(random.sample(rest, 3)) for _ in range(50)]
     join = Join("new", NAMES[1], "permit", {"k": 5}, "127.0.0.1:7000", ("all",))
-    sessions += [pack(join), pack(Welcome(Roll.first(NAMES, {"all": NAMES})))]
+    sessions += [pack(join), hello + pack(Welcome(Roll.first(NAMES, {"all": NAMES})))]
     known = [encode_frame(frame, EPOCHS) for frame in frames]
     feeds = [ask(3, 9), ask(), tell(Answer("ann", "nodes", 0, 12)), tell(Answer(error="no"))]
     return Corpus([encode(one) for one in every], bundles, sent, known, sessions, feeds, notes())
