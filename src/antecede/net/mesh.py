@@ -112,6 +112,10 @@ class Mesh:
             self.peers.pop(number).drop()
             if number in self._dialling:
                 self._dialling.pop(number).cancel()
+        if core.me not in roll.members:
+            # Who has left waits for no one.
+            while self._dialling:
+                self._dialling.popitem()[1].cancel()
         for number in core.links:
             if number not in self.peers:
                 peer = Peer(self.host, number, self.settings, self.counts, self.paused, self.pausing)
@@ -207,7 +211,8 @@ class Mesh:
             self.counts[refusal(error)] += 1
             log.warning("%s: %s", self.host.name, error)
             await self._refuse(connection, str(error))
-            if is_gone(error) and peer is not None:
+            core = self.host.core
+            if is_gone(error) and peer is not None and core.me in core.changing.roll.members:
                 self.host.fail(Closed(self.host.name, "is no member any more: it left, or was removed"))
         except TimeoutError:
             self.counts["refused_slow"] += 1

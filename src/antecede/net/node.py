@@ -291,6 +291,7 @@ class Node:
             self._check_open()
         targets = self._known.get(to) if type(to) is str and host.core.steady else None
         if targets is None:
+            self._check_open()
             to = (to,) if isinstance(to, str) else tuple(to)
             targets = self._targets(to)
         self._turns += 1
