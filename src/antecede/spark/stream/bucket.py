@@ -341,7 +341,7 @@ def arranged(rows: pa.Table) -> pa.Table:
 
 def refusals(rows: pa.Table, refused: Sequence[tuple[int, str]]) -> pa.Table:
     """Rows that are no packets, with the reason."""
-    taken = rows.take([row for row, _ in refused])
+    taken = rows.take(pa.array([row for row, _ in refused], pa.int64()))
     columns = {name: taken[name] for name in ("group", "receiver", "sender", "number", "payload")}
     columns["position"] = pa.nulls(len(taken), pa.int64())
     columns["kind"] = pa.repeat("refused", len(taken))
