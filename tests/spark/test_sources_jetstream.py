@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
 from base64 import b64encode
 from collections.abc import Sequence
@@ -19,10 +20,13 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from antecede.errors import BadParameter, BadTrace, CannotWrite
+from antecede.sim.run import RunSpec
 from antecede.spark.sources import jetstream, jetstream_sink
 from antecede.spark.sources.broker import Broker, Lost
 from antecede.spark.sources.jetstream import JetStream
+from antecede.spark.sources.records import encode
 from antecede.spark.sources.sink import Sink
+from antecede.spark.stream import deliver_stream, simulated
 
 
 @pytest.fixture(scope="module")
@@ -330,3 +334,43 @@ def test_a_batch_that_is_written_twice_comes_out_once(spark, server):
 def test_a_sink_that_cannot_be_is_refused(subject):
     with pytest.raises(BadParameter, match="subject"):
         jetstream_sink("nats://localhost", "s", subject)
+
+
+# All together
+
+
+def test_packets_go_through_a_query_and_come_out_in_order_each_once(spark, server, tmp_path):
+    view, packets = simulated(RunSpec(protocol="matrix", processes=3, messages=40, seed=5))
+    rows = [{name: row[name] for name in row if name != "arrival"} for row in packets.to_pylist()]
+    random.Random(5).shuffle(rows)
+    make(server.url, "wild", [encode(row) for row in rows])
+    make(server.url, "tame", allow_atomic=True)
+    checkpoint = tmp_path / "checkpoint"
+
+    def run() -> None:
+        source = jetstream(spark, server.url, "wild", max_rows=25)
+        delivered = deliver_stream(source, "matrix", view.names, arrival="arrival")
+        query = (
+            delivered.writeStream.foreachBatch(jetstream_sink(server.url, "tame", "tame"))
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(300)
+
+    run()
+    # As if it had been killed after it published, and before it could note that.
+    last = max(checkpoint.glob("commits/[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+    run()
+    came: dict[str, list[Any]] = {}
+    for subject, data in held(server.url, "tame"):
+        row = json.loads(data)
+        assert subject == f"tame.{row['receiver']}"
+        came.setdefault(row["receiver"], []).append(row)
+    for receiver, messages in came.items():
+        assert [row["position"] for row in messages] == list(range(len(messages)))
+        wanted = [(row["sender"], row["number"]) for row in rows if row["receiver"] == receiver]
+        assert sorted((row["sender"], row["number"]) for row in messages) == sorted(wanted)
+    assert sum(map(len, came.values())) == len(rows)
