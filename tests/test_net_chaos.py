@@ -13,7 +13,9 @@ from benchmarks.chaos.plan import Plan, node_names
 
 
 def test_killed_nodes_on_a_bad_network_lose_nothing(tmp_path):
-    options = Options("optimal", messages=450, kills=4, nodes=3, seed="short", snapshot_inputs=60)
+    options = Options(
+        "optimal", messages=450, kills=4, nodes=3, seed="short", snapshot_inputs=60, trace_s=0.3
+    )
     print(options)
     outcome = run(options, tmp_path, oracle=True)
     assert outcome.wrong == []

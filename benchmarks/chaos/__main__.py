@@ -91,11 +91,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 protocol,
                 options.messages,
                 options.kills,
-                options.nodes,
-                seed,
-                options.snapshot_inputs,
-                options.patience,
-                options.fault,
+                nodes=options.nodes,
+                seed=seed,
+                snapshot_inputs=options.snapshot_inputs,
+                patience_s=options.patience,
+                fault=options.fault,
             )
             outcomes.append(_one(asked, options.directory, options.oracle))
     command = "python -m benchmarks.chaos " + " ".join(sys.argv[1:] if arguments is None else arguments)

@@ -41,6 +41,8 @@ class Options(Struct, frozen=True):
     nodes: int = 4
     seed: str = "1"
     snapshot_inputs: int = 2000
+    trace_s: float = 5.0
+    """How often a node writes a file of its trace: a long run would have too many to read if it were short."""
     patience_s: float = 60.0
     fault: str | None = None
 
@@ -171,6 +173,7 @@ class Fleet:
             directory=str(self.directory),
             plan=self._plan,
             snapshot_inputs=options.snapshot_inputs,
+            trace_s=options.trace_s,
             fault=options.fault,
         )
 

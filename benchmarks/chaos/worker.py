@@ -40,6 +40,7 @@ class Job(Struct, frozen=True):
     directory: str
     plan: Plan
     snapshot_inputs: int
+    trace_s: float
     fault: str | None = None
 
     @property
@@ -56,7 +57,7 @@ class Job(Struct, frozen=True):
             hello_s=1.5,
             queue=256,
             held=256,
-            trace_s=1.0,
+            trace_s=self.trace_s,
         )
         return Node(
             self.name,
