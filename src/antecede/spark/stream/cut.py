@@ -3,8 +3,8 @@
 Hoogerwoord 1995, sections 5 and 6: a set of messages is closed if it contains every message that one of its messages
 follows; a closed set is the numbers of messages of each sender, since those of one sender follow each other. Of what
 has arrived there is a largest closed set: start from the unbroken numbers of each sender and, while one of their
-messages asks for more than there is, cut its sender's numbers off before it. What is left may be delivered in any order that
-extends causality, such as by the sum of the entries of the stamps, then by sender and number.
+messages asks for more than there is, cut its sender's numbers off before it. What is left may be delivered in any order
+that extends causality, such as by the sum of the entries of the stamps, then by sender and number.
 
 A message may be delivered by a machine exactly when it is in a closed set with what was delivered, so this delivers
 what machines deliver, up to the order of concurrent messages.

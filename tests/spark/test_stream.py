@@ -1,0 +1,149 @@
+"""A stream on Spark: what comes out is what comes out without it, over restarts and a real SIGKILL."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from random import Random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("pyspark")
+
+from antecede.errors import BadParameter
+from antecede.sim.run import RunSpec
+from antecede.spark.stream import deliver_stream, simulated, status_of, waiting
+from antecede.spark.stream.bucket import by_receiver, step
+from antecede.spark.stream.files import Source, order_files
+from antecede.spark.stream.operator import placed
+from antecede.spark.stream.settings import Settings
+
+SCHEMA = "receiver string, sender string, number long, stamp binary, payload binary, arrival long"
+
+
+def packets(messages, processes=6, seed=3):
+    """A run in which packets are shuffled and some are repeated, in the order of arrival."""
+    view, rows = simulated(RunSpec(protocol="matrix", processes=processes, messages=messages, seed=seed))
+    random = Random(seed)
+    order = list(range(len(rows))) + random.sample(range(len(rows)), len(rows) // 10)
+    order.sort(key=lambda at: at + random.randint(0, 60))
+    return view, rows.take(order).set_column(5, "arrival", pa.array(range(len(order))))
+
+
+def written(directory, rows, parts, first=0):
+    directory.mkdir(exist_ok=True)
+    size = -(-len(rows) // parts)
+    for part in range(parts):
+        pq.write_table(rows.slice(part * size, size), directory / f"{first + part}.parquet")
+        # Files are taken by their time.
+        os.utime(directory / f"{first + part}.parquet", (first + part + 1, first + part + 1))
+
+
+def expected(rows, view, **options):
+    _, out, _ = step(None, rows, 0, Settings("matrix", view.names, **options))
+    return by_receiver(out.to_pylist())
+
+
+def test_a_stream_is_ordered_over_restarts_and_says_what_waits(spark, tmp_path):
+    view, rows = packets(300)
+    lost = {"sender": rows["sender"][0].as_py(), "receiver": rows["receiver"][0].as_py()}
+    source, out, checkpoint = tmp_path / "in", tmp_path / "out", tmp_path / "checkpoint"
+    late = rows.filter(pa.compute.equal(rows["sender"], lost["sender"]))
+    late = late.filter(pa.compute.equal(late["receiver"], lost["receiver"])).slice(0, 1)
+    again = pa.compute.equal(rows["number"], late["number"][0])
+    same = pa.compute.and_(pa.compute.equal(rows["sender"], lost["sender"]), again)
+    kept = rows.filter(
+        pa.compute.invert(pa.compute.and_(same, pa.compute.equal(rows["receiver"], lost["receiver"])))
+    )
+    written(source, kept, 2)
+
+    def run():
+        stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(source))
+        query = (
+            deliver_stream(stream, "matrix", view.names, buckets=4)
+            .writeStream.format("parquet")
+            .option("path", str(out))
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return [told for told in map(status_of, query.recentProgress) if told is not None]
+
+    first = run()
+    held = waiting(spark, checkpoint).toArrow().to_pylist()
+    assert len(held) == first[-1].status.held > 0
+    assert all(row["receiver"] == lost["receiver"] for row in held)
+    assert any(cause["sender"] == lost["sender"] for row in held for cause in row["awaits"])
+    assert sum(told.status.rows_in for told in first) == len(kept)
+    [cause, *_] = first[-1].status.causes
+    assert (cause.receiver, cause.sender) == (lost["receiver"], lost["sender"])
+
+    written(source, late, 1, first=2)
+    last = run()
+    assert last[-1].status.held == 0
+    assert waiting(spark, checkpoint).count() == 0
+    delivered = spark.read.parquet(str(out)).toArrow().to_pylist()
+    order = pa.concat_tables([kept, late.set_column(5, "arrival", pa.array([len(rows)]))])
+    assert by_receiver([{"group": "", **row} for row in delivered]) == expected(order, view)
+
+
+KILLED = """
+import sys
+from antecede.spark import connect
+from antecede.spark.stream.files import Source, order_files
+source, out, checkpoint, log, names = sys.argv[1:]
+spark = connect("local[2]", log=log, settings={"spark.sql.shuffle.partitions": "2"})
+order_files(spark, Source(source, "matrix", names.split(","), files_per_batch=1), out, checkpoint, once=True)
+"""
+
+
+def test_a_query_that_is_killed_goes_on_as_if_it_had_not_been(spark, tmp_path):
+    view, rows = packets(400, seed=5)
+    source, out, checkpoint = tmp_path / "in", tmp_path / "out", tmp_path / "checkpoint"
+    written(source, rows, 12)
+    arguments = [source, out, checkpoint, tmp_path / "log", ",".join(view.names)]
+    process = subprocess.Popen([sys.executable, "-c", KILLED, *map(str, arguments)], start_new_session=True)
+    try:
+        # Somewhere after its second micro-batch, whatever it is doing then.
+        deadline = time.monotonic() + 120
+        while not (checkpoint / "commits" / "1").exists() and time.monotonic() < deadline:
+            assert process.poll() is None, (tmp_path / "log").read_text()[-2000:]
+            time.sleep(0.01)
+    finally:
+        # Python and its Java.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    done = len(list((checkpoint / "commits").glob("[0-9]*")))
+    assert 2 <= done < 12
+    outcome = order_files(
+        spark, Source(str(source), "matrix", view.names, files_per_batch=4), out, checkpoint, once=True
+    )
+    assert outcome.complete
+    delivered = spark.read.parquet(str(out)).toArrow().to_pylist()
+    assert by_receiver([{"group": "", **row} for row in delivered]) == expected(rows, view)
+
+
+def test_buckets_are_placed_where_spark_places_them(spark):
+    rows = spark.createDataFrame([(key,) for key in placed(16)], "bucket int")
+    found = rows.selectExpr("pmod(hash(bucket), 16)", "pmod(hash(bucket), 4)").collect()
+    assert [tuple(row) for row in found] == [(place, place % 4) for place in range(16)]
+
+
+def test_what_is_no_stream_of_packets_is_refused(spark):
+    rows = spark.createDataFrame(
+        [], "receiver string, sender string, number long, stamp binary, payload binary, at string"
+    )
+    with pytest.raises(
+        BadParameter, match="columns is receiver, expected also sender, number, stamp, payload"
+    ):
+        deliver_stream(rows.select("receiver"), "matrix", ["p1"])
+    with pytest.raises(BadParameter, match="arrival is at of type string, expected integers or times"):
+        deliver_stream(rows, "matrix", ["p1"], arrival="at")
+    with pytest.raises(BadParameter, match="protocol is 'permit'"):
+        deliver_stream(rows, "permit", ["p1"])
+    with pytest.raises(BadParameter, match="buckets is 3, expected a power of two"):
+        deliver_stream(rows, "matrix", ["p1"], buckets=3)
