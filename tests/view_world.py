@@ -146,22 +146,15 @@ class World:
             self.counts["waited"] += 1
             return
         if self.protocol == "broadcast" or self.random.random() < 0.6:
-            to, payload = core.changing.targets(["all"]), b"all"
-            if self.protocol != "broadcast" and self.random.random() < 0.5 and len(to) > 1:
-                to = self._without_me(core)
+            echo = self.protocol == "broadcast" or self.random.random() < 0.5
+            to, payload = core.changing.targets(["all"], echo), b"all"
+            to = to or core.changing.targets(["all"])
         else:
             members = core.changing.roll.members
             to = tuple(sorted(self.random.sample(members, self.random.randint(1, len(members)))))
             payload = b"some"
         self.happen(process, Send(to, payload))
         self.counts["sent"] += 1
-
-    def _without_me(self, core: Core) -> tuple[int, ...]:
-        """The group but ourselves: what we owe a state is not in it, for the state will say it."""
-        owed = set(core.changing.owed)
-        return tuple(q for q in core.changing.roll.groups["all"] if q != core.me and q not in owed) or (
-            core.me,
-        )
 
     def take(self, process: Process) -> None:
         core = process.core
@@ -250,6 +243,15 @@ class World:
                         self._add(roll.names[place], roll)
                         self.counts["joined"] += 1
 
+    def bury(self) -> None:
+        """Who will never be given its state cannot live: a node that finds itself so stops, and is removed."""
+        for process in self.alive():
+            if process.core.changing.orphaned and not process.gone:
+                others = [one.name for one in self.alive() if not one.gone and one is not process]
+                self.crash(process, for_good=True)
+                self.counts["orphaned"] += 1
+                self.ask(others[0], Plan(remove=(process.name,)))
+
     # Runs
 
     def step(self, crashes: float = 0.0) -> None:
@@ -295,6 +297,7 @@ class World:
         for _ in range(400):
             self.now += HURRY
             self.welcome()
+            self.bury()
             self.repeat()
             for process in self.alive():
                 self.turn(process)

@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from antecede.errors import CallerError, NotEligible, UnknownProcess
 from antecede.model import Effect, Id, Message, Packet, View, Waiting
 from antecede.net.membership import Counts, Membership
@@ -88,10 +90,11 @@ class Changing:
         """Who joined, and gets its state from our application, which has not come to that point yet."""
         return tuple(place for change in self.ready if isinstance(change, Change) for place in change.owed)
 
-    def targets(self, to: Iterable[str]) -> tuple[int, ...]:
-        """The members that these names and groups mean.
+    def targets(self, to: Iterable[str], echo: bool = True) -> tuple[int, ...]:
+        """The members that these names and groups mean; groups without ourselves, if there is no `echo`.
 
-        Whom we still owe a state is in no group for a message without a copy to ourselves: the state will have it.
+        Then they are without those too whom we still owe a state: our application knows what it says, and so will the
+        state.
         """
         roll = self.roll
         targets: set[int] = set()
@@ -104,8 +107,8 @@ class Changing:
             if place not in roll.members:
                 raise UnknownProcess(name, roll.shown)
             targets.add(place)
-        if self.ready and self._core.me not in targets | grouped:
-            grouped.difference_update(self.owed)
+        if not echo:
+            grouped.difference_update((self._core.me, *self.owed))
         return tuple(sorted(targets | grouped))
 
     def parameters_in(self, core: Core) -> dict[str, Any]:
@@ -139,6 +142,14 @@ class Changing:
         assert change.number == number
         for place in change.owed:
             self.membership.notes += [(place, piece) for piece in _pieces(state)]
+        self._stir()
+
+    def waive(self, number: int) -> None:
+        """The application has no state to give with this change: who joined need not wait for it."""
+        for at, change in enumerate(self.ready):
+            if isinstance(change, Change) and change.number == number:
+                self.ready[at] = replace(change, owed=())
+                self.membership.notes += [(place, State(None, True)) for place in change.owed]
         self._stir()
 
     def watch(self) -> None:
@@ -278,6 +289,7 @@ class Changing:
             packets += [] if is_note(payload) else decode_bundle(payload, *seats, core.limits)
         for packet in (*packets, *waiting.packets()):
             self._give_up(packet.message, place)
+        self.follow(core.machine.cut(seats[1]))
 
     def _give_up(self, message: Message | None, place: int) -> None:
         """A message of ours to one that was removed will not arrive, as far as we know."""

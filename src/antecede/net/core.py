@@ -56,6 +56,7 @@ from antecede.net.inputs import (
     Take,
     Time,
     Turn,
+    Waive,
 )
 from antecede.net.outgoing import Outgoing
 from antecede.net.record import Record
@@ -201,6 +202,9 @@ class Core:
                 return []
             case Pass(number, state):
                 self.changing.pass_on(number, state)
+                return []
+            case Waive(number):
+                self.changing.waive(number)
                 return []
             case Restart():
                 return self._restart(given.recording, now)

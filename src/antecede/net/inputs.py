@@ -32,6 +32,7 @@ __all__ = [
     "Take",
     "Time",
     "Turn",
+    "Waive",
     "decode_inputs",
     "encode_inputs",
 ]
@@ -124,7 +125,15 @@ class Pass(Struct, frozen=True, gc=False, array_like=True, tag=9):
     """What it gives to those who joined, if it owes them a state."""
 
 
-Input: TypeAlias = Send | Arrive | Take | Acknowledge | Restart | Time | Recorded | Turn | Propose | Pass
+class Waive(Struct, frozen=True, gc=False, array_like=True, tag=10):
+    """The application has no state to give with a change."""
+
+    number: int
+
+
+Input: TypeAlias = (
+    Send | Arrive | Take | Acknowledge | Restart | Time | Recorded | Turn | Propose | Pass | Waive
+)
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(list[Input])

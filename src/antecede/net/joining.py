@@ -148,4 +148,4 @@ def _check_name(host: Host, join: Join) -> None:
 
 def is_gone(error: AntecedeError) -> bool:
     """Whether a peer refuses us because we are no member any more."""
-    return isinstance(error, BadHello) and GONE in error.found
+    return isinstance(error, BadHello) and error.found.startswith("a refusal:") and GONE in error.found

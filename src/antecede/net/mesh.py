@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import count
 from random import Random
@@ -44,7 +44,15 @@ LOOK_EVERY = 5
 class Mesh:
     """All peers of a node."""
 
-    def __init__(self, host: Host, transport: Transport, settings: Settings, random: Random) -> None:
+    def __init__(
+        self,
+        host: Host,
+        transport: Transport,
+        settings: Settings,
+        random: Random,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`changed` is called when the view has, or may have, changed."""
         self.host, self.transport, self.settings = host, transport, settings
         self.counts: Counter[str] = Counter()
         self.paused: set[int] = set()
@@ -56,7 +64,7 @@ class Mesh:
         self._turnover = -1
         self._alone = 0.0
         """Since when nobody talks to us."""
-        self._random = random
+        self._random, self._changed = random, changed
         self._follow()
         self._strangers = 0
         self._serving: set[asyncio.Task[Any]] = set()
@@ -90,6 +98,7 @@ class Mesh:
                 if changing.turnover != self._turnover:
                     self._follow()
                     self._dial_all()
+                    self._changed()
                 if tick % LOOK_EVERY == 0:
                     self._knock(now)
                     for peer in self.peers.values():

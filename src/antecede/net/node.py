@@ -47,7 +47,7 @@ from antecede.model import Message, View
 from antecede.net.core import Core, Out
 from antecede.net.delivery import Delivery, Durable, Held, stuck
 from antecede.net.host import Host
-from antecede.net.inputs import Acknowledge, Pass, Propose, Restart
+from antecede.net.inputs import Acknowledge, Pass, Propose, Restart, Waive
 from antecede.net.joining import FIXED, ask
 from antecede.net.journal import Journal
 from antecede.net.mesh import Mesh
@@ -173,7 +173,8 @@ class Node:
             # A new incarnation, durable before anyone hears of it: its frames wait for this input.
             self._host.happen(Restart(recording=self._recorder is not None))
             self._host.since = dict.fromkeys(core.inbox, time.monotonic_ns())
-        self._mesh = Mesh(self._host, self._transport, self.settings, Random())
+        self._mesh = Mesh(self._host, self._transport, self.settings, Random(), self._waive)
+        self._waive()
         self._begun = True
         self._tasks = [asyncio.ensure_future(self._guard(part.run())) for part in (self._host, self._mesh)]
         if self._recorder is not None:
@@ -277,11 +278,13 @@ class Node:
         label: str = "",
         durable: bool = True,
         context: str | None = None,
+        echo: bool = True,
     ) -> Message:
         """Send a message to a process, to a group, or to several of both; itself may be among them.
 
         Waits while a destination can take no more, and, with a journal, until the message cannot be lost any more.
-        With `durable=False` it does not wait for the latter: see `flush`. The `context` of tracing is that of the
+        With `durable=False` it does not wait for the latter: see `flush`. With `echo=False` groups are without this
+        node, whose application knows what it says. The `context` of tracing is that of the
         current span, unless it is given (`tracing`).
         """
         if context is None:
@@ -289,11 +292,11 @@ class Node:
         host = self._host
         if self._closing or host.failure is not None:
             self._check_open()
-        targets = self._known.get(to) if type(to) is str and host.core.steady else None
+        targets = self._known.get(to) if type(to) is str and echo and host.core.steady else None
         if targets is None:
             self._check_open()
             to = (to,) if isinstance(to, str) else tuple(to)
-            targets = self._targets(to)
+            targets = self._targets(to, echo)
         self._turns += 1
         if self._turns % YIELD_EVERY == 0:
             await asyncio.sleep(0)
@@ -301,7 +304,7 @@ class Node:
             await host.room.wait()
             self._check_open()
             if not host.core.steady:
-                targets = self._targets((to,) if isinstance(to, str) else tuple(to))
+                targets = self._targets((to,) if isinstance(to, str) else tuple(to), echo)
         message = host.send(targets, bytes(payload), label, context)
         if durable and host.position > host.position_durable:
             await host.durable(host.position)
@@ -311,9 +314,9 @@ class Node:
         """Wait until all that was sent, taken and acknowledged so far is durable."""
         await self._host.durable(self._host.position)
 
-    def _targets(self, to: tuple[str, ...]) -> tuple[int, ...]:
-        found = self._host.core.changing.targets(to)
-        if len(to) == 1 and self._host.core.steady:
+    def _targets(self, to: tuple[str, ...], echo: bool) -> tuple[int, ...]:
+        found = self._host.core.changing.targets(to, echo)
+        if len(to) == 1 and echo and self._host.core.steady:
             self._known[to[0]] = found
         return found
 
@@ -412,6 +415,14 @@ class Node:
             return None
         host.take(message)
         return self._handed(message)
+
+    def _waive(self) -> None:
+        """Who joined need not wait until the application comes so far, if it has no state to give."""
+        host = self._host
+        if self._state is None and host.failure is None:
+            for change in list(host.core.changing.ready):
+                if isinstance(change, Change) and change.owed:
+                    host.happen(Waive(change.number))
 
     async def _pass(self) -> bool:
         """Come to a change, if it is next; whether it was."""

@@ -153,8 +153,12 @@ class Machine(ABC):
     def waiting(self) -> list[Waiting]:
         """What is held here, and exactly which messages it waits for."""
 
+    def cut(self, process: int) -> list[Effect]:
+        """Nothing more will ever come from this process. Others may still hear of it."""
+        return []
+
     def forget(self, process: int) -> list[Effect]:
-        """Nothing more will ever come from this process: wait for it no longer.
+        """Nothing more will ever come from this process, to anyone: wait for it no longer.
 
         To be repeated after whatever else happens, until nothing follows from it.
         """

@@ -246,10 +246,15 @@ class Permit(Queue):
     def forget(self, process: int) -> list[Effect]:
         """As if it had taken all that we sent, and permitted all that it sent."""
         effects = self._acknowledged(process, self._sequence[process])
+        return effects + self._permit(process, BEYOND)
+
+    def cut(self, process: int) -> list[Effect]:
+        """What came early has nothing to wait for. It must be in the queue before others are let go that follow it."""
+        effects: list[Effect] = []
         early = self._early[process]
         for sequence in sorted(early):
             self._take(early.pop(sequence), effects)
-        return effects + self._permit(process, BEYOND)
+        return effects
 
     def waiting(self) -> list[Waiting]:
         result = super().waiting()
