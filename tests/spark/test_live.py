@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -16,6 +17,7 @@ from antecede.spark.sources import traces
 from antecede.spark.stream.live import FOUND, judge_rows, table, verify_stream
 from antecede.spark.trace import SPARK_EVENTS
 from tests.spark.planted import expected, run_of, write_file
+from tests.spark.random_traces import made_up
 
 LATE = ("unsent", "undelivered")
 
@@ -62,13 +64,13 @@ def test_patience_is_asked_of_the_clock_that_is_given():
     from antecede.spark.stream.judge import Arrived
 
     row = Arrived("q", 0, "deliver", "p", 1, None, False)
-    kept, found = judge_rows(None, [row], 1000, 500, 10)
+    kept, found, idle = judge_rows(None, [row], 1000, 500, 10)
+    assert (found, idle) == ([], False)
+    kept, found, _ = judge_rows(kept, [], 1400, 500, 10)
     assert found == []
-    kept, found = judge_rows(kept, [], 1400, 500, 10)
-    assert found == []
-    kept, found = judge_rows(kept, [row], 1500, 500, 10)
-    assert [one.kind for one in found] == ["unsent"]
-    assert judge_rows(kept, [row], 9000, 500, 10) == (kept, [])
+    kept, found, idle = judge_rows(kept, [row], 1500, 500, 10)
+    assert ([one.kind for one in found], idle) == (["unsent"], True)
+    assert judge_rows(kept, [row], 9000, 500, 10) == (kept, [], True)
     frame = table("r", found)
     assert frame.to_dict("records")[0] | {"by_number": None} == {
         "run": "r", "kind": "unsent", "process": "q", "sender": "p", "number": 1, "by_sender": None, "by_number": None,
@@ -77,9 +79,34 @@ def test_patience_is_asked_of_the_clock_that_is_given():
     assert list(table("r", []).columns) == FOUND.names
 
 
+def test_time_runs_out_without_a_row_to_say_so(spark, tmp_path):
+    events = tmp_path / "trace" / "events"
+    events.mkdir(parents=True)
+    _, rows = made_up(3, events=20)
+    row = {**rows[0], "index": 0, "kind": "deliver", "control": False, "to": None, "number": 77}
+    write_file(events / "0.parquet", [row], 1, None, None)
+    short = timedelta(milliseconds=200)
+    query = (
+        verify_stream(traces(spark, tmp_path / "trace"), patience=short, forget=short)
+        .writeStream.format("memory")
+        .queryName("late")
+        .start()
+    )
+    try:
+        until = time.monotonic() + 120
+        while query.recentProgress == [] or query.recentProgress[-1]["stateOperators"][0]["numRowsTotal"]:
+            assert time.monotonic() < until
+            assert query.exception() is None
+            time.sleep(0.1)
+        found = spark.table("late").collect()
+    finally:
+        query.stop()
+    assert [(one["kind"], one["number"], one["index"]) for one in found] == [("unsent", 77, 0)]
+
+
 def test_what_cannot_be_verified_is_refused(spark):
     events = spark.createDataFrame([], SPARK_EVENTS)
-    for options in ({"patience": timedelta(0)}, {"remember": 0}):
+    for options in ({"patience": timedelta(0)}, {"forget": timedelta(0)}, {"remember": 0}):
         with pytest.raises(BadParameter):
             verify_stream(events, **options)
     with pytest.raises(BadTrace, match="also control"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import subprocess
@@ -20,6 +21,12 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from antecede.errors import BadParameter, BadTrace
+from antecede.model import View
+from antecede.net import Tls
+from antecede.net.feed import Feed
+from antecede.net.keys import make_keys
+from antecede.net.record import Entry
+from antecede.net.recorder import Recorder
 from antecede.oracle import check
 from antecede.spark.sources import node_feed, traces
 from antecede.spark.sources.feed import Client, NodeFeed
@@ -205,6 +212,29 @@ def test_a_connection_that_breaks_is_made_again_and_nothing_is_read_twice():
     place = served(head + whole[: len(whole) * 2 // 3], head + stream(1, 2), head)
     rows = [row["index"] for batch in Client(place, patience_s=5).read(0, 3) for row in batch.to_pylist()]
     assert rows == [0, 1, 2]
+
+
+def test_a_feed_over_tls_is_read_with_a_certificate_and_not_without(tmp_path):
+    make_keys(tmp_path / "keys", ["ann", "reader"])
+    files = {
+        name: [tmp_path / "keys" / file for file in ("authority.pem", f"{name}.pem", f"{name}.key")]
+        for name in ("ann", "reader")
+    }
+    recorder = Recorder(tmp_path, "r", "fifo", View.of("ann", "bob"), "ann")
+    recorder.write([Entry(k, "send", 0, k + 1, (1,), "", 5) for k in range(3)])
+
+    def read(place: str) -> list[int]:
+        client = Client(place, tuple(map(str, files["reader"])), patience_s=5)
+        assert client.reach().node == "ann"
+        with pytest.raises(BadTrace, match="no event 0"):
+            list(Client(place, patience_s=0.1).read(0, 3))
+        return [row["index"] for batch in client.read(0, 3) for row in batch.to_pylist()]
+
+    async def main() -> list[int]:
+        async with Feed("127.0.0.1:0", tmp_path, "r", "ann", Tls(*files["ann"])) as feed:
+            return await asyncio.to_thread(read, feed.address)
+
+    assert asyncio.run(main()) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -49,47 +49,69 @@ NUMBERS: Final = dict.fromkeys(("number", "by_number", "index"), "Int64")
 
 
 def verify_stream(
-    events: DataFrame, *, patience: timedelta | None = None, remember: int = REMEMBER
+    events: DataFrame,
+    *,
+    patience: timedelta | None = None,
+    forget: timedelta | None = None,
+    remember: int = REMEMBER,
 ) -> DataFrame:
     """A streaming DataFrame of findings (`FOUND`), from one of events that has the columns of a trace.
 
     Kinds are those of `verify`: `violation`, `fifo_break`, `duplicate`, `unaddressed`; and, after `patience` without a
     change, `unsent`, `undelivered` and `gap` (`judge` says exactly when, and what `retracted` and `impossible` are).
     Without `patience` it waits for ever for what is missing, and says nothing of it. Write it in append mode.
+
+    A run in which nothing waits and nothing has come for the time `forget` is taken to be over, and its state is
+    dropped; if it went on, its next event would have a gap before it. Without, the state of all runs stays.
     """
     refuse_types(events, SPARK_EVENTS)
-    patience_ms = None if patience is None else int(patience.total_seconds() * 1000)
-    if patience_ms is not None and patience_ms < 1:
-        raise BadParameter("verify_stream", "patience", patience, "a millisecond or more")
+    patience_ms, forget_ms = milliseconds("patience", patience), milliseconds("forget", forget)
     if remember < 1:
         raise BadParameter("verify_stream", "remember", remember, "1 or more messages")
 
     def judged(
         key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
-        now_ms = state.getCurrentProcessingTimeMs()
         kept = bytes(state.get[0]) if state.exists else None
-        kept, found = judge_rows(kept, rows_of(frames), now_ms, patience_ms, remember)
-        state.update((kept,))
-        if patience_ms is not None:
-            # Something may run out of patience without a row that would wake us.
-            state.setTimeoutDuration(patience_ms)
+        now_ms = state.getCurrentProcessingTimeMs()
+        kept, found, idle = judge_rows(kept, rows_of(frames), now_ms, patience_ms, remember)
+        if idle and state.hasTimedOut and forget_ms is not None:
+            state.remove()
+        else:
+            state.update((kept,))
+            # Time may run out without a row that would wake us.
+            wake_ms = forget_ms if idle else patience_ms
+            if wake_ms is not None:
+                state.setTimeoutDuration(wake_ms)
         yield table(key[0], found)
 
-    timeout = GroupStateTimeout.NoTimeout if patience_ms is None else GroupStateTimeout.ProcessingTimeTimeout
+    timed = patience_ms is not None or forget_ms is not None
+    timeout = GroupStateTimeout.ProcessingTimeTimeout if timed else GroupStateTimeout.NoTimeout
     rows = events.select("run", *(F.col(name) for name in COLUMNS))
     return rows.groupBy("run").applyInPandasWithState(judged, FOUND, STATE, "append", timeout)
 
 
+def milliseconds(name: str, time: timedelta | None) -> int | None:
+    """
+    >>> milliseconds("patience", timedelta(seconds=1.5))
+    1500
+    """
+    if time is None:
+        return None
+    if time < timedelta(milliseconds=1):
+        raise BadParameter("verify_stream", name, time, "a millisecond or more")
+    return int(time.total_seconds() * 1000)
+
+
 def judge_rows(
     kept: bytes | None, rows: Iterable[Arrived], now_ms: int, patience_ms: int | None, remember: int
-) -> tuple[bytes, list[Found]]:
-    """One micro-batch of one run: what was kept and what comes, to what is to be kept and what is found."""
+) -> tuple[bytes, list[Found], bool]:
+    """One micro-batch of one run. From what was kept and what comes: what to keep, what is found, if nothing waits."""
     judge = Judge(remember) if kept is None else Judge.restore(kept, remember)
     found = judge.take(rows, now_ms)
     if patience_ms is not None:
         found += judge.expire(now_ms, patience_ms)
-    return judge.snapshot(), found
+    return judge.snapshot(), found, judge.idle
 
 
 def rows_of(frames: Iterable[pd.DataFrame]) -> Iterator[Arrived]:
