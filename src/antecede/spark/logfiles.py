@@ -308,8 +308,8 @@ def part_read(source: LogFiles, part: Part, file: IO[bytes]) -> Iterator[pa.Reco
 
 def records_read(source: LogFiles, part: Part, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
     reader = None
-    # A part of a file is there only because its expression is known.
-    if part.start or part.end - part.start >= SMALL:
+    # What is not all of a file is a part only because the expression is known.
+    if part.start or part.end >= SMALL or part.end < file.seek(0, io.SEEK_END):
         reader = twolines.known(file, part, source.asked)
     if reader is None:
         file.seek(0)
