@@ -93,7 +93,8 @@ class System:
 def judge(trace: Path, gone: set[str] = frozenset()) -> None:  # type: ignore[assignment]
     [run] = read_runs(trace)
     verdict = check(events_of(trace, "nodes"), len(run.processes))
-    assert not (verdict.violations or verdict.duplicates or verdict.unsent or verdict.unaddressed), verdict
+    assert verdict.violations + verdict.fifo_breaks == (), verdict
+    assert verdict.duplicates + verdict.unsent + verdict.unaddressed == (), verdict
     places = {run.processes.index(name) for name in gone}
     for copy in verdict.undelivered:
         assert copy.at in places or copy.message[0] in places, verdict

@@ -144,12 +144,13 @@ class Mesh:
 
     def _knock(self, now: float) -> None:
         """Perhaps we were removed, and those that used to dial us do not any more."""
-        if any(peer.connected for peer in self.peers.values()):
+        core = self.host.core
+        if core.me not in core.changing.roll.members or any(peer.connected for peer in self.peers.values()):
             self._alone = now
         elif now - self._alone > 2 * self.settings.dead_s:
             self._alone = now
             for number, peer in self.peers.items():
-                if number < self.host.core.me:
+                if number < core.me:
                     task = asyncio.ensure_future(self._try(peer))
                     self._serving.add(task)
                     task.add_done_callback(self._serving.discard)
