@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import doctest
+
 import numpy as np
 import pytest
 
+from benchmarks.chaos import plan
 from benchmarks.chaos.__main__ import main, run
 from benchmarks.chaos.diary import AGAIN, DONE, HANDED, RECORD, SENT, START, Diary, Tail, read
 from benchmarks.chaos.fleet import Options
@@ -98,6 +101,10 @@ def test_the_judge_misses_what_was_never_handed_over(tmp_path):
 )
 def test_what_happened_follows_from_what_all_lives_tell(records, expected):
     assert happened(np.array(records, RECORD)).tolist() == [list(one) for one in expected]
+
+
+def test_the_examples_of_the_plan_are_right():
+    assert doctest.testmod(plan).failed == 0
 
 
 def test_a_diary_is_counted_while_it_is_written(tmp_path):

@@ -20,7 +20,7 @@ class Plan(Struct, frozen=True):
 
     >>> plan = Plan("tea", 3, 10)
     >>> [plan.to(0, number) for number in (1, 2, 3, 4)]
-    [(2,), (0, 1, 2), (2,), (0, 1, 2)]
+    [(2,), (0,), (0, 2), (0,)]
     >>> plan.payload(0, 1)[:6]
     b'0/1 \\x00\\x01'
     """
