@@ -1,6 +1,6 @@
 """What can be wrong with a node on purpose. A judge that does not find these would find nothing.
 
-forgetful   its journal forgets one acknowledgement in twenty: messages come again that must not
+forgetful   its journal forgets one acknowledgement in five: messages come again that must not
 lying       its disk says that a group of inputs is durable, and writes it some groups later: a kill undoes what a
             peer has heard of
 deaf        the application is not told of one message in five hundred
@@ -18,7 +18,7 @@ from antecede.net.node import Node
 
 __all__ = ["FAULTS", "plant"]
 
-ONE_IN = {"forgetful": 20, "deaf": 500}
+ONE_IN = {"forgetful": 5, "deaf": 500}
 LATER = 3
 
 
