@@ -18,6 +18,10 @@ bob = "127.0.0.1:7002"
 [groups]
 all = ["ann", "bob"]
 
+join = true                     # become a member of a system that runs: `peers` are members to ask, and itself if it
+                                # is to listen there; `groups` those that it will be in, each with an empty list
+state = true                    # programs that talk to it give a state to nodes that join (lines)
+
 [tls]                           # needed beyond loopback
 authority = "keys/authority.pem"
 certificate = "keys/ann.pem"
@@ -31,6 +35,7 @@ held = 100
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -63,6 +68,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     protocol: str = "permit"
     parameters: dict[str, Any] = {}
     groups: dict[str, list[str]] = {}
+    join: bool = False
+    state: bool = False
     listen: str | None = None
     transport: str | None = None
     journal: str | None = None
@@ -84,6 +91,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
             protocol=self.protocol,
             parameters=self.parameters,
             groups=self.groups,
+            join=self.join,
+            state=_nobody if self.state else None,
             listen=self.listen,
             journal=None if self.journal is None else root / self.journal,
             sync=self.sync,
@@ -108,6 +117,12 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     def _keys(self, root: Path) -> Tls | None:
         keys = self.tls
         return None if keys is None else Tls(root / keys.authority, root / keys.certificate, root / keys.key)
+
+
+async def _nobody() -> bytes:
+    """The state, while no program talks to the node that could give it."""
+    await asyncio.Event().wait()
+    return b""
 
 
 def load(path: Path) -> Config:

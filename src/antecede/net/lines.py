@@ -6,6 +6,10 @@ Requests
                                                              "traceparent" and "tracestate" go along (`tracing`)
     {"do": "ack", "sender": "bob", "number": 3}              the message has been processed
     {"do": "receive"}                                        hand messages over to this client (`local` only)
+    {"do": "leave"}                                          be no member any more; then `left`, what is still here,
+                                                             and `closed`
+    {"do": "remove", "name": "bob"}                          remove a member that has crashed; then `removed`
+    {"do": "state", "text": "..."}                           the answer to `wanted`; or "base64"
     {"do": "waiting"}                                        what is held, and for what
     {"do": "status"}                                         how the node is
 
@@ -14,6 +18,13 @@ Events
     {"event": "sent", "number", "ref"}                       the message cannot be lost any more
     {"event": "message", "sender", "number", "to", "text" or "base64", "label", "again"}
                                                              and "traceparent", "tracestate" if it came with them
+    {"event": "state", "sender", "number": 0, "text" or "base64", "again"}
+                                                             first of all, if this node joined and was given a state
+    {"event": "wanted", "for"}                               these join, and wait for the state of this application:
+                                                             all that it was handed, and all that it said, so far
+    {"event": "view", "number", "members", "joined", "left", "removed", "lost"}
+                                                             what follows was sent in this view
+    {"event": "left"}, {"event": "removed", "name"}          it is done
     {"event": "waiting", "held"}, {"event": "status", ...}   the fields of `delivery.Held` and of `status.Status`
     {"event": "refused", "reason", "ref"}                    what was asked cannot be; nothing was changed
     {"event": "closed"}                                      last
@@ -26,7 +37,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias, assert_never
 
 import msgspec
@@ -35,6 +46,7 @@ from msgspec import Struct
 from antecede.errors import AntecedeError, Closed
 from antecede.net.delivery import Delivery
 from antecede.net.node import Node
+from antecede.net.roll import Change
 from antecede.net.tracing import joined
 
 __all__ = ["Desk", "LONGEST", "Lines", "Say", "ready"]
@@ -76,13 +88,31 @@ class AckLine(Request, frozen=True, tag="ack"):
 class ReceiveLine(Request, frozen=True, tag="receive"): ...
 
 
+class LeaveLine(Request, frozen=True, tag="leave"): ...
+
+
+class RemoveLine(Request, frozen=True, tag="remove"):
+    name: str
+
+
+class StateLine(Request, frozen=True, tag="state"):
+    text: str = ""
+    base64: bytes = b""
+
+    @property
+    def state(self) -> bytes:
+        return self.text.encode() or self.base64
+
+
 class WaitingLine(Request, frozen=True, tag="waiting"): ...
 
 
 class StatusLine(Request, frozen=True, tag="status"): ...
 
 
-Asked: TypeAlias = SendLine | AckLine | ReceiveLine | WaitingLine | StatusLine
+Asked: TypeAlias = (
+    SendLine | AckLine | ReceiveLine | WaitingLine | StatusLine | LeaveLine | RemoveLine | StateLine
+)
 
 _DECODER = msgspec.json.Decoder(Asked)
 
@@ -96,11 +126,38 @@ class Desk:
         """A client receives."""
         self._unacknowledged: dict[tuple[str, int], Delivery] = {}
         self._room = asyncio.Event()
+        self._say: Say | None = None
+        self._given: asyncio.Future[bytes] | None = None
+        node.changed = self._tell_view
+        if node.state is not None:
+            node.state = self._ask_state
+
+    # Called by the node while it looks for the next message: so there is a client.
+
+    async def _tell_view(self, change: Change) -> None:
+        assert self._say is not None
+        await self._say({"event": "view", **change.shown})
+
+    async def _ask_state(self) -> bytes:
+        assert self._say is not None
+        self._given = asyncio.get_running_loop().create_future()
+        try:
+            await self._say({"event": "wanted", "for": self.node.joining})
+            return await self._given
+        finally:
+            self._given = None
+
+    def give(self, state: bytes) -> bool:
+        """Whether a state was wanted."""
+        if self._given is None or self._given.done():
+            return False
+        self._given.set_result(state)
+        return True
 
     async def hand_over(self, say: Say) -> None:
         """Hand over to a client: first what an earlier one left, in its order. Until the node is closed."""
         assert not self.taken
-        self.taken = True
+        self.taken, self._say = True, say
         try:
             for message in list(self._unacknowledged.values()):
                 await say(_event(message, again=True))
@@ -131,11 +188,17 @@ class Desk:
 
 
 def _event(message: Delivery, again: bool) -> dict[str, Any]:
-    event: dict[str, Any] = {"event": "message", "sender": message.sender, "number": message.number}
+    is_state = message.number == 0
+    event: dict[str, Any] = {"event": "state" if is_state else "message"}
+    event |= {"sender": message.sender, "number": message.number}
+    if not is_state:
+        event["to"] = message.to
     try:
-        event |= {"to": message.to, "text": message.payload.decode()}
+        event["text"] = message.payload.decode()
     except UnicodeDecodeError:
-        event |= {"to": message.to, "base64": base64.b64encode(message.payload).decode()}
+        event["base64"] = base64.b64encode(message.payload).decode()
+    if is_state:
+        return {**event, "again": again}
     if message.traceparent:
         event |= {"traceparent": message.traceparent, "tracestate": message.tracestate}
     return {**event, "label": message.label, "again": again}
@@ -155,6 +218,7 @@ class Lines:
         self._sends: asyncio.Queue[SendLine] = asyncio.Queue(SENDS)
         self._sending = asyncio.ensure_future(self._send())
         self._receiving: asyncio.Future[None] | None = None
+        self._changing: set[asyncio.Future[None]] = set()
 
     async def run(self) -> None:
         """Greet, and hand over until the node is closed. Raises what made it fail."""
@@ -172,7 +236,7 @@ class Lines:
 
     async def end(self) -> None:
         """Do no more for this client."""
-        tasks = [task for task in (self._sending, self._receiving) if task is not None]
+        tasks = [task for task in (self._sending, self._receiving, *self._changing) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -196,6 +260,13 @@ class Lines:
                     await self.refuse(f"message {number} of {sender} was not handed over, or is acknowledged")
             case ReceiveLine():
                 await self._receive()
+            case LeaveLine():
+                self._start(self.node.leave(), {"event": "left"})
+            case RemoveLine(name=name):
+                self._start(self.node.remove(name), {"event": "removed", "name": name})
+            case StateLine():
+                if not self._desk.give(asked.state):
+                    await self.refuse("no state was wanted")
             case WaitingLine():
                 held = [msgspec.to_builtins(one) for one in self.node.waiting()]
                 await self._say({"event": "waiting", "held": held})
@@ -203,6 +274,20 @@ class Lines:
                 await self._say({"event": "status", **msgspec.to_builtins(self.node.status())})
             case _:
                 assert_never(asked)
+
+    def _start(self, change: Coroutine[Any, Any, None], done: dict[str, Any]) -> None:
+        """Have the view changed, and say so; other requests do not wait for it."""
+
+        async def wait() -> None:
+            try:
+                await change
+                await self._say(done)
+            except AntecedeError as error:
+                await self.refuse(str(error))
+
+        task = asyncio.ensure_future(wait())
+        self._changing.add(task)
+        task.add_done_callback(self._changing.discard)
 
     async def _receive(self) -> None:
         if self._desk.taken:

@@ -96,7 +96,7 @@ class Node:
         groups: Mapping[str, Iterable[str]] | Iterable[str] | None = None,
         join: bool = False,
         state: Callable[[], bytes | Awaitable[bytes]] | None = None,
-        changed: Callable[[Change], object] | None = None,
+        changed: Callable[[Change], Awaitable[None] | None] | None = None,
         listen: str | None = None,
         journal: str | PathLike[str] | None = None,
         sync: Literal["full", "normal"] = "full",
@@ -112,7 +112,7 @@ class Node:
         if clash := set(groups or ()) & set(view.names):
             raise BadParameter("node", "groups", ", ".join(sorted(clash)), "other names than the processes'")
         self._join = _asked(name, view, protocol, parameters, groups) if join else None
-        self._state, self._changed = state, changed
+        self.state, self.changed = state, changed
         if transport is None and len(addresses) < len(view) - 1:
             raise BadParameter(
                 "node", "peers", "names without addresses", "an address for each, or a transport"
@@ -419,7 +419,7 @@ class Node:
     def _waive(self) -> None:
         """Who joined need not wait until the application comes so far, if it has no state to give."""
         host = self._host
-        if self._state is None and host.failure is None:
+        if self.state is None and host.failure is None:
             for change in list(host.core.changing.ready):
                 if isinstance(change, Change) and change.owed:
                     host.happen(Waive(change.number))
@@ -433,15 +433,16 @@ class Node:
             change, state = changing.ready[0], None
             if not isinstance(change, Change) or host.failure is not None:
                 return False
-            if change.owed and self._state is not None:
-                given = self._state()
+            if change.owed and self.state is not None:
+                given = self.state()
                 state = given if isinstance(given, bytes) else await given
             host.happen(Pass(change.number, state))
             self.view = host.core.view
         for lost in change.lost:
             log.warning("%s: given up with view %d: %s", self.name, change.number, lost.told)
-        if self._changed is not None:
-            self._changed(change)
+        told = None if self.changed is None else self.changed(change)
+        if told is not None:
+            await told
         return True
 
     def _handed(self, message: Message) -> Delivery:
@@ -459,6 +460,12 @@ class Node:
         return Durable(self._host.durable, position)
 
     # Membership
+
+    @property
+    def joining(self) -> tuple[str, ...]:
+        """Who joined, and waits for the state of our application."""
+        core = self._host.core
+        return tuple(core.view.name(place) for place in core.changing.owed)
 
     async def leave(self) -> None:
         """Stop being a member: all that was sent before arrives, and all that was sent to us is here by then.
@@ -550,6 +557,8 @@ class Node:
             inputs=host.position,
             durable=host.position_durable,
             counts=dict(self.counts),
+            view=core.changing.roll.number,
+            members=self.members,
         )
 
 

@@ -18,7 +18,7 @@ Plan(join=(), leave=(), remove=())
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -193,6 +193,13 @@ class Change(Struct, frozen=True):
     lost: tuple[Lost, ...]
     owed: tuple[int, ...] = ()
     """The positions of those whom our application gives their state."""
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """As plain data, for programs."""
+        shown: dict[str, Any] = msgspec.to_builtins(self)
+        del shown["owed"]
+        return shown
 
 
 # Notes. Whoever leads a change is the least position that is not to be removed.

@@ -54,9 +54,13 @@ class Status(Struct, frozen=True):
     durable: int
     """Of them, those that are."""
     counts: dict[str, int]
+    view: int = 1
+    """The number of the view: it grows with each change."""
+    members: tuple[str, ...] = ()
 
 
 GAUGES = {
+    "view": "The number of the view.",
     "eligible": "Messages that the application may take now.",
     "unacknowledged": "Messages taken and not acknowledged.",
     "unsent": "Messages that the protocol does not let out yet.",
