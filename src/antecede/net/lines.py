@@ -225,6 +225,9 @@ class Lines:
         try:
             await self._say(ready(self.node))
             await self._desk.hand_over(self._say)
+            if self._changing:
+                # One that has left says so, before it ends.
+                await asyncio.wait(self._changing, timeout=self.node.settings.beat_s)
         finally:
             await self.end()
 
