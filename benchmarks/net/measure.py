@@ -52,7 +52,7 @@ async def measure(case: Case, load: Load, rounds: int, seconds: float, rate: flo
             await _round(system, load, max(1, load.each // 4))
             found = [await _round(system, load, load.each) for _ in range(rounds)]
             cpu, wall = max(cpu for cpu, _ in found), max(wall for _, wall in found)
-            late = await _latencies(system, load, seconds, cpu / 2 if rate is None else rate)
+            late = await _latencies(system, load, seconds, wall / 2 if rate is None else rate)
         finally:
             await system.stop()
     return Result(case.name, load.nodes, load.size, cpu, wall, _at(late, 0.5), _at(late, 0.99))

@@ -53,6 +53,18 @@ def nats_server() -> str | None:
     return str(beside) if beside.exists() else shutil.which("nats-server")
 
 
+async def _listening(port: int) -> None:
+    """Wait until someone listens at this port."""
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except ConnectionRefusedError:
+            await asyncio.sleep(0.01)
+        else:
+            writer.close()
+            return
+
+
 class NatsCore(System):
     """Clients of one server. Core NATS drops what a slow client does not take: here it may keep all of it."""
 
@@ -64,10 +76,8 @@ class NatsCore(System):
         self._server = subprocess.Popen(
             [program, "-a", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL
         )
-        self._spent_s = 0.0
-        url = f"nats://127.0.0.1:{port}"
-        self._clients = [await nats.connect(url, max_reconnect_attempts=50, reconnect_time_wait=0.05)]
-        self._clients += [await nats.connect(url) for _ in range(self.n - 1)]
+        await _listening(port)
+        self._clients = [await nats.connect(f"nats://127.0.0.1:{port}") for _ in range(self.n)]
         self._inboxes = [
             await client.subscribe(f"bench.{me}", pending_msgs_limit=1 << 30, pending_bytes_limit=1 << 40)
             for me, client in enumerate(self._clients)

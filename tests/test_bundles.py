@@ -1,0 +1,178 @@
+"""Many packets at once: as bytes, and given to a machine."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antecede.errors import PeerError, WireError
+from antecede.model import Effect, Message, Packet, View
+from antecede.protocols import PROTOCOLS, Machine, create
+from antecede.protocols.permit import PermitStamp, Taken
+from antecede.protocols.unordered import Plain
+from antecede.wire import Limits, encode
+from antecede.wire.bundles import decode_bundle, encode_bundle, encode_whole
+
+VIEW = View.numbered(3)
+
+
+def traffic(protocol: str, seed: int, senders: int = 3) -> dict[tuple[int, int], list[Packet[Any]]]:
+    """What three machines sent each other in a drawn run, by source and destination; some send nothing."""
+    random, machines = Random(f"{protocol} {seed}"), [create(protocol, VIEW, me) for me in range(3)]
+    sent: dict[tuple[int, int], list[Packet[Any]]] = {}
+    flying: list[Packet[Any]] = []
+
+    def follow(machine: Machine, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Packet):
+                sent.setdefault((effect.source, effect.dest), []).append(effect)
+                flying.append(effect)
+            else:
+                follow(machine, machine.deliver(effect))
+
+    for step in range(60):
+        machine = random.choice(machines[:senders])
+        to = (
+            (0, 1, 2)
+            if protocol == "broadcast"
+            else tuple(random.sample(range(3), random.choice([1, 1, 2, 3])))
+        )
+        label = random.choice(["", "late"]) if machine.labels else ""
+        follow(machine, machine.send(to, bytes([step]), label)[1])
+        while len(flying) > 4:
+            packet = flying.pop(0 if machine.needs_fifo else random.randrange(len(flying)))
+            follow(machines[packet.dest], machines[packet.dest].receive(packet))
+    return sent
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_bundle_holds_the_packets_of_every_protocol_in_their_order(protocol):
+    sent = traffic(protocol, 1)
+    assert sent
+    for (source, dest), packets in sent.items():
+        data = encode_bundle(packets)
+        again = decode_bundle(data, source, dest)
+        # What a protocol keeps as a set may come back in another order: the bytes of a packet say what it is.
+        assert [encode(packet) for packet in again] == [encode(packet) for packet in packets]
+        assert [decode_bundle(encode_whole(packet), source, dest) for packet in packets] == [
+            [packet] for packet in again
+        ]
+
+
+def test_packets_that_are_alike_share_what_they_say():
+    to, far = (1,), (1, 2)
+    alike = [Packet(0, 1, PermitStamp(k, False), Message(0, k, to, b"x" * 10)) for k in range(1, 101)]
+    assert len(encode_bundle(alike)) < 100 * (10 + 8)
+    mixed: list[Packet[Any]] = [
+        *alike[:2],
+        Packet(0, 1, PermitStamp(3, True), Message(0, 3, far)),
+        Packet(0, 1, Taken(9)),
+        alike[4],
+    ]
+    assert decode_bundle(encode_bundle(mixed), 0, 1) == mixed
+
+
+@given(st.binary(max_size=300))
+def test_bytes_are_a_bundle_or_refused(data):
+    try:
+        packets = decode_bundle(data, 0, 1)
+    except PeerError:
+        return
+    assert all((packet.source, packet.dest) == (0, 1) or packet.source == 0 for packet in packets)
+
+
+PIECES = st.recursive(
+    st.one_of(st.integers(-(1 << 63), (1 << 64) - 1), st.binary(max_size=9), st.booleans(), st.text(max_size=3)),
+    lambda inner: st.lists(inner, max_size=5),
+    max_leaves=30,
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.integers(0, 18), PIECES, PIECES).map(list), max_size=4))
+def test_what_looks_like_a_bundle_is_one_or_refused(runs):
+    try:
+        packets = decode_bundle(msgspec.msgpack.encode(runs), 0, 1)
+    except PeerError:
+        return
+    assert decode_bundle(encode_bundle(packets), 0, 1) == packets
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"\xdd\xff\xff\xff\xff", "truncated"),
+        (b"\x91" * 100_000, "no bundle"),
+        (msgspec.msgpack.encode([[99, [], []]]), "no bundle"),
+        (msgspec.msgpack.encode([[1, [1], [[-1, 1, b""]]]]), "no bundle"),
+        (msgspec.msgpack.encode([[1, [1], [[1 << 63, 1, b""]]]]), "no bundle"),
+        (msgspec.msgpack.encode([[3, [1], [[1, [[0, 1, [-1, 0]]], b""]]]]), "no bundle"),
+        (msgspec.msgpack.encode([[1, [1], [[1, 1, bytes(101)]]]]), "a payload of 101 bytes, expected at most 100"),
+        (msgspec.msgpack.encode([[0, [b"garbage"]]]), "version 103"),
+    ],
+)  # fmt: skip
+def test_a_bundle_that_cannot_be_is_refused_without_more_ado(data, told):
+    with pytest.raises(WireError, match=told):
+        decode_bundle(data, 0, 1, Limits(payload_bytes=100))
+
+
+def test_a_packet_of_another_process_is_refused():
+    data = encode_whole(Packet(2, 1, Plain(1), Message(2, 1, (1,))))
+    with pytest.raises(PeerError, match="one of #0, whose link it is"):
+        decode_bundle(data, 0, 1)
+
+
+# Machines
+
+
+def thinned(effects: list[Effect]) -> tuple[list[Message], dict[Any, Packet[Any]], list[Packet[Any]]]:
+    """Offers; the last of each kind of control that is cumulative, by destination; all other packets."""
+    offers = [effect for effect in effects if isinstance(effect, Message)]
+    packets = [effect for effect in effects if isinstance(effect, Packet)]
+    last = {(p.dest, type(p.stamp)): p for p in packets if p.message is None and p.stamp.cumulative}
+    rest = [p for p in packets if p.message is not None or not p.stamp.cumulative]
+    return offers, last, rest
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("seed", range(5))
+def test_packets_received_together_do_what_they_do_one_by_one(protocol, seed):
+    random = Random(seed)
+    arriving = [
+        packet
+        for (_, dest), packets in traffic(protocol, seed, senders=2).items()
+        if dest == 2
+        for packet in packets
+    ]
+    single, together = (create(protocol, VIEW, 2) for _ in range(2))
+    arriving = [packet for packet in arriving if packet.message is not None]
+    if not single.needs_fifo:
+        random.shuffle(arriving)
+    while arriving:
+        size = random.randint(1, 9)
+        portion, arriving = arriving[:size], arriving[size:]
+        one_by_one: list[Effect] = []
+        for packet in portion:
+            one_by_one += single.receive(packet)
+        at_once: list[Effect] = []
+        together.receive_all(portion, at_once)
+        assert thinned(at_once) == thinned(one_by_one)
+        assert together.snapshot() == single.snapshot()
+        while single.eligible() and random.random() < 0.7:
+            message = single.eligible()[0]
+            assert thinned(together.deliver(message)) == thinned(single.deliver(message))
+
+
+def test_what_comes_before_a_packet_that_is_refused_has_been_received():
+    p1, p2 = (create("permit", VIEW, me) for me in (0, 1))
+    packets: list[Any] = [p1.send(1, b"")[1][0] for _ in range(3)]
+    bad: Any = Packet(0, 1, PermitStamp(3, False), Message(2, 3, (1,)))
+    effects: list[Effect] = []
+    with pytest.raises(PeerError):
+        p2.receive_all([packets[0], packets[1], bad, packets[2]], effects)
+    assert effects[-1] == Packet(1, 0, Taken(2))
+    assert [message.number for message in p2.eligible()] == [1]
