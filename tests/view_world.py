@@ -195,6 +195,7 @@ class World:
                 if given.number == 0:
                     said |= {(sender, number) for sender, number in json.loads(head.payload)}
                 elif head.payload == b"all":
+                    assert head.id not in said, f"{process.name} has {head.id} in its state, and gets it again"
                     said.add(head.id)
             if isinstance(given, Send) and given.payload == b"all" and core.me not in given.to:
                 said.add((core.me, core.sent + 1))
