@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,22 +17,21 @@ from benchmarks.chaos.plan import Plan, node_names
 
 
 def test_killed_nodes_on_a_bad_network_lose_nothing(tmp_path):
-    options = Options(
-        "optimal", messages=450, kills=4, nodes=3, seed="short", snapshot_inputs=60, trace_s=0.3
-    )
+    quick: dict[str, Any] = {"snapshot_inputs": 60, "trace_s": 0.3, "pause_s": 0.01}
+    options = Options("optimal", messages=300, kills=3, nodes=3, seed="short", **quick)
     print(options)
     outcome = run(options, tmp_path, oracle=True)
     assert outcome.wrong == []
     assert outcome.passed is not None
-    assert outcome.passed.kills >= 4
+    assert outcome.passed.kills >= 3
     assert outcome.account.delivered == sum(
         len(numbers) for senders in options.plan.owed() for numbers in senders
     )
 
 
 def test_a_journal_that_forgets_is_found(tmp_path, capsys):
-    arguments = ["--protocol", "matrix", "--messages", "400", "--kills", "2", "--nodes", "2", "--oracle"]
-    code = main([*arguments, "--fault", "forgetful", "--directory", str(tmp_path)])
+    arguments = ["--protocol", "matrix", "--messages", "200", "--kills", "2", "--nodes", "2", "--oracle"]
+    code = main([*arguments, "--pause", "0.01", "--fault", "forgetful", "--directory", str(tmp_path)])
     assert code == 1
     assert "again after its acknowledgement" in capsys.readouterr().err
 

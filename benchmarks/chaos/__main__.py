@@ -94,6 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 nodes=options.nodes,
                 seed=seed,
                 snapshot_inputs=options.snapshot_inputs,
+                pause_s=options.pause,
                 patience_s=options.patience,
                 fault=options.fault,
             )
@@ -135,6 +136,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", default="1")
     parser.add_argument("--runs", type=int, default=1, help="of each protocol, with other seeds")
     parser.add_argument("--snapshot-inputs", type=int, default=2000)
+    parser.add_argument(
+        "--pause", type=float, default=0.0, help="seconds after each message that a node sends"
+    )
     parser.add_argument("--patience", type=float, default=60.0, help="seconds without a delivery")
     parser.add_argument("--fault", choices=sorted(FAULTS), help="make all nodes wrong on purpose")
     parser.add_argument(

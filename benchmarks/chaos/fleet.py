@@ -43,6 +43,8 @@ class Options(Struct, frozen=True):
     snapshot_inputs: int = 2000
     trace_s: float = 5.0
     """How often a node writes a file of its trace: a long run would have too many to read if it were short."""
+    pause_s: float = 0.0
+    """After each message that a node sends: a short run would else be over before anyone is killed."""
     patience_s: float = 60.0
     fault: str | None = None
 
@@ -174,6 +176,7 @@ class Fleet:
             plan=self._plan,
             snapshot_inputs=options.snapshot_inputs,
             trace_s=options.trace_s,
+            pause_s=options.pause_s,
             fault=options.fault,
         )
 
@@ -181,7 +184,7 @@ class Fleet:
         """Kill, until all is delivered."""
         handed, moved, shown = 0, time.monotonic(), time.monotonic()
         calm = False
-        while handed < self._owed:
+        while handed < self._owed or self._kills < self.options.kills:
             await asyncio.sleep(LOOK_S)
             now, before = time.monotonic(), handed
             handed = sum(tail.look() for tail in self._tails)

@@ -41,6 +41,7 @@ class Job(Struct, frozen=True):
     plan: Plan
     snapshot_inputs: int
     trace_s: float
+    pause_s: float
     fault: str | None = None
 
     @property
@@ -90,6 +91,8 @@ class Application:
             # No pause since the node has counted it: only a kill can come between.
             self.diary.note(diary.SENT, me, message.number)
             assert message.number == number, f"{message.number} for {number}"
+            if self.job.pause_s:
+                await asyncio.sleep(self.job.pause_s)
 
     async def take(self) -> None:
         late: list[Delivery] = []
