@@ -41,7 +41,10 @@ def node(
     config: Path = typer.Option(..., "--config", help="What the node is: a TOML file."),
     verbose: bool = typer.Option(False, "--verbose", help="Say more of what happens, to standard error."),
 ) -> None:
-    """Run a node: requests on standard input, events on standard output, one JSON object a line."""
+    """Run a node: requests on standard input, events on standard output, one JSON object a line.
+
+    With `socket` in the configuration, programs use it by a local socket instead. docs/runtime.md has the lines.
+    """
     level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     described = load(config)
