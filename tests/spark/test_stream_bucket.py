@@ -13,6 +13,7 @@ from antecede.errors import BadParameter, BadSnapshot
 from antecede.model import Message, View
 from antecede.oracle import happened_before
 from antecede.spark.stream.bucket import Bucket, by_receiver, step
+from antecede.spark.stream.operator import keep, resumed
 from antecede.spark.stream.packets import packets_of
 from antecede.spark.stream.settings import ORDERING, Settings
 from tests.driver import VARIANTS, Habits, World, drive
@@ -187,6 +188,23 @@ def test_a_state_of_another_version_or_stream_is_refused():
         step(state, sent_by("fifo", 2), 0, Settings("fifo", ("p1", "p2", "p3")))
     with pytest.raises(BadSnapshot, match="other bytes"):
         step(b"garbage", sent_by("fifo", 2), 0, settings)
+
+
+def test_a_bucket_that_is_kept_is_used_only_for_the_state_that_it_gave():
+    settings, rows = Settings("fifo", ("p1", "p2")), sent_by("fifo", 4)
+    name = ("a query", 0)
+    first = resumed(name, None, settings, True)
+    first.advance(rows.slice(0, 1), 0)
+    after = first.dump()
+    keep(name, after, first)
+    again = resumed(name, after, settings, True)
+    assert again is first
+    # It went on, and then the micro-batch was lost: what is kept is no longer what Spark has.
+    again.advance(rows.slice(1, 1), 0)
+    keep(name, again.dump(), again)
+    other = resumed(name, after, settings, True)
+    assert other is not first
+    assert [row["number"] for row in other.advance(rows.slice(1, 1), 0)[0].to_pylist()] == [2]
 
 
 @pytest.mark.parametrize("protocol", ORDERING)

@@ -1,0 +1,82 @@
+"""`antecede order --stream` as scripts see it, and patience and the listener on a running query."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("pyspark")
+
+from antecede.sim.run import RunSpec
+from antecede.spark.stream import Watch, deliver_stream, simulated
+
+SCHEMA = "receiver string, sender string, number long, stamp binary, payload binary, arrival long"
+
+
+def antecede(*arguments):
+    command = [sys.executable, "-c", "from antecede.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def incomplete(directory):
+    """Packets of a run, but for the first."""
+    view, rows = simulated(RunSpec(protocol="matrix", processes=3, messages=60, seed=7))
+    directory.mkdir()
+    pq.write_table(rows.slice(1), directory / "0.parquet")
+    return view, rows
+
+
+def test_a_stream_with_a_missing_cause_is_answered_with_no_and_how_many_wait(tmp_path):
+    incomplete(tmp_path / "in")
+    options = ["--stream", "--once", "--protocol", "matrix", "--processes", "3", "--json"]
+    done = antecede("order", tmp_path / "in", "--out", tmp_path / "out", *options)
+    told = json.loads(done.stdout)
+    assert done.returncode == 1, done.stderr
+    assert told["verdict"] == "no"
+    assert told["delivered"] + told["waiting"] == 59
+    assert told["waiting"] > 0
+    assert f"no: {told['waiting']} wait for causes that have not come" in done.stderr
+    assert pq.read_table(tmp_path / "out" / "delivered").num_rows == told["delivered"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--processes", "3"], "order --stream: --protocol is not given"),
+        (["--protocol", "fifo"], "order --stream: --processes is not given"),
+        (["--protocol", "fifo", "--processes", "3", "--every", "0"], "--every is 0.0"),
+        (["--protocol", "fifo", "--processes", "3", "--group", "a,b"], "--group is a,b, expected one column"),
+    ],
+)
+def test_a_wrong_request_is_refused_before_spark_starts(tmp_path, options, told):
+    done = antecede("order", tmp_path, "--stream", "--out", tmp_path / "out", *options)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_patience_ends_while_nothing_comes(spark, tmp_path):
+    view, rows = incomplete(tmp_path / "in")
+    seen = []
+    watch = Watch(seen.append)
+    spark.streams.addListener(watch)
+    stream = spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "in"))
+    writer = deliver_stream(stream, "matrix", view.names, buckets=2, patience=0.5).writeStream
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(str(tmp_path / "out"))
+    try:
+        deadline = time.monotonic() + 120
+        while not (seen and seen[-1].status.held == 0 and sum(p.status.delivered for p in seen) == 59):
+            assert query.exception() is None
+            assert time.monotonic() < deadline, seen[-3:]
+            time.sleep(0.1)
+    finally:
+        query.stop()
+        spark.streams.removeListener(watch)
+    assert sum(p.status.gave_up for p in seen) > 0
+    lost = rows.slice(0, 1).to_pylist()[0]
+    out = spark.read.parquet(str(tmp_path / "out")).where("gave_up is not null").toArrow().to_pylist()
+    assert all(row["receiver"] == lost["receiver"] for row in out)
+    assert {cause["sender"] for row in out for cause in row["gave_up"]} == {lost["sender"]}
