@@ -103,26 +103,33 @@ class Host:
 
     def happen(self, given: Input) -> int:
         """Let something happen now; its position in the journal. An error changes nothing."""
-        self.check()
-        now = self.clock()
-        if self.core.record.on and now - self._told > MILLISECOND:
-            self._tell_time(now)
+        now = self._begin()
         out = self.core.apply(given, now)
         position = self._write(given, now)
         self._let_out(out)
         self._stir()
         return position
 
+    def _begin(self) -> int:
+        """Something is about to happen: the time."""
+        if self.failure is not None:
+            raise self.failure
+        now = self.clock()
+        if self.core.record.on and now - self._told > MILLISECOND:
+            self._tell_time(now)
+        return now
+
     def send(self, to: tuple[int, ...], payload: bytes, label: str, context: str) -> Message:
         """The application sends a message; `position` is then that of the input."""
         core = self.core
         if not self.quick:
-            self.happen(Send(to, payload, label, context))
-            return Message(core.me, core.sent, to, payload, label, context)
-        # As `happen` does it, with nothing to write.
-        message = core.send(to, payload, label, context)
-        if core.arrived:
-            self._note(self.clock())
+            now = self._begin()
+            message = core.send(to, payload, label, context)
+            self._write(Send(to, payload, label, context), now)
+        else:
+            message = core.send(to, payload, label, context)
+            if core.arrived:
+                self._note(self.clock())
         if core.weight > FLUSH_BYTES:
             self._turn()
         if not self._stirred:
@@ -131,11 +138,27 @@ class Host:
 
     def take(self, message: Message) -> None:
         """The application takes a message that was offered."""
-        self.since.pop(message.id, None)
-        self.happen(Take(*message.id))
-        if self._journal is None:
-            # There is no use for the application's own: nothing comes again.
-            self.happen(Acknowledge(*message.id))
+        core, identity = self.core, (message.sender, message.number)
+        self.since.pop(identity, None)
+        if not core.steady:
+            self.happen(Take(*identity))
+            if self._journal is None:
+                # There is no use for the application's own: nothing comes again.
+                self.happen(Acknowledge(*identity))
+            return
+        now = self._begin()
+        core.take(identity, message, keep=self._journal is not None)
+        self._write(Take(*identity), now)
+        self._stir()
+
+    def acknowledge(self, message: Message) -> int:
+        """The application has processed a message: the position of the input."""
+        identity = message.sender, message.number
+        if not self.core.steady:
+            return self.happen(Acknowledge(*identity))
+        now = self._begin()
+        self.core.taken.pop(identity, None)
+        return self._write(Acknowledge(*identity), now)
 
     def take_first(self) -> Message | None:
         """The application takes the message that was offered first, if there is one and the host is `quick`."""
@@ -230,9 +253,10 @@ class Host:
 
     def _write(self, given: Input, now: int) -> int:
         if self._journal is not None:
+            if not self._batch:
+                self._work.set()
             self._written += 1
             self._batch.append(given)
-            self._work.set()
         if self.core.arrived:
             self._note(now)
         return self._written

@@ -47,7 +47,7 @@ from antecede.model import Message, View
 from antecede.net.core import Core, Out
 from antecede.net.delivery import Delivery, Durable, Held, stuck
 from antecede.net.host import Host
-from antecede.net.inputs import Acknowledge, Pass, Propose, Restart, Waive
+from antecede.net.inputs import Pass, Propose, Restart, Waive
 from antecede.net.joining import FIXED, ask
 from antecede.net.journal import Journal
 from antecede.net.mesh import Mesh
@@ -454,9 +454,10 @@ class Node:
     def _acknowledge(self, message: Message) -> Durable:
         if self._journal is None:
             return self._nothing
-        position = self._host.happen(Acknowledge(*message.id))
-        self._full = False
-        self._host.arrivals.fire()
+        position = self._host.acknowledge(message)
+        if self._full:
+            self._full = False
+            self._host.arrivals.fire()
         return Durable(self._host.durable, position)
 
     # Membership
