@@ -50,6 +50,9 @@ APPLICATION = 0x416E7465
 FORMAT = 1
 SNAPSHOT_BYTES = 64 << 20
 """Bytes of inputs, after which a snapshot takes their place, however few they are: a restart reads them all."""
+CHECKPOINT_PAGES = 8192
+"""Pages of the log, 32 MiB, after which SQLite copies them into the database: what a snapshot removes before that is
+never copied. A quarter of the time of large messages went there."""
 
 TABLES = """
 CREATE TABLE snapshot (position INTEGER PRIMARY KEY, state BLOB NOT NULL, crc INTEGER NOT NULL);
@@ -103,6 +106,7 @@ class Journal:
             database.execute("PRAGMA locking_mode = EXCLUSIVE")
             database.execute("PRAGMA journal_mode = WAL")
             database.execute(f"PRAGMA synchronous = {sync}")
+            database.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             database.execute("BEGIN EXCLUSIVE")
             self._check_format(database)
             database.execute("COMMIT")
