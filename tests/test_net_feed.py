@@ -58,11 +58,24 @@ def test_events_are_given_by_their_indices_again_and_again(tmp_path):
 
 def test_what_was_cleared_away_is_told(tmp_path):
     record(tmp_path, 0, 5)
+    Recorder(tmp_path, "other-r", "fifo", View.of("a", "b"), "a").write([Entry(0, "send", 0, 1, (1,), "", 5)])
     record(tmp_path, 5, 5)
-    next(iter((tmp_path / "events").glob("000000000000-*"))).unlink()
+    next(iter((tmp_path / "events").glob("000000000000-r@*"))).unlink()
     shelf = Shelf(tmp_path, "r", "a")
     shelf.look()
     assert (shelf.first, shelf.next) == (5, 10)
+
+
+def test_many_who_ask_at_once_get_the_same(tmp_path):
+    async def main() -> None:
+        async with Feed("127.0.0.1:0", tmp_path, "r", "a") as feed:
+            for first in range(0, 60, 3):
+                record(tmp_path, first, 3)
+            told = await asyncio.gather(*(asked(feed, ask()) for _ in range(10)))
+            assert told == [(Answer("a", "r", 0, 60), [])] * 10
+            assert await asked(feed, ask(0, 60)) == (Answer("a", "r", 0, 60), list(range(60)))
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,9 @@ class Shelf:
         if not self._starts:
             # The oldest may have been cleared away.
             names = (path.name for path in self._events.glob(f"[!.]*{self._suffix}"))
-            found = [int(name.removesuffix(self._suffix)) for name in names if name[:12].isdigit()]
-            self.next = min(found, default=0)
+            heads = (name.removesuffix(self._suffix) for name in names)
+            # The names of other runs may end like this one's.
+            self.next = min((int(head) for head in heads if head.isdecimal()), default=0)
         while (path := self._path(self.next)).exists():
             self._starts.append(self.next)
             self.next += pq.read_metadata(path).num_rows
@@ -95,6 +96,7 @@ class Feed:
         self._context = None if tls is None else tls.context(server=True)
         self._shelf, self._run, self._node = Shelf(trace, run, node), run, node
         self._busy = 0
+        self._looking = asyncio.Lock()
 
     async def __aenter__(self) -> Feed:
         host, port = self._at
@@ -128,7 +130,8 @@ class Feed:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 asked = question(await reader.readuntil(b"\n"))
-            await asyncio.to_thread(self._shelf.look)
+            async with self._looking:
+                await asyncio.to_thread(self._shelf.look)
             self._check(asked)
         except (AntecedeError, pa.ArrowException) as error:
             await self._write(writer, tell(Answer(error=str(error))))
