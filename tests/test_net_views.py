@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -68,3 +69,114 @@ def random_changes(protocol: str, seed: int, steps: int = 1200) -> World:
 @pytest.mark.parametrize("protocol", RUN)
 def test_a_crashed_process_is_removed_whatever_else_changes(protocol, seed):
     random_changes(protocol, seed)
+
+
+# Moments that random runs hardly meet
+
+
+def prepared(protocol: str, seed: int) -> World:
+    """A run in which `c` wants to leave."""
+    world = World(protocol, f"moment {protocol} {seed}")
+    for _ in range(150):
+        world.step()
+    world.ask("c", Plan(leave=("c",)))
+    return world
+
+
+def steps_until(world: World, moment: Callable[[World], bool], steps: int = 3000) -> bool:
+    for _ in range(steps):
+        if moment(world):
+            return True
+        world.step()
+    return False
+
+
+def number(world: World, name: str) -> int:
+    """The view that a process has durably; 0 if something is not."""
+    process = world.processes[name]
+    return process.core.changing.roll.number if process.durable == len(process.journal) else 0
+
+
+def cut(world: World, name: str) -> set[int]:
+    return world.processes[name].core.changing.membership.cut
+
+
+@pytest.mark.parametrize("protocol", ["permit", "matrix"])
+def test_what_a_leader_decided_before_it_died_is_kept_if_anyone_has_it(protocol):
+    met = 0
+    for seed in range(30):
+        world = prepared(protocol, seed)
+        # c has the new view, and b, which is to lead now, has not.
+        if not steps_until(world, lambda world: number(world, "c") == 2 and number(world, "b") == 1):
+            continue
+        met += 1
+        world.crash(world.processes["a"], for_good=True)
+        del world.flying[:]
+        world.asked.clear()
+        world.ask("b", Plan(remove=("a",)))
+        world.settle()
+        world.judge()
+    assert met > 3
+
+
+@pytest.mark.parametrize("protocol", ["permit", "matrix"])
+def test_whoever_died_before_it_installed_a_view_is_not_waited_for(protocol):
+    met = 0
+    for seed in range(30):
+        world, victim = prepared(protocol, seed), "bc"[seed % 2]
+        # Its leader has decided, and b dies before it hears of it; or c, which only wants to leave, does.
+        if not steps_until(world, lambda world: number(world, "a") == 2 and number(world, victim) == 1):  # noqa: B023
+            continue
+        met += 1
+        world.crash(world.processes[victim], for_good=True)
+        for _ in range(100):
+            world.step()
+        world.ask("a", Plan(remove=(victim,)))
+        world.settle()
+        world.judge()
+    assert met > 3
+
+
+def test_two_that_died_are_removed_by_two_operators():
+    for seed in range(5):
+        world = World("matrix", f"two {seed}")
+        world.join("d")
+        world.settle()
+        for name in "ab":
+            world.crash(world.processes[name], for_good=True)
+        # Neither operator knows of the other's: each alone would ask one that is dead.
+        world.ask("c", Plan(remove=("a",)))
+        world.ask("d", Plan(remove=("b",)))
+        world.settle()
+        world.judge()
+        assert world.processes["c"].core.changing.roll.shown == ("c", "d")
+
+
+def test_a_removal_that_only_some_have_heard_of_is_not_forgotten():
+    met = 0
+    for seed in range(30):
+        world = World("matrix", f"cut {seed}")
+        world.join("d")
+        world.settle()
+        world.crash(world.processes["d"], for_good=True)
+        world.drops = 0.5
+        world.ask("a", Plan(remove=("d",)))
+        # c hears d no more; then a dies, and b, which was told nothing, leads.
+        if not steps_until(world, lambda world: cut(world, "c") == {3} and not knows(world, "b"), 400):
+            continue
+        met += 1
+        world.sync(world.processes["c"])
+        world.crash(world.processes["a"], for_good=True)
+        world.asked.clear()
+        del world.flying[:]
+        world.ask("b", Plan(remove=("a",)))
+        world.settle()
+        world.judge()
+        assert world.processes["b"].core.changing.roll.shown == ("b", "c")
+    assert met > 3
+
+
+def knows(world: World, name: str) -> bool:
+    """Whether a process was told that someone is to be removed."""
+    membership = world.processes[name].core.changing.membership
+    return bool(membership.cut or membership.wanted)

@@ -145,11 +145,6 @@ class Link:
         return self._received
 
     @property
-    def has_gaps(self) -> bool:
-        """Whether a number after it has arrived too."""
-        return self._early != 0
-
-    @property
     def acked(self) -> int:
         """The other end has this number, and all before it."""
         return self._acked

@@ -323,7 +323,7 @@ class Changing:
 
     def counts(self) -> Counts | None:
         core = self._core
-        if core.inbox or any(core.out.values()) or any(link.has_gaps for link in core.links.values()):
+        if core.inbox or any(core.out.values()):
             return None
         return Counts(
             {peer: link.last - self._told.get(peer, 0) for peer, link in core.links.items()},

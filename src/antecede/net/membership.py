@@ -11,9 +11,10 @@
            and nothing can begin: the old view is over. The leader makes the new one, which all install, durably
   go       once all have installed it, sends go on, in the new view
 
-Why nothing is under way. The reports make a cut through the history of the members. Links hand over what has no gaps
-(`Body.counts`), so equal counts mean that exactly what was sent before the cut was received before it. No process sends
-by itself between its stop and its go, so after the cut nothing is ever sent.
+Why nothing is under way. The reports make a cut through the history of the members. What is counted as received has no
+gaps (`Body.counts`), so equal counts mean that all that was sent before the cut was received before it. No process
+sends by itself between its stop and its go: the first to send after the cut would have to receive, after it, something
+sent before it. So nothing is ever sent after it.
 
 Why no two processes have different views of one number. A number is a round, and a process follows a round only if it
 is greater than all before. There is one leader: another takes over only from one that is removed, and only after all
@@ -34,7 +35,7 @@ from typing import Any, Protocol, assert_never
 
 from msgspec import Struct
 
-from antecede.errors import CallerError
+from antecede.errors import BadFrame, CallerError
 from antecede.net.roll import (
     Ahead,
     AnyNote,
@@ -75,7 +76,7 @@ class Body(Protocol):
         """Let nothing wait for these. From now on whatever can be delivered is, at once."""
 
     def counts(self) -> Counts | None:
-        """What was sent and got; None if something is still to be done here, or a link has a gap."""
+        """What was sent, and what was got without a gap; None if something is still to be done here."""
 
     def install(self, roll: Roll) -> None:
         """Begin a new view. Nothing of the old one is under way."""
@@ -199,6 +200,7 @@ class Membership:
             case Report():
                 self._has_reported(source, note)
             case Install(roll):
+                self._check(roll)
                 if roll.number > self.roll.number:
                     self._install(roll)
                 self._say(source, Installed(roll.number))
@@ -217,7 +219,15 @@ class Membership:
 
     # As a member
 
+    def _check(self, roll: Roll) -> None:
+        """Refuse a view that does not follow from ours."""
+        names, known = roll.names, self.roll.names
+        short = min(len(names), len(known))
+        if names[:short] != known[:short] or roll.founders != self.roll.founders or self.me >= len(names):
+            raise BadFrame(f"view {roll.number} of {', '.join(names)}"[:200], "one that follows from ours")
+
     def _stop(self, leader: int, stop: Stop) -> None:
+        self._check(stop.roll)
         if stop.round <= self.promised:
             if leader != self.leader:
                 self._say(leader, Later(self.promised))
@@ -379,6 +389,7 @@ class Membership:
                 self._say(place, Go(self.roll.number))
 
     def _catch_up(self, roll: Roll) -> None:
+        self._check(roll)
         if roll.number > self.roll.number:
             self._install(roll)
             self._begin_again()

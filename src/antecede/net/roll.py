@@ -115,6 +115,15 @@ class Roll(Struct, frozen=True):
     removed: tuple[int, ...] = ()
     """Who left, or was removed, with this view."""
 
+    def __post_init__(self) -> None:
+        size, members = len(self.names), set(self.members)
+        if len(set(self.names)) != size or len(self.sent) != size or not 0 <= self.founders <= size:
+            raise ValueError("a roll that names a process twice, or counts others than it names")
+        if list(self.members) != sorted(members) or not members <= set(range(size)):
+            raise ValueError("a roll with members that it does not name, or out of order")
+        if any(not members.issuperset(some) for some in (self.donors, *self.groups.values())):
+            raise ValueError("a roll with others than members in its groups, or joining")
+
     @classmethod
     def first(cls, names: tuple[str, ...], groups: Mapping[str, Iterable[str]]) -> Roll:
         """The view that all founders begin with."""
