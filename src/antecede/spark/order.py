@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -32,11 +33,15 @@ from antecede.spark.cuts import consistent, edges, lines_of
 from antecede.spark.faults import told
 from antecede.spark.lamport import with_clock
 from antecede.spark.numbers import survey, unsent
-from antecede.spark.position import positioned
+from antecede.spark.position import placed, positioned
 from antecede.spark.storage import absolute, escaped, join, whole
+from antecede.spark.tally import Tallied, tallied
 from antecede.spark.trace import Trace
 
 __all__ = ["Ordered", "order"]
+
+KEYS: Final = (["run"], "clock", ["process", "index"])
+"""What tells runs apart, what rows are sorted by, and what decides between equals."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,9 @@ def order(trace: Trace, *, partitions: int | None = None) -> Ordered:
     `release`.
     """
     with told():
+        counted = tallied(trace, partitions)
+        if counted is not None:
+            return by_files(trace, counted)
         runs = survey(trace.events)
         timed = with_clock(trace, surveyed=runs)
         computed = timed is not trace
@@ -114,14 +122,25 @@ def order(trace: Trace, *, partitions: int | None = None) -> Ordered:
         rows = marked(timed.events, concerned, missing) if len(concerned) else timed.events
         # Computed clocks are known when they are computed.
         known = None if computed else runs.rename_columns(["run", "__rows", "__low", "__high", "lacking"])
-        keys = ["run"], "clock", ["process", "index"]
-        placed = positioned(rows, *keys, partitions=partitions, known=known)
-    if not len(concerned):
-        # After the sort: a constant need not be shuffled.
-        placed = placed.withColumn("waits", F.lit(False))
-    placed = placed.select(*trace.events.columns, "position", "waits")
+        found = positioned(rows, *KEYS, partitions=partitions, known=known)
     by, kept = ("computed clock", (timed.events,)) if computed else ("clock", ())
-    return Ordered(placed, missing, by, kept=kept)
+    return Ordered(shown(found, trace), missing, by, kept=kept)
+
+
+def by_files(trace: Trace, counted: Tallied) -> Ordered:
+    """The order of a trace whose footers and files have told everything that is to be known before the sort."""
+    rows, missing = trace.events, trace.events.select("run", "sender", "number").limit(0)
+    if not counted.complete:
+        concerned, missing = unsent(rows)
+        rows = marked(rows, concerned, missing)
+    found = placed(rows, *KEYS, counted.grid, counted.cells, counted.partitions)
+    return Ordered(shown(found, trace), missing, "clock")
+
+
+def shown(rows: DataFrame, trace: Trace) -> DataFrame:
+    # After the sort: a constant need not be shuffled.
+    marks = rows if "waits" in rows.columns else rows.withColumn("waits", F.lit(False))
+    return marks.select(*trace.events.columns, "position", "waits")
 
 
 def marked(events: DataFrame, runs: pa.Table, missing: DataFrame) -> DataFrame:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-__all__ = ["Grid", "deal", "partitions_for", "positioned"]
+__all__ = ["Cells", "Grid", "deal", "partitions_for", "placed", "positioned"]
 
 CELLS: Final = 64
 FULL: Final = 1_000_000
@@ -42,6 +42,8 @@ RANK_BITS: Final = 33
 """Of what Spark gives as a monotonically increasing id: the partition is above, the rank of the row below."""
 
 Numbers = NDArray[np.int64]
+Cells = dict[str, Numbers]
+"""`__cell` and `__rows`: cells that have rows, and how many."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,23 @@ def partitions_for(rows: int, parallel: int) -> int:
     return max(-(-rows // FULL), min(parallel, -(-rows // FEW)), 1)
 
 
+def placed(
+    rows: DataFrame,
+    group: Sequence[str],
+    key: str,
+    ties: Sequence[str],
+    grid: Grid,
+    cells: Cells,
+    partitions: int,
+) -> DataFrame:
+    """As `positioned`, by who has counted the cells."""
+    return sorted_by(keyed_by(rows, key), group, ties, grid, partitions, cells)
+
+
+def keyed_by(rows: DataFrame, key: str) -> DataFrame:
+    return rows.withColumn("__key", F.col(key).cast("long"))
+
+
 def positioned(
     rows: DataFrame,
     group: Sequence[str],
@@ -142,7 +161,7 @@ def positioned(
     the first pass, if the caller has it: (group..., __rows, __low, __high).
     """
     spark = rows.sparkSession
-    keyed = rows.withColumn("__key", F.col(key).cast("long"))
+    keyed = keyed_by(rows, key)
     groups = keyed.groupBy(*group).agg(
         F.count(F.lit(1)).alias("__rows"), F.min("__key").alias("__low"), F.max("__key").alias("__high")
     )
@@ -156,10 +175,15 @@ def positioned(
 
 
 def sorted_by(
-    keyed: DataFrame, group: Sequence[str], ties: Sequence[str], grid: Grid, partitions: int
+    keyed: DataFrame,
+    group: Sequence[str],
+    ties: Sequence[str],
+    grid: Grid,
+    partitions: int,
+    cells: Cells | None = None,
 ) -> DataFrame:
-    """The sort itself."""
-    grid, cells = histogram(keyed, group, grid, partitions)
+    """The sort itself. `cells` are those of the grid, if they are counted."""
+    grid, cells = histogram(keyed, group, grid, partitions, cells)
     order = np.argsort(cells["__cell"])
     numbers, counts = cells["__cell"][order], cells["__rows"][order]
     bucket, shift = deal(numbers >> 32, counts, partitions)
@@ -168,17 +192,18 @@ def sorted_by(
     )
     exact = grid.bases() is not None
     line = F.col("__key") + F.col("__base") if exact else F.col("__cell")
-    placed = located(keyed, group, grid).join(F.broadcast(dealt), "__cell").withColumn("__line", line)
+    dealt_to = located(keyed, group, grid).join(F.broadcast(dealt), "__cell").withColumn("__line", line)
     # What the shuffle need not carry.
-    spread = placed.drop("__cell", "__base", *["__key"] * exact)
+    spread = dealt_to.drop("__cell", "__base", *["__key"] * exact)
     spread = spread.repartitionById(partitions, "__bucket")
     ordered = spread.sortWithinPartitions(*(["__line"] if exact else ["__line", "__key"]), *ties)
     rank = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << RANK_BITS) - 1))
     # A rank counts from the partition's first row: a plan that splits or joins partitions would make it wrong.
     moved = F.raise_error(F.lit("a partition of the sort was split or joined with another"))
     position = F.when(F.spark_partition_id() == F.col("__bucket"), rank + F.col("__shift")).otherwise(moved)
-    placed = ordered.withColumn("position", position.cast("long"))
-    return placed.drop("__line", "__key", "__bucket", "__shift")
+    return ordered.withColumn("position", position.cast("long")).drop(
+        "__line", "__key", "__bucket", "__shift"
+    )
 
 
 def located(
@@ -204,10 +229,10 @@ def located(
 
 
 def histogram(
-    keyed: DataFrame, group: Sequence[str], grid: Grid, partitions: int
-) -> tuple[Grid, dict[str, Any]]:
+    keyed: DataFrame, group: Sequence[str], grid: Grid, partitions: int, cells: Cells | None = None
+) -> tuple[Grid, Cells]:
     """How many rows each cell has, and the grid of these cells: a finer one, if the first was too coarse."""
-    cells = counted(keyed, group, grid)
+    cells = counted(keyed, group, grid) if cells is None else cells
     heavy = cells["__rows"] > 2 * grid.counts.sum() // partitions
     coarse = np.zeros(len(grid.counts), bool)
     coarse[(cells["__cell"][heavy] >> 32)] = True
@@ -225,7 +250,7 @@ def histogram(
     return finer, counted(keyed, group, finer)
 
 
-def counted(keyed: DataFrame, group: Sequence[str], grid: Grid) -> dict[str, Any]:
+def counted(keyed: DataFrame, group: Sequence[str], grid: Grid) -> Cells:
     """Cells and their counts. Groups of one cell are known already."""
     whole = np.flatnonzero(~grid.many)
     cells, counts = [whole << 32], [grid.counts[whole]]
