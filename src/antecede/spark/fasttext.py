@@ -16,7 +16,7 @@ import pyarrow as pa
 from antecede.spark.fastlines import CODES, NOTHING, TOLD, constant, line_ends, strings
 from antecede.spark.jsonscan import Names, gathered, interned, own_entry, vector
 from antecede.spark.verification.native import inlined, native
-from antecede.spark.words import HIGH, LOW, ONES, PAD, SPACES, first, load, marks_of
+from antecede.spark.words import HIGH, LOW, ONES, PAD, SPACES, byte, first, load, marks_of
 from antecede.trace.foreign.lines import BLOCK, Part
 from antecede.trace.foreign.log import READ
 from antecede.trace.foreign.shiviz import Reader
@@ -49,15 +49,15 @@ def told_end(buffer: Any, at: int, end: int) -> int:
 @inlined
 def host_end(buffer: Any, at: int, end: int) -> int:
     """Where the host ends in a line that begins as a record's does: a host, a space, a brace; -1 in any other."""
-    while at < end and 32 < buffer[at] < 127:
+    while at < end and 32 < byte(buffer, at) < 127:
         at += 1
-    return at if at + 1 < end and buffer[at] == 32 and buffer[at + 1] == 123 else -1
+    return at if at + 1 < end and byte(buffer, at) == 32 and byte(buffer, at + 1) == 123 else -1
 
 
 @inlined
 def text_end(buffer: Any, size: int, start: int, end: int) -> int:
     """Where the text of a line ends. A carriage return before a newline is part of it."""
-    return end - 1 if start < end < size and buffer[end - 1] == 13 else end
+    return end - 1 if start < end < size and byte(buffer, end - 1) == 13 else end
 
 
 @native

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from antecede.spark.verification.native import allocating, inlined, native
-from antecede.spark.words import PAD, copied, hashed, number_in, plain_end, same
+from antecede.spark.words import PAD, byte, copied, hashed, number_in, plain_end, same
 
 __all__ = ["Names", "gathered", "interned", "members", "own_entry", "text_of"]
 
@@ -24,7 +24,10 @@ DEPTH: Final = 60
 
 @inlined
 def space_end(buffer: Any, at: int, end: int) -> int:
-    while at < end and (buffer[at] == 32 or buffer[at] == 9 or buffer[at] == 13 or buffer[at] == 10):
+    while at < end and byte(buffer, at) <= 32:
+        sign = byte(buffer, at)
+        if sign != 32 and sign != 9 and sign != 13 and sign != 10:
+            break
         at += 1
     return at
 
@@ -33,32 +36,32 @@ def space_end(buffer: Any, at: int, end: int) -> int:
 def string_end(buffer: Any, at: int, end: int) -> int:
     """After the closing quote of a plain string that opens here, or -1."""
     at = plain_end(buffer, at + 1, end)
-    return at + 1 if at < end and buffer[at] == QUOTE else -1
+    return at + 1 if at < end and byte(buffer, at) == QUOTE else -1
 
 
 @inlined
 def digits_end(buffer: Any, at: int, end: int) -> int:
-    while at < end and 48 <= buffer[at] <= 57:
+    while at < end and 48 <= byte(buffer, at) <= 57:
         at += 1
     return at
 
 
 @native
 def number_end(buffer: Any, at: int, end: int) -> int:
-    if at < end and buffer[at] == 45:
+    if at < end and byte(buffer, at) == 45:
         at += 1
     first = at
     at = digits_end(buffer, at, end)
     if at == first or (buffer[first] == 48 and at > first + 1):
         return -1
-    if at < end and buffer[at] == 46:
+    if at < end and byte(buffer, at) == 46:
         over = digits_end(buffer, at + 1, end)
         if over == at + 1:
             return -1
         at = over
-    if at < end and (buffer[at] == 101 or buffer[at] == 69):
+    if at < end and (byte(buffer, at) == 101 or byte(buffer, at) == 69):
         at += 1
-        if at < end and (buffer[at] == 43 or buffer[at] == 45):
+        if at < end and (byte(buffer, at) == 43 or byte(buffer, at) == 45):
             at += 1
         over = digits_end(buffer, at, end)
         if over == at:
@@ -92,7 +95,7 @@ def value_end(buffer: Any, at: int, end: int) -> int:
         at = space_end(buffer, at, end)
         if at >= end:
             return -1
-        sign = buffer[at]
+        sign = byte(buffer, at)
         closes = False
         if state >= key and state != after:
             if sign == QUOTE:
@@ -100,7 +103,7 @@ def value_end(buffer: Any, at: int, end: int) -> int:
                 if at < 0:
                     return -1
                 at = space_end(buffer, at, end)
-                if at >= end or buffer[at] != COLON:
+                if at >= end or byte(buffer, at) != COLON:
                     return -1
                 at += 1
                 state = value
@@ -181,17 +184,17 @@ def vector(
     `seen` says for each name the last row that had it. Entries of 0 are left out.
     """
     slots, pool, bounds, count = table
-    if at >= end or buffer[at] != OPEN:
+    if at >= end or byte(buffer, at) != OPEN:
         return -1, -1
     at = space_end(buffer, at + 1, end)
-    while at < end and buffer[at] == QUOTE:
+    while at < end and byte(buffer, at) == QUOTE:
         start = at + 1
         at = string_end(buffer, at, end)
         if at < 0:
             return -1, -1
         name = interned(buffer, start, at - 1, slots, pool, bounds, count)
         at = space_end(buffer, at, end)
-        if name < 0 or at >= end or buffer[at] != COLON or seen[name] == row or used == len(codes):
+        if name < 0 or at >= end or byte(buffer, at) != COLON or seen[name] == row or used == len(codes):
             return -1, -1
         seen[name] = row
         value, at = number_in(buffer, space_end(buffer, at + 1, end), end)
@@ -201,11 +204,11 @@ def vector(
             codes[used], values[used] = name, value
             used += 1
         at = space_end(buffer, at, end)
-        if at < end and buffer[at] == COMMA:
+        if at < end and byte(buffer, at) == COMMA:
             at = space_end(buffer, at + 1, end)
-            if at >= end or buffer[at] != QUOTE:
+            if at >= end or byte(buffer, at) != QUOTE:
                 return -1, -1
-        elif at < end and buffer[at] == CLOSE:
+        elif at < end and byte(buffer, at) == CLOSE:
             return at + 1, used
         else:
             return -1, -1
@@ -236,13 +239,13 @@ def members(
         spans[name, 0] = spans[name, 1] = -1
     inside = False
     at = space_end(buffer, at, end)
-    if at >= end or buffer[at] != OPEN:
+    if at >= end or byte(buffer, at) != OPEN:
         return -1
     at = space_end(buffer, at + 1, end)
-    empty = at < end and buffer[at] == CLOSE
+    empty = at < end and byte(buffer, at) == CLOSE
     while True:
         if not empty:
-            if at >= end or buffer[at] != QUOTE:
+            if at >= end or byte(buffer, at) != QUOTE:
                 return -1
             start = at + 1
             at = string_end(buffer, at, end)
@@ -253,7 +256,7 @@ def members(
                 if same(buffer, start, at - 1, names, bounds[name], bounds[name + 1]):
                     which = name
             at = space_end(buffer, at, end)
-            if at >= end or buffer[at] != COLON:
+            if at >= end or byte(buffer, at) != COLON:
                 return -1
             start = space_end(buffer, at + 1, end)
             if which >= 0:
@@ -261,11 +264,11 @@ def members(
                     return -1
                 spans[which, 0] = start
             if which == deep and which >= 0:
-                if start >= end or buffer[start] != OPEN:
+                if start >= end or byte(buffer, start) != OPEN:
                     return -1
                 inside = True
                 at = space_end(buffer, start + 1, end)
-                empty = at < end and buffer[at] == CLOSE
+                empty = at < end and byte(buffer, at) == CLOSE
                 continue
             if which == clock and which >= 0:
                 at, used = vector(buffer, start, end, row, table, seen, codes, values, used)
@@ -277,13 +280,13 @@ def members(
                 spans[which, 1] = at
             at = space_end(buffer, at, end)
         empty = False
-        while inside and at < end and buffer[at] == CLOSE:
+        while inside and at < end and byte(buffer, at) == CLOSE:
             inside = False
             spans[deep, 1] = at + 1
             at = space_end(buffer, at + 1, end)
-        if at < end and buffer[at] == COMMA:
+        if at < end and byte(buffer, at) == COMMA:
             at = space_end(buffer, at + 1, end)
-        elif at < end and buffer[at] == CLOSE:
+        elif at < end and byte(buffer, at) == CLOSE:
             return used if space_end(buffer, at + 1, end) == end else -1
         else:
             return -1
@@ -319,7 +322,7 @@ class Names:
 @native
 def text_of(buffer: Any, start: int, end: int) -> tuple[int, int]:
     """The inside of a string, or a number's digits; (-1, -1) if this is neither."""
-    if end - start >= 2 and buffer[start] == QUOTE:
+    if end - start >= 2 and byte(buffer, start) == QUOTE:
         return start + 1, end - 1
     if integer(buffer, start, end) >= 0:
         return start, end

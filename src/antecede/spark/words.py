@@ -20,6 +20,7 @@ from antecede.spark.verification.native import inlined
 
 __all__ = [
     "PAD",
+    "byte",
     "byte_end",
     "copied",
     "first",
@@ -73,6 +74,17 @@ def load(_: Any, buffer: Any, at: Any) -> Any:
         return lowest_first(builder, builder.load(where, align=1))
 
     return types.uint64(buffer, types.int64), generate
+
+
+@instruction
+def byte(_: Any, buffer: Any, at: Any) -> Any:
+    """One byte. (An index in brackets may count from the end, and is looked at for that each time.)"""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.load(builder.gep(data, [arguments[1]]))
+
+    return types.uint8(buffer, types.int64), generate
 
 
 @instruction
@@ -184,7 +196,7 @@ def number_in(buffer: Any, at: int, end: int) -> tuple[int, int]:
         at += size
         if size < 8 or at - start > 18:
             break
-    if at == start or at - start > 18 or (buffer[start] == 48 and at > start + 1):
+    if at == start or at - start > 18 or (byte(buffer, start) == 48 and at > start + 1):
         return -1, start
     return number, at
 
