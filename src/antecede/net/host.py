@@ -35,8 +35,8 @@ __all__ = ["Host", "Signal"]
 log = logging.getLogger("antecede.net")
 
 MILLISECOND = 1_000_000
-FLUSH_BYTES = 1 << 20
-"""Bytes of payload that gather, at most."""
+FLUSH_BYTES = 1 << 17
+"""Bytes of payload that gather for a peer, in the mean over all, before they leave."""
 
 
 TURN = Turn()
@@ -130,7 +130,7 @@ class Host:
             message = core.send(to, payload, label, context)
             if core.arrived:
                 self._note(self.clock())
-        if core.weight > FLUSH_BYTES:
+        if core.weight > FLUSH_BYTES * len(core.out):
             self._turn()
         if not self._stirred:
             self._stir()

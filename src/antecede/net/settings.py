@@ -21,7 +21,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     queue: int = 1024
-    """Packets that one peer has not acknowledged, and messages that the protocol does not let out yet: beyond, `send`
+    """Messages that one peer has not acknowledged, and messages that the protocol does not let out yet: beyond, `send`
     waits."""
     held: int = 1024
     """Messages of one sender that have arrived and were not taken: beyond, that sender is asked to pause, and its
