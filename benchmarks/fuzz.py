@@ -27,6 +27,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from random import Random
 from types import FrameType
 from typing import Any
@@ -68,6 +69,8 @@ __all__ = ["TARGETS", "Broken", "Corpus", "fuzz", "main", "mutated"]
 PATIENCE_S = 2.0
 MEMORY = 1 << 30
 """Bytes of address space, beyond what the process has when it begins."""
+STATM = Path("/proc/self/statm")
+"""How large this process is, where there is such a file: without it memory is not limited."""
 N = 4
 NAMES = View.numbered(N).names
 EPOCHS = (7, 9)
@@ -334,9 +337,9 @@ class _limits:  # noqa: N801 (used as a word)
 
         self._handler = signal.signal(signal.SIGALRM, late)
         self._memory = resource.getrlimit(resource.RLIMIT_AS)
-        with open("/proc/self/statm") as statm:
-            size = int(statm.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, self._memory[1]))
+        if STATM.exists():
+            size = int(STATM.read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, self._memory[1]))
 
     def __exit__(self, *_: object) -> None:
         resource.setrlimit(resource.RLIMIT_AS, self._memory)
