@@ -4,7 +4,7 @@ A record is four bytes that give the length of the rest (highest first), one byt
 
   1 hello    who speaks, to whom, of which view and protocol, and a first frame (MessagePack); the first record of each
              side, and only the first
-  2 frame    a frame of the link (`antecede.wire.frames`), whose payload is a bundle of packets (`antecede.wire.bundles`)
+  2 frame    a frame of the link (`antecede.wire.frames`); its payload is a bundle of packets (`antecede.wire.bundles`)
   3 beat     one byte: 1 please send no more messages for now, 0 go on; also a sign of life
   4 bye      a sentence (UTF-8): why the connection ends
   5 join     instead of a hello, from one that wants to be a member (MessagePack)
