@@ -5,13 +5,17 @@ import subprocess
 import sys
 import time
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 
 pytest.importorskip("pyspark")
 
+from antecede.errors import BadParameter
 from antecede.sim.run import RunSpec
 from antecede.spark.stream import Watch, deliver_stream, simulated
+from antecede.spark.stream.files import Source, order_files
 
 SCHEMA = "receiver string, sender string, number long, stamp binary, payload binary, arrival long"
 
@@ -80,3 +84,15 @@ def test_patience_ends_while_nothing_comes(spark, tmp_path):
     out = spark.read.parquet(str(tmp_path / "out")).where("gave_up is not null").toArrow().to_pylist()
     assert all(row["receiver"] == lost["receiver"] for row in out)
     assert {cause["sender"] for row in out for cause in row["gave_up"]} == {lost["sender"]}
+
+
+def test_a_hot_monitor_is_ordered_by_closed_sets(spark, tmp_path):
+    view, rows = simulated(RunSpec(protocol="monitor", processes=4, messages=80, seed=2))
+    hot = rows.filter(pa.compute.equal(rows["receiver"], "p1"))
+    (tmp_path / "in").mkdir()
+    pq.write_table(hot, tmp_path / "in" / "0.parquet")
+    source = Source(str(tmp_path / "in"), "monitor", view.names, by="closed", receiver="p1")
+    outcome = order_files(spark, source, tmp_path / "out", tmp_path / "checkpoint", once=True)
+    assert (outcome.complete, outcome.delivered, outcome.batches) == (True, len(hot), 1)
+    with pytest.raises(BadParameter, match="--by is closed, expected a --receiver"):
+        order_files(spark, structs.replace(source, receiver=None), tmp_path / "o", tmp_path / "c", once=True)

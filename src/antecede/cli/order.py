@@ -82,6 +82,15 @@ def order(
     files: Annotated[
         int | None, typer.Option(help="Of a stream: files to take at once, at most.", show_default=False)
     ] = None,
+    by: Annotated[
+        str,
+        typer.Option(
+            help="Of a stream: receiver, or closed: closed sets, for one hot receiver on all cores."
+        ),
+    ] = "receiver",
+    receiver: Annotated[
+        str | None, typer.Option(help="Of a stream by closed sets: which receiver.", show_default=False)
+    ] = None,
 ) -> None:
     """Put messages or events in causal order, each with its position.
 
@@ -92,7 +101,19 @@ def order(
         from antecede.cli.streaming import Asked, order_stream
 
         asked = Asked(
-            messages, out, protocol, processes, set_ or [], checkpoint, once, patience, every, files, group
+            messages,
+            out,
+            protocol,
+            processes,
+            set_ or [],
+            checkpoint,
+            once,
+            patience,
+            every,
+            files,
+            group,
+            by,
+            receiver,
         )
         order_stream(asked, as_json, master, remote)
         return

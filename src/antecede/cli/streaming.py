@@ -36,6 +36,8 @@ class Asked(NamedTuple):
     every: float
     files: int | None
     group: str | None
+    by: str
+    receiver: str | None
 
 
 def order_stream(asked: Asked, as_json: bool, master: str | None, remote: str | None) -> None:
@@ -59,6 +61,8 @@ def order_stream(asked: Asked, as_json: bool, master: str | None, remote: str | 
             asked.patience,
             asked.group,
             asked.files,
+            asked.by,
+            asked.receiver,
         )
         checkpoint = asked.checkpoint or f"{asked.out.rstrip('/')}/checkpoint"
         delivered = f"{asked.out.rstrip('/')}/delivered"

@@ -44,7 +44,7 @@ from antecede.spark.stream.packets import DELIVERED, GAVE_UP
 from antecede.spark.stream.settings import Settings
 from antecede.spark.stream.status import Status
 
-__all__ = ["deliver_closed", "Closing"]
+__all__ = ["deliver_closed", "last_held", "Closing"]
 
 VERSION: Final = 1
 FEW: Final = 500_000
@@ -274,6 +274,14 @@ class Closing:
             shutil.rmtree(place, ignore_errors=True)
         for place in sorted(self.home.glob("[0-9]*"))[:-KEPT]:
             shutil.rmtree(place, ignore_errors=True)
+
+
+def last_held(checkpoint: str | os.PathLike[str]) -> int:
+    """How many messages wait in the query with this checkpoint."""
+    states = sorted((Path(str(local(checkpoint))) / "closed").glob("[0-9]*"))
+    if not states:
+        return 0
+    return msgspec.msgpack.decode((states[-1] / "state").read_bytes(), type=State).status.held
 
 
 # What tasks do

@@ -14,10 +14,13 @@ from msgspec import Struct
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from antecede.errors import BadParameter
 from antecede.spark.storage import absolute, escaped, join
+from antecede.spark.stream.closed import deliver_closed, last_held
 from antecede.spark.stream.operator import deliver_stream
+from antecede.spark.stream.status import Status
 from antecede.spark.stream.watch import Progress, status_of, waiting
 
 __all__ = ["Outcome", "Source", "order_files"]
@@ -39,6 +42,10 @@ class Source(Struct, frozen=True):
     patience: float | None = None
     group: str | None = None
     files_per_batch: int | None = None
+    by: str = "receiver"
+    """`receiver`: a keyed operator, any number of receivers. `closed`: closed sets, for one of them."""
+    receiver: str | None = None
+    """The one, by closed sets."""
 
 
 class Outcome(Struct, frozen=True):
@@ -69,7 +76,8 @@ def order_files(
     note: Callable[[Progress], None] = lambda progress: None,
 ) -> Outcome:
     """Run until all that is there is done (`once`), or until `stop` says so. Started again, it goes on where it was."""
-    query = started(spark, source, out, checkpoint, once, every)
+    closed: list[Status] = []
+    query = started(spark, source, out, checkpoint, once, every, closed.append)
     noted = -1
     try:
         while not query.awaitTermination(POLL):
@@ -80,13 +88,37 @@ def order_files(
     finally:
         if query.isActive:
             query.stop()
+    if (error := query.exception()) is not None:
+        raise error
     tell(query, noted, note)
-    return counted(spark, out, checkpoint)
+    if source.by == "closed":
+        return counted(spark, out, checkpoint, last_held(checkpoint))
+    return counted(spark, out, checkpoint, waiting(spark, checkpoint).count())
 
 
 def started(
-    spark: SparkSession, source: Source, out: Any, checkpoint: Any, once: bool, every: float
+    spark: SparkSession,
+    source: Source,
+    out: Any,
+    checkpoint: Any,
+    once: bool,
+    every: float,
+    status: Callable[[Status], None],
 ) -> StreamingQuery:
+    writer = writing(spark, source, out, checkpoint, once, status)
+    return writer.trigger(
+        **({"availableNow": True} if once else {"processingTime": f"{every} seconds"})
+    ).start()
+
+
+def writing(
+    spark: SparkSession,
+    source: Source,
+    out: Any,
+    checkpoint: Any,
+    once: bool,
+    status: Callable[[Status], None],
+) -> DataStreamWriter:
     schema = SCHEMA if source.group is None else f"{SCHEMA}, `{source.group}` string"
     reader = spark.readStream.schema(schema)
     if source.files_per_batch is not None:
@@ -97,6 +129,23 @@ def started(
         and once
     ):
         raise BadParameter("order --stream", "input", place, "a directory with Parquet files of packets")
+    if source.by == "closed":
+        if source.receiver is None or source.patience is not None or source.group is not None:
+            raise BadParameter(
+                "order --stream", "--by", "closed", "a --receiver, no --patience and no --group"
+            )
+        return deliver_closed(
+            reader.parquet(escaped(place)),
+            source.protocol,
+            source.processes,
+            parameters=source.parameters,
+            receiver=source.receiver,
+            out=out,
+            checkpoint=checkpoint,
+            note=status,
+        )
+    if source.by != "receiver":
+        raise BadParameter("order --stream", "--by", source.by, "receiver or closed")
     rows = deliver_stream(
         reader.parquet(escaped(place)),
         source.protocol,
@@ -109,9 +158,7 @@ def started(
         # Else a query that has patience runs empty micro-batches for ever, and never has done all that is there.
         spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     writer = rows.writeStream.format("parquet").outputMode("append").option("path", absolute(out))
-    writer = writer.option("checkpointLocation", absolute(checkpoint))
-    writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every} seconds")
-    return writer.start()
+    return writer.option("checkpointLocation", absolute(checkpoint))
 
 
 def tell(query: StreamingQuery, noted: int, note: Callable[[Progress], None]) -> int:
@@ -123,7 +170,7 @@ def tell(query: StreamingQuery, noted: int, note: Callable[[Progress], None]) ->
     return noted
 
 
-def counted(spark: SparkSession, out: Any, checkpoint: Any) -> Outcome:
+def counted(spark: SparkSession, out: Any, checkpoint: Any, held: int) -> Outcome:
     rows = spark.read.parquet(escaped(absolute(out)))
     kinds = rows.agg(
         *[F.count_if(F.col("kind") == kind).alias(kind) for kind in ("delivered", "late", "refused")],
@@ -131,4 +178,4 @@ def counted(spark: SparkSession, out: Any, checkpoint: Any) -> Outcome:
     ).first()
     assert kinds is not None
     commits = spark.read.format("binaryFile").load(escaped(join(absolute(checkpoint), "commits"))).count()
-    return Outcome(batches=commits, waiting=waiting(spark, checkpoint).count(), **kinds.asDict())
+    return Outcome(batches=commits, waiting=held, **kinds.asDict())
