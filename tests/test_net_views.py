@@ -116,6 +116,7 @@ def test_what_a_leader_decided_before_it_died_is_kept_if_anyone_has_it(protocol)
         world.ask("b", Plan(remove=("a",)))
         world.settle()
         world.judge()
+        assert world.processes["b"].core.changing.roll.shown == ("b",), "c has left"
     assert met > 3
 
 
@@ -180,3 +181,28 @@ def knows(world: World, name: str) -> bool:
     """Whether a process was told that someone is to be removed."""
     membership = world.processes[name].core.changing.membership
     return bool(membership.cut or membership.wanted)
+
+
+@pytest.mark.parametrize("protocol", ["permit", "matrix", "buffer"])
+def test_what_arrives_of_a_removed_process_after_all_have_stopped_is_too_late(protocol):
+    met = 0
+    for seed in range(40):
+        world = World(protocol, f"late {protocol} {seed}", drops=0.0)
+        for _ in range(120):
+            world.step()
+        world.crash(world.processes["b"], for_good=True)
+        late = [flight for flight in world.flying if flight[0] == "b" and not flight[2].bare]
+        world.flying = [flight for flight in world.flying if flight[0] != "b"]
+        world.ask("a", Plan(remove=("b",)))
+        settled = steps_until(world, lambda world: all(is_settled(world, name) for name in "ac"))
+        met += settled and bool(late)
+        for flight in late:
+            world.flying.append(flight)
+            world.arrive(len(world.flying) - 1)
+        world.settle()
+        world.judge()
+    assert met > 5
+
+
+def is_settled(world: World, name: str) -> bool:
+    return world.processes[name].core.changing.membership.settled
