@@ -72,10 +72,21 @@ def order_stream(asked: Asked, as_json: bool, master: str | None, remote: str | 
             "stop": stop,
             "note": lambda told: say(work, told),
         }
+        post(work, checkpoint)
         outcome = order_files(work.spark, source, delivered, checkpoint, **options)  # type: ignore[arg-type]
     report(outcome, delivered, as_json)
     if not outcome.complete:
         raise typer.Exit(1)
+
+
+def post(work: Work, checkpoint: str) -> None:
+    """Let `antecede watch` see it, if the checkpoint is on this machine."""
+    from antecede.spark.storage import local
+    from antecede.spark.stream.posting import Posting
+
+    here = local(checkpoint)
+    if here is not None:
+        work.spark.streams.addListener(Posting(here))
 
 
 def named(processes: str) -> tuple[str, ...]:

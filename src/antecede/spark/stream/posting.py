@@ -1,0 +1,154 @@
+"""The status of streams, posted where `antecede watch` looks.
+
+    spark.streams.addListener(Posting(checkpoint))     before a query with this checkpoint starts
+    found = observed(verify_stream(events))            so that a query's findings are told, too
+
+A query that is killed and started again goes on with the counts that are posted, and a micro-batch that is done again
+replaces what it had said.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import structs
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from antecede.spark.stream.status import Status as Told
+from antecede.spark.stream.watch import Progress, status_of
+from antecede.watch.status import CAUSES_MOST, PROCESSES_MOST, Board, Cause, Found, Status
+
+__all__ = ["BOARD", "OBSERVED_FOUND", "Posting", "observed", "posted"]
+
+BOARD: Final = "status"
+"""The directory of statuses in a checkpoint."""
+OBSERVED_FOUND: Final = "antecede_found"
+NEWEST: Final = 20
+"""Findings that a status names."""
+FURTHEST: Final = "furthest"
+"""Of a stream with many receivers, the frontier is that of whoever is furthest, sender by sender."""
+
+
+def observed(findings: DataFrame) -> DataFrame:
+    """The findings of `verify_stream`, counted where a listener sees it: how many, and the first of a micro-batch."""
+    one = F.struct(*(F.col(name) for name in Found.__struct_fields__))
+    return findings.observe(
+        OBSERVED_FOUND, F.count(F.lit(1)).alias("count"), F.to_json(F.min(one)).alias("first")
+    )
+
+
+class Posting(StreamingQueryListener):
+    """Posts each micro-batch of one query at a time: the one that is called `query`, or whichever starts."""
+
+    def __init__(self, checkpoint: str | os.PathLike[str], query: str | None = None) -> None:
+        self.board = Board(os.path.join(os.fspath(checkpoint), BOARD))
+        self._asked, self._name = query, "stream"
+        self._own: str | None = None
+        """The one that is at work."""
+        self._last: Status | None = None
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        if self._own is None and self._asked in (None, event.name):
+            self._own = str(event.id)
+            self._name = event.name or "stream"
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        if str(event.progress.id) == self._own:
+            self._post(posted(event.progress, self._name, self._before(event.progress.batchId)))
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        if str(event.id) != self._own:
+            return
+        self._own = None
+        if (last := self._before(1 << 62)) is not None:
+            why = "stopped" if event.exception is None else event.exception.split("\n")[0][:300]
+            self._post(structs.replace(last, ended=why))
+
+    def _post(self, status: Status) -> None:
+        self.board.write(status)
+        self._last = status
+
+    def _before(self, batch: int) -> Status | None:
+        """The latest status of an earlier batch."""
+        if self._last is not None and self._last.batch < batch:
+            return self._last
+        return next((one for one in reversed(self.board.read()) if one.batch < batch), None)
+
+
+def posted(progress: Any, query: str, before: Status | None = None) -> Status:
+    """What Spark reports of a micro-batch, as a page shows it, with the counts of all before it."""
+    named = progress if isinstance(progress, Mapping) else vars(progress)
+    value = {key.lstrip("_"): item for key, item in named.items()}
+    told = status_of(progress)
+    sink = value.get("sink")
+    rows_out = (
+        getattr(sink, "numOutputRows", -1) if not isinstance(sink, Mapping) else sink.get("numOutputRows", -1)
+    )
+    now = time.time_ns() // 1_000_000
+    status = Status(
+        query=query,
+        batch=int(value["batchId"]),
+        time_ms=now,
+        duration_ms=int(value["durationMs"].get("triggerExecution", 0)),
+        rows_in=int(sum(source_rows(source) for source in value["sources"])),
+        rows_out=max(0, int(rows_out)),
+        all_given_up=before.all_given_up if before else 0,
+        all_late=before.all_late if before else 0,
+        all_refused=before.all_refused if before else 0,
+        all_found=before.all_found if before else 0,
+        found=before.found if before else (),
+    )
+    if told is not None:
+        status = delivered(status, told)
+    found = value["observedMetrics"].get(OBSERVED_FOUND)
+    return status if found is None else judged(status, found)
+
+
+def source_rows(source: Any) -> int:
+    found = source.get("numInputRows") if isinstance(source, Mapping) else source.numInputRows
+    return int(found or 0)
+
+
+def delivered(status: Status, progress: Progress) -> Status:
+    """With what a stream in causal order says."""
+    told: Told = progress.status
+    causes = tuple(
+        Cause(cause.receiver, cause.sender, cause.number, cause.number, cause.waiting, cause.since_ms)
+        for cause in told.causes[:CAUSES_MOST]
+    )
+    furthest = sorted(told.frontier.items())[:PROCESSES_MOST]
+    return structs.replace(
+        status,
+        rows_in=told.rows_in,
+        rows_out=told.delivered + told.late,
+        held=told.held,
+        oldest_ms=told.oldest_ms,
+        causes=causes,
+        frontier={FURTHEST: dict(furthest)} if furthest else {},
+        all_given_up=status.all_given_up + told.gave_up,
+        all_late=status.all_late + told.late,
+        all_refused=status.all_refused + told.refused,
+    )
+
+
+def judged(status: Status, found: Any) -> Status:
+    """With what live verification says."""
+    count, first = int(found["count"] or 0), found["first"]
+    named = (msgspec.json.decode(first, type=Found),) if first else ()
+    newest = (*status.found, *named)[-NEWEST:]
+    return structs.replace(status, rows_out=count, all_found=status.all_found + count, found=newest)

@@ -1,0 +1,110 @@
+"""What streams on Spark post for `antecede watch`: what they deliver, what waits, what is found, and their end."""
+
+import time
+
+import pytest
+from msgspec import structs
+
+pytest.importorskip("pyspark")
+
+from antecede.sim.run import RunSpec
+from antecede.spark.sources import traces
+from antecede.spark.stream import simulated
+from antecede.spark.stream.files import Source, order_files
+from antecede.spark.stream.live import verify_stream
+from antecede.spark.stream.posting import BOARD, FURTHEST, Posting, observed
+from antecede.watch import Board
+from tests.spark.planted import write_file
+from tests.spark.test_stream import written
+
+
+@pytest.fixture
+def posting(spark, tmp_path):
+    listener = Posting(tmp_path / "checkpoint")
+    spark.streams.addListener(listener)
+    yield listener
+    spark.streams.removeListener(listener)
+
+
+def ended(board, wait=60):
+    """Listeners hear of things a little later."""
+    until = time.monotonic() + wait
+    while time.monotonic() < until:
+        statuses = board.read()
+        if statuses and statuses[-1].ended is not None:
+            return statuses
+        time.sleep(0.1)
+    raise AssertionError(f"not ended: {board.read()}")
+
+
+def test_a_stream_in_causal_order_says_what_it_holds_and_why(spark, tmp_path, posting):
+    view, rows = simulated(RunSpec(protocol="matrix", processes=4, messages=120, seed=5))
+    lost = rows.slice(0, 1).to_pylist()[0]
+    written(tmp_path / "in", rows.slice(1), 2)
+    source = Source(str(tmp_path / "in"), "matrix", view.names, files_per_batch=1)
+    outcome = order_files(spark, source, tmp_path / "out", tmp_path / "checkpoint", once=True)
+    statuses = ended(Board(tmp_path / "checkpoint" / BOARD))
+    assert outcome.waiting > 0
+    assert sum(one.rows_in for one in statuses) == len(rows) - 1
+    assert sum(one.rows_out for one in statuses) == outcome.delivered
+    last = statuses[-1]
+    assert last.held == outcome.waiting
+    assert (lost["receiver"], lost["sender"]) in {(cause.receiver, cause.sender) for cause in last.causes}
+    assert sum(last.frontier[FURTHEST].values()) > 0
+    assert last.oldest_ms <= last.time_ms
+    assert last.ended == "stopped"
+
+
+def test_counts_go_on_where_a_query_was_and_findings_are_shown(spark, tmp_path, posting):
+    def row(index, kind, process, sender, number, to=None):
+        return {
+            "run": "r", "process": process, "index": index, "kind": kind, "sender": sender, "number": number,
+            "to": to, "control": False, "time_ns": 0, "clock": None, "stamp_entries": None, "stamp_bytes": None,
+            "label": None,
+        }  # fmt: skip
+
+    # The triangle: bob answers before cid has what he answers to.
+    triangle = [
+        row(0, "send", "ann", "ann", 1, ["bob", "cid"]),
+        row(0, "deliver", "bob", "ann", 1),
+        row(1, "send", "bob", "bob", 1, ["cid"]),
+        row(0, "deliver", "cid", "bob", 1),
+        row(1, "deliver", "cid", "ann", 1),
+    ]
+    events = tmp_path / "trace" / "events"
+    events.mkdir(parents=True)
+    for part in range(2):
+        write_file(
+            events / f"{part}.parquet", [{**one, "run": f"r{part}"} for one in triangle], 50, None, None
+        )
+        query = (
+            observed(verify_stream(traces(spark, tmp_path / "trace")))
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "found"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+        last = ended(Board(tmp_path / "checkpoint" / BOARD))[-1]
+        assert last.all_found == part + 1
+        assert last.found[-1].run == f"r{part}"
+        assert (last.found[-1].process, last.found[-1].sender, last.found[-1].by_sender) == (
+            "cid",
+            "ann",
+            "bob",
+        )
+        # The next start is another query: its end has to be waited for anew.
+        Board(tmp_path / "checkpoint" / BOARD).write(structs.replace(last, ended=None))
+        posting._last = None
+
+
+def test_what_no_stream_of_ours_reports_is_rates_alone():
+    from antecede.spark.stream.posting import posted
+
+    progress = {
+        "id": "q", "batchId": 4, "durationMs": {"triggerExecution": 250}, "observedMetrics": {},
+        "sources": [{"numInputRows": 10}], "sink": {"numOutputRows": 7},
+    }  # fmt: skip
+    status = posted(progress, "q")
+    assert (status.batch, status.duration_ms, status.rows_in, status.rows_out) == (4, 250, 10, 7)
