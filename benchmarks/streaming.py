@@ -1,0 +1,329 @@
+"""python -m benchmarks.streaming: messages a second of a live stream, beside the same rows passed through untouched.
+
+Three shapes, each in three orders of arrival:
+  64 receivers      64 processes that broadcast: each message is a packet to each of the other 63
+  10,000 receivers  1,250 groups of 8 processes that broadcast
+  hot monitor       63 processes that send to one, by the keyed operator and by closed sets
+
+Beside them, in the same run: (a) the stream through a stateless Arrow function into the same sink; (b) `order_stamped`,
+the batch step, on the same packets with their vectors as arrays.
+
+Rates are of warm micro-batches: the first of each query is left out. Where other work shares the machine, CPU seconds
+tell more: those of Spark, its Java and its Pythons.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from antecede.model import Message, Packet, View
+from antecede.protocols.broadcast import VectorStamp
+from antecede.protocols.monitor import MonitorStamp
+from antecede.spark import connect, order_stamped
+from antecede.spark.stream import cut, deliver_stream
+from antecede.spark.stream.bucket import Bucket, ipc
+from antecede.spark.stream.closed import checked, columns, deliver_closed, delivered
+from antecede.spark.stream.operator import BUCKETS, packed, placed
+from antecede.spark.stream.packets import stamp_of
+from antecede.spark.stream.settings import Settings
+from antecede.spark.stream.stamps import CODES
+
+LAG = 40
+"""Messages that are under way while one is sent."""
+ORDERS = ("in order", "10 % out of order", "shuffled in windows of 100,000")
+SCHEMA = "receiver string, sender string, number long, stamp binary, payload binary, arrival long"
+PAYLOAD = bytes(32)
+
+
+class Shape(NamedTuple):
+    name: str
+    protocol: str
+    processes: tuple[str, ...]
+    rows: pa.Table
+    """In order of arrival, without an arrival."""
+    vectors: pa.Table
+    """The same for the batch step."""
+    grouped: bool
+
+
+def vectors(n: int, messages: int, senders: range, seed: int = 1) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Who sends, its number, and what it knows: all but the last few messages of the others."""
+    chosen = np.random.default_rng(seed).integers(senders.start, senders.stop, messages)
+    known, sent = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    for at, sender in enumerate(chosen.tolist()):
+        if at >= LAG:
+            known[chosen[at - LAG]] += 1
+        sent[sender] += 1
+        vector = known.copy()
+        vector[sender] = sent[sender]
+        yield sender, int(sent[sender]), vector
+
+
+def broadcasts(name: str, n: int, groups: int, rows: int) -> Shape:
+    messages = max(LAG, rows // (groups * (n - 1)))
+    view = View.numbered(n)
+    made = []
+    for sender, number, vector in vectors(n, messages, range(n)):
+        everyone = tuple(range(n))
+        message = Message(sender, number, everyone, PAYLOAD)
+        stamp = stamp_of(Packet(sender, (sender + 1) % n, VectorStamp(tuple(vector.tolist())), message))
+        made.append((sender, number, stamp, vector))
+    # One message to all, in all groups, before the next.
+    pairs = [(m, r) for m in range(len(made)) for r in range(n) if r != made[m][0]]
+    at = np.repeat(np.array([m for m, _ in pairs]), groups)
+    receiver = np.repeat(np.array([r for _, r in pairs]), groups)
+    group = np.tile(np.arange(groups), len(pairs))
+    return shaped(name, "broadcast", view, made, at, receiver, group, groups > 1)
+
+
+def monitored(name: str, n: int, rows: int) -> Shape:
+    view = View.numbered(n)
+    made = []
+    for sender, number, vector in vectors(n, rows, range(1, n)):
+        vector[sender] -= 1
+        message = Message(sender, number, (0,), PAYLOAD)
+        stamp = stamp_of(Packet(sender, 0, MonitorStamp(number, tuple(vector.tolist())), message))
+        vector[sender] += 1
+        made.append((sender, number, stamp, vector))
+    at = np.arange(rows)
+    return shaped(name, "monitor", view, made, at, np.zeros(rows, np.int64), np.zeros(rows, np.int64), False)
+
+
+def shaped(
+    name: str, protocol: str, view: View, made: list[Any], at: Any, receiver: Any, group: Any, grouped: bool
+) -> Shape:
+    names = pa.array(view.names)
+    columns = {
+        "receiver": names.take(pa.array(receiver)),
+        "sender": names.take(pa.array([m[0] for m in made])).take(pa.array(at)),
+        "number": pa.array([m[1] for m in made]).take(pa.array(at)),
+        "stamp": pa.array([m[2] for m in made], pa.binary()).take(pa.array(at)),
+        "payload": pa.repeat(PAYLOAD, len(at)),
+    }
+    if grouped:
+        columns["room"] = pa.array([f"room {g}" for g in range(group.max() + 1)]).take(pa.array(group))
+    stacked = pa.array([m[3].tolist() for m in made], pa.list_(pa.int64())).take(pa.array(at))
+    run = pa.array(receiver * (group.max() + 1) + group)
+    own = pa.array([m[0] for m in made]).take(pa.array(at))
+    beside = pa.table({"run": run, "process": own, "vector": stacked, "payload": columns["payload"]})
+    return Shape(name, protocol, view.names, pa.table(columns), beside, grouped)
+
+
+def arranged(rows: pa.Table, order: str) -> pa.Table:
+    random, size = np.random.default_rng(7), len(rows)
+    place = np.arange(size, dtype=np.float64)
+    if order == ORDERS[1]:
+        late = random.random(size) < 0.1
+        place[late] += random.integers(1, 1000, late.sum())
+    elif order == ORDERS[2]:
+        place = place // 100_000 * 100_000 + random.random(size) * 100_000
+    taken = rows.take(np.argsort(place, kind="stable"))
+    return taken.append_column("arrival", pa.array(np.arange(size)))
+
+
+def written(rows: pa.Table, directory: Path, files: int) -> Path:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    size = -(-len(rows) // files)
+    for part in range(files):
+        path = directory / f"{part:04d}.parquet"
+        pq.write_table(rows.slice(part * size, size), path)
+        os.utime(path, (part + 1, part + 1))
+    return directory
+
+
+# The parts, without Spark
+
+
+def parts(shape: Shape, order: str) -> list[tuple[str, float]]:
+    """CPU microseconds a message of what is done in Python, in one process: whatever else the machine does."""
+    rows = arranged(shape.rows, order)
+    rows = rows.rename_columns(["group" if name == "room" else name for name in rows.column_names])
+    settings = Settings(shape.protocol, shape.processes)
+    spent: dict[str, float] = {}
+
+    def part(name: str, work: Callable[[], Any]) -> Any:
+        before = time.process_time()
+        made = work()
+        spent[name] = spent.get(name, 0.0) + 1e6 * (time.process_time() - before) / len(rows)
+        return made
+
+    for _ in range(2):
+        # The second time everything is compiled.
+        spent.clear()
+        blobs = part("pack", lambda: packed(rows, placed(BUCKETS))).column(1)
+        for blob in blobs:
+            table = pa.ipc.open_stream(blob.as_buffer()).read_all()
+            bucket = Bucket(settings)
+            out, _ = part("order", lambda bucket=bucket, table=table: bucket.advance(table, 0))
+            part("state", bucket.dump)
+            part("hand over", lambda out=out: pa.ipc.open_stream(ipc(out)).read_all())
+        if shape.protocol == "monitor":
+            part("closed: check, cut, place", lambda: closed_set(settings, rows))
+    return list(spent.items())
+
+
+def closed_set(settings: Settings, rows: pa.Table) -> Any:
+    reached = np.zeros(len(settings.processes), np.int64)
+    reached[0] = 1 << 62
+    code = CODES[settings.protocol]
+    sound, _ = checked(rows, settings, 0, 0, reached)
+    source, number = columns(sound)
+    position, total = cut.sums(code, len(reached), sound["stamp"], source, number)
+    until = cut.prefixes(reached, source, position)
+    less = cut.asking(code, 0, sound["stamp"], source, number, position, until)
+    assert (less == until).all(), "all that was sent has arrived"
+    places = cut.ranked(reached, until, source, position, total, 0)
+    return delivered(sound.take(np.argsort(places)), np.sort(places), list(settings.processes), "p1")
+
+
+# What is measured
+
+
+class Figure(NamedTuple):
+    rate: float
+    """Rows a second, of all micro-batches but the first."""
+    cpu: float
+    """CPU microseconds a row, of all."""
+    rows: int
+
+
+def cpu() -> float:
+    """CPU seconds of all processes of this session, and of those that they waited for."""
+    total = 0.0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == os.getsid(0):
+            total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+def timed(start: Callable[[], Any], rows: int) -> Figure:
+    before = cpu()
+    query = start()
+    query.awaitTermination()
+    # Java's threads are in its figures at once; workers live on.
+    used = cpu() - before
+    progress = [p for p in query.recentProgress if p["numInputRows"]]
+    warm = progress[1:] or progress
+    seconds = sum(p["durationMs"]["triggerExecution"] for p in warm) / 1000
+    return Figure(sum(p["numInputRows"] for p in warm) / seconds, 1e6 * used / rows, rows)
+
+
+def run(spark: Any, shape: Shape, order: str, how: str, work: Path, batches: int) -> Figure:
+    rows = arranged(shape.rows, order)
+    # Two files for each micro-batch: one for each core.
+    source = written(rows, work / "in", 2 * batches)
+    for place in ("out", "checkpoint"):
+        shutil.rmtree(work / place, ignore_errors=True)
+    schema = SCHEMA + (", room string" if shape.grouped else "")
+    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 2).parquet(str(source))
+    out, checkpoint = str(work / "out"), str(work / "checkpoint")
+    if how == "closed":
+        options = {"receiver": "p1", "out": out, "checkpoint": checkpoint}
+        writer = deliver_closed(stream, shape.protocol, shape.processes, **options)
+    else:
+        if how == "pass-through":
+            made = stream.mapInArrow(lambda batches: batches, stream.schema)
+        else:
+            options = {"group": "room"} if shape.grouped else {}
+            made = deliver_stream(stream, shape.protocol, shape.processes, **options)
+        writer = (
+            made.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)
+        )
+    figure = timed(lambda: writer.trigger(availableNow=True).start(), len(rows))
+    found = spark.read.parquet(out).count()
+    assert found == len(rows), f"{shape.name}, {order}, {how}: {found} of {len(rows)} rows came out"
+    return figure
+
+
+def batch(spark: Any, shape: Shape, work: Path) -> Figure:
+    source = written(shape.vectors, work / "vectors", 2)
+    before, started = cpu(), time.perf_counter()
+    found = order_stamped(spark.read.parquet(str(source)))
+    found.rows.write.format("noop").mode("overwrite").save()
+    seconds = time.perf_counter() - started
+    found.release()
+    return Figure(
+        len(shape.vectors) / seconds, 1e6 * (cpu() - before) / len(shape.vectors), len(shape.vectors)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.streaming", description=__doc__)
+    parser.add_argument("--rows", type=int, default=600_000)
+    parser.add_argument("--batches", type=int, default=4)
+    parser.add_argument("--only", default="", help="shapes whose name contains this")
+    parser.add_argument("--orders", type=int, default=3, help="how many of the orders")
+    parser.add_argument("--parts", action="store_true", help="the parts alone, without Spark")
+    asked = parser.parse_args()
+    if os.getsid(0) != os.getpid():
+        # A session of our own, so that its processes can be told from others.
+        os.setsid() if os.getpgrp() != os.getpid() else None
+    makers = [
+        lambda: broadcasts("64 receivers", 64, 1, asked.rows),
+        lambda: broadcasts("10,000 receivers", 8, 1250, asked.rows),
+        lambda: monitored("hot monitor", 64, asked.rows),
+    ]
+    if asked.parts:
+        print("| shape | order | CPU µs a message |\n|---|---|---|")
+        for make in makers:
+            shape = make()
+            for order in ORDERS[: asked.orders]:
+                told = ", ".join(f"{name} {spent:.2f}" for name, spent in parts(shape, order))
+                print(f"| {shape.name} | {order} | {told} |", flush=True)
+        return
+    work = Path(tempfile.mkdtemp(prefix="antecede-streaming-"))
+    spark = connect("local[2]", log=work / "log", settings={"spark.sql.shuffle.partitions": "2"})
+    print(
+        "| shape | order | how | rows | messages/s | of (a) | CPU µs a message |\n|---|---|---|--:|--:|--:|--:|"
+    )
+    try:
+        # Java compiles what runs often: let it.
+        warm = broadcasts("warm", 16, 1, asked.rows // 2)
+        for how in ("pass-through", "keyed"):
+            run(spark, warm, ORDERS[0], how, work, asked.batches)
+        for make in makers:
+            shape = make()
+            if asked.only in shape.name:
+                measured(spark, shape, work, asked)
+    finally:
+        spark.stop()
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def measured(spark: Any, shape: Shape, work: Path, asked: Any) -> None:
+    through = run(spark, shape, ORDERS[0], "pass-through", work, asked.batches)
+    tell(shape, ORDERS[0], "(a) pass-through", through, through)
+    for order in ORDERS[: asked.orders]:
+        for how in ("keyed", "closed") if shape.name == "hot monitor" else ("keyed",):
+            tell(shape, order, how, run(spark, shape, order, how, work, asked.batches), through)
+    tell(shape, "any", "(b) batch order", batch(spark, shape, work), through)
+
+
+def tell(shape: Shape, order: str, how: str, figure: Figure, through: Figure) -> None:
+    share = figure.rate / through.rate
+    print(
+        f"| {shape.name} | {order} | {how} | {figure.rows:,} | {figure.rate:,.0f} | {share:.2f} | {figure.cpu:.1f} |",
+        flush=True,
+    )
+    print(f"load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
