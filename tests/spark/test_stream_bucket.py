@@ -1,6 +1,7 @@
 """A bucket of receivers, without Spark: any protocol, any cut into micro-batches, restarts between any two."""
 
 from collections import deque
+from itertools import chain
 from random import Random
 
 import msgspec
@@ -121,6 +122,24 @@ def test_patience_gives_up_what_is_missing_and_says_so(protocol):
         assert identities(early) == sorted(set(whole) - lost)
         marked += sum(row["gave_up"] is not None for row in early)
     assert marked
+
+
+def test_the_order_of_rows_means_nothing_beside_their_arrival():
+    for seed in range(3):
+        run, settings = world("matrix", seed)
+        random = Random(seed)
+        rows = rows_of(run, random)
+        whole = by_receiver(run_in([rows], settings))
+        for _ in range(3):
+            assert (
+                by_receiver(run_in([rows.take(random.sample(range(len(rows)), len(rows)))], settings))
+                == whole
+            )
+        without = rows.drop_columns(["arrival"])
+        some = by_receiver(run_in([without], settings))
+        assert identities(chain(*some.values())) == identities(chain(*whole.values()))
+        again = without.take(random.sample(range(len(rows)), len(rows)))
+        assert by_receiver(run_in([again], settings)) == some
 
 
 def test_a_late_cause_is_marked_and_comes_once():

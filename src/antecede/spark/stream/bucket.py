@@ -58,6 +58,7 @@ class Bucket:
     def __init__(self, settings: Settings, native: bool = True) -> None:
         self.settings = settings
         self.n = len(settings.processes)
+        self.decided = settings.decided()
         self.native = native
         self.ids = {name: process for process, name in enumerate(settings.processes)}
         self.names = pa.array(settings.processes, pa.string())
@@ -264,7 +265,7 @@ class Bucket:
         state: dict[str, Any] = {
             "antecede stream": STATE_VERSION,
             "machines": SNAPSHOT_VERSION,
-            **self.settings.decided(),
+            **self.decided,
             "lanes": [lane.dump() for _, lane in sorted(self.lanes.items())],
         }
         if self.fast is not None:
@@ -333,6 +334,10 @@ def arranged(rows: pa.Table) -> pa.Table:
         arrival = pc.fill_null(rows["arrival"], 0).to_numpy()
         if len(arrival) < 2 or bool((arrival[1:] > arrival[:-1]).all()):
             return rows
+        order = np.argsort(arrival, kind="stable")
+        if bool((np.diff(arrival[order]) > 0).all()):
+            # Sorting by one number is much faster than by several columns.
+            return rows.take(order)
         keys = ["arrival", "sender", "number", "group", "receiver"]
     else:
         keys = ["sender", "number", "group", "receiver"]
