@@ -135,6 +135,9 @@ class TcpConnection(asyncio.BufferedProtocol):
         return self._chunk
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._error is not None:
+            # To leave it unread would reset the connection when it is closed, and lose the word that says why.
+            return
         if self._take is None:
             self._unread += self._chunk[:nbytes]
             if len(self._unread) > UNREAD:
@@ -145,7 +148,6 @@ class TcpConnection(asyncio.BufferedProtocol):
             self._take(bytes(self._chunk[:nbytes]))
         except Exception as error:
             self._take, self._error = None, error
-            self._transport.pause_reading()
             self._changed.set()
 
     def eof_received(self) -> bool:
