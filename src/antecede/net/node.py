@@ -42,16 +42,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import replace
 
-from antecede.errors import AntecedeError, BadParameter, Closed, Unsupported
+from antecede.errors import AntecedeError, BadParameter, Closed
 from antecede.model import Message, View
 from antecede.net.core import Core, Out
 from antecede.net.delivery import Delivery, Durable, Held, stuck
 from antecede.net.host import Host
-from antecede.net.inputs import Pass, Propose, Restart, Waive
-from antecede.net.joining import FIXED, ask
+from antecede.net.inputs import Restart
+from antecede.net.joining import ask
 from antecede.net.journal import Journal
+from antecede.net.member import Member, asking, grouped
 from antecede.net.mesh import Mesh
-from antecede.net.roll import Change, Plan, Roll
+from antecede.net.roll import Change, Roll
 from antecede.net.security import Tls
 from antecede.net.session import Join
 from antecede.net.settings import Settings
@@ -71,7 +72,7 @@ YIELD_EVERY = 512
 """Messages sent or handed over without a pause, before others get their turn: what one turn sends goes together."""
 
 
-class Node:
+class Node(Member):
     """One process of a system.
 
     `peers` are the names of all processes, each with its address ("host:port") if they talk over TCP; the node's own
@@ -111,7 +112,7 @@ class Node:
         view = _view({name, *peers}, parameters or {})
         if clash := set(groups or ()) & set(view.names):
             raise BadParameter("node", "groups", ", ".join(sorted(clash)), "other names than the processes'")
-        self._join = _asked(name, view, protocol, parameters, groups) if join else None
+        self._join = asking(name, view, protocol, parameters, groups) if join else None
         self.state, self.changed = state, changed
         if transport is None and len(addresses) < len(view) - 1:
             raise BadParameter(
@@ -120,7 +121,7 @@ class Node:
         self._listed = listen or addresses.pop(name, None)
         self._transport = transport or Tcp(self._listed, addresses, tls)
         # One that joins only stands for itself until it knows the view; its parameters may not fit so few.
-        roll = None if join else Roll.first(view.names, _members(view, groups))
+        roll = None if join else Roll.first(view.names, grouped(view, groups))
         self._new = self._make(protocol, view, None if join else parameters, roll)
         self._new.parameters |= parameters or {}
         self.view = self._new.view
@@ -266,11 +267,6 @@ class Node:
         """How many messages this node has sent, in all its lives: the number of the last one."""
         return self._host.core.sent
 
-    @property
-    def members(self) -> tuple[str, ...]:
-        """Who is in the view of now, as far as this node knows."""
-        return self._host.core.changing.roll.shown
-
     async def send(
         self,
         to: str | Iterable[str],
@@ -310,10 +306,6 @@ class Node:
             await host.durable(host.position)
         return message
 
-    async def flush(self) -> None:
-        """Wait until all that was sent, taken and acknowledged so far is durable."""
-        await self._host.durable(self._host.position)
-
     def _targets(self, to: tuple[str, ...], echo: bool) -> tuple[int, ...]:
         found = self._host.core.changing.targets(to, echo)
         if len(to) == 1 and echo and self._host.core.steady:
@@ -333,17 +325,6 @@ class Node:
             if peer != me and (out[peer].pending >= most or peer in paused):
                 return False
         return True
-
-    def _check_open(self) -> None:
-        self._host.check()
-        if self._closing:
-            raise Closed(self.name, "is closing")
-        if self._has_left():
-            raise Closed(self.name, "has left")
-
-    def _has_left(self) -> bool:
-        core = self._host.core
-        return not core.steady and core.me not in core.changing.roll.members
 
     # Receiving
 
@@ -395,7 +376,11 @@ class Node:
             self._full = True
             return None
         if not core.steady and (core.changing.ready or core.changing.donor is not None):
-            return self._next_ready(wanted)
+            first = self._first_ready(wanted)
+            if first is None:
+                return None
+            host.take(first)
+            return self._handed(first)
         for message in core.inbox.values():
             if wanted is None or wanted == message.sender:
                 if message.id in host.fresh:
@@ -403,47 +388,6 @@ class Node:
                 host.take(message)
                 return self._handed(message)
         return None
-
-    def _next_ready(self, wanted: int | None) -> Delivery | None:
-        """The next of what came before a change, in its order."""
-        host, changing = self._host, self._host.core.changing
-        if changing.donor is not None:
-            # The state comes first.
-            return None
-        message = changing.ready[0]
-        if isinstance(message, Change) or message.id in host.fresh or wanted not in (None, message.sender):
-            return None
-        host.take(message)
-        return self._handed(message)
-
-    def _waive(self) -> None:
-        """Who joined need not wait until the application comes so far, if it has no state to give."""
-        host = self._host
-        if self.state is None and host.failure is None:
-            for change in list(host.core.changing.ready):
-                if isinstance(change, Change) and change.owed:
-                    host.happen(Waive(change.number))
-
-    async def _pass(self) -> bool:
-        """Come to a change, if it is next; whether it was."""
-        host, changing = self._host, self._host.core.changing
-        async with self._passing:
-            if host.core.again or changing.donor is not None or not changing.ready or self._closing:
-                return False
-            change, state = changing.ready[0], None
-            if not isinstance(change, Change) or host.failure is not None:
-                return False
-            if change.owed and self.state is not None:
-                given = self.state()
-                state = given if isinstance(given, bytes) else await given
-            host.happen(Pass(change.number, state))
-            self.view = host.core.view
-        for lost in change.lost:
-            log.warning("%s: given up with view %d: %s", self.name, change.number, lost.told)
-        told = None if self.changed is None else self.changed(change)
-        if told is not None:
-            await told
-        return True
 
     def _handed(self, message: Message) -> Delivery:
         self._taken += 1
@@ -459,60 +403,6 @@ class Node:
             self._full = False
             self._host.arrivals.fire()
         return Durable(self._host.durable, position)
-
-    # Membership
-
-    @property
-    def joining(self) -> tuple[str, ...]:
-        """Who joined, and waits for the state of our application."""
-        core = self._host.core
-        return tuple(core.view.name(place) for place in core.changing.owed)
-
-    async def leave(self) -> None:
-        """Stop being a member: all that was sent before arrives, and all that was sent to us is here by then.
-
-        What is here is still handed over, then `async for` ends.
-        """
-        changing = self._host.core.changing
-        while changing.owed:
-            # Who joined has no other to give it its state.
-            await self._host.room.wait()
-            self._check_open()
-        await self._change(Plan(leave=(self.name,)), lambda: self._has_left())
-
-    async def remove(self, name: str) -> None:
-        """Remove a member that has crashed, and will not come back. Returns once all others go on without it.
-
-        Nobody waits for it any longer. What of its messages did not arrive, and what was sent to it, is given up:
-        `changed` tells, and the log.
-        """
-        roll = self._host.core.changing.roll
-        if self._host.core.view.id(name) == self._me:
-            raise BadParameter("node", "remove", name, "another node: leave() is for this one")
-        if name in roll.shown or not self._host.core.changing.membership.going:
-            changing = self._host.core.changing
-            await self._change(
-                Plan(remove=(name,)),
-                lambda: name not in changing.roll.shown and changing.membership.going,
-            )
-
-    async def _change(self, plan: Plan, done: Callable[[], bool]) -> None:
-        """Have the view changed."""
-        core, host = self._host.core, self._host
-        if core.machine.name in FIXED:
-            raise Unsupported(core.machine.name, "its views have a topology, and do not change")
-        error = core.changing.accepts(core.changing.roll.follow(0, plan, {}).shown)
-        if error is not None:
-            raise error
-        while not done():
-            self._check_open()
-            host.happen(Propose(plan))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self.settings.beat_s):
-                    while not done():
-                        await host.room.wait()
-                        host.check()
-        await self.flush()
 
     # Looking
 
@@ -574,30 +464,6 @@ def _view(names: set[str], parameters: Mapping[str, Any]) -> View:
             "node", "peers", ", ".join(sorted(names)), f"those of the topology: {', '.join(ordered)}"
         )
     return View(ordered)
-
-
-def _members(view: View, groups: Mapping[str, Iterable[str]] | Iterable[str] | None) -> dict[str, list[str]]:
-    if groups is None:
-        return {}
-    if not isinstance(groups, Mapping):
-        raise BadParameter("node", "groups", "names alone", "the members of each, unless it joins")
-    found = {group: list(members) for group, members in groups.items()}
-    for members in found.values():
-        for name in members:
-            view.id(name)
-    return found
-
-
-def _asked(
-    name: str,
-    view: View,
-    protocol: str,
-    parameters: Mapping[str, Any] | None,
-    groups: Iterable[str] | None,
-) -> Join:
-    if len(view) < 2:
-        raise BadParameter("node", "peers", "nobody else", "members to ask, since it joins")
-    return Join(name, "", protocol, dict(parameters or {}), "", tuple(groups or ()))
 
 
 def _recorder(trace: str | PathLike[str], run: str, core: Core) -> Recorder:

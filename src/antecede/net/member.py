@@ -1,0 +1,179 @@
+"""A node as a member of views that change: how it leaves, has others removed, and comes to each change.
+
+`node.Node` is one. The application comes to a change when it asks for the next message, and has taken all before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from antecede.errors import BadParameter, Closed, Unsupported
+from antecede.model import Message, View
+from antecede.net.host import Host
+from antecede.net.inputs import Pass, Propose, Waive
+from antecede.net.joining import FIXED
+from antecede.net.roll import Change, Plan
+from antecede.net.session import Join
+from antecede.net.settings import Settings
+
+__all__ = ["Member", "asking", "grouped"]
+
+log = logging.getLogger("antecede.net")
+
+
+class Member:
+    """What a node is for its view."""
+
+    name: str
+    settings: Settings
+    view: View
+    state: Callable[[], bytes | Awaitable[bytes]] | None
+    changed: Callable[[Change], Awaitable[None] | None] | None
+    _host: Host
+    _me: int
+    _closing: bool
+    _passing: asyncio.Lock
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Who is in the view of now, as far as this node knows."""
+        return self._host.core.changing.roll.shown
+
+    @property
+    def joining(self) -> tuple[str, ...]:
+        """Who joined, and waits for the state of our application."""
+        core = self._host.core
+        return tuple(core.view.name(place) for place in core.changing.owed)
+
+    async def leave(self) -> None:
+        """Stop being a member: all that was sent before arrives, and all that was sent to us is here by then.
+
+        What is here is still handed over, then `async for` ends.
+        """
+        changing = self._host.core.changing
+        while changing.owed:
+            # Who joined has no other to give it its state.
+            await self._host.room.wait()
+            self._check_open()
+        await self._change(Plan(leave=(self.name,)), lambda: self._has_left())
+
+    async def remove(self, name: str) -> None:
+        """Remove a member that has crashed, and will not come back. Returns once all others go on without it.
+
+        Nobody waits for it any longer. What of its messages did not arrive, and what was sent to it, is given up:
+        `changed` tells, and the log.
+        """
+        roll = self._host.core.changing.roll
+        if self._host.core.view.id(name) == self._me:
+            raise BadParameter("node", "remove", name, "another node: leave() is for this one")
+        if name in roll.shown or not self._host.core.changing.membership.going:
+            changing = self._host.core.changing
+            await self._change(
+                Plan(remove=(name,)),
+                lambda: name not in changing.roll.shown and changing.membership.going,
+            )
+
+    async def _change(self, plan: Plan, done: Callable[[], bool]) -> None:
+        """Have the view changed."""
+        core, host = self._host.core, self._host
+        if core.machine.name in FIXED:
+            raise Unsupported(core.machine.name, "its views have a topology, and do not change")
+        error = core.changing.accepts(core.changing.roll.follow(0, plan, {}).shown)
+        if error is not None:
+            raise error
+        while not done():
+            self._check_open()
+            host.happen(Propose(plan))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.beat_s):
+                    while not done():
+                        await host.room.wait()
+                        host.check()
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Wait until all that was sent, taken and acknowledged so far is durable."""
+        await self._host.durable(self._host.position)
+
+    def _check_open(self) -> None:
+        self._host.check()
+        if self._closing:
+            raise Closed(self.name, "is closing")
+        if self._has_left():
+            raise Closed(self.name, "has left")
+
+    def _has_left(self) -> bool:
+        core = self._host.core
+        return not core.steady and core.me not in core.changing.roll.members
+
+    # Coming to a change
+
+    def _first_ready(self, wanted: int | None) -> Message | None:
+        """The next of what came before a change, in its order, if it may be handed over now."""
+        host, changing = self._host, self._host.core.changing
+        if changing.donor is not None:
+            # The state comes first.
+            return None
+        message = changing.ready[0]
+        if isinstance(message, Change) or message.id in host.fresh or wanted not in (None, message.sender):
+            return None
+        return message
+
+    def _waive(self) -> None:
+        """Who joined need not wait until the application comes so far, if it has no state to give."""
+        host = self._host
+        if self.state is None and host.failure is None:
+            for change in list(host.core.changing.ready):
+                if isinstance(change, Change) and change.owed:
+                    host.happen(Waive(change.number))
+
+    async def _pass(self) -> bool:
+        """Come to a change, if it is next; whether it was."""
+        host, changing = self._host, self._host.core.changing
+        async with self._passing:
+            if host.core.again or changing.donor is not None or not changing.ready or self._closing:
+                return False
+            change, state = changing.ready[0], None
+            if not isinstance(change, Change) or host.failure is not None:
+                return False
+            if change.owed and self.state is not None:
+                given = self.state()
+                state = given if isinstance(given, bytes) else await given
+            host.happen(Pass(change.number, state))
+            self.view = host.core.view
+        for lost in change.lost:
+            log.warning("%s: given up with view %d: %s", self.name, change.number, lost.told)
+        told = None if self.changed is None else self.changed(change)
+        if told is not None:
+            await told
+        return True
+
+
+def grouped(view: View, groups: Mapping[str, Iterable[str]] | Iterable[str] | None) -> dict[str, list[str]]:
+    """Groups as a founder is told them: each with its members."""
+    if groups is None:
+        return {}
+    if not isinstance(groups, Mapping):
+        raise BadParameter("node", "groups", "names alone", "the members of each, unless it joins")
+    found = {group: list(members) for group, members in groups.items()}
+    for members in found.values():
+        for name in members:
+            view.id(name)
+    return found
+
+
+def asking(
+    name: str,
+    view: View,
+    protocol: str,
+    parameters: Mapping[str, Any] | None,
+    groups: Iterable[str] | None,
+) -> Join:
+    """What one that joins asks for."""
+    if len(view) < 2:
+        raise BadParameter("node", "peers", "nobody else", "members to ask, since it joins")
+    return Join(name, "", protocol, dict(parameters or {}), "", tuple(groups or ()))
