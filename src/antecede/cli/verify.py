@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from antecede.cli.live import verify_stream
 from antecede.cli.sparks import Master, Remote, working
 
 if TYPE_CHECKING:
@@ -38,6 +39,24 @@ def verify(
         str | None, typer.Option(help="Write OUT/findings and OUT/verdicts, as Parquet.", show_default=False)
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say how the trace is read.")] = False,
+    stream: Annotated[
+        bool,
+        typer.Option(
+            "--stream",
+            help="Verify what comes, as it comes. TRACE may be feed://HOST:PORT,... or nats://HOST:PORT/STREAM.",
+        ),
+    ] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="With --stream: end when all that is there is done.")
+    ] = False,
+    patience: Annotated[
+        float | None,
+        typer.Option(
+            help="With --stream: seconds after which what has not come is told as missing.  [default: never]",
+            show_default=False,
+        ),
+    ] = None,
+    every: Annotated[float, typer.Option(help="With --stream: seconds between two micro-batches.")] = 1.0,
     master: Master = None,
     remote: Remote = None,
 ) -> None:
@@ -45,6 +64,9 @@ def verify(
 
     Exit code 0: yes, or not known to be broken. 1: no. docs/verification.md explains findings and cost.
     """
+    if stream:
+        verify_stream(trace, out, as_json, once, patience, every, master, remote)
+        return
     with working(master, remote, "reading footers") as work:
         from antecede.spark.trace import Trace
         from antecede.spark.verify import verify as judge

@@ -1,0 +1,83 @@
+"""antecede verify --stream: what is wrong with a system while it runs, until Ctrl-C or, with --once, the end."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from antecede.cli.sparks import working
+from antecede.cli.stopping import interrupted
+from antecede.errors import BadParameter
+
+if TYPE_CHECKING:
+    from antecede.spark.stream.verifying import Judged
+
+__all__ = ["verify_stream"]
+
+
+def verify_stream(
+    source: str,
+    out: str | None,
+    as_json: bool,
+    once: bool,
+    patience_s: float | None,
+    every_s: float,
+    master: str | None,
+    remote: str | None,
+) -> None:
+    """Exit code 0: nothing was found. 1: something was."""
+    if out is None:
+        raise BadParameter("verify --stream", "--out", "not given", "where findings go, and what is kept")
+    if every_s <= 0:
+        raise BadParameter("verify --stream", "--every", every_s, "more than 0 seconds")
+    root = out.rstrip("/")
+    with working(master, remote, "verifying what comes") as work, interrupted() as stop:
+        from antecede.spark.stream.verifying import verify_live
+
+        judged = verify_live(
+            work.spark,
+            source,
+            f"{root}/findings",
+            f"{root}/checkpoint",
+            once=once,
+            every_s=every_s,
+            patience_s=patience_s,
+            stop=stop,
+            note=lambda counts: work.say(f"{counted(counts)} in the last micro-batch"),
+        )
+    report(judged, f"{root}/findings", as_json)
+    if judged.counts:
+        raise typer.Exit(1)
+
+
+def report(judged: Judged, out: str, as_json: bool) -> None:
+    verdict = "no" if judged.counts else "yes"
+    if as_json:
+        print(json.dumps({"verdict": verdict, "found": judged.counts, "out": out}))
+    for row in judged.first:
+        print(sentence(row), file=sys.stderr)
+    told = f"no: {counted(judged.counts)}: {out}" if judged.counts else "yes: nothing wrong so far"
+    print(told, file=sys.stderr)
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """
+    >>> counted({"violation": 2, "fifo_break": 1}), counted({})
+    ('2 violation, 1 fifo break', 'nothing')
+    """
+    return ", ".join(f"{many:,} {kind.replace('_', ' ')}" for kind, many in counts.items()) or "nothing"
+
+
+def sentence(row: Mapping[str, Any]) -> str:
+    """A finding in words.
+
+    >>> sentence({"run": "r", "kind": "unsent", "process": "q", "sender": "p", "number": 1, "by_sender": None})
+    'r: unsent: p.1 at q'
+    """
+    what = "" if row["sender"] is None else f"{row['sender']}.{row['number']} "
+    by = "" if row["by_sender"] is None else f", after {row['by_sender']}.{row['by_number']}"
+    return f"{row['run']}: {row['kind'].replace('_', ' ')}: {what}at {row['process']}{by}"

@@ -1,0 +1,129 @@
+"""Events of running systems -> findings as Parquet, until stopped or caught up: what `antecede verify --stream` does.
+
+Findings are written by Spark's file sink, which lists in its log what it has committed: a reader that is Spark sees
+each once, however often the query was killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from msgspec import Struct
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from antecede.errors import BadParameter
+from antecede.spark.faults import told
+from antecede.spark.sources import jetstream, node_feed, traces
+from antecede.spark.storage import absolute, escaped, join
+from antecede.spark.stream.live import FOUND, verify_stream
+
+__all__ = ["KINDS", "Judged", "events_at", "verify_live"]
+
+KINDS: Final = (
+    "violation",
+    "fifo_break",
+    "duplicate",
+    "unaddressed",
+    "unsent",
+    "undelivered",
+    "gap",
+    "impossible",
+    "retracted",
+)
+POLL_S: Final = 1
+SHOWN: Final = 5
+NO_DATA: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
+
+
+class Judged(Struct, frozen=True):
+    """What was found so far, in all lives of a query."""
+
+    counts: Mapping[str, int]
+    """Kind -> how many; those that there are."""
+    first: tuple[Mapping[str, Any], ...]
+    """Some of them."""
+
+
+def events_at(spark: SparkSession, place: str) -> DataFrame:
+    """The events of a directory, of `feed://HOST:PORT,HOST:PORT`, or of `nats://HOST:PORT/STREAM`."""
+    if place.startswith("feed://"):
+        return node_feed(spark, place.removeprefix("feed://").split(","))
+    if place.startswith(("nats://", "tls://")):
+        url, _, stream = place.rpartition("/")
+        if url.endswith("/") or not stream:
+            raise BadParameter(
+                "verify --stream", "source", "a server", "a stream too: nats://HOST:PORT/STREAM"
+            )
+        return jetstream(spark, url, stream, rows="events")
+    return traces(spark, place)
+
+
+def verify_live(
+    spark: SparkSession,
+    place: str,
+    out: str,
+    checkpoint: str,
+    *,
+    once: bool,
+    every_s: float = 1.0,
+    patience_s: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    note: Callable[[Mapping[str, int]], None] = lambda counts: None,
+) -> Judged:
+    """Run until all that is there is done (`once`), or until `stop` says so. Started again, it goes on where it was.
+
+    `note` is told of each micro-batch how many of each kind it found.
+    """
+    patience = None if patience_s is None else timedelta(seconds=patience_s)
+    counts = [F.count_if(F.col("kind") == kind).alias(kind) for kind in KINDS]
+    with told():
+        found = verify_stream(events_at(spark, place), patience=patience).observe("found", *counts)
+        query = _started(spark, found, absolute(out), absolute(checkpoint), once, every_s)
+        _run(query, stop, note)
+        return _judged(spark, out)
+
+
+def _started(
+    spark: SparkSession, found: DataFrame, out: str, checkpoint: str, once: bool, every_s: float
+) -> StreamingQuery:
+    writer = found.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)
+    if not once:
+        return writer.trigger(processingTime=f"{every_s} seconds").start()
+    # Else one that has patience runs empty micro-batches for ever, and never has done all that is there.
+    before = spark.conf.get(NO_DATA)
+    spark.conf.set(NO_DATA, "false")
+    try:
+        return writer.trigger(availableNow=True).start()
+    finally:
+        spark.conf.set(NO_DATA, before or "true")
+
+
+def _run(query: StreamingQuery, stop: Callable[[], bool], note: Callable[[Mapping[str, int]], None]) -> None:
+    noted = -1
+    try:
+        ended = False
+        while not ended:
+            ended = bool(query.awaitTermination(POLL_S)) or stop()
+            for progress in query.recentProgress:
+                metrics = progress.observedMetrics.get("found")
+                if progress.batchId > noted and metrics is not None:
+                    noted = progress.batchId
+                    note({kind: count for kind, count in metrics.asDict().items() if count})
+    finally:
+        query.stop()
+    if (error := query.exception()) is not None:
+        raise error
+
+
+def _judged(spark: SparkSession, out: str) -> Judged:
+    found = spark.read.schema(FOUND).parquet(escaped(join(absolute(out))))
+    counts = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
+    first = found.orderBy(F.col("kind") != "violation", "kind", "run", "process", "index").limit(SHOWN)
+    return Judged(
+        {kind: counts[kind] for kind in KINDS if kind in counts},
+        tuple(row.asDict() for row in first.collect()),
+    )

@@ -1,0 +1,81 @@
+"""`antecede verify --stream` as scripts see it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from antecede.cli import run
+from antecede.errors import BadParameter
+from antecede.spark.stream.verifying import events_at, verify_live
+from tests.spark.planted import expected, lamport, write_file
+from tests.spark.random_traces import made_up
+
+
+def planted(directory):
+    """A trace with a violation in it, and what the oracle finds."""
+    for seed in range(100):
+        names, rows = made_up(seed, events=60)
+        _, found, _, _ = expected(names, rows)
+        kinds = {key[0] for key in found}
+        if "violation" in kinds and "unsent" not in kinds:
+            break
+    (directory / "events").mkdir(parents=True)
+    write_file(directory / "events" / "0.parquet", lamport(rows), 50, None, None)
+    return {key: many for key, many in found.items() if key[0] != "undelivered"}
+
+
+def test_what_was_found_is_written_told_and_not_found_again(spark, tmp_path):
+    wanted = planted(tmp_path / "trace")
+    noted: list[dict[str, int]] = []
+
+    def judge():
+        place, out, kept = (str(tmp_path / name) for name in ("trace", "found", "kept"))
+        return verify_live(spark, place, out, kept, once=True, note=noted.append)
+
+    first = judge()
+    assert sum(first.counts.values()) == sum(wanted.values())
+    assert first.first[0]["kind"] == "violation"
+    assert noted[0] == first.counts
+    assert judge().counts == first.counts
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "verify --stream: --out is not given, expected where findings go, and what is kept"),
+        (["--out", "x", "--every", "0"], "--every is 0.0, expected more than 0 seconds"),
+    ],
+)
+def test_a_wrong_request_is_refused_before_spark_starts(tmp_path, capsys, options, told):
+    assert run(["verify", str(tmp_path), "--stream", *options]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_broker_without_a_stream_is_refused(spark):
+    with pytest.raises(BadParameter, match="a stream too"):
+        events_at(spark, "nats://localhost:4222")
+
+
+def test_the_answer_in_json_and_in_words(capsys):
+    from antecede.cli.live import report
+    from antecede.spark.stream.verifying import Judged
+
+    row = {
+        "run": "r",
+        "kind": "violation",
+        "process": "q",
+        "sender": "p",
+        "number": 1,
+        "by_sender": "s",
+        "by_number": 2,
+    }
+    report(Judged({"violation": 1}, (row,)), "out/findings", as_json=True)
+    said = capsys.readouterr()
+    assert json.loads(said.out) == {"verdict": "no", "found": {"violation": 1}, "out": "out/findings"}
+    assert said.err == "r: violation: p.1 at q, after s.2\nno: 1 violation: out/findings\n"
+    report(Judged({}, ()), "out/findings", as_json=False)
+    assert capsys.readouterr().err == "yes: nothing wrong so far\n"
