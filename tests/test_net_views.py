@@ -7,8 +7,10 @@ from random import Random
 
 import pytest
 
+from antecede.model import Packet, View
+from antecede.net.core import Core
 from antecede.net.roll import Plan
-from antecede.protocols import PROTOCOLS
+from antecede.protocols import PROTOCOLS, create
 from tests.view_world import World
 
 RUN = [protocol for protocol in PROTOCOLS if protocol != "separator"]
@@ -110,6 +112,8 @@ def test_what_a_leader_decided_before_it_died_is_kept_if_anyone_has_it(protocol)
         if not steps_until(world, lambda world: number(world, "c") == 2 and number(world, "b") == 1):
             continue
         met += 1
+        if met > 5:
+            break
         world.crash(world.processes["a"], for_good=True)
         del world.flying[:]
         world.asked.clear()
@@ -129,6 +133,8 @@ def test_whoever_died_before_it_installed_a_view_is_not_waited_for(protocol):
         if not steps_until(world, lambda world: number(world, "a") == 2 and number(world, victim) == 1):  # noqa: B023
             continue
         met += 1
+        if met > 5:
+            break
         world.crash(world.processes[victim], for_good=True)
         for _ in range(100):
             world.step()
@@ -166,6 +172,8 @@ def test_a_removal_that_only_some_have_heard_of_is_not_forgotten():
         if not steps_until(world, lambda world: cut(world, "c") == {3} and not knows(world, "b"), 400):
             continue
         met += 1
+        if met > 5:
+            break
         world.sync(world.processes["c"])
         world.crash(world.processes["a"], for_good=True)
         world.asked.clear()
@@ -186,7 +194,7 @@ def knows(world: World, name: str) -> bool:
 @pytest.mark.parametrize("protocol", ["permit", "matrix", "buffer"])
 def test_what_arrives_of_a_removed_process_after_all_have_stopped_is_too_late(protocol):
     met = 0
-    for seed in range(40):
+    for seed in range(12):
         world = World(protocol, f"late {protocol} {seed}", drops=0.0)
         for _ in range(120):
             world.step()
@@ -206,3 +214,61 @@ def test_what_arrives_of_a_removed_process_after_all_have_stopped_is_too_late(pr
 
 def is_settled(world: World, name: str) -> bool:
     return world.processes[name].core.changing.membership.settled
+
+
+def test_one_that_has_not_heard_of_a_view_installs_it_before_the_next_begins():
+    met = 0
+    for seed in range(40):
+        world = World("matrix", f"behind {seed}")
+        world.join("d")
+        world.settle()
+        world.drops = 0.3
+        world.ask("c", Plan(leave=("c",)))
+        # a has decided, and c has heard of it. b, which is to lead, will learn from c; d from b.
+        if not steps_until(
+            world, lambda world: number(world, "c") > number(world, "b") == number(world, "d") > 0
+        ):
+            continue
+        met += 1
+        if met > 5:
+            break
+        world.crash(world.processes["a"], for_good=True)
+        del world.flying[:]
+        world.asked.clear()
+        world.ask("b", Plan(remove=("a",)))
+        world.settle()
+        world.judge()
+        assert world.processes["d"].core.changing.roll.shown == ("b", "d")
+    assert met > 3
+
+
+def test_permit_lets_in_what_came_early_before_an_answer_to_it():
+    view = View.of("a", "b", "c")
+    a, b, c = (create("permit", view, name) for name in view.names)
+    a.send("c")  # which is lost with a
+    question, packets = a.send(("b", "c"))
+    to_b, to_c = (packet for packet in packets if isinstance(packet, Packet))
+    assert c.receive(to_c) == [], "it waits for what came before it"
+    assert question in b.receive(to_b)
+    b.deliver(question)
+    answer, held = b.send("c")
+    assert held == [], "it waits for a to permit it"
+    # a is removed. All are cut off from it before any is let go.
+    assert c.cut(0) == [question]
+    [to_c] = [packet for packet in b.forget(0) if isinstance(packet, Packet) and packet.message == answer]
+    c.receive(to_c)
+    assert c.deliver(question) == [answer]
+
+
+def test_what_happened_is_the_same_when_it_is_replayed():
+    """A report that followed from a frame which is in no journal would be made up by the next life."""
+    for seed in range(10):
+        world = prepared("matrix", seed)
+        for _ in range(30):
+            for _ in range(10):
+                world.step()
+            process = world.random.choice(world.alive())
+            again = Core.restore(process.born.snapshot())
+            for given in process.journal:
+                again.apply(given, 0)
+            assert again.changing.snapshot() == process.core.changing.snapshot()

@@ -247,11 +247,12 @@ def test_what_cannot_be_is_refused_with_a_sentence():
                 await b.remove("a")  # the monitor
             await a.remove("c")
             await a.remove("c")  # which it is already
+            await b.leave()
+            with pytest.raises(BadParameter, match="members is nobody"):
+                await a.leave()
 
             async def join(name: str, **more: Any) -> None:
-                async with Node(
-                    name, ["a", "b"], transport=network.at(f"{name}!"), join=True, **options | more
-                ):
+                async with Node(name, ["a"], transport=network.at(f"{name}!"), join=True, **options | more):
                     raise AssertionError("it joined")
 
             with pytest.raises(Closed, match=r"c, which is no member any more.*a name that was never used"):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from antecede.errors import CallerError, NotEligible, UnknownProcess
+from antecede.errors import BadParameter, CallerError, NotEligible, UnknownProcess
 from antecede.model import Effect, Id, Message, Packet, View, Waiting
 from antecede.net.membership import Counts, Membership
 from antecede.net.roll import Change, Lost, Note, Plan, Roll, State, decode_note, encode_note, is_note
@@ -370,8 +370,10 @@ class Changing:
 
     def accepts(self, names: tuple[str, ...]) -> CallerError | None:
         core = self._core
+        if not names:
+            return BadParameter("view", "members", "nobody", "one at least: the last one closes")
         try:
-            create(core.machine.name, View(names), names[0] if names else "", **core.parameters)
+            create(core.machine.name, View(names), names[0], **core.parameters)
         except CallerError as error:
             return error
         return None
