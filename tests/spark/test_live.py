@@ -32,7 +32,7 @@ def run(findings: Any, directory: Any) -> list[Any]:
         .start()
     )
     assert query.awaitTermination(300)
-    return findings.sparkSession.read.schema(FOUND).parquet(str(directory / "found")).collect()  # type: ignore[no-any-return]
+    return findings.sparkSession.read.schema(FOUND).parquet(str(directory / "found")).collect()
 
 
 def all_sent(one: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import pytest
 
@@ -30,7 +31,7 @@ def planted(directory):
 
 def test_what_was_found_is_written_told_and_not_found_again(spark, tmp_path):
     wanted = planted(tmp_path / "trace")
-    noted: list[dict[str, int]] = []
+    noted: list[Mapping[str, int]] = []
 
     def judge():
         place, out, kept = (str(tmp_path / name) for name in ("trace", "found", "kept"))
