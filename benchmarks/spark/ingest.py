@@ -85,7 +85,7 @@ WRITERS: dict[str, Callable[..., str]] = {"tracing": tracing, "tlaplus": tlaplus
 
 
 def made(home: Path, format: str, megabytes: int) -> tuple[Path, int]:
-    """A directory of log files, and how many lines they have. ShiViz logs are read a file a task: there are eight."""
+    """A directory of log files, and how many lines they have. ShiViz logs are often many: there are eight."""
     place = home / f"{format}-{megabytes}"
     if not place.is_dir():
         part = home / f"{format}.part"
