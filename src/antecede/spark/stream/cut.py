@@ -67,7 +67,7 @@ def asking(
     scratch = np.zeros(n + 8, np.int64), np.zeros(n + 8, np.int64)
     stamps.decode(
         code, n, data, ends, rows, mes, lanes, source, number, reached.reshape(1, n), place, first, last, process,
-        count, *scratch,
+        count, *scratch, 0,
     )  # fmt: skip
     result = reached.copy()
     asks = rows[last[rows] > first[rows]]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from antecede.errors import PeerError
 from antecede.model import Message, Packet
 from antecede.spark.stream import kernel, stamps
+from antecede.spark.stream.cut import octets_of
 from antecede.spark.stream.packets import packet_of
 from antecede.spark.stream.settings import Settings
 
@@ -72,19 +73,39 @@ class Fast:
             np.array(table[name].to_numpy(), np.int64)
             for name in ("lane", "source", "number")
         )
-        position, first, last = (np.zeros(total, np.int64) for _ in range(3))
-        process, count = self._decode(table, lanes, sources, numbers, position, first, last)
+        position, first, last, order, placed, next_, queue, woken = (
+            np.zeros(total, np.int64) for _ in range(8)
+        )
+        octets, ends = octets_of(table["stamp"])
+        # Every entry takes a byte at least; what a machine is asked about takes its turn.
+        room = int(ends[-1] - ends[0]) + self.n + 1 if total else 1
+        process, count = np.zeros(room, np.int32), np.zeros(room, np.int64)
+        state, cursor, mes = np.zeros(total, np.int8), np.zeros(3, np.int64), self._mes(lanes)
+        scratch = np.zeros(self.n + 8, np.int64), np.zeros(self.n + 8, np.int64), np.zeros(1, np.int64)
+        tables = kernel.tables(total)
         refused: list[Refused] = []
-        if not position.all():
-            process, count, refused = self._ask(
-                table, lanes, sources, numbers, position, first, last, process, count
-            )
-        state = np.zeros(total, np.int8)
-        order, placed, next_, queue, woken = (np.zeros(total, np.int64) for _ in range(5))
-        out = kernel.arrive(
-            self.n, old, lanes, sources, numbers, position, first, last, process, count, self.delivered,
-            self.places, state, order, placed, *kernel.tables(total), next_, queue, woken,
-        )  # fmt: skip
+        while True:
+            row = kernel.arrive(
+                self.code, self.n, octets, ends, mes, lanes, sources, numbers, position, first, last, process, count,
+                self.delivered, self.places, state, order, placed, *tables, next_, queue, woken, *scratch, cursor,
+            )  # fmt: skip
+            if row < 0:
+                break
+            asked = self._ask(table, row, int(mes[row]))
+            if isinstance(asked, str):
+                refused.append((row, asked))
+                state[row] = kernel.DROPPED
+                cursor[0] = row + 1
+                continue
+            position[row], needs = asked
+            first[row] = used = int(cursor[1])
+            if used + len(needs) > len(process):
+                process, count = (np.concatenate([part, np.zeros_like(part)]) for part in (process, count))
+            for key, reached in needs:
+                process[used], count[used] = key, reached
+                used += 1
+            last[row] = cursor[1] = used
+        out = int(cursor[2])
         self.held = table.take(np.flatnonzero(state == kernel.HELD))
         return table.take(order[:out]), placed[:out], [(row - old, why) for row, why in refused]
 
@@ -94,60 +115,38 @@ class Fast:
             np.array(table[name].to_numpy(), np.int64) for name in ("lane", "source", "number")
         )
         position, first, last = (np.zeros(len(table), np.int64) for _ in range(3))
-        process, count = self._decode(table, lanes, sources, numbers, position, first, last)
-        sure = np.flatnonzero(position)
-        if len(sure) == len(table):
-            return sure, []
-        *_, refused = self._ask(table, lanes, sources, numbers, position, first, last, process, count)
-        assert len(sure) + len(refused) == len(table), "a packet that is one is known as one"
-        return sure, refused
-
-    def _decode(
-        self, table: pa.Table, lanes: Any, sources: Any, numbers: Any, position: Any, first: Any, last: Any
-    ) -> tuple[Any, Any]:
-        column = table["stamp"].combine_chunks()
-        column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
-        _, offsets, data = column.buffers()
-        ends = np.array(np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1])
-        octets = np.frombuffer(data if data is not None and data.size else b"\0", np.uint8)
-        # Every entry takes a byte at least.
-        room = int(ends[-1] - ends[0]) + 1 if len(ends) else 1
+        octets, ends = octets_of(table["stamp"])
+        room = int(ends[-1] - ends[0]) + 1 if len(table) else 1
         process, count = np.zeros(room, np.int32), np.zeros(room, np.int64)
-        mes = np.array([me for _, me in self.keys] or [0], np.int64)[lanes]
-        # In two: the source of a packet from nobody, or from oneself, is not looked up.
-        sound = np.flatnonzero((sources >= 0) & (sources < self.n) & (sources != mes))
+        mes = self._mes(lanes)
+        likely = np.flatnonzero((sources >= 0) & (sources < self.n) & (sources != mes))
         stamps.decode(
-            self.code, self.n, octets, ends, sound, mes, lanes, sources, numbers, self.delivered, position, first,
-            last, process, count, np.zeros(self.n + 8, np.int64), np.zeros(self.n + 8, np.int64),
+            self.code, self.n, octets, ends, likely, mes, lanes, sources, numbers, self.delivered, position, first,
+            last, process, count, np.zeros(self.n + 8, np.int64), np.zeros(self.n + 8, np.int64), 0,
         )  # fmt: skip
-        return process, count
-
-    def _ask(
-        self, table: pa.Table, lanes: Any, sources: Any, numbers: Any, position: Any, first: Any, last: Any,
-        process: Any, count: Any,
-    ) -> tuple[Any, Any, list[Refused]]:  # fmt: skip
-        """Have the rows that were not sure read by `antecede.wire` and checked by a machine."""
-        refused: list[Refused] = []
-        added: list[tuple[int, int]] = []
+        refused = []
         for row in np.flatnonzero(position == 0).tolist():
-            _, me = self.keys[lanes[row]]
-            # A new one each: it is only asked, and keeps what it was asked.
-            model = self.settings.machine(me)
-            try:
-                packet = self.packet(table, row, me)
-                model.receive(packet)
-            except PeerError as error:
-                refused.append((row, str(error)))
-                continue
-            place, needs = model.asks(packet)
-            position[row] = place[1]
-            first[row] = len(process) + len(added)
-            added += [need for need in needs if need[0] not in (me, packet.source)]
-            last[row] = len(process) + len(added)
-        if added:
-            process = np.concatenate([process, np.array([key for key, _ in added], np.int32)])
-            count = np.concatenate([count, np.array([reached for _, reached in added], np.int64)])
-        return process, count, refused
+            why = self._ask(table, row, int(mes[row]))
+            assert isinstance(why, str), "a packet that is one is known as one"
+            refused.append((row, why))
+        return np.flatnonzero(position), refused
+
+    def _mes(self, lanes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The process of each row's receiver."""
+        processes: NDArray[np.int64] = np.array([me for _, me in self.keys] or [0], np.int64)[lanes]
+        return processes
+
+    def _ask(self, table: pa.Table, row: int, me: int) -> str | tuple[int, list[tuple[int, int]]]:
+        """Have a row that is not sure read and checked by a machine: its place and needs, or why it is no packet."""
+        # A new one each: it is only asked, and keeps what it was asked.
+        model = self.settings.machine(me)
+        try:
+            packet = self.packet(table, row, me)
+            model.receive(packet)
+        except PeerError as error:
+            return str(error)
+        place, needs = model.asks(packet)
+        return place[1], [need for need in needs if need[0] not in (me, packet.source)]
 
     def packet(self, table: pa.Table, row: int, me: int) -> Packet[Any]:
         """A row as the packet that a machine takes."""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from antecede.spark.measuring.tables import find, insert, remove
+from antecede.spark.stream import stamps
 from antecede.spark.verification.native import inlined, native
 
 __all__ = ["DROPPED", "DELIVERED", "HELD", "arrive"]
@@ -63,24 +64,34 @@ def file(
 
 @native
 def arrive(
-    n: int, old: int, lanes: Any, sources: Any, numbers: Any, position: Any, first: Any, last: Any, process: Any,
-    count: Any, delivered: Any, places: Any, state: Any, order: Any, placed: Any, held: Any, waiters: Any, next_: Any,
-    queue: Any, woken: Any,
+    code: int, n: int, data: Any, ends: Any, mes: Any, lanes: Any, sources: Any, numbers: Any, position: Any,
+    first: Any, last: Any, process: Any, count: Any, delivered: Any, places: Any, state: Any, order: Any, placed: Any,
+    held: Any, waiters: Any, next_: Any, queue: Any, woken: Any, set_: Any, rows_: Any, one: Any, cursor: Any,
 ) -> int:  # fmt: skip
-    """Take the packets one after the other, the first `old` of which are held already; how many are delivered.
+    """Take the packets one after the other; -1 at the end, or else the one that is not sure to be a packet.
 
-    Those are in `order`, with their places at their receivers in `placed`; `state` says what became of each packet.
+    Those that are delivered are in `order`, with their places at their receivers in `placed`; `state` says what became
+    of each packet. `cursor` is where to go on: the next packet, the entries used, how many were delivered. A stamp is
+    read when its turn comes, against what was delivered by then: of most there is nothing left to keep.
     """
-    out = 0
-    for i in range(len(position)):
-        if position[i] == 0:
-            state[i] = DROPPED
-            continue
+    out = cursor[2]
+    for i in range(cursor[0], len(position)):
         lane, source = lanes[i], sources[i]
+        if position[i] == 0:
+            if 0 <= source < n and source != mes[i]:
+                one[0] = i
+                cursor[1] = stamps.decode(
+                    code, n, data, ends, one, mes, lanes, sources, numbers, delivered, position, first, last, process,
+                    count, set_, rows_, cursor[1],
+                )  # fmt: skip
+            if position[i] == 0:
+                cursor[0], cursor[2] = i, out
+                return i
         key = lane * n + source
         at = find(held, key, position[i])
         if at >= 0 or delivered[lane, source] >= position[i]:
             state[i] = DROPPED
+            cursor[1] = first[i]
             continue
         need = unmet(i, lane, source, position, first, last, process, count, delivered)
         if need != -1:
@@ -88,6 +99,7 @@ def arrive(
             insert(held, at, key, position[i])
             file(i, need, n, lane, source, position, process, count, waiters, next_)
             continue
+        cursor[1] = first[i]
         queue[0] = i
         head, tail = 0, 1
         while head < tail:
@@ -129,7 +141,8 @@ def arrive(
                     tail += 1
                 else:
                     file(k, need, n, lane, sources[k], position, process, count, waiters, next_)
-    return out
+    cursor[0], cursor[2] = len(position), out
+    return -1
 
 
 def tables(rows: int) -> tuple[Any, Any]:

@@ -111,9 +111,9 @@ def decode(
     count: Any,
     set_: Any,
     rows_: Any,
+    used: int,
 ) -> int:
-    """Fill the arrays for these rows; the answer is how many entries there are. A position of 0: not sure."""
-    used = 0
+    """Fill the arrays for these rows, from entry `used` on; the answer is where they end. A position of 0: not sure."""
     for i in rows:
         at, end = ends[i], ends[i + 1]
         me, lane, source, number = mes[i], lanes[i], sources[i], numbers[i]
