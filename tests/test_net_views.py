@@ -9,7 +9,8 @@ import pytest
 
 from antecede.model import Packet, View
 from antecede.net.core import Core
-from antecede.net.roll import Plan
+from antecede.net.inputs import Send
+from antecede.net.roll import Joiner, Plan
 from antecede.protocols import PROTOCOLS, create
 from tests.view_world import World
 
@@ -223,23 +224,43 @@ def test_one_that_has_not_heard_of_a_view_installs_it_before_the_next_begins():
         world.join("d")
         world.settle()
         world.drops = 0.3
-        world.ask("c", Plan(leave=("c",)))
+        world.ask("c", Plan(join=(Joiner("e", "", ("all",), "c"),)))
         # a has decided, and c has heard of it. b, which is to lead, will learn from c; d from b.
         if not steps_until(
             world, lambda world: number(world, "c") > number(world, "b") == number(world, "d") > 0
         ):
             continue
         met += 1
-        if met > 5:
+        if met > 2:
             break
         world.crash(world.processes["a"], for_good=True)
         del world.flying[:]
-        world.asked.clear()
+        world.drops = 0.0
         world.ask("b", Plan(remove=("a",)))
         world.settle()
+        for _ in range(150):
+            world.step()
+        world.settle()
         world.judge()
-        assert world.processes["d"].core.changing.roll.shown == ("b", "d")
-    assert met > 3
+        assert world.processes["d"].core.changing.roll.shown == ("b", "c", "d", "e")
+    assert met > 2
+
+
+@pytest.mark.parametrize("echo", [True, False])
+def test_what_a_donor_says_before_it_gives_its_state_is_in_it_or_comes_after_it(echo):
+    world = World("matrix", f"echo {echo}")
+    for _ in range(100):
+        world.step()
+    world.ask("a", Plan(join=(Joiner("d", "", ("all",), "a"),)))
+    donor = world.processes["a"]
+    while not (donor.core.changing.owed and donor.core.changing.membership.going):
+        world.step()
+    to = donor.core.changing.targets(["all"], echo)
+    assert (donor.core.me in to, 3 in to) == (echo, echo)
+    world.happen(donor, Send(to, b"all"))
+    world.settle()
+    world.judge()
+    assert (donor.core.me, donor.core.sent) in world.applied(world.processes["d"])
 
 
 def test_permit_lets_in_what_came_early_before_an_answer_to_it():
