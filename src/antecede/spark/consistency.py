@@ -96,12 +96,9 @@ def consistency(log: DataFrame, *, messages: bool = True) -> DataFrame:
     )
     # A finding takes no part in the join: without a cause it meets none.
     asked = news.withColumn("cause", F.when(F.col("kind").isNull(), F.col("entry")))
-    joined = (
-        asked.join(causes.withColumnRenamed("own", "found"), ["run", "cause", "found"], "left")
-        .join(lasts, ["run", "cause"], "left")
-        .select(*STEPS.names, "past", "last")
-    )
-    return greatest(joined.mapInArrow(judged, FINDINGS))
+    joined = asked.join(causes.withColumnRenamed("own", "found"), ["run", "cause", "found"], "left")
+    findings = joined.select(*STEPS.names, "past").mapInArrow(judged, FINDINGS)
+    return with_lasts(greatest(findings), lasts)
 
 
 def deliveries(clocks: DataFrame) -> DataFrame:
@@ -137,6 +134,16 @@ def greatest(findings: DataFrame) -> DataFrame:
         .select(*which, "most.*")
         .select(FINDINGS.names)
     )
+
+
+def with_lasts(findings: DataFrame, lasts: DataFrame) -> DataFrame:
+    """What is expected where an event is missing: only findings meet the last events, not all pairs of vectors."""
+    told = findings.join(lasts.withColumnRenamed("cause", "entry"), ["run", "entry"], "left")
+    last = F.coalesce("last", F.lit(0))
+    # Beyond the last, the clock counts too far; below it, an event is not in the log.
+    nearest = F.when(last < F.col("found"), last)
+    expected = F.when(F.col("kind") == "missing", nearest).otherwise(F.col("expected"))
+    return told.withColumn("expected", expected).select(FINDINGS.names)
 
 
 # In tasks
@@ -273,10 +280,7 @@ def judged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def missing(news: pa.RecordBatch) -> pa.RecordBatch:
-    last = pc.fill_null(news.column("last"), 0)
-    # Beyond the last, the clock counts too far; below it, an event is not in the log.
-    expected = pc.if_else(pc.less(last, news.column("found")), last, pa.scalar(None, pa.int64()))
-    told: dict[str, Any] = {"kind": pa.array(["missing"] * news.num_rows, pa.string()), "expected": expected}
+    told: dict[str, Any] = {"kind": pa.array(["missing"] * news.num_rows, pa.string())}
     columns = [told.get(name, news.column(name)) for name in FINDINGS.names]
     return pa.RecordBatch.from_arrays(columns, names=FINDINGS.names)
 
