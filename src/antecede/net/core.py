@@ -364,7 +364,7 @@ class Core:
                 return frames + self._leave(link, waiting, packets[half:], now)
             data = encode_whole(packets[0], self.limits)
         frames = link.send(data, now)
-        waiting.leave(link.last, sum(packet.message is not None for packet in packets))
+        waiting.leave(link.last, len([None for packet in packets if packet.message is not None]))
         return frames
 
     def _restart(self, recording: bool, now: int) -> list[Out]:
