@@ -57,6 +57,8 @@ class World:
         self.processes: dict[str, Process] = {}
         self.asked: list[tuple[str, Plan]] = []
         """What operators and processes want, with who wants it: repeated until it is so."""
+        self.idle: set[str] = set()
+        """Applications that take nothing for now."""
         self.counts: Counter[str] = Counter()
         first = Roll.first(FOUNDERS, {"all": FOUNDERS})
         for name in FOUNDERS:
@@ -158,7 +160,7 @@ class World:
 
     def take(self, process: Process) -> None:
         core = process.core
-        if core.changing.donor is not None:
+        if core.changing.donor is not None or process.name in self.idle:
             return
         if core.again:
             core.again.popleft()
@@ -195,7 +197,9 @@ class World:
                 if given.number == 0:
                     said |= {(sender, number) for sender, number in json.loads(head.payload)}
                 elif head.payload == b"all":
-                    assert head.id not in said, f"{process.name} has {head.id} in its state, and gets it again"
+                    assert head.id not in said, (
+                        f"{process.name} has {head.id} in its state, and gets it again"
+                    )
                     said.add(head.id)
             if isinstance(given, Send) and given.payload == b"all" and core.me not in given.to:
                 said.add((core.me, core.sent + 1))
@@ -296,6 +300,7 @@ class World:
     def settle(self) -> None:
         """No more is sent, and nothing lost: until nothing happens any more."""
         self.drops = 0.0
+        self.idle.clear()
         for _ in range(400):
             self.now += HURRY
             self.welcome()
