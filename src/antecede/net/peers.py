@@ -65,7 +65,7 @@ class Peer:
 
     @property
     def connected(self) -> bool:
-        return self._channel is not None
+        return self._channel is not None and not self._channel.over
 
     def hello(self) -> Hello:
         """What we say first. It tells what has arrived, so it may leave only once that is durable."""
@@ -123,6 +123,7 @@ class Peer:
     def _give_up(self, channel: Channel, counted: str, reason: str) -> None:
         self.counts[counted] += 1
         log.warning("%s: %s", self.host.name, reason)
+        channel.over = True
         channel.connection.close()
 
     def watch(self) -> None:
@@ -217,6 +218,8 @@ class Channel:
         self.heard = self.spoke = asyncio.get_running_loop().time()
         self.writing: float | None = None
         """Since when a write waits for the other end to take it."""
+        self.over = False
+        """It was given up, and will end soon."""
         self.catching_up: asyncio.Task[None] | None = None
         self._direct = connection if isinstance(connection, Direct) else None
         self._out: list[bytes] = []
