@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -167,12 +168,16 @@ def parts(shape: Shape, order: str) -> list[tuple[str, float]]:
         for blob in blobs:
             table = pa.ipc.open_stream(blob.as_buffer()).read_all()
             bucket = Bucket(settings)
-            out, _ = part("order", lambda bucket=bucket, table=table: bucket.advance(table, 0))
+            out, _ = part("order", partial(bucket.advance, table, 0))
             part("state", bucket.dump)
-            part("hand over", lambda out=out: pa.ipc.open_stream(ipc(out)).read_all())
+            part("hand over", partial(handed_over, out))
         if shape.protocol == "monitor":
             part("closed: check, cut, place", lambda: closed_set(settings, rows))
     return list(spent.items())
+
+
+def handed_over(out: pa.Table) -> pa.Table:
+    return pa.ipc.open_stream(ipc(out)).read_all()
 
 
 def closed_set(settings: Settings, rows: pa.Table) -> Any:
@@ -235,7 +240,7 @@ def run(spark: Any, shape: Shape, order: str, how: str, work: Path, batches: int
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 2).parquet(str(source))
     out, checkpoint = str(work / "out"), str(work / "checkpoint")
     if how == "closed":
-        options = {"receiver": "p1", "out": out, "checkpoint": checkpoint}
+        options: dict[str, Any] = {"receiver": "p1", "out": out, "checkpoint": checkpoint}
         writer = deliver_closed(stream, shape.protocol, shape.processes, **options)
     else:
         if how == "pass-through":

@@ -103,6 +103,7 @@ def test_plain_records_need_no_expression():
     data = b'ann {"ann": 1, "bob": 2}\nhello, bob\n' * 9
     part = Part("f", "r", 0, len(data))
     reader = twolines.known(io.BytesIO(data), part, Expressions(AFTER))
+    assert reader is not None
     [batch] = fasttext.read(io.BytesIO(data), part, reader)
     assert batch.schema.equals(fastlines.TOLD)
     assert batch.num_rows == 9

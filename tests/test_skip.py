@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -170,7 +171,8 @@ def numbers(packets: list[Packet]) -> list:
 
 def test_what_was_given_up_is_offered_once_when_its_own_causes_are_there():
     view = View.numbered(3)
-    p1, p2, p3 = (create("matrix", view, p) for p in range(3))
+    machines: list[Any] = [create("matrix", view, p) for p in range(3)]
+    p1, p2, p3 = machines
     a, [to_p2, a_p3] = p1.send((1, 2))
     p2.receive(to_p2)
     p2.deliver(a)
@@ -194,7 +196,8 @@ def test_what_was_given_up_is_offered_once_when_its_own_causes_are_there():
 
 def test_what_is_here_is_not_given_up():
     view = View.numbered(2)
-    p1, p2 = (create("fifo", view, p) for p in range(2))
+    machines: list[Any] = [create("fifo", view, p) for p in range(2)]
+    p1, p2 = machines
     packets = [p1.send(1)[1][0] for _ in range(3)]
     p2.receive(packets[1])
     with pytest.raises(NotEligible, match="message 2 of #0 now: it waits here"):

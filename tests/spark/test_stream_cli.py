@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -64,7 +65,7 @@ def test_a_wrong_request_is_refused_before_spark_starts(tmp_path, options, told)
 
 def test_patience_ends_while_nothing_comes(spark, tmp_path):
     view, rows = incomplete(tmp_path / "in")
-    seen = []
+    seen: list[Any] = []
     watch = Watch(seen.append)
     spark.streams.addListener(watch)
     stream = spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "in"))

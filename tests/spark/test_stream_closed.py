@@ -1,6 +1,7 @@
 """Closed sets: without Spark on arrays, and a hot monitor on Spark that is stopped between micro-batches."""
 
 from random import Random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -80,7 +81,7 @@ def test_a_hot_monitor_is_delivered_once_over_restarts(spark, tmp_path):
     rows = packets_of(packets, run.machines[0].view)
     source = tmp_path / "in"
     source.mkdir()
-    statuses = []
+    statuses: list[Any] = []
     schema = "receiver string, sender string, number long, stamp binary, payload binary, arrival long"
     size = len(rows) // 3 + 1
     for part in range(3):

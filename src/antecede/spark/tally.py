@@ -275,11 +275,13 @@ def lowest(bits: Numbers) -> Numbers:
     >>> lowest(np.array([1, 12, -1 << 63])).tolist(), highest(np.array([1, 12, -1 << 63])).tolist()
     ([0, 2, 63], [0, 3, 63])
     """
-    return unpacked(bits).argmax(axis=1).astype(np.int64)
+    found: Numbers = unpacked(bits).argmax(axis=1).astype(np.int64)
+    return found
 
 
 def highest(bits: Numbers) -> Numbers:
-    return 63 - unpacked(bits)[:, ::-1].argmax(axis=1).astype(np.int64)
+    found: Numbers = 63 - unpacked(bits)[:, ::-1].argmax(axis=1).astype(np.int64)
+    return found
 
 
 def unpacked(bits: Numbers) -> NDArray[np.uint8]:
