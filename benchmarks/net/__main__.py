@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from benchmarks.net import budget
 from benchmarks.net.measure import Case, Load, Result, measure
 from benchmarks.net.others import NatsCore, Zmq, nats_server
@@ -20,11 +22,11 @@ __all__ = ["CASES", "LOADS", "main", "table"]
 
 BARE, PERMIT = "bare streams", "`permit`"
 
+PEER = Case(BARE, Bare)
 CASES = [
     Case(PERMIT, partial(Nodes, protocol="permit")),
-    Case(BARE, Bare),
+    PEER,
     Case("`matrix`", partial(Nodes, protocol="matrix")),
-    Case("`fifo`", partial(Nodes, protocol="fifo")),
     Case("`permit`, journal, normal", partial(Nodes, protocol="permit", sync="normal")),
     Case("`permit`, journal, full", partial(Nodes, protocol="permit", sync="full")),
     Case("pyzmq", Zmq),
@@ -33,10 +35,10 @@ CASES = [
 LOADS = [
     Load(3, 100, 2500),
     Load(8, 100, 270),
-    Load(32, 100, 24),
+    Load(32, 100, 20),
     Load(3, 10_000, 400),
     Load(8, 10_000, 45),
-    Load(32, 10_000, 6),
+    Load(32, 10_000, 5),
 ]
 QUICK = [Load(2, 100, 20)]
 
@@ -51,9 +53,30 @@ def run(loads: Sequence[Load], rounds: int, seconds: float) -> list[Result]:
             result = asyncio.run(measure(case, load, rounds, seconds, half))
             half = half or result.rate / 2
             results.append(result)
-            said = f"{result.cpu_rate:,.0f} deliveries a CPU second, {result.rate:,.0f} a second"
-            print(f"{result.case}, {load.nodes} nodes, {load.size} bytes: {said}", file=sys.stderr)
+            _say(result)
+        # What all are set against is measured twice: a machine that is busy with other things changes all the time.
+        again = asyncio.run(measure(PEER, load, rounds, seconds, half))
+        results = [better(result, again) for result in results]
+        _say(again)
     return results
+
+
+def better(result: Result, again: Result) -> Result:
+    """The better of two results of one case; the first, if they are not."""
+    if (result.case, result.nodes, result.size) != (again.case, again.nodes, again.size):
+        return result
+    return msgspec.structs.replace(
+        result,
+        cpu_rate=max(result.cpu_rate, again.cpu_rate),
+        rate=max(result.rate, again.rate),
+        p50_ms=min(result.p50_ms, again.p50_ms),
+        p99_ms=min(result.p99_ms, again.p99_ms),
+    )
+
+
+def _say(result: Result) -> None:
+    said = f"{result.cpu_rate:,.0f} deliveries a CPU second, {result.rate:,.0f} a second, p99 {result.p99_ms:.1f} ms"
+    print(f"{result.case}, {result.nodes} nodes, {result.size} bytes: {said}", file=sys.stderr)
 
 
 def table(results: Sequence[Result]) -> list[str]:
@@ -80,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--profile", action="store_true", help="where the time goes, too")
     parser.add_argument("--out", type=Path, help="write the result there too")
     options = parser.parse_args(arguments)
-    results = run(QUICK, 1, 0.05) if options.quick else run(LOADS, 3, 0.5)
+    results = run(QUICK, 1, 0.05) if options.quick else run(LOADS, 3, 0.4)
     lines = [
         "# The speed of nodes",
         "",
@@ -93,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]
     if options.profile:
         load = QUICK[0] if options.quick else LOADS[1]
-        found = {name: budget.budget(name, load) for name in ("permit", "matrix", "fifo")}
+        found = {name: budget.budget(name, load) for name in ("permit", "matrix")}
         found["permit, journal"] = budget.budget("permit", load, "normal")
         lines += [
             f"Where the time goes, {load.nodes} nodes, {load.size} bytes:",
