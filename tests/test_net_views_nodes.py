@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from antecede.errors import BadParameter, Closed, UnknownProcess, Unsupported
-from antecede.net import Memory, Node, Settings, Tcp
-from antecede.net.roll import Change
+from antecede.net import Change, Memory, Node, Settings, Tcp, Tls
+from antecede.net.keys import make_keys
 from antecede.oracle import check
 from antecede.protocols import PROTOCOLS
 from antecede.topology import shapes
@@ -100,8 +100,9 @@ def judge(trace: Path, gone: set[str] = frozenset()) -> None:  # type: ignore[as
         assert copy.at in places or copy.message[0] in places, verdict
 
 
-@pytest.mark.parametrize("way", ["memory", "tcp"])
-@pytest.mark.parametrize("protocol", RUN)
+@pytest.mark.parametrize(
+    ("protocol", "way"), [*((protocol, "memory") for protocol in RUN), ("permit", "tcp"), ("matrix", "tcp")]
+)
 def test_one_joins_and_one_leaves_while_all_talk(protocol, way, tmp_path):
     async def main() -> None:
         names = ["a", "b", "c"]
@@ -327,5 +328,28 @@ def test_the_journal_knows_the_view(tmp_path):
                 assert {message.payload for message in found[1:]} == {b"two", b"three"}
                 assert [message.again for message in found] == [True, False, False]
                 assert (await a.send("c", b"")).number == 3
+
+    asyncio.run(main())
+
+
+def test_who_joins_proves_its_name(tmp_path):
+    make_keys(tmp_path, ["a", "b", "c"])
+
+    def keys(name: str) -> Tls:
+        return Tls(tmp_path / "authority.pem", tmp_path / f"{name}.pem", tmp_path / f"{name}.key")
+
+    async def main() -> None:
+        async with (
+            Node("a", {"a": "127.0.0.1:0"}, tls=keys("a"), settings=QUICK) as a,
+            asyncio.timeout(PATIENCE_S),
+        ):
+            peers = {"a": a.address}
+            options: dict[str, Any] = {"join": True, "listen": "127.0.0.1:0", "settings": QUICK}
+            with pytest.raises(Closed, match="b with the certificate of c"):
+                await Node("b", peers, tls=keys("c"), **options).start()
+            async with Node("b", peers, tls=keys("b"), **options) as b:
+                await a.send("b", b"welcome")
+                assert (await b.receive()).payload == b"welcome"
+                await b.leave()
 
     asyncio.run(main())

@@ -2,12 +2,14 @@
 
 A thin asyncio shell round the machines. `core` is the process as one pure state machine, `host` drives it and its
 `journal`, `mesh` and `peers` keep the connections, `session` says what passes over one, `transport`, `tcp` and
-`nats` carry bytes, and `node` is what an application sees.
+`nats` carry bytes, and `node` is what an application sees. Views change by `membership`, a pure state machine too, and
+`changing`, what that does to a process; `roll` has the values, `joining` the way in.
 """
 
 from antecede.net.delivery import Delivery, Held, Missing
 from antecede.net.nats import Nats
 from antecede.net.node import Node
+from antecede.net.roll import Change
 from antecede.net.security import Tls
 from antecede.net.settings import Settings
 from antecede.net.status import Status
@@ -15,6 +17,7 @@ from antecede.net.tcp import Tcp
 from antecede.net.transport import Connection, Memory, Transport
 
 __all__ = [
+    "Change",
     "Connection",
     "Delivery",
     "Held",
