@@ -16,9 +16,10 @@ import msgspec
 import pytest
 
 from antecede.errors import BadParameter
-from antecede.net import Nats, Node, Tls
+from antecede.net import Memory, Nats, Node, Tls
 from antecede.net.keys import make_keys
 from antecede.net.nats import ANSWER, CREDIT, DATA, DIAL, HEAD, NatsConnection
+from antecede.net.sealed import Sealed
 from tests.nats_server import Server
 from tests.net_world import PATIENCE_S, QUICK, Conversation, names
 
@@ -316,6 +317,43 @@ def test_nodes_prove_their_names_through_the_broker(server, tmp_path):
                         )
                     )
                     assert not near.connected
+
+    asyncio.run(talk())
+
+
+def test_sealed_ends_that_both_write_much_do_not_wait_for_each_other(tmp_path):
+    make_keys(tmp_path, ["a", "b"])
+    data = os.urandom(1 << 20)
+
+    async def both(end: Sealed) -> bytes:
+        async def read() -> bytes:
+            got = b""
+            while len(got) < len(data):
+                got += await end.read()
+            return got
+
+        async def write() -> None:
+            for start in range(0, len(data), 1 << 16):
+                await end.write(data[start : start + (1 << 16)])
+
+        await end.open()
+        _, got = await asyncio.gather(write(), read())
+        return got
+
+    async def talk() -> None:
+        network, accepted = Memory(), asyncio.Queue[Any]()
+        network.listen("b", accepted.put)
+        near = network.connect("a", "b")
+        contexts = [
+            Tls(tmp_path / "authority.pem", tmp_path / f"{name}.pem", tmp_path / f"{name}.key").context(
+                server
+            )
+            for name, server in (("a", False), ("b", True))
+        ]
+        ends = Sealed(near, contexts[0], False), Sealed(await accepted.get(), contexts[1], True)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await asyncio.gather(*map(both, ends)) == [data, data]
+        assert [end.proved for end in ends] == ["b", "a"]
 
     asyncio.run(talk())
 

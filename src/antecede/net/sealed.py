@@ -26,7 +26,7 @@ class Sealed:
         self._carrier = carrier
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=server)
-        # A reader may have something to answer while a writer waits: records must not be mixed.
+        # Parts of two records must not be mixed.
         self._writing = asyncio.Lock()
 
     async def open(self) -> None:
@@ -49,7 +49,8 @@ class Sealed:
             try:
                 return self._tls.read(CHUNK)
             except ssl.SSLWantReadError:
-                await self._flush()
+                # What TLS itself has to answer goes with the next write: a reader that waited for a writer, which
+                # waits for the other end's reader, would wait for ever.
                 if not await self._fetch():
                     return b""
             except ssl.SSLZeroReturnError:
