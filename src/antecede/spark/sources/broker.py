@@ -200,7 +200,9 @@ class Broker:
         ) as error:
             raise Away(str(error) or type(error).__name__) from None
         finally:
-            await client.close()
+            # It may have something left to write to a server that is gone.
+            with suppress(OSError):
+                await client.close()
 
 
 class Pull:
