@@ -13,6 +13,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.errors import StreamingQueryException
+
 from antecede.errors import BadParameter
 from antecede.sim.run import RunSpec
 from antecede.spark.stream import deliver_stream, simulated, status_of, waiting
@@ -125,6 +127,26 @@ def test_a_query_that_is_killed_goes_on_as_if_it_had_not_been(spark, tmp_path):
     assert outcome.complete
     delivered = spark.read.parquet(str(out)).toArrow().to_pylist()
     assert by_receiver([{"group": "", **row} for row in delivered]) == expected(rows, view)
+
+
+def test_another_number_of_buckets_is_refused(spark, tmp_path):
+    view, rows = packets(30, processes=2)
+    written(tmp_path / "in", rows.filter(pa.compute.equal(rows["receiver"], "p1")), 1)
+
+    def run(buckets):
+        stream = spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "in"))
+        writer = deliver_stream(stream, "matrix", view.names, buckets=buckets).writeStream.format("noop")
+        query = (
+            writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    run(2)
+    written(tmp_path / "in", rows, 1, first=1)
+    with pytest.raises(StreamingQueryException, match="buckets of the stream is 2, expected 4"):
+        run(4)
 
 
 def test_buckets_are_placed_where_spark_places_them(spark):

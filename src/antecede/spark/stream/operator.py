@@ -47,6 +47,8 @@ CHUNK: Final = 1 << 18
 """Rows that are packed together."""
 BATCH: Final = 1 << 16
 """Rows that are handed back to Spark at once."""
+OCTETS: Final = 64 << 20
+"""Bytes that either may have, about: a value of Spark or of Arrow has less than 2 GB."""
 KEPT: Final = 64
 """Buckets that a worker keeps."""
 
@@ -77,9 +79,9 @@ def deliver_stream(
 
     The order of rows of the result means nothing, as always on Spark: `position` is the order.
     """
-    settings = Settings.of(protocol, processes, parameters, patience)
     if buckets < 1 or buckets & (buckets - 1):
         raise BadParameter("stream", "buckets", buckets, "a power of two")
+    settings = Settings.of(protocol, processes, parameters, patience, buckets)
     rows = chosen(df, group, arrival)
     token = uuid.uuid4().hex
     packed = rows.mapInArrow(packing(placed(buckets)), PACKED)
@@ -166,17 +168,27 @@ def murmur(value: int, seed: int = 42) -> int:
 def packing(keys: list[int]) -> Any:
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         kept: list[pa.RecordBatch] = []
-        rows = 0
+        rows = octets = 0
+        # Every bucket is called in every micro-batch, so that each has a state: with another number of buckets, which
+        # would put receivers elsewhere, one of them is found and refused.
+        yield ticks(keys)
         for batch in batches:
             kept.append(batch)
             rows += batch.num_rows
-            if rows >= CHUNK:
+            octets += batch.nbytes
+            if rows >= CHUNK or octets >= OCTETS:
                 yield packed(pa.Table.from_batches(kept), keys)
-                kept, rows = [], 0
+                kept, rows, octets = [], 0, 0
         if rows:
             yield packed(pa.Table.from_batches(kept), keys)
 
     return pack
+
+
+def ticks(keys: list[int]) -> pa.RecordBatch:
+    """A row for each bucket, without rows."""
+    columns = [pa.array(keys, pa.int32()), pa.nulls(len(keys), pa.binary())]
+    return pa.record_batch(columns, ["bucket", "rows"])
 
 
 def packed(rows: pa.Table, keys: list[int]) -> pa.RecordBatch:
@@ -216,7 +228,7 @@ def stepping(settings: Settings, token: str, native: bool) -> Any:
     def step(key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         import pandas as pd
 
-        blobs = [blob for frame in frames for blob in frame["rows"]]
+        blobs = [blob for frame in frames for blob in frame["rows"] if blob is not None]
         tables = [pa.ipc.open_stream(blob).read_all() for blob in blobs]
         rows = pa.concat_tables(tables) if tables else PACKETS.empty_table()
         before = bytes(state.get[0]) if state.exists else None
@@ -230,7 +242,8 @@ def stepping(settings: Settings, token: str, native: bool) -> Any:
             state.setTimeoutDuration(max(1, bucket.deadline - now))
         keep((token, key[0]), after, bucket)
         told = msgspec.json.encode(status).decode()
-        pieces = [ipc(out.slice(at, BATCH)) for at in range(0, len(out), BATCH)] or [ipc(out)]
+        size = min(BATCH, max(1, OCTETS * len(out) // max(1, out.nbytes)))
+        pieces = [ipc(out.slice(at, size)) for at in range(0, len(out), size)] or [ipc(out)]
         yield pd.DataFrame({"rows": pieces, "status": [told] + [None] * (len(pieces) - 1)})
 
     return step

@@ -43,6 +43,8 @@ which a stream does not see), expected one of fifo, matrix, bounded, monitor, hi
     parameters: dict[str, Any] = {}
     patience_ms: int | None = None
     """How long a message waits for causes that are not here, before they are given up. None: for ever."""
+    buckets: int = 1
+    """How many the receivers are spread over."""
 
     def __post_init__(self) -> None:
         if self.protocol not in ORDERING:
@@ -62,10 +64,11 @@ which a stream does not see), expected one of fifo, matrix, bounded, monitor, hi
         processes: Sequence[str],
         parameters: Mapping[str, Any] | None = None,
         patience: float | None = None,
+        buckets: int = 1,
     ) -> Settings:
         """With the patience in seconds."""
         milliseconds = None if patience is None else round(patience * 1000)
-        return cls(protocol, tuple(processes), dict(parameters or {}), milliseconds)
+        return cls(protocol, tuple(processes), dict(parameters or {}), milliseconds, buckets)
 
     @property
     def view(self) -> View:
@@ -89,4 +92,5 @@ which a stream does not see), expected one of fifo, matrix, bounded, monitor, hi
             "protocol": self.protocol,
             "processes": list(self.processes),
             "parameters": self.machine(0).parameters,
+            "buckets": self.buckets,
         }

@@ -128,7 +128,9 @@ def listed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def held(state: bytes) -> list[dict[str, Any]]:
     """What waits in a bucket with this state."""
     made = msgspec.msgpack.decode(state)
-    settings = Settings(made["protocol"], tuple(made["processes"]), made["parameters"])
+    settings = Settings(
+        made["protocol"], tuple(made["processes"]), made["parameters"], buckets=made["buckets"]
+    )
     names = settings.processes
     return [
         {
