@@ -70,6 +70,8 @@ log = logging.getLogger("antecede.net")
 
 YIELD_EVERY = 512
 """Messages sent or handed over without a pause, before others get their turn: what one turn sends goes together."""
+YIELD_EVERY_PEER = 64
+"""The same, for each process of the system: with many of them, some still go together to each."""
 
 
 class Node(Member):
@@ -134,6 +136,7 @@ class Node(Member):
         self._passing = asyncio.Lock()
         self._journal: Journal | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._yield_every = max(YIELD_EVERY, YIELD_EVERY_PEER * len(self.view))
         self._most, self._routed = self.settings.queue, protocol == "separator"
         self._known: dict[str, tuple[int, ...]] = {}
         """Names and groups that were sent to -> their positions."""
@@ -294,7 +297,7 @@ class Node(Member):
             to = (to,) if isinstance(to, str) else tuple(to)
             targets = self._targets(to, echo)
         self._turns += 1
-        if self._turns % YIELD_EVERY == 0:
+        if self._turns % self._yield_every == 0:
             await asyncio.sleep(0)
         while not self._has_room(targets):
             await host.room.wait()
@@ -334,7 +337,7 @@ class Node(Member):
         What is handed over again after a crash comes in its first order: one of another sender has to be taken first.
         """
         self._turns += 1
-        if self._turns % YIELD_EVERY == 0:
+        if self._turns % self._yield_every == 0:
             await asyncio.sleep(0)
         host = self._host
         if sender is None and host.quick and not self._closing:

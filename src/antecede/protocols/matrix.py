@@ -116,9 +116,11 @@ class Matrix(Receiver):
     def _learn(self, packet: Packet[Any]) -> None:
         versions, rows, changes = self._versions, self._rows, self._changes
         self._clock = self._learnt = clock = self._clock + 1
-        for row in self._newer(packet.stamp):
+        told = packet.stamp.rows
+        for row in told if len(told) == 1 else self._newer(packet.stamp):
             k = row.process
-            rows[k], versions[k], changes[k] = row, row.version, clock
+            if row.version > versions[k]:
+                rows[k], versions[k], changes[k] = row, row.version, clock
 
     def _newer(self, stamp: MatrixStamp) -> list[Row]:
         """The rows of a stamp that are newer than ours."""

@@ -172,7 +172,22 @@ class Receiver(Machine):
         if packet is None:
             raise self._not_eligible(message)
         position = self._settle(packet)
-        return self._admit(self._wake(position)) if position in self._waiters else []
+        woken = self._waiters.get(position)
+        if woken is None:
+            return []
+        packet, after = woken[0], woken[0].message
+        if len(woken) > 1 or after is None:
+            return self._admit(self._wake(position))
+        # As `_admit` does it, for one message: the next of its channel, as a rule.
+        del self._waiters[position]
+        need = self._unmet(packet)
+        if need is not None:
+            self._file(packet, need)
+            return []
+        key = (after.sender, after.number)
+        del self._held[key]
+        self._ready[key] = packet
+        return [after]
 
     def _settle(self, packet: Packet[Any]) -> Need:
         position = self._position(packet)
