@@ -165,7 +165,13 @@ class Changing:
         if membership.notes:
             core.gathered = True
         if not membership.going:
-            core.steady = False
+            core.first = False
+        core.steady = membership.going and not self.ready and self.donor is None
+
+    def await_state(self, donor: int | None) -> None:
+        """Having joined, hand over nothing before the state of this process."""
+        self.donor = donor
+        self._stir()
 
     def turn(self, now: int) -> list[Out]:
         """Let the notes out."""
@@ -207,7 +213,8 @@ class Changing:
         seats = tuple([self._seats.seat(place) for place in to])
         inside, effects = core.machine.send(seats, payload, label, context)
         message = self._seats.outward(inside)
-        core.record.event("send", message)
+        if core.record.on:
+            core.record.event("send", message)
         if core.me in to:
             core.held[core.me] += 1
             core.arrived.append(message.id)
@@ -224,33 +231,39 @@ class Changing:
         me, there = self.seats(source)
         packets = decode_bundle(payload, there, me, core.limits)
         core.heard[source] += len(packets)
+        outward, arrived, recording, mine = self._seats.outward, core.arrived, core.record.on, 0
         for packet in packets:
             message = packet.message
             if message is not None and me in message.to:
-                message = self._seats.outward(message)
-                core.arrived.append(message.id)
-                core.record.event("receive", message)
-                core.held[message.sender] += message.sender == source
+                message = outward(message)
+                arrived.append((message.sender, message.number))
+                mine += message.sender == source
+                if recording:
+                    core.record.event("receive", message)
+        core.held[source] += mine
         effects: list[Effect] = []
         try:
             core.machine.receive_all(packets, effects)
         finally:
             self.follow(effects)
 
-    def take(self, identity: Id) -> None:
+    def take(self, identity: Id, keep: bool = True) -> None:
         core = self._core
         message = self.ready[0] if self.ready else core.inbox.get(identity)
         if not isinstance(message, Message) or message.id != identity:
             raise NotEligible(core.view.name(core.me), identity, "it was not offered")
         if self.ready:
             self.ready.popleft()
+            self._stir()
         else:
             del core.inbox[identity]
             self.follow(core.machine.deliver(self._seats.inward(message)))
-        core.taken[identity] = message
+        if keep:
+            core.taken[identity] = message
         if message.number:
             # Number 0 is the state that one that joined was given: no message, and no event.
-            core.record.event("deliver", message)
+            if core.record.on:
+                core.record.event("deliver", message)
             core.held[message.sender] = max(0, core.held[message.sender] - 1)
 
     def follow(self, effects: Sequence[Effect]) -> None:
@@ -278,7 +291,7 @@ class Changing:
 
     def cut(self, place: int) -> None:
         seats, core = self.seats(place), self._core
-        core.steady = False
+        core.first = core.steady = False
         rest = core.unlink(place)
         if rest is None:
             return
@@ -341,7 +354,7 @@ class Changing:
         self.ready.append(self._change(roll))
         self.lost, self._removed = [], ()
         self.turnover += 1
-        core.steady = False
+        core.first = core.steady = False
         core.view = View(roll.names)
         core.unsent.clear()
         core.held += [0] * (len(roll.names) - len(core.held))

@@ -11,7 +11,7 @@ Parts
   changing   how its view changes, and all that is different afterwards (`changing`, `membership`)
 
 Processes are named by their positions on the roll of the system (`roll`), which never change. While the view is the
-first, the machine names them the same, and `steady` is true: what is below knows no other case.
+first, the machine names them the same, and `first` is true: what is below knows no other case.
 
 Inputs are values (`inputs`), given to `apply`; what leaves are frames for peers' links. What is in the inbox follows
 from the inputs alone, its order too: a process replayed from its journal offers the same messages in the same order.
@@ -108,7 +108,10 @@ class Core:
         self.view = View(roll.names)
         """All that are or were members."""
         self.me = roll.place(machine.view.name(machine.me))
-        self.steady = roll.number == 1
+        self.first = roll.number == 1
+        """It is in its first view, and that is not changing."""
+        self.steady = True
+        """The view is not changing, and the application has come to it."""
         self.changing = Changing(self, roll)
         eligible = map(self.changing.outward, machine.eligible())
         self.inbox: dict[Id, Message] = {message.id: message for message in eligible}
@@ -155,7 +158,7 @@ class Core:
         core = cls(machine, {}, limits or wire.Limits(), roll, epoch, chosen, window)
         for peer in peers:
             core.link(peer)
-        core.changing.donor = roll.donors.get(core.me)
+        core.changing.await_state(roll.donors.get(core.me))
         return core
 
     def link(self, peer: int) -> None:
@@ -176,7 +179,7 @@ class Core:
     @property
     def sent(self) -> int:
         """How many messages this process has sent, ever."""
-        return self.machine.sent if self.steady else self.changing.sent
+        return self.machine.sent if self.first else self.changing.sent
 
     # Inputs
 
@@ -217,7 +220,7 @@ class Core:
         """The application sends a message."""
         if label or context or len(payload) > self.limits.payload_bytes:
             self._check_size(payload, label, context)
-        if not self.steady:
+        if not self.first:
             return self.changing.send(to, payload, label, context)
         message, effects = self.machine.send(to, payload, label, context)
         me, to = self.machine.me, message.to
@@ -266,7 +269,7 @@ class Core:
 
     def _receive(self, source: int, payload: bytes) -> None:
         """Give the machine what a payload of the link holds."""
-        if not self.steady or payload[:1] == MARK:
+        if not self.first or payload[:1] == MARK:
             self.changing.receive(source, payload)
             return
         me = self.me
@@ -288,7 +291,7 @@ class Core:
             self._follow(effects)
 
     def _take(self, identity: Id) -> None:
-        if not self.steady:
+        if not self.first:
             self.changing.take(identity)
             return
         message = self.inbox.get(identity)
@@ -298,6 +301,9 @@ class Core:
 
     def take(self, identity: Id, message: Message, keep: bool = True) -> None:
         """The application takes a message that is in the inbox; `keep` it until it is acknowledged."""
+        if not self.first:
+            self.changing.take(identity, keep)
+            return
         effects = self.machine.deliver(message)
         if self.record.on:
             self.record.event("deliver", message)
@@ -314,7 +320,7 @@ class Core:
                 self._follow((effect,))
 
     def _follow(self, effects: Sequence[Effect]) -> None:
-        if not self.steady:
+        if not self.first:
             self.changing.follow(effects)
             return
         out, unsent, weight = self.out, self.unsent, 0
@@ -350,7 +356,7 @@ class Core:
             elif self.heard[peer] >= ACK_EVERY:
                 out += [(peer, frame) for frame in link.acknowledge()]
                 self.heard[peer] = 0
-        if gathered and (not self.steady or self.changing.membership.notes):
+        if gathered and (not self.first or self.changing.membership.notes):
             # If nothing had gathered, this turn is no input of the journal.
             out += self.changing.turn(now)
         return out
@@ -407,7 +413,7 @@ class Core:
             "window": self.window,
             # Where there is a topology, the view does not change, and the machine keeps it.
             "parameters": {name: one for name, one in self.parameters.items() if name != "topology"},
-            "steady": self.steady,
+            "first": self.first,
             "changing": self.changing.snapshot(),
             "out": [
                 [peer, encode_bundle(waiting.packets(), self.limits)]
@@ -433,7 +439,7 @@ class Core:
                 typed(snapshot["parameters"], dict[str, Any]),
                 typed(snapshot["window"], int),
             )
-            core.steady = typed(snapshot["steady"], bool)
+            core.first = typed(snapshot["first"], bool)
             core.changing.load(snapshot["changing"])
             offered = core.inbox
             core.inbox = {

@@ -37,6 +37,7 @@ class Member:
     _me: int
     _closing: bool
     _passing: asyncio.Lock
+    _known: dict[str, tuple[int, ...]]
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -124,29 +125,42 @@ class Member:
         return message
 
     def _waive(self) -> None:
-        """Who joined need not wait until the application comes so far, if it has no state to give."""
-        host = self._host
-        if self.state is None and host.failure is None:
-            for change in list(host.core.changing.ready):
-                if isinstance(change, Change) and change.owed:
-                    host.happen(Waive(change.number))
+        """The view has changed. Do now what need not wait until the application comes so far."""
+        host, changing = self._host, self._host.core.changing
+        if self.state is not None or host.failure is not None:
+            return
+        for change in list(changing.ready):
+            if isinstance(change, Change) and change.owed:
+                host.happen(Waive(change.number))
+        # One that only sends would never come to a change, and be in none of its views.
+        while self.changed is None and (next_change := self._next_change()) is not None:
+            self._come_to(next_change, None)
+
+    def _next_change(self) -> Change | None:
+        """The change that is next, before any message."""
+        changing = self._host.core.changing
+        if self._host.core.again or changing.donor is not None or not changing.ready or self._closing:
+            return None
+        change = changing.ready[0]
+        return change if isinstance(change, Change) and self._host.failure is None else None
+
+    def _come_to(self, change: Change, state: bytes | None) -> None:
+        self._host.happen(Pass(change.number, state))
+        self.view = self._host.core.view
+        self._known.clear()
+        for lost in change.lost:
+            log.warning("%s: given up with view %d: %s", self.name, change.number, lost.told)
 
     async def _pass(self) -> bool:
         """Come to a change, if it is next; whether it was."""
-        host, changing = self._host, self._host.core.changing
         async with self._passing:
-            if host.core.again or changing.donor is not None or not changing.ready or self._closing:
-                return False
-            change, state = changing.ready[0], None
-            if not isinstance(change, Change) or host.failure is not None:
+            change, state = self._next_change(), None
+            if change is None:
                 return False
             if change.owed and self.state is not None:
                 given = self.state()
                 state = given if isinstance(given, bytes) else await given
-            host.happen(Pass(change.number, state))
-            self.view = host.core.view
-        for lost in change.lost:
-            log.warning("%s: given up with view %d: %s", self.name, change.number, lost.told)
+            self._come_to(change, state)
         told = None if self.changed is None else self.changed(change)
         if told is not None:
             await told
