@@ -1,9 +1,9 @@
-"""How fast nodes are: python -m benchmarks.net [--quick] [--profile] [--out benchmarks/results/net.md]
+"""How fast nodes are: python -m benchmarks.net [--quick] [--profile] [--rate R] [--out benchmarks/results/net.md]
 
 The workload: n nodes on loopback, all in one process and one event loop; each sends to each other in turn, as fast as
 it may, and receives. One process, so that what is compared is work, not the scheduler: deliveries for a second of CPU,
 all nodes together, a broker's process too. Best of several rounds, after one that is not counted. Then latency: at half
-the load that `permit` takes (or at the given one), every system at the same, from before the send to after the receive.
+the load that `permit` takes (or at `--rate`), every system at the same, from before the send to after the receive.
 
 The peers (`systems`, `others`), which promise no order, keep nothing and resume nothing:
 

@@ -43,10 +43,11 @@ LOADS = [
 QUICK = [Load(2, 100, 20)]
 
 
-def run(loads: Sequence[Load], rounds: int, seconds: float) -> list[Result]:
+def run(loads: Sequence[Load], rounds: int, seconds: float, rate: float | None = None) -> list[Result]:
+    """All cases under all loads; latencies at this rate, or at half of what the first case does."""
     results: list[Result] = []
     for load in loads:
-        half = None
+        half = rate
         for case in CASES:
             if case.make is NatsCore and nats_server() is None:
                 continue
@@ -101,14 +102,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="How fast nodes are.")
     parser.add_argument("--quick", action="store_true", help="few messages, once")
     parser.add_argument("--profile", action="store_true", help="where the time goes, too")
+    parser.add_argument(
+        "--rate", type=float, help="messages a second for latency, not half the load of permit"
+    )
     parser.add_argument("--out", type=Path, help="write the result there too")
     options = parser.parse_args(arguments)
-    results = run(QUICK, 1, 0.05) if options.quick else run(LOADS, 3, 0.4)
+    results = run(QUICK, 1, 0.05, options.rate) if options.quick else run(LOADS, 3, 0.4, options.rate)
+    at = (
+        "half the load that `permit` takes"
+        if options.rate is None
+        else f"{options.rate:,.0f} messages a second"
+    )
     lines = [
         "# The speed of nodes",
         "",
         f"`python -m benchmarks.net`, Python {platform.python_version()}, all nodes in one process. What the peers do",
-        "is said in `benchmarks/net/__init__.py`. Latency is at half the load that `permit` takes, the same for all.",
+        f"is said in `benchmarks/net/__init__.py`. Latency is at {at}, the same for all.",
         f"The machine has {os.cpu_count()} cores; load when this was written: {os.getloadavg()[0]:.1f}.",
         "",
         *table(results),
