@@ -36,8 +36,10 @@ def verify_stream(
         raise BadParameter("verify --stream", "--every", every_s, "more than 0 seconds")
     root = out.rstrip("/")
     with working(master, remote, "verifying what comes") as work, interrupted() as stop:
+        from antecede.spark.stream.posting import post
         from antecede.spark.stream.verifying import verify_live
 
+        post(work.spark, f"{root}/checkpoint")
         judged = verify_live(
             work.spark,
             source,

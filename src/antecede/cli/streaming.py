@@ -52,6 +52,7 @@ def order_stream(asked: Asked, as_json: bool, master: str | None, remote: str | 
         raise BadParameter(command, "--every", asked.every, "more than 0 seconds")
     with working(master, remote, "reading packets") as work, interrupted() as stop:
         from antecede.spark.stream.files import Source, order_files
+        from antecede.spark.stream.posting import post
 
         source = Source(
             asked.source,
@@ -72,21 +73,11 @@ def order_stream(asked: Asked, as_json: bool, master: str | None, remote: str | 
             "stop": stop,
             "note": lambda told: say(work, told),
         }
-        post(work, checkpoint)
+        post(work.spark, checkpoint)
         outcome = order_files(work.spark, source, delivered, checkpoint, **options)  # type: ignore[arg-type]
     report(outcome, delivered, as_json)
     if not outcome.complete:
         raise typer.Exit(1)
-
-
-def post(work: Work, checkpoint: str) -> None:
-    """Let `antecede watch` see it, if the checkpoint is on this machine."""
-    from antecede.spark.storage import local
-    from antecede.spark.stream.posting import Posting
-
-    here = local(checkpoint)
-    if here is not None:
-        work.spark.streams.addListener(Posting(here))
 
 
 def named(processes: str) -> tuple[str, ...]:

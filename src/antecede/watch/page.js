@@ -96,7 +96,7 @@ function drawCauses(last, now) {
 }
 function drawFound(last) {
   if (!last.found.length) return $('found').replaceChildren(el('p', {class: 'empty'}, 'None found.'));
-  const rows = [...last.found].reverse().map(f => [f.kind.replace('_', ' '), f.run, `${f.sender} ${f.number}`, f.process,
+  const rows = [...last.found].reverse().map(f => [f.kind.replace('_', ' '), f.run, f.sender === null ? '' : `${f.sender} ${f.number}`, f.process,
     f.by_sender === null ? '' : `${f.by_sender} ${f.by_number}`]);
   const more = last.all_found - last.found.length;
   $('found').replaceChildren(...table([['what'], ['run'], ['message'], ['at'], ['overtaken by']], rows,

@@ -44,8 +44,8 @@ class Found(Struct, frozen=True):
     run: str
     kind: str
     process: str
-    sender: str
-    number: int
+    sender: str | None = None
+    number: int | None = None
     by_sender: str | None = None
     by_number: int | None = None
 

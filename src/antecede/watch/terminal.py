@@ -98,7 +98,8 @@ def findings(last: Status) -> Table:
     table = Table("found", "run", "message", "at", "overtaken by", box=None, pad_edge=False)
     for one in reversed(last.found):
         by = "" if one.by_sender is None else f"{one.by_sender} {one.by_number}"
-        cells = (one.kind, one.run, f"{one.sender} {one.number}", one.process, by)
+        message = "" if one.sender is None else f"{one.sender} {one.number}"
+        cells = (one.kind.replace("_", " "), one.run, message, one.process, by)
         table.add_row(*(Text(cell) for cell in cells))
     return table
 

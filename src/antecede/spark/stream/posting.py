@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import structs
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -26,11 +26,12 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from antecede.spark.storage import local
 from antecede.spark.stream.status import Status as Told
 from antecede.spark.stream.watch import Progress, status_of
 from antecede.watch.status import CAUSES_MOST, PROCESSES_MOST, Board, Cause, Found, Status
 
-__all__ = ["BOARD", "OBSERVED_FOUND", "Posting", "observed", "posted"]
+__all__ = ["BOARD", "OBSERVED_FOUND", "Posting", "observed", "post", "posted"]
 
 BOARD: Final = "status"
 """The directory of statuses in a checkpoint."""
@@ -47,6 +48,13 @@ def observed(findings: DataFrame) -> DataFrame:
     return findings.observe(
         OBSERVED_FOUND, F.count(F.lit(1)).alias("count"), F.to_json(F.min(one)).alias("first")
     )
+
+
+def post(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> None:
+    """Let the next query with this checkpoint be watched, if the checkpoint is on this machine."""
+    here = local(checkpoint)
+    if here is not None:
+        spark.streams.addListener(Posting(here))
 
 
 class Posting(StreamingQueryListener):

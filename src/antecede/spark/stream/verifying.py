@@ -20,6 +20,7 @@ from antecede.spark.faults import told
 from antecede.spark.sources import jetstream, node_feed, traces
 from antecede.spark.storage import absolute, escaped, join
 from antecede.spark.stream.live import FOUND, verify_stream
+from antecede.spark.stream.posting import observed
 
 __all__ = ["KINDS", "Judged", "events_at", "verify_live"]
 
@@ -81,7 +82,7 @@ def verify_live(
     patience = None if patience_s is None else timedelta(seconds=patience_s)
     counts = [F.count_if(F.col("kind") == kind).alias(kind) for kind in KINDS]
     with told():
-        found = verify_stream(events_at(spark, place), patience=patience).observe("found", *counts)
+        found = observed(verify_stream(events_at(spark, place), patience=patience)).observe("found", *counts)
         query = _started(spark, found, absolute(out), absolute(checkpoint), once, every_s)
         _run(query, stop, note)
         return _judged(spark, out)
