@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 
 from antecede.errors import BadParameter
 from antecede.oracle import happened_before
-from antecede.spark.stream import cut
+from antecede.spark.stream import cut, waiting
 from antecede.spark.stream.bucket import step
 from antecede.spark.stream.closed import checked, columns, deliver_closed
 from antecede.spark.stream.packets import packets_of
@@ -92,6 +92,9 @@ def test_a_hot_monitor_is_delivered_once_over_restarts(spark, tmp_path):
             checkpoint=tmp_path / "checkpoint", note=statuses.append,
         )  # fmt: skip
         writer.trigger(availableNow=True).start().awaitTermination()
+        held = waiting(spark, tmp_path / "checkpoint").toArrow().to_pylist()
+        assert len(held) == statuses[-1].held
+        assert all(row["awaits"] for row in held)
     out = pq.read_table(tmp_path / "out").sort_by("position").to_pylist()
     ids = [(run.machines[0].view.id(row["sender"]), row["number"]) for row in out]
     assert [row["position"] for row in out] == list(range(len(out)))

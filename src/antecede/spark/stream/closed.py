@@ -30,21 +30,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Struct
+from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from antecede.errors import BadParameter, BadSnapshot
+from antecede.protocols.receiver import Receiver
 from antecede.spark.storage import local
 from antecede.spark.stream import cut, stamps
 from antecede.spark.stream.bucket import arranged, ipc, refusals
 from antecede.spark.stream.fast import ROWS, Fast
 from antecede.spark.stream.operator import chosen
-from antecede.spark.stream.packets import DELIVERED, GAVE_UP
+from antecede.spark.stream.packets import DELIVERED, GAVE_UP, WAITING
 from antecede.spark.stream.settings import Settings
 from antecede.spark.stream.status import Status
 
-__all__ = ["deliver_closed", "last_held", "Closing"]
+__all__ = ["deliver_closed", "last_held", "waiting_closed", "Closing"]
 
 VERSION: Final = 1
 FEW: Final = 500_000
@@ -276,12 +278,52 @@ class Closing:
             shutil.rmtree(place, ignore_errors=True)
 
 
+def waiting_closed(checkpoint: str | os.PathLike[str]) -> pa.Table:
+    """What waits in the query with this checkpoint: rows of `antecede.spark.stream.watch.WAITING`."""
+    found = []
+    for state, home in last_states(checkpoint):
+        settings = Settings(
+            state.decided["protocol"], tuple(state.decided["processes"]), state.decided["parameters"]
+        )
+        me = settings.view.id(state.receiver)
+        fast = Fast(settings)
+        fast.open("", me)
+        machine = settings.machine(me, state.reached)
+        for name in state.held:
+            table = opened(str(home / name))
+            for row, since in enumerate(table["since"].to_pylist()):
+                packet = fast.packet(table, row, me)
+                machine.receive(packet)
+                assert packet.message is not None
+                found.append((packet.message.id, since))
+        rows = [
+            told(settings, machine, state.receiver, key, since) for key, since in found if machine.holds(key)
+        ]
+        return pa.Table.from_pylist(rows, WAITING)
+    return WAITING.empty_table()
+
+
+def told(
+    settings: Settings, machine: Receiver, receiver: str, key: tuple[int, int], since: int
+) -> dict[str, Any]:
+    names = settings.processes
+    awaits = [
+        {"sender": names[a.sender], "first": a.first, "last": a.last, "counted": a.counted}
+        for a in machine.awaits(key)
+    ]
+    told = {"group": "", "receiver": receiver, "sender": names[key[0]], "number": key[1]}
+    return {**told, "since_ms": since, "awaits": awaits}
+
+
+def last_states(checkpoint: str | os.PathLike[str]) -> Iterator[tuple[State, Path]]:
+    """The last state, if there is one, and where it is."""
+    for place in sorted((Path(str(local(checkpoint))) / "closed").glob("[0-9]*"))[-1:]:
+        yield msgspec.msgpack.decode((place / "state").read_bytes(), type=State), place
+
+
 def last_held(checkpoint: str | os.PathLike[str]) -> int:
     """How many messages wait in the query with this checkpoint."""
-    states = sorted((Path(str(local(checkpoint))) / "closed").glob("[0-9]*"))
-    if not states:
-        return 0
-    return msgspec.msgpack.decode((states[-1] / "state").read_bytes(), type=State).status.held
+    return sum(state.status.held for state, _ in last_states(checkpoint))
 
 
 # What tasks do
@@ -308,7 +350,10 @@ def staging(settings: Settings, me: int, reached: cut.Counts, work: str) -> Any:
             return
         now = int(pc.max(rows["now"]).cast(pa.int64()).as_py()) // 1000
         sound, refused = checked(rows, settings, me, now, reached)
-        path = f"{work}/staged-{uuid.uuid4().hex}.arrow"
+        context = TaskContext.get()
+        assert context is not None
+        # In the order of partitions; a task that is tried again has a file of its own.
+        path = f"{work}/staged-{context.partitionId():06d}-{uuid.uuid4().hex}.arrow"
         saved(sound, path)
         source, number = columns(sound)
         position, total = cut.sums(

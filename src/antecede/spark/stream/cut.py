@@ -105,13 +105,15 @@ def ranked(
     reached: Counts, cut: Counts, source: Counts, position: Counts, total: Counts, place: int
 ) -> Counts:
     """For each message its place in the order of delivery, from `place` on; or `HELD`, or `REPEATED`."""
-    places = np.full(len(source), HELD, np.int64)
-    places[position <= reached[source]] = REPEATED
-    chosen = np.flatnonzero((position > reached[source]) & (position <= cut[source]))
-    order = chosen[np.lexsort((position[chosen], source[chosen], total[chosen]))]
-    same = np.zeros(len(order), bool)
-    same[1:] = (source[order][1:] == source[order][:-1]) & (position[order][1:] == position[order][:-1])
-    places[order[same]] = REPEATED
-    kept = order[~same]
-    places[kept] = place + np.arange(len(kept))
+    places = np.full(len(source), REPEATED, np.int64)
+    fresh = np.flatnonzero(position > reached[source])
+    fresh = fresh[np.lexsort((position[fresh], source[fresh]))]
+    first = np.ones(len(fresh), bool)
+    first[1:] = (np.diff(source[fresh]) != 0) | (np.diff(position[fresh]) != 0)
+    # By sender and number already, and a sort that is stable keeps that among equal sums.
+    order = fresh[first]
+    order = order[np.argsort(total[order], kind="stable")]
+    places[order] = HELD
+    chosen = order[position[order] <= cut[source[order]]]
+    places[chosen] = place + np.arange(len(chosen))
     return places

@@ -40,7 +40,7 @@ from antecede.wire import Limits
 from antecede.wire.octets import Reader, Writer
 from antecede.wire.stamps import BY_CODE, BY_STAMP
 
-__all__ = ["DELIVERED", "PACKETS", "packet_of", "packets_of", "simulated", "stamp_of"]
+__all__ = ["DELIVERED", "PACKETS", "WAITING", "packet_of", "packets_of", "simulated", "stamp_of"]
 
 PACKETS: Final = pa.schema(
     [
@@ -78,6 +78,18 @@ DELIVERED: Final = pa.schema(
     ]
 )
 """The columns that come out; after `group`, if there is one."""
+
+WAITING: Final = pa.schema(
+    [
+        pa.field("group", pa.string()),
+        pa.field("receiver", pa.string()),
+        pa.field("sender", pa.string()),
+        pa.field("number", pa.int64()),
+        pa.field("since_ms", pa.int64()),
+        pa.field("awaits", GAVE_UP),
+    ]
+)
+"""A message that waits: at whom, whose, since when, and for which messages of whom."""
 
 LIMITS: Final = Limits()
 NO_STAMP: Final = Stamp()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -29,26 +29,15 @@ from pyspark.sql.streaming.listener import (
 )
 
 from antecede.errors import BadParameter
-from antecede.spark.storage import absolute
+from antecede.spark.storage import absolute, local
 from antecede.spark.stream.bucket import Bucket
+from antecede.spark.stream.closed import waiting_closed
 from antecede.spark.stream.operator import OBSERVED
-from antecede.spark.stream.packets import GAVE_UP
+from antecede.spark.stream.packets import WAITING
 from antecede.spark.stream.settings import Settings
 from antecede.spark.stream.status import Status, together, waits
 
 __all__ = ["Progress", "WAITING", "Watch", "status_of", "waiting"]
-
-WAITING: Final = pa.schema(
-    [
-        pa.field("group", pa.string()),
-        pa.field("receiver", pa.string()),
-        pa.field("sender", pa.string()),
-        pa.field("number", pa.int64()),
-        pa.field("since_ms", pa.int64()),
-        pa.field("awaits", GAVE_UP),
-    ]
-)
-"""A message that waits: at whom, whose, since when, and for which messages of whom."""
 
 
 class Progress(Struct, frozen=True):
@@ -107,6 +96,9 @@ class Watch(StreamingQueryListener):
 def waiting(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> DataFrame:
     """What waits in the query with this checkpoint, as of its last committed micro-batch: rows of `WAITING`."""
     place = absolute(checkpoint)
+    here = local(checkpoint)
+    if here is not None and os.path.isdir(os.path.join(here, "closed")):
+        return spark.createDataFrame(waiting_closed(checkpoint), from_arrow_schema(WAITING))
     try:
         state = spark.read.format("statestore").load(place)
     except PySparkException as error:
