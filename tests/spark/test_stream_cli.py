@@ -95,5 +95,8 @@ def test_a_hot_monitor_is_ordered_by_closed_sets(spark, tmp_path):
     source = Source(str(tmp_path / "in"), "monitor", view.names, by="closed", receiver="p1")
     outcome = order_files(spark, source, tmp_path / "out", tmp_path / "checkpoint", once=True)
     assert (outcome.complete, outcome.delivered, outcome.batches) == (True, len(hot), 1)
+    assert spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled") == "true", (
+        "the session is as it was"
+    )
     with pytest.raises(BadParameter, match="--by is closed, expected a --receiver"):
         order_files(spark, structs.replace(source, receiver=None), tmp_path / "o", tmp_path / "c", once=True)

@@ -28,6 +28,7 @@ __all__ = ["Outcome", "Source", "order_files"]
 SCHEMA: Final = (
     "receiver string, sender string, number long, stamp binary, payload binary, arrival long, label string"
 )
+EMPTY: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 POLL: Final = 1
 """Seconds between two looks at whether to stop."""
 
@@ -106,9 +107,16 @@ def started(
     status: Callable[[Status], None],
 ) -> StreamingQuery:
     writer = writing(spark, source, out, checkpoint, once, status)
-    return writer.trigger(
-        **({"availableNow": True} if once else {"processingTime": f"{every} seconds"})
-    ).start()
+    if not once:
+        return writer.trigger(processingTime=f"{every} seconds").start()
+    # Else a query that has patience runs empty micro-batches for ever, and never has done all that is there. A query
+    # keeps the settings of its start, so the session gets its own back.
+    before = spark.conf.get(EMPTY)
+    spark.conf.set(EMPTY, "false")
+    try:
+        return writer.trigger(availableNow=True).start()
+    finally:
+        spark.conf.set(EMPTY, str(before))
 
 
 def writing(
@@ -154,9 +162,6 @@ def writing(
         patience=source.patience,
         group=source.group,
     )
-    if once:
-        # Else a query that has patience runs empty micro-batches for ever, and never has done all that is there.
-        spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     writer = rows.writeStream.format("parquet").outputMode("append").option("path", absolute(out))
     return writer.option("checkpointLocation", absolute(checkpoint))
 
