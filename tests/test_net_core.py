@@ -51,7 +51,9 @@ class World:
         core = self.cores[me]
         for peer in core.links:
             self.flying += [(me, out) for out in core.tick(peer, self.now)]
-        match self.random.choice(["send", "arrive", "arrive", "arrive", "take", "acknowledge", "turn", "turn"]):
+        match self.random.choice(
+            ["send", "arrive", "arrive", "arrive", "take", "acknowledge", "turn", "turn"]
+        ):
             case "send":
                 to = (
                     range(3) if self.everyone else self.random.sample(range(3), self.random.choice([1, 2, 3]))
