@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class Processor(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.state = handle.getValueState("state", "state binary")
 
-    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timer: Any) -> Iterator[pd.DataFrame]:
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timer: Any) -> Iterator[pd.DataFrame]:
         blobs = [blob for frame in rows for blob in frame["rows"] if blob is not None]
         if not blobs:
             return
@@ -123,7 +124,7 @@ def measured(spark: Any, shape: Shape, source: Path, work: Path, rows: int, show
             shutil.rmtree(work / place, ignore_errors=True)
         stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 2).parquet(str(source))
         writer = way(stream).writeStream.option("checkpointLocation", str(work / "checkpoint"))
-        figure = timed(lambda w=writer: w.trigger(availableNow=True).start(str(work / "out")), rows)
+        figure = timed(partial(writer.trigger(availableNow=True).start, str(work / "out")), rows)
         assert spark.read.parquet(str(work / "out")).count() == rows, name
         line = f"| {name} | {figure.rate:,.0f} | {figure.cpu:.1f} |"
         print(line, flush=True) if shown else print(line, file=sys.stderr, flush=True)
