@@ -62,6 +62,24 @@ def test_nothing_is_missing_where_nothing_is(spark, tmp_path, runs):
     assert sorted(position for position, _ in rows.values()) == list(range(len(whole["r3"])))
 
 
+def test_numbers_may_leave_gaps_of_their_own(spark, tmp_path):
+    """Every other number: words of 64 of them are sets, which nobody may add up."""
+    sends = [
+        {"process": "ann", "index": i, "kind": "send", "number": 2 * i + 1, "to": ["bob"], "clock": 2 * i}
+        for i in range(300)
+    ]
+    delivers = [
+        {"process": "bob", "index": i, "kind": "deliver", "number": 2 * i + 1, "to": None, "clock": 2 * i + 1}
+        for i in range(300)
+    ]
+    common = {"run": "r", "sender": "ann", "control": False, "time_ns": 0}
+    rows = [{**common, **row} for row in sends + delivers]
+    found = order(Trace.read(spark, written(tmp_path / "trace", {"r": rows})))
+    placed, missing = facts(found)
+    assert missing == set()
+    assert placed["r", "bob", 299] == (599, False)
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

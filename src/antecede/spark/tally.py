@@ -1,7 +1,7 @@
 """What an order needs to know before it sorts, counted in one reading of the files by tasks of our own.
 
 Where footers tell each run's rows and the span of its clocks, the cells of the sort (`position.Grid`) are known before
-a row is read. So one pass over eight columns counts everything: which indices each process has, which messages are sent
+a row is read. So one pass over seven columns counts everything: which indices each process has, which messages are sent
 and which delivered, and how many rows fall into each cell. Spark would take three passes for that, and more for each
 row: here a row is a few integers of NumPy, and only words of 64 numbers go on to Spark, which puts them together.
 
@@ -27,6 +27,7 @@ from pyspark.sql import functions as F
 
 from antecede.errors import BadTrace
 from antecede.spark.chunks import Chunk, Part, Stretch, by_run, chunked, in_turn, stream_size
+from antecede.spark.examine import Assignment
 from antecede.spark.numbers import refused
 from antecede.spark.position import Cells, Grid, partitions_for
 from antecede.spark.reading import batches_of
@@ -78,21 +79,21 @@ def tallied(trace: Trace, partitions: int | None) -> Tallied | None:
     if partitions is None:
         parallel = int(trace.spark.conf.get("spark.sql.shuffle.partitions") or 1)
         partitions = partitions_for(total, parallel)
-    grid = Grid.of(known, ["run"], partitions)
-    parts = (part for run in sorted(own) for part in in_turn(run, own[run], stream_size(total)))
-    found = counted(trace, list(chunked(parts, stream_size(total))), grid)
-    for row in (
-        found.filter(pc.equal(found["what"], INDEX))
-        .sort_by([("run", "ascending"), ("line", "ascending")])
-        .to_pylist()
-    ):
-        ok = row["first"] == 0 and row["last"] == row["rows"] - 1 and row["rows"] == row["different"]
-        if not ok:
-            raise refused({**row, "process": row["line"], "empty": 0})
+    grid, size = Grid.of(known, ["run"], partitions), stream_size(total)
+    parts = (part for run in sorted(own) for part in in_turn(run, own[run], size))
+    found = counted(trace, list(chunked(parts, size)), grid)
+    refuse_gaps(found.filter(pc.equal(found["what"], INDEX)))
     cells = found.filter(pc.equal(found["what"], CELL))
     number = cells["line"].cast(pa.int64()).to_numpy()
-    lacks = pc.sum(found.filter(pc.equal(found["what"], MESSAGE))["lacking"]).as_py()
-    return Tallied(grid, {"__cell": number, "__rows": cells["rows"].to_numpy()}, partitions, not lacks)
+    complete = not pc.any(pc.greater(found["lacking"], 0)).as_py()
+    return Tallied(grid, {"__cell": number, "__rows": cells["rows"].to_numpy()}, partitions, complete)
+
+
+def refuse_gaps(lines: pa.Table) -> None:
+    """Events whose index does not count them; the first process that has some, so that it is always the same."""
+    for row in lines.sort_by([("run", "ascending"), ("line", "ascending")]).to_pylist():
+        if not (row["first"] == 0 and row["last"] == row["rows"] - 1 and row["rows"] == row["different"]):
+            raise refused({**row, "process": row["line"], "empty": 0})
 
 
 def spans(own: dict[str, list[Stretch]]) -> pa.Table:
@@ -109,8 +110,6 @@ def spans(own: dict[str, list[Stretch]]) -> pa.Table:
 
 def counted(trace: Trace, chunks: Sequence[Chunk], grid: Grid) -> pa.Table:
     """A row for each line: (what, run, line, rows, different, first, last, lacking)."""
-    from antecede.spark.examine import Assignment
-
     orders = trace.spark.createDataFrame(
         [(chunk.serial, Assignment(chunk, {}).encode()) for chunk in chunks], "serial int, blob binary"
     )
@@ -129,8 +128,10 @@ def counted(trace: Trace, chunks: Sequence[Chunk], grid: Grid) -> pa.Table:
                     yield from part_tally(part, cutting[part.run])
 
     told = orders.repartitionById(len(chunks), F.col("serial")).mapInArrow(work, SPARK_TOLD)
+    # Of a message `one` is a set of bits: to add those up means nothing, and overflows.
+    rows = F.when(F.col("what").isin(INDEX, CELL), F.col("one"))
     words = told.groupBy("what", "run", "line", "word").agg(
-        F.sum("one").alias("rows"),
+        F.sum(rows).alias("rows"),
         F.bit_or("one").alias("sent"),
         F.bit_or("two").alias("bits"),
         F.min("one").alias("first"),
@@ -141,7 +142,7 @@ def counted(trace: Trace, chunks: Sequence[Chunk], grid: Grid) -> pa.Table:
     # The ends of a process go with its indices: one line of the result.
     what = F.when(ends, F.lit(INDEX).cast("byte")).otherwise(F.col("what")).alias("what")
     lines = words.groupBy(what, "run", "line").agg(
-        F.sum(F.when(~ends, F.col("rows"))).alias("rows"),
+        F.sum("rows").alias("rows"),
         F.sum(F.when(~ends, F.bit_count("bits"))).alias("different"),
         F.min(F.when(ends, F.col("first"))).alias("first"),
         F.max(F.when(ends, F.col("last"))).alias("last"),
@@ -304,5 +305,6 @@ def cells_of(clock: Numbers, group: int, low: int, high: int, width: int, many: 
 
 def quotient(number: Numbers, by: int) -> Numbers:
     """Towards zero."""
-    found = np.abs(number) // by
-    return np.where(number < 0, -found, found)
+    down = number // by
+    found: Numbers = down + ((number < 0) & (down * by != number))
+    return found
