@@ -62,8 +62,10 @@ def budget(protocol: str, load: Load, sync: str | None = None) -> dict[str, floa
             await system.start()
             await _round(system, load, max(1, load.each // 4))
             signal.setitimer(signal.ITIMER_PROF, EVERY_S, EVERY_S)
-            rate, _ = await _round(system, load, load.each)
-            signal.setitimer(signal.ITIMER_PROF, 0)
+            try:
+                rate, _ = await _round(system, load, load.each)
+            finally:
+                signal.setitimer(signal.ITIMER_PROF, 0)
             await system.stop()
             return 1e6 / rate
 
@@ -71,6 +73,7 @@ def budget(protocol: str, load: Load, sync: str | None = None) -> dict[str, floa
     try:
         each_us = asyncio.run(run())
     finally:
+        signal.signal(signal.SIGPROF, signal.SIG_IGN)  # drops one that is still on its way, which would end us
         signal.signal(signal.SIGPROF, before)
     return {part: each_us * counts[part] / max(1, counts.total()) for part in PARTS}
 
