@@ -73,7 +73,9 @@ def budget(protocol: str, load: Load, sync: str | None = None) -> dict[str, floa
     try:
         each_us = asyncio.run(run())
     finally:
-        signal.signal(signal.SIGPROF, signal.SIG_IGN)  # drops one that is still on its way, which would end us
+        signal.signal(
+            signal.SIGPROF, signal.SIG_IGN
+        )  # drops one that is still on its way, which would end us
         signal.signal(signal.SIGPROF, before)
     return {part: each_us * counts[part] / max(1, counts.total()) for part in PARTS}
 

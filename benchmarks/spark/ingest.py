@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 
 from antecede.spark import connect
 from antecede.spark.ingest import ingest
-from antecede.spark.logwriter import write_log
+from antecede.spark.logs.writer import write_log
 from benchmarks.spark.processors import processors
 
 NAMES = [f"node-{name}" for name in range(8)]

@@ -3,9 +3,9 @@
 import pytest
 
 from antecede.errors import BadTrace
-from antecede.spark import chunks
-from antecede.spark.chunks import PARTS_MOST, ROWS, TASKS, bounds, cuts, explained, plan
-from antecede.spark.footers import Footer, Group
+from antecede.spark.reading import chunks
+from antecede.spark.reading.chunks import PARTS_MOST, ROWS, TASKS, bounds, cuts, explained, plan
+from antecede.spark.reading.footers import Footer, Group
 
 
 def file(name, spans, rows=1000, ordered=True, run="r"):

@@ -8,13 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from antecede.spark.chunks import Part, chunked, plan
-from antecede.spark.examine import Assignment, examined, put_together
-from antecede.spark.footers import footer
-from antecede.spark.readers import ARROW_INPUT, COLUMNS, dealt
-from antecede.spark.reading import batches_of
-from antecede.spark.results import error_of
+from antecede.spark.reading.chunks import Part, chunked, plan
+from antecede.spark.reading.files import batches_of
+from antecede.spark.reading.footers import footer
 from antecede.spark.storage import opened
+from antecede.spark.tasks.examine import Assignment, examined, put_together
+from antecede.spark.tasks.readers import ARROW_INPUT, COLUMNS, dealt
+from antecede.spark.tasks.results import error_of
 from tests.spark import planted
 
 RUNS = [planted.run_of(seed) for seed in range(30)] + [

@@ -143,7 +143,7 @@ def rows_of(table):
 
 
 def test_parts_of_a_file_are_read_by_many_tasks_with_exact_line_numbers(spark, tmp_path, monkeypatch):
-    from antecede.spark import logfiles
+    from antecede.spark.logs import files as logfiles
     from antecede.trace.foreign.shiviz import Expressions
 
     text = "\n".join(
@@ -173,8 +173,8 @@ def test_parts_of_a_file_are_read_by_many_tasks_with_exact_line_numbers(spark, t
 
 
 def test_parts_of_a_text_are_read_by_many_tasks(spark, tmp_path):
-    from antecede.spark import logfiles
-    from antecede.spark.logwriter import write_log
+    from antecede.spark.logs import files as logfiles
+    from antecede.spark.logs.writer import write_log
     from antecede.trace.foreign import shiviz
 
     text = "".join(

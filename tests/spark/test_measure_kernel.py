@@ -16,7 +16,7 @@ from antecede.oracle import happened_before
 from antecede.sim import summary as sim_summary
 from antecede.spark.measuring.buckets import ERROR, HALF, Series, bounds, bucket, middle
 from antecede.spark.measuring.passes import measured
-from antecede.spark.rows import Names, rows_of
+from antecede.spark.reading.rows import Names, rows_of
 from antecede.trace import EVENTS
 from tests.spark.random_traces import made_up
 

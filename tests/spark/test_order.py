@@ -8,8 +8,8 @@ from pyspark.sql import functions as F
 from antecede.errors import BadTrace
 from antecede.oracle import happened_before
 from antecede.spark import Trace
-from antecede.spark.lamport import with_clock
 from antecede.spark.order import order
+from antecede.spark.ordering.lamport import with_clock
 from tests.spark.made import CYCLE, after, lamport, oracle_events, random_run, table
 
 SEED = 4

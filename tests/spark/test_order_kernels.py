@@ -8,10 +8,10 @@ import pytest
 
 from antecede.errors import BadTrace
 from antecede.oracle import happened_before
-from antecede.spark.cuts import lowered, piece
-from antecede.spark.lamport import whole_pieces
-from antecede.spark.lines import clocked
-from antecede.spark.numbers import gaps
+from antecede.spark.ordering.cuts import lowered, piece
+from antecede.spark.ordering.lamport import whole_pieces
+from antecede.spark.ordering.lines import clocked
+from antecede.spark.ordering.numbers import gaps
 from tests.spark.made import after, lamport, oracle_events, random_run, table
 
 

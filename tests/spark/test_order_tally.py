@@ -11,7 +11,7 @@ import pytest
 from antecede.errors import BadTrace
 from antecede.spark import Trace
 from antecede.spark.order import order
-from antecede.spark.tally import CELL, ENDS, INDEX, MESSAGE, Tally, words_of
+from antecede.spark.ordering.tally import CELL, ENDS, INDEX, MESSAGE, Tally, words_of
 from antecede.trace import EVENTS, RunInfo, TraceWriter
 from tests.spark.made import lamport, random_run, table
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from antecede.model import Event
 from antecede.oracle import Verdict, check
-from antecede.spark.rows import Rows
+from antecede.spark.reading.rows import Rows
 from antecede.spark.verification import KINDS, Findings
 from antecede.trace.schema import DELIVER, SEND
 

@@ -119,7 +119,7 @@ def order(
         return
     groups = None if group is None else [name for name in group.split(",") if name]
     with working(master, remote, "counting") as work:
-        from antecede.spark.messages import order_path
+        from antecede.spark.ordering.messages import order_path
 
         found = order_path(work.spark, messages, group=groups, process=process, vector=vector)
         work.say("sorting")

@@ -5,7 +5,7 @@
 
   log        every event that was read (`SPARK_LOG`)
   rejected   every line that was not, with its file, number and reason (`SPARK_REJECTED`)
-  clocks     where vector clocks contradict each other (`antecede.spark.consistency`)
+  clocks     where vector clocks contradict each other (`antecede.spark.logs.consistency`)
   events     the trace: sends and deliveries whose message is known (`SPARK_EVENTS`)
   runs       its runs (`SPARK_RUNS`); where something cannot be told, `parameters` says why under `unknown`
 
@@ -27,12 +27,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter
-from antecede.spark import identities
-from antecede.spark.consistency import FINDINGS, consistency
-from antecede.spark.log import SPARK_LOG, SPARK_REJECTED
-from antecede.spark.logfiles import FORMATS, LogFiles, log_files, read
-from antecede.spark.logwriter import write_log
-from antecede.spark.mapped import mapped, table_of
+from antecede.spark.logs import identities
+from antecede.spark.logs.columns import SPARK_LOG, SPARK_REJECTED
+from antecede.spark.logs.consistency import FINDINGS, consistency
+from antecede.spark.logs.files import FORMATS, LogFiles, log_files, read
+from antecede.spark.logs.mapped import mapped, table_of
+from antecede.spark.logs.writer import write_log
 from antecede.spark.storage import absolute, escaped, join, place, readable, whole
 from antecede.spark.trace import SPARK_EVENTS, SPARK_RUNS
 from antecede.trace import RUNS
@@ -168,7 +168,8 @@ def ingest(
     """Read files and directories of a format: shiviz, tracing, tlaplus or table.
 
     `pattern` and `delimiter` are the expressions of a ShiViz log (docs/ingest.md), `mapping` gives the columns of a
-    table their meaning (`antecede.spark.mapped`). With `run`, all files are one run of that name; else each is its own.
+    table their meaning (`antecede.spark.logs.mapped`). With `run`, all files are one run of that name; else each is its
+    own.
     """
     many = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if format not in (*FORMATS, TABLE):

@@ -23,14 +23,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from antecede.spark.chunks import Part, plan
 from antecede.spark.faults import told
-from antecede.spark.footers import Footer
-from antecede.spark.lamport import with_clock
 from antecede.spark.measuring import figures
 from antecede.spark.measuring.buckets import ERROR
+from antecede.spark.measuring.overall import overall
 from antecede.spark.measuring.shares import COLUMNS, Share, shared, work, work_sorted
-from antecede.spark.overall import overall
+from antecede.spark.ordering.lamport import with_clock
+from antecede.spark.reading.chunks import Part, plan
+from antecede.spark.reading.footers import Footer
 from antecede.spark.storage import absolute, join, whole
 from antecede.spark.trace import Trace
 

@@ -13,7 +13,7 @@ process i, so each number from 1 to the largest that anybody refers to should be
 
 What waits. Everything that happened after something that is missing, directly or not. A vector shows it by itself: it
 waits if it counts a number that is missing. In a trace it is what lies outside of the greatest consistent cut before
-the deliveries whose sends are missing (`antecede.spark.cuts`). What waits is ordered with the rest: the column
+the deliveries whose sends are missing (`antecede.spark.ordering.cuts`). What waits is ordered with the rest: the column
 `waits` tells.
 """
 
@@ -29,13 +29,13 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from antecede.spark.cuts import consistent, edges, lines_of
 from antecede.spark.faults import told
-from antecede.spark.lamport import with_clock
-from antecede.spark.numbers import survey, unsent
-from antecede.spark.position import placed, positioned
+from antecede.spark.ordering.cuts import consistent, edges, lines_of
+from antecede.spark.ordering.lamport import with_clock
+from antecede.spark.ordering.numbers import survey, unsent
+from antecede.spark.ordering.position import placed, positioned
+from antecede.spark.ordering.tally import Tallied, tallied
 from antecede.spark.storage import absolute, escaped, join, whole
-from antecede.spark.tally import Tallied, tallied
 from antecede.spark.trace import Trace
 
 __all__ = ["Ordered", "order"]

@@ -40,9 +40,9 @@ from pyspark.sql.types import (
 
 from antecede.errors import BadTrace
 from antecede.spark.faults import told
-from antecede.spark.numbers import bit, holes, word
 from antecede.spark.order import Ordered
-from antecede.spark.position import positioned
+from antecede.spark.ordering.numbers import bit, holes, word
+from antecede.spark.ordering.position import positioned
 
 __all__ = ["order_stamped"]
 

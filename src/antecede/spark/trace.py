@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 from antecede.errors import BadTrace
-from antecede.spark.footers import Footer, footers
+from antecede.spark.reading.footers import Footer, footers
 from antecede.spark.storage import absolute, escaped, files, join, readable
 from antecede.trace import EVENTS, RUNS
 

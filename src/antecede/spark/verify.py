@@ -23,10 +23,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from antecede.errors import BadTrace
-from antecede.spark.examine import put_together
-from antecede.spark.readers import Reader
-from antecede.spark.results import FINDING_COLUMNS, SPARK_RESULTS, error_of
 from antecede.spark.storage import absolute, join, whole
+from antecede.spark.tasks.examine import put_together
+from antecede.spark.tasks.readers import Reader
+from antecede.spark.tasks.results import FINDING_COLUMNS, SPARK_RESULTS, error_of
 from antecede.spark.trace import Trace
 from antecede.spark.verification import KINDS
 

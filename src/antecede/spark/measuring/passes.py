@@ -10,7 +10,7 @@ import pyarrow as pa
 from antecede.spark.measuring.figures import figures, figures_of_clocks
 from antecede.spark.measuring.state import MOST, Scan, TooWide, kept_table
 from antecede.spark.measuring.tables import Table
-from antecede.spark.rows import Names, Rows
+from antecede.spark.reading.rows import Names, Rows
 
 __all__ = ["Reader", "measured"]
 

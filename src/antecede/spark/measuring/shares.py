@@ -19,13 +19,13 @@ import pyarrow as pa
 from msgspec import Struct
 
 from antecede.errors import BadTrace
-from antecede.spark.chunks import ROWS, Part
 from antecede.spark.measuring.figures import figures_of_error
 from antecede.spark.measuring.passes import measured
-from antecede.spark.reading import read_part
-from antecede.spark.rows import ORDER_COLUMNS, Names, Rows, by_run, rows_of
-from antecede.spark.sequence import Sequence as Watch
-from antecede.spark.sequence import refuse_borders
+from antecede.spark.reading.chunks import ROWS, Part
+from antecede.spark.reading.files import read_part
+from antecede.spark.reading.rows import ORDER_COLUMNS, Names, Rows, by_run, rows_of
+from antecede.spark.reading.sequence import Sequence as Watch
+from antecede.spark.reading.sequence import refuse_borders
 
 __all__ = ["COLUMNS", "Share", "shared", "work", "work_sorted"]
 

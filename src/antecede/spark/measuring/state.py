@@ -15,7 +15,7 @@ from antecede.errors import BadTrace
 from antecede.spark.measuring import scan as kernel
 from antecede.spark.measuring.scan import Columns, State, scan
 from antecede.spark.measuring.tables import Table, find, grown, insert, table
-from antecede.spark.rows import Names, Rows
+from antecede.spark.reading.rows import Names, Rows
 
 __all__ = ["MOST", "Scan", "TooWide", "kept_table"]
 

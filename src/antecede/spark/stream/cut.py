@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from antecede.spark.native import native
 from antecede.spark.stream import stamps
-from antecede.spark.verification.native import native
 
 __all__ = ["HELD", "KINDS", "Counts", "asking", "octets_of", "prefixes", "ranked", "sums"]
 

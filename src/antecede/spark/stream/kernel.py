@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from antecede.spark.measuring.tables import find, insert, remove
+from antecede.spark.native import inlined, native
 from antecede.spark.stream import stamps
-from antecede.spark.verification.native import inlined, native
 
 __all__ = ["DROPPED", "DELIVERED", "HELD", "arrive"]
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from antecede.spark.verification.native import inlined, native
+from antecede.spark.native import inlined, native
 
 __all__ = ["CODES", "decode"]
 

@@ -1,7 +1,8 @@
 """Verification of one run by chunks: NumPy and Numba only, no Spark.
 
 The run's rows, in a linear extension of happened-before, are cut into chunks anywhere. A row is as in
-`antecede.spark.rows`: receives and control packets may stay in, they are skipped here. Each row carries its `index`.
+`antecede.spark.reading.rows`: receives and control packets may stay in, they are skipped here. Each row carries its
+`index`.
 
 1. `Scan` reads a chunk without knowing what went before it. `finish()` gives a `Part`: what is decided
    (`findings`, and `overtaken`: violations that still want a witness), and a `Summary` of what is not.

@@ -15,10 +15,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from antecede.spark.native import allocating
 from antecede.spark.verification.blob import pack, unpack
 from antecede.spark.verification.course import Course, Passage, ids_of
 from antecede.spark.verification.findings import Findings, Ids, findings_of
-from antecede.spark.verification.native import allocating
 from antecede.spark.verification.settle import OVERTAKEN
 from antecede.spark.verification.summary import Summary
 

@@ -25,8 +25,8 @@ from typing import Final
 
 import numpy as np
 
+from antecede.spark.native import inlined, native
 from antecede.spark.verification.findings import DUPLICATE, UNADDRESSED, VIOLATION
-from antecede.spark.verification.native import inlined, native
 from antecede.spark.verification.state import (
     CONTIGUOUS,
     DEFERRED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from antecede.spark.rows import Rows
+from antecede.spark.reading.rows import Rows
 from antecede.spark.verification import state as names
 from antecede.spark.verification.findings import (
     DUPLICATE,

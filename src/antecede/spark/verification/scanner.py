@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from antecede.spark.rows import Rows
+from antecede.spark.reading.rows import Rows
 from antecede.spark.verification import state as fields
 from antecede.spark.verification.findings import Ids, Impossible
 from antecede.spark.verification.kernel import (

@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from antecede.spark.rows import Rows
+from antecede.spark.native import native
+from antecede.spark.reading.rows import Rows
 from antecede.spark.verification.blob import pack, unpack
 from antecede.spark.verification.findings import Ids
-from antecede.spark.verification.native import native
 from antecede.spark.verification.scanner import columns_of
 from antecede.spark.verification.table import EMPTY, find, table_of
 from antecede.trace.schema import SEND

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from antecede.spark.native import allocating
 from antecede.spark.verification.kernel import flip, has
-from antecede.spark.verification.native import allocating
 
 __all__ = [
     "settle",

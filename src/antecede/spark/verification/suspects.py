@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from antecede.spark.native import allocating
 from antecede.spark.verification.course import Passage
 from antecede.spark.verification.findings import DUPLICATE, UNSENT, Findings, Ids, Impossible
-from antecede.spark.verification.native import allocating
 from antecede.spark.verification.search import Found
 from antecede.spark.verification.settle import SUSPECT
 from antecede.spark.verification.table import find, table_of, value_at

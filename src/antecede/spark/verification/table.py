@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from antecede.spark.verification.native import inlined, native
+from antecede.spark.native import inlined, native
 
 __all__ = ["EMPTY", "find", "insert", "remove", "value_at", "new_table", "rehash", "table_of"]
 

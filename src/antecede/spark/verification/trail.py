@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from antecede.spark.rows import Rows
+from antecede.spark.reading.rows import Rows
 from antecede.spark.verification import state as names
 from antecede.spark.verification.blob import pack, unpack
 from antecede.spark.verification.findings import Ids

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from antecede.spark.verification.native import native
+from antecede.spark.native import native
 from antecede.spark.verification.state import HIGH, LOW, ORDINAL, Watched, grown
 
 __all__ = ["wanting", "target", "follow", "answer", "new_watched", "more_watched", "activate", "PINNED"]

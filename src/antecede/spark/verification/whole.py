@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
-from antecede.spark.rows import Rows
+from antecede.spark.reading.rows import Rows
 from antecede.spark.verification.combine import Outcome, combine
 from antecede.spark.verification.findings import Findings, Ids
 from antecede.spark.verification.scan import Part, Scan

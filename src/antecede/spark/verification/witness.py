@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from antecede.spark.rows import Rows
+from antecede.spark.reading.rows import Rows
 from antecede.spark.verification.findings import Findings, Ids, Overtaken, findings_of
 from antecede.spark.verification.scan import MEMORY
 from antecede.spark.verification.scanner import Scanner

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter, BadTrace
-from antecede.spark.log import SPARK_LOG
+from antecede.spark.logs.columns import SPARK_LOG
 from antecede.spark.order import Ordered, order
 from antecede.spark.session import SparkError
 from antecede.spark.stamped import order_stamped

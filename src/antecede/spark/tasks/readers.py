@@ -16,7 +16,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from antecede.errors import BadTrace
-from antecede.spark.chunks import (
+from antecede.spark.faults import told
+from antecede.spark.ordering.lamport import with_clock
+from antecede.spark.reading.chunks import (
     PARTS_MOST,
     ROWS,
     Chunk,
@@ -29,13 +31,11 @@ from antecede.spark.chunks import (
     explained,
     plan,
 )
-from antecede.spark.examine import Assignment, examined
-from antecede.spark.faults import told
-from antecede.spark.lamport import with_clock
-from antecede.spark.pack import packed
-from antecede.spark.reading import batches_of
-from antecede.spark.results import SPARK_RESULTS, refusal
-from antecede.spark.rows import ORDER_COLUMNS, Names
+from antecede.spark.reading.files import batches_of
+from antecede.spark.reading.pack import packed
+from antecede.spark.reading.rows import ORDER_COLUMNS, Names
+from antecede.spark.tasks.examine import Assignment, examined
+from antecede.spark.tasks.results import SPARK_RESULTS, refusal
 from antecede.spark.trace import Trace
 
 __all__ = ["Reader"]

@@ -1,8 +1,8 @@
 """`tracing` and TLA+ logs at native speed: whole blocks of lines become columns, and few lines become Python objects.
 
-A kernel goes through a block line by line (`antecede.spark.jsonscan`). A line that it is not sure of goes to the reader
-of its format in `antecede.trace.foreign`, which alone decides what is read and what is rejected. So the rows are those
-of that reader, whatever the kernel knows.
+A kernel goes through a block line by line (`jsonscan`). A line that it is not sure of goes to the reader of its format
+in `antecede.trace.foreign`, which alone decides what is read and what is rejected. So the rows are those of that
+reader, whatever the kernel knows.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from antecede.spark.jsonscan import Names, gathered, interned, members, own_entry, text_of
-from antecede.spark.verification.native import native
-from antecede.spark.words import PAD, first, load, marks_of, same
+from antecede.spark.logs.jsonscan import Names, gathered, interned, members, own_entry, text_of
+from antecede.spark.logs.words import PAD, first, load, marks_of, same
+from antecede.spark.native import native
 from antecede.trace.foreign import tlaplus, tracing
 from antecede.trace.foreign.lines import BLOCK, Line, Part, one, to_here
 from antecede.trace.foreign.log import READ, Rows

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from antecede.errors import BadTrace
-from antecede.spark.chunks import Cut
-from antecede.spark.rows import Column, Names, Rows, by_run, refuse_nulls, rows_of
+from antecede.spark.reading.chunks import Cut
+from antecede.spark.reading.rows import Column, Names, Rows, by_run, refuse_nulls, rows_of
 
 __all__ = ["Packed", "decode", "encode", "packed"]
 

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
 
 from antecede.errors import BadParameter
-from antecede.spark.log import SPARK_READ
+from antecede.spark.logs.columns import SPARK_READ
 from antecede.spark.progress import is_connect
 from antecede.spark.storage import absolute, escaped, files, opened, place, readable
 from antecede.trace.foreign import lines, shiviz, tlaplus, tracing, twolines
@@ -266,13 +266,13 @@ def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with plain strings."""
     if batch.schema.equals(READ):
         return batch
-    from antecede.spark.fastlines import plain
+    from antecede.spark.logs.fastlines import plain
 
     return plain(batch)
 
 
 def batches_of(source: LogFiles, task: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, with the columns of `READ`; names may be integers (`antecede.spark.fastlines`)."""
+    """The rows of a task, with the columns of `READ`; names may be integers (`antecede.spark.logs.fastlines`)."""
     for part in source.tasks[task]:
         with opened(part.file) as file:
             yield from part_read(source, *unpacked(part, file))
@@ -301,7 +301,7 @@ def part_read(source: LogFiles, part: Part, file: IO[bytes]) -> Iterator[pa.Reco
     if part.end - part.start < SMALL:
         return lines.read(file, part, LINES[source.format])
     # Compiled code, which takes a second to load.
-    from antecede.spark import fastlines
+    from antecede.spark.logs import fastlines
 
     return fastlines.read(file, part, source.format)
 
@@ -314,6 +314,6 @@ def records_read(source: LogFiles, part: Part, file: IO[bytes]) -> Iterator[pa.R
     if reader is None:
         file.seek(0)
         return shiviz.read(file, part.file, part.run, source.asked)
-    from antecede.spark import fasttext
+    from antecede.spark.logs import fasttext
 
     return fasttext.read(file, part, reader)

@@ -19,8 +19,8 @@ from msgspec.structs import asdict, astuple, replace
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from antecede.spark.log import SPARK_REJECTED
-from antecede.spark.logfiles import LINES, SMALL, LogFiles, batches_of, decoded, each_task
+from antecede.spark.logs.columns import SPARK_REJECTED
+from antecede.spark.logs.files import LINES, SMALL, LogFiles, batches_of, decoded, each_task
 from antecede.spark.storage import join, place
 from antecede.trace.foreign.lines import Part
 from antecede.trace.foreign.log import LOG, READ
@@ -104,7 +104,7 @@ def large(part: Part) -> bool:
 
 def codes_of(format: str) -> pa.Schema:
     """The columns with names as integers: what compiled code gives."""
-    from antecede.spark.fastlines import ENCODED, TOLD
+    from antecede.spark.logs.fastlines import ENCODED, TOLD
 
     return ENCODED if format in LINES else TOLD
 
@@ -114,7 +114,7 @@ def columns_of(schema: pa.Schema) -> pa.Schema:
 
 
 def codes(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    from antecede.spark.fastlines import encoded
+    from antecede.spark.logs.fastlines import encoded
 
     return encoded(batch, schema)
 

@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from pyspark.sql import functions as F
 
 from antecede.errors import BadTrace
-from antecede.spark.chunks import Chunk, Part, Stretch, by_run, chunked, in_turn, stream_size
-from antecede.spark.examine import Assignment
-from antecede.spark.numbers import refused
-from antecede.spark.position import Cells, Grid, partitions_for
-from antecede.spark.reading import batches_of
-from antecede.spark.rows import integers, kinds_of, refuse_nulls
+from antecede.spark.ordering.numbers import refused
+from antecede.spark.ordering.position import Cells, Grid, partitions_for
+from antecede.spark.reading.chunks import Chunk, Part, Stretch, by_run, chunked, in_turn, stream_size
+from antecede.spark.reading.files import batches_of
+from antecede.spark.reading.rows import integers, kinds_of, refuse_nulls
+from antecede.spark.tasks.examine import Assignment
 from antecede.spark.trace import Trace
 from antecede.trace.schema import DELIVER, SEND
 

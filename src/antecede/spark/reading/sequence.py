@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 
 from antecede.errors import BadTrace
-from antecede.spark.rows import Column, Names, Rows
+from antecede.spark.reading.rows import Column, Names, Rows
 from antecede.trace.schema import SEND
 
 __all__ = ["Ends", "Sequence", "Tied", "refuse_borders", "refuse_second_sends"]

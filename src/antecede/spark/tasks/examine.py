@@ -22,10 +22,12 @@ import pyarrow as pa
 from msgspec import Struct
 
 from antecede.errors import BadTrace
-from antecede.spark.chunks import Chunk, Part, edges_of
-from antecede.spark.pack import decode
-from antecede.spark.reading import read_part
-from antecede.spark.results import (
+from antecede.spark.reading.chunks import Chunk, Part, edges_of
+from antecede.spark.reading.files import read_part
+from antecede.spark.reading.pack import decode
+from antecede.spark.reading.rows import Column, Names, Rows
+from antecede.spark.reading.sequence import Ends, Sequence, Tied, refuse_borders, refuse_second_sends
+from antecede.spark.tasks.results import (
     Told,
     finding_batches,
     ids_blob,
@@ -34,8 +36,6 @@ from antecede.spark.results import (
     refusal,
     told_batch,
 )
-from antecede.spark.rows import Column, Names, Rows
-from antecede.spark.sequence import Ends, Sequence, Tied, refuse_borders, refuse_second_sends
 from antecede.spark.verification import (
     Findings,
     Found,

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from antecede.errors import BadTrace
-from antecede.spark.chunks import Part, Piece
-from antecede.spark.rows import ENCODED_COLUMNS, ORDER_COLUMNS, Names, Rows, rows_of
+from antecede.spark.reading.chunks import Part, Piece
+from antecede.spark.reading.rows import ENCODED_COLUMNS, ORDER_COLUMNS, Names, Rows, rows_of
 from antecede.spark.storage import local, opened
 
 __all__ = ["BATCH", "batches_of", "read_part"]

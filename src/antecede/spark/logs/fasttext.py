@@ -13,10 +13,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from antecede.spark.fastlines import CODES, NOTHING, TOLD, constant, line_ends, strings
-from antecede.spark.jsonscan import Names, gathered, interned, own_entry, vector
-from antecede.spark.verification.native import inlined, native
-from antecede.spark.words import HIGH, LOW, ONES, PAD, SPACES, byte, first, load, marks_of
+from antecede.spark.logs.fastlines import CODES, NOTHING, TOLD, constant, line_ends, strings
+from antecede.spark.logs.jsonscan import Names, gathered, interned, own_entry, vector
+from antecede.spark.logs.words import HIGH, LOW, ONES, PAD, SPACES, byte, first, load, marks_of
+from antecede.spark.native import inlined, native
 from antecede.trace.foreign.lines import BLOCK, Part
 from antecede.trace.foreign.log import READ
 from antecede.trace.foreign.shiviz import Reader

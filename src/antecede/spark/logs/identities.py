@@ -19,7 +19,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from antecede.spark.log import SPARK_REJECTED
+from antecede.spark.logs.columns import SPARK_REJECTED
 from antecede.spark.trace import SPARK_EVENTS, SPARK_RUNS
 from antecede.trace.schema import version
 

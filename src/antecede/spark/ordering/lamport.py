@@ -7,11 +7,10 @@ happened before it (Lamport 1978). Rules
 Every event counts, receives and control packets too: they have an `index`, and sort with the others.
 
 Who computes. A run of up to `LARGEST` events is one group of rows in one task, in which a line of events for each
-process is followed until it waits for a send that is yet to come; that send wakes it (`antecede.spark.lines`). A
-longer run is cut first into pieces that a task can hold, along cuts that no message crosses backwards
-(`antecede.spark.cuts`): then a piece waits for nothing in later ones, and pieces are computed side by side. Its
-clocks go on from piece to piece, so they are not the smallest possible, but they depend on the rows alone, never on
-how they are spread over partitions.
+process is followed until it waits for a send that is yet to come; that send wakes it (`lines`). A longer run is cut
+first into pieces that a task can hold, along cuts that no message crosses backwards (`cuts`): then a piece waits for
+nothing in later ones, and pieces are computed side by side. Its clocks go on from piece to piece, so they are not the
+smallest possible, but they depend on the rows alone, never on how they are spread over partitions.
 
 A cycle has no order: a `BadTrace` names the processes and messages in it.
 """
@@ -28,9 +27,9 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from antecede.spark.cuts import consistent, edges, lines_of
-from antecede.spark.lines import clocked
-from antecede.spark.numbers import survey
+from antecede.spark.ordering.cuts import consistent, edges, lines_of
+from antecede.spark.ordering.lines import clocked
+from antecede.spark.ordering.numbers import survey
 from antecede.spark.trace import SPARK_EVENTS, Trace
 
 __all__ = ["with_clock", "LARGEST"]

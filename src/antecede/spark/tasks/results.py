@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from antecede.errors import BadTrace
-from antecede.spark.rows import Column, Names
+from antecede.spark.reading.rows import Column, Names
 from antecede.spark.verification import KINDS, Findings, Ids, Impossible
 
 __all__ = [
