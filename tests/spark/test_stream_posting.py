@@ -2,6 +2,7 @@
 
 import time
 
+import pyarrow as pa
 import pytest
 from msgspec import structs
 
@@ -9,7 +10,7 @@ pytest.importorskip("pyspark")
 
 from antecede.sim.run import RunSpec
 from antecede.spark.sources import traces
-from antecede.spark.stream import simulated
+from antecede.spark.stream import Progress, simulated
 from antecede.spark.stream.files import Source, order_files
 from antecede.spark.stream.live import verify_stream
 from antecede.spark.stream.posting import BOARD, FURTHEST, Posting, observed
@@ -53,6 +54,26 @@ def test_a_stream_in_causal_order_says_what_it_holds_and_why(spark, tmp_path, po
     assert sum(last.frontier[FURTHEST].values()) > 0
     assert last.oldest_ms <= last.time_ms
     assert last.ended == "stopped"
+
+
+def test_a_stream_by_closed_sets_is_watched_too(spark, tmp_path, posting):
+    view, rows = simulated(RunSpec(protocol="monitor", processes=4, messages=80, seed=2))
+    hot = rows.filter(pa.compute.equal(rows["receiver"], "p1"))
+    written(tmp_path / "in", pa.concat_tables([hot.slice(0, 5), hot.slice(6)]), 2)
+    source = Source(
+        str(tmp_path / "in"), "monitor", view.names, files_per_batch=1, by="closed", receiver="p1"
+    )
+    noted: list[Progress] = []
+    outcome = order_files(
+        spark, source, tmp_path / "out", tmp_path / "checkpoint", once=True, note=noted.append
+    )
+    statuses = ended(Board(tmp_path / "checkpoint" / BOARD))
+    assert [(one.rows_in, one.rows_out, one.held) for one in statuses] == [
+        (told.status.rows_in, told.status.delivered, told.status.held) for told in noted
+    ]
+    assert sum(one.rows_in for one in statuses) == len(hot) - 1
+    assert statuses[-1].held == outcome.waiting > 0
+    assert sum(statuses[-1].frontier[FURTHEST].values()) == outcome.delivered
 
 
 def test_counts_go_on_where_a_query_was_and_findings_are_shown(spark, tmp_path, posting):

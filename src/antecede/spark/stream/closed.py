@@ -46,7 +46,7 @@ from antecede.spark.stream.packets import DELIVERED, GAVE_UP, WAITING
 from antecede.spark.stream.settings import Settings
 from antecede.spark.stream.status import Status
 
-__all__ = ["deliver_closed", "last_held", "waiting_closed", "Closing"]
+__all__ = ["closed_statuses", "deliver_closed", "last_held", "waiting_closed", "Closing"]
 
 VERSION: Final = 1
 FEW: Final = 500_000
@@ -324,6 +324,15 @@ def last_states(checkpoint: str | os.PathLike[str]) -> Iterator[tuple[State, Pat
 def last_held(checkpoint: str | os.PathLike[str]) -> int:
     """How many messages wait in the query with this checkpoint."""
     return sum(state.status.held for state, _ in last_states(checkpoint))
+
+
+def closed_statuses(checkpoint: str | os.PathLike[str], batch: int) -> list[Status]:
+    """The status after a micro-batch, if its state is still kept."""
+    here = local(checkpoint)
+    place = Path(here or "", "closed", f"{batch:012d}", "state")
+    if here is None or not place.exists():
+        return []
+    return [msgspec.msgpack.decode(place.read_bytes(), type=State).status]
 
 
 # What tasks do

@@ -13,14 +13,15 @@ from typing import Any, Final
 from msgspec import Struct
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from antecede.errors import BadParameter
-from antecede.spark.storage import absolute, escaped, join
+from antecede.errors import BadParameter, BadTrace
+from antecede.spark.faults import told
+from antecede.spark.storage import absolute, escaped, files, join, local
 from antecede.spark.stream.closed import deliver_closed, last_held
-from antecede.spark.stream.operator import deliver_stream
-from antecede.spark.stream.status import Status
+from antecede.spark.stream.operator import deliver_stream, unpacked
+from antecede.spark.stream.packets import PACKETS
+from antecede.spark.stream.running import run
 from antecede.spark.stream.watch import Progress, status_of, waiting
 
 __all__ = ["Outcome", "Source", "order_files"]
@@ -28,9 +29,6 @@ __all__ = ["Outcome", "Source", "order_files"]
 SCHEMA: Final = (
     "receiver string, sender string, number long, stamp binary, payload binary, arrival long, label string"
 )
-EMPTY: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
-POLL: Final = 1
-"""Seconds between two looks at whether to stop."""
 
 
 class Source(Struct, frozen=True):
@@ -77,66 +75,26 @@ def order_files(
     note: Callable[[Progress], None] = lambda progress: None,
 ) -> Outcome:
     """Run until all that is there is done (`once`), or until `stop` says so. Started again, it goes on where it was."""
-    closed: list[Status] = []
-    query = started(spark, source, out, checkpoint, once, every, closed.append)
-    noted = -1
-    try:
-        while not query.awaitTermination(POLL):
-            noted = tell(query, noted, note)
-            if stop():
-                query.stop()
-                break
-    finally:
-        if query.isActive:
-            query.stop()
-    if (error := query.exception()) is not None:
-        raise error
-    tell(query, noted, note)
-    if source.by == "closed":
-        return counted(spark, out, checkpoint, last_held(checkpoint))
-    return counted(spark, out, checkpoint, waiting(spark, checkpoint).count())
+
+    def tell(progress: Any) -> None:
+        if (status := status_of(progress, checkpoint)) is not None:
+            note(status)
+
+    with told():
+        writer = writing(spark, source, out, checkpoint, once)
+        run(spark, writer, once=once, every_s=every, stop=stop, note=tell)
+        if source.by == "closed":
+            return counted(spark, out, checkpoint, last_held(checkpoint))
+        return counted(spark, out, checkpoint, waiting(spark, checkpoint).count())
 
 
-def started(
-    spark: SparkSession,
-    source: Source,
-    out: Any,
-    checkpoint: Any,
-    once: bool,
-    every: float,
-    status: Callable[[Status], None],
-) -> StreamingQuery:
-    writer = writing(spark, source, out, checkpoint, once, status)
-    if not once:
-        return writer.trigger(processingTime=f"{every} seconds").start()
-    # Else a query that has patience runs empty micro-batches for ever, and never has done all that is there. A query
-    # keeps the settings of its start, so the session gets its own back.
-    before = spark.conf.get(EMPTY)
-    spark.conf.set(EMPTY, "false")
-    try:
-        return writer.trigger(availableNow=True).start()
-    finally:
-        spark.conf.set(EMPTY, str(before))
-
-
-def writing(
-    spark: SparkSession,
-    source: Source,
-    out: Any,
-    checkpoint: Any,
-    once: bool,
-    status: Callable[[Status], None],
-) -> DataStreamWriter:
+def writing(spark: SparkSession, source: Source, out: Any, checkpoint: Any, once: bool) -> DataStreamWriter:
+    place = absolute(source.path)
+    refuse(spark, place, source.group, once)
     schema = SCHEMA if source.group is None else f"{SCHEMA}, `{source.group}` string"
     reader = spark.readStream.schema(schema)
     if source.files_per_batch is not None:
         reader = reader.option("maxFilesPerTrigger", source.files_per_batch)
-    place = absolute(source.path)
-    if (
-        not spark.read.format("binaryFile").option("pathGlobFilter", "*.parquet").load(escaped(place)).take(1)
-        and once
-    ):
-        raise BadParameter("order --stream", "input", place, "a directory with Parquet files of packets")
     if source.by == "closed":
         if source.receiver is None or source.patience is not None or source.group is not None:
             raise BadParameter(
@@ -150,7 +108,6 @@ def writing(
             receiver=source.receiver,
             out=out,
             checkpoint=checkpoint,
-            note=status,
         )
     if source.by != "receiver":
         raise BadParameter("order --stream", "--by", source.by, "receiver or closed")
@@ -166,17 +123,25 @@ def writing(
     return writer.option("checkpointLocation", absolute(checkpoint))
 
 
-def tell(query: StreamingQuery, noted: int, note: Callable[[Progress], None]) -> int:
-    for progress in query.recentProgress:
-        told = status_of(progress)
-        if told is not None and told.batch > noted:
-            noted = told.batch
-            note(told)
-    return noted
+def refuse(spark: SparkSession, place: str, group: str | None, once: bool) -> None:
+    """What is there already is looked at before anything is written: Spark takes a column that is missing for null."""
+    here = local(place)
+    if here is not None and not os.path.isdir(here):
+        found = f"{place}, {'a file' if os.path.exists(here) else 'which is not there'}"
+        raise BadParameter("order --stream", "input", found, "a directory of Parquet files of packets")
+    there = files(spark, place)
+    if once and not there:
+        raise BadParameter("order --stream", "input", place, "a directory with Parquet files of packets")
+    for first in there[:1]:
+        columns = spark.read.parquet(escaped(first)).columns
+        wanted = [name for name in (*PACKETS.names, group) if name not in (None, "arrival")]
+        if missing := [name for name in wanted if name not in columns]:
+            raise BadTrace(first, f"columns {', '.join(columns)}", f"also {', '.join(missing)}")
 
 
 def counted(spark: SparkSession, out: Any, checkpoint: Any, held: int) -> Outcome:
-    rows = spark.read.parquet(escaped(absolute(out)))
+    # With its columns: a query that has delivered nothing has written no file that would tell them.
+    rows = spark.read.schema(unpacked(None)).parquet(escaped(absolute(out)))
     kinds = rows.agg(
         *[F.count_if(F.col("kind") == kind).alias(kind) for kind in ("delivered", "late", "refused")],
         F.count_if(F.col("gave_up").isNotNull()).alias("gave_up"),

@@ -61,7 +61,8 @@ class Posting(StreamingQueryListener):
     """Posts each micro-batch of one query at a time: the one that is called `query`, or whichever starts."""
 
     def __init__(self, checkpoint: str | os.PathLike[str], query: str | None = None) -> None:
-        self.board = Board(os.path.join(os.fspath(checkpoint), BOARD))
+        self.checkpoint = os.fspath(checkpoint)
+        self.board = Board(os.path.join(self.checkpoint, BOARD))
         self._asked, self._name = query, "stream"
         self._own: str | None = None
         """The one that is at work."""
@@ -74,7 +75,9 @@ class Posting(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         if str(event.progress.id) == self._own:
-            self._post(posted(event.progress, self._name, self._before(event.progress.batchId)))
+            before = self._before(event.progress.batchId)
+            told = status_of(event.progress, self.checkpoint)
+            self._post(posted(event.progress, self._name, told, before))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         pass
@@ -98,11 +101,10 @@ class Posting(StreamingQueryListener):
         return next((one for one in reversed(self.board.read()) if one.batch < batch), None)
 
 
-def posted(progress: Any, query: str, before: Status | None = None) -> Status:
-    """What Spark reports of a micro-batch, as a page shows it, with the counts of all before it."""
+def posted(progress: Any, query: str, told: Progress | None = None, before: Status | None = None) -> Status:
+    """What Spark and the stream (`told`) say of a micro-batch, as a page shows it, with the counts of all before it."""
     named = progress if isinstance(progress, Mapping) else vars(progress)
     value = {key.lstrip("_"): item for key, item in named.items()}
-    told = status_of(progress)
     sink = value.get("sink")
     rows_out = (
         getattr(sink, "numOutputRows", -1) if not isinstance(sink, Mapping) else sink.get("numOutputRows", -1)

@@ -13,14 +13,14 @@ from typing import Any, Final
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 
 from antecede.errors import BadParameter
 from antecede.spark.faults import told
 from antecede.spark.sources import jetstream, node_feed, traces
-from antecede.spark.storage import absolute, escaped, join
+from antecede.spark.storage import absolute, escaped
 from antecede.spark.stream.live import FOUND, verify_stream
 from antecede.spark.stream.posting import observed
+from antecede.spark.stream.running import run
 
 __all__ = ["KINDS", "Judged", "events_at", "verify_live"]
 
@@ -35,9 +35,7 @@ KINDS: Final = (
     "impossible",
     "retracted",
 )
-POLL_S: Final = 1
 SHOWN: Final = 5
-NO_DATA: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 
 
 class Judged(Struct, frozen=True):
@@ -81,47 +79,22 @@ def verify_live(
     """
     patience = None if patience_s is None else timedelta(seconds=patience_s)
     counts = [F.count_if(F.col("kind") == kind).alias(kind) for kind in KINDS]
+
+    def tell(progress: Any) -> None:
+        metrics = progress.observedMetrics.get("found")
+        if metrics is not None:
+            note({kind: count for kind, count in metrics.asDict().items() if count})
+
     with told():
         found = observed(verify_stream(events_at(spark, place), patience=patience)).observe("found", *counts)
-        query = _started(spark, found, absolute(out), absolute(checkpoint), once, every_s)
-        _run(query, stop, note)
+        writer = found.writeStream.format("parquet").option("path", absolute(out))
+        writer = writer.option("checkpointLocation", absolute(checkpoint))
+        run(spark, writer, once=once, every_s=every_s, stop=stop, note=tell)
         return _judged(spark, out)
 
 
-def _started(
-    spark: SparkSession, found: DataFrame, out: str, checkpoint: str, once: bool, every_s: float
-) -> StreamingQuery:
-    writer = found.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)
-    if not once:
-        return writer.trigger(processingTime=f"{every_s} seconds").start()
-    # Else one that has patience runs empty micro-batches for ever, and never has done all that is there.
-    before = spark.conf.get(NO_DATA)
-    spark.conf.set(NO_DATA, "false")
-    try:
-        return writer.trigger(availableNow=True).start()
-    finally:
-        spark.conf.set(NO_DATA, before or "true")
-
-
-def _run(query: StreamingQuery, stop: Callable[[], bool], note: Callable[[Mapping[str, int]], None]) -> None:
-    noted = -1
-    try:
-        ended = False
-        while not ended:
-            ended = bool(query.awaitTermination(POLL_S)) or stop()
-            for progress in query.recentProgress:
-                metrics = progress.observedMetrics.get("found")
-                if progress.batchId > noted and metrics is not None:
-                    noted = progress.batchId
-                    note({kind: count for kind, count in metrics.asDict().items() if count})
-    finally:
-        query.stop()
-    if (error := query.exception()) is not None:
-        raise error
-
-
 def _judged(spark: SparkSession, out: str) -> Judged:
-    found = spark.read.schema(FOUND).parquet(escaped(join(absolute(out))))
+    found = spark.read.schema(FOUND).parquet(escaped(absolute(out)))
     counts = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
     first = found.orderBy(F.col("kind") != "violation", "kind", "run", "process", "index").limit(SHOWN)
     return Judged(

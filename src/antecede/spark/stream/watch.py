@@ -1,6 +1,7 @@
 """Looking at a running stream: its status after each micro-batch, and what waits at any time.
 
-    status_of(progress)        the `Status` of one micro-batch, from what Spark reports of it
+    status_of(progress)        the `Status` of one micro-batch, from what Spark reports of it; or from
+                               the checkpoint, of a query by closed sets
     Watch(callback)            a listener that calls back with each: `spark.streams.addListener(Watch(print))`
     waiting(spark, checkpoint) every message that waits, for which message of whom, since when: from the state itself
 
@@ -31,7 +32,7 @@ from pyspark.sql.streaming.listener import (
 from antecede.errors import BadParameter
 from antecede.spark.storage import absolute, local
 from antecede.spark.stream.bucket import Bucket
-from antecede.spark.stream.closed import waiting_closed
+from antecede.spark.stream.closed import closed_statuses, waiting_closed
 from antecede.spark.stream.operator import OBSERVED
 from antecede.spark.stream.packets import WAITING
 from antecede.spark.stream.settings import Settings
@@ -52,24 +53,26 @@ class Progress(Struct, frozen=True):
     status: Status
 
 
-def status_of(progress: Any) -> Progress | None:
+def status_of(progress: Any, checkpoint: str | os.PathLike[str] | None = None) -> Progress | None:
     """What a query reports of a micro-batch (an element of `query.recentProgress`, or what a listener gets).
 
-    None if the query has no stream of ours, or the micro-batch had nothing to do.
+    None if the query has no stream of ours, or the micro-batch had nothing to do. A query by closed sets tells
+    Spark nothing: with its `checkpoint`, what it keeps there of its last micro-batches is looked up.
     """
     named = progress if isinstance(progress, dict) else vars(progress)
     value = {key.lstrip("_"): item for key, item in named.items()}
-    observed = value["observedMetrics"].get(OBSERVED)
-    if observed is None:
-        return None
-    statuses = [msgspec.json.decode(text, type=Status) for text in observed["status"] or ()]
+    batch, observed = int(value["batchId"]), value["observedMetrics"].get(OBSERVED)
+    if observed is not None:
+        statuses = [msgspec.json.decode(text, type=Status) for text in observed["status"] or ()]
+    else:
+        statuses = [] if checkpoint is None else closed_statuses(checkpoint, batch)
     if not statuses:
         return None
     status = together(statuses)
     seconds = value["durationMs"].get("triggerExecution", 0) / 1000
     per = max(seconds, 0.001)
     out = status.delivered + status.late
-    return Progress(str(value["id"]), int(value["batchId"]), status.rows_in / per, out / per, seconds, status)
+    return Progress(str(value["id"]), batch, status.rows_in / per, out / per, seconds, status)
 
 
 class Watch(StreamingQueryListener):
