@@ -78,7 +78,7 @@ def test_snapshots_keep_it_short(tmp_path):
         ("DELETE FROM tip", "the end after input 20"),
         ("UPDATE snapshot SET state = x'80'", "the snapshot .* all that it held is lost"),
         ("DELETE FROM snapshot", "0 snapshots"),
-        ("PRAGMA user_version = 9", "format 9, expected 1"),
+        ("PRAGMA user_version = 9", "format 9, expected 2"),
         ("PRAGMA application_id = 9", "a database of something else"),
     ],
 )

@@ -2,12 +2,14 @@
 
 A process replayed from the same inputs is in the same state (`core`), so a journal of inputs is as good as the state,
 and much cheaper to write. Inputs are appended in groups, one transaction and one row each. After so many inputs a
-snapshot takes their place, in one transaction too.
+snapshot takes their place, in one transaction too. What is large stands beside the database (`bulk`), in files that a
+commit refers to and that were written before it.
 
 What a commit survives is a choice, `sync`:
   full     the power fails: each group is on the disk before anything that follows from it leaves the node
-  normal   the process is killed. If the system goes down, the last groups may be lost, though no others: then the
-           links of the peers refuse the node, since it has forgotten what it told them. No loss is silent.
+  normal   the process is killed. If the system goes down, what came last may be lost: then the links of the peers
+           refuse the node, since it has forgotten what it told them, or, where a large record is lost that the
+           database refers to, the journal is refused. No loss is silent.
 
 Every row has a checksum over itself and the row before it, so a row that is damaged, missing or in the wrong place is
 noticed. Such a journal is refused, with a sentence that says what is lost. A journal is locked while it is open.
@@ -40,6 +42,7 @@ from zlib import crc32
 import msgspec
 
 from antecede.errors import AntecedeError, BadJournal, BadParameter, BadSnapshot, CannotWrite
+from antecede.net.bulk import Bulk
 from antecede.net.core import Core
 from antecede.net.inputs import Input, decode_inputs, encode_inputs
 
@@ -47,19 +50,21 @@ __all__ = ["Journal"]
 
 APPLICATION = 0x416E7465
 """Marks the database as ours ("Ante"), as SQLite suggests."""
-FORMAT = 1
+FORMAT = 2
 SNAPSHOT_BYTES = 64 << 20
 """Bytes of inputs, after which a snapshot takes their place, however few they are: a restart reads them all."""
 CHECKPOINT_PAGES = 8192
-"""Pages of the log, 32 MiB, after which SQLite copies them into the database: what a snapshot removes before that is
-never copied. A quarter of the time of large messages went there."""
+"""Pages of the log, 32 MiB, after which SQLite copies them into the database: most were written anew by then."""
+LARGE_BYTES = 1 << 14
+"""Records from this length on stand beside the database."""
 
 TABLES = """
-CREATE TABLE snapshot (position INTEGER PRIMARY KEY, state BLOB NOT NULL, crc INTEGER NOT NULL);
-CREATE TABLE inputs (position INTEGER PRIMARY KEY, count INTEGER NOT NULL, record BLOB NOT NULL, crc INTEGER NOT NULL);
-CREATE TABLE tip (one INTEGER PRIMARY KEY, position INTEGER NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE snapshot (position INTEGER PRIMARY KEY, half INT, state BLOB, start INT, size INT, crc INT);
+CREATE TABLE inputs (position INTEGER PRIMARY KEY, count INT, record BLOB, start INT, size INT, crc INT);
+CREATE TABLE tip (one INTEGER PRIMARY KEY, position INT, crc INT);
 """
 """`position` counts inputs, from 1; a row of inputs has that of its last one, a snapshot of the last one before it.
+What is large has its place beside the database instead of its bytes: of both files, in the one that the snapshot says.
 The tip repeats the last row of all, so that it cannot be lost unnoticed."""
 
 
@@ -91,7 +96,9 @@ class Journal:
         self._bytes = 0
         """Of these inputs."""
         self._crc = 0
+        self._full = sync == "full"
         self._database = self._open(os.fspath(path), sync)
+        self._bulk = Bulk(os.fspath(path))
 
     # Opening
 
@@ -154,7 +161,9 @@ class Journal:
     def recover(self, new: Core) -> Core:
         """The process as it was when its last input became durable; or this new one, if the journal is new."""
         try:
-            snapshots = self._database.execute("SELECT position, state, crc FROM snapshot").fetchall()
+            snapshots = self._database.execute(
+                "SELECT position, half, state, start, size, crc FROM snapshot"
+            ).fetchall()
             if not snapshots and not self._has_inputs():
                 self._begin(new)
                 return new
@@ -166,6 +175,8 @@ class Journal:
             self._check_tip()
         except sqlite3.Error as error:
             raise self._unreadable(error) from None
+        except OSError as error:
+            raise BadJournal(self.place, f"no large records: {error}", "those that it refers to") from None
         return core
 
     def _has_inputs(self) -> bool:
@@ -175,8 +186,10 @@ class Journal:
         with self._writing():
             self._put_snapshot(core.snapshot())
 
-    def _restored(self, row: tuple[int, bytes, int], new: Core) -> Core:
-        position, state, crc = row
+    def _restored(self, row: tuple[int, int, bytes | None, int, int, int], new: Core) -> Core:
+        position, half, state, start, size, crc = row
+        self._bulk.half = 1 if half else 0
+        state = self._found(state, start, size)
         if _crc(position, 0, state, 0) != crc:
             raise self._damaged("the snapshot", 0, 0)
         self.position, self._crc = position, crc
@@ -203,10 +216,11 @@ class Journal:
 
     def _inputs(self) -> Iterator[Input]:
         rows = self._database.execute(
-            "SELECT position, count, record, crc FROM inputs ORDER BY position"
+            "SELECT position, count, record, start, size, crc FROM inputs ORDER BY position"
         ).fetchall()
         last = max((row[0] for row in rows if isinstance(row[0], int)), default=0)
-        for position, count, record, crc in rows:
+        for position, count, record, start, size, crc in rows:
+            record = self._found(record, start, size)
             sound = _crc(position, count, record, self._crc) == crc and position == self.position + count
             inputs = decode_inputs(record) if sound else []
             if len(inputs) != count or not count:
@@ -215,6 +229,15 @@ class Journal:
             self.position, self._crc = position, crc
             self._since += count
             self._bytes += len(record)
+
+    def _found(self, record: bytes | None, start: int, size: int) -> bytes:
+        """A record, wherever it is; nothing if it is nowhere."""
+        if record is not None:
+            return record
+        if type(start) is not int or type(size) is not int or min(start, size) < 0:
+            return b""
+        self._bulk.end = start + size
+        return self._bulk.get(start, size)
 
     def _check_tip(self) -> None:
         tips = self._database.execute("SELECT position, crc FROM tip").fetchall()
@@ -238,7 +261,7 @@ class Journal:
 
     def append(self, inputs: Sequence[Input], snapshot: dict[str, Any] | None = None) -> None:
         """Make these inputs durable; `snapshot`, if given, is the state after them."""
-        with self._writing():
+        with self._writing(anew=snapshot is not None):
             self.position += len(inputs)
             if snapshot is not None:
                 self._put_snapshot(snapshot)
@@ -247,32 +270,49 @@ class Journal:
             self._crc = _crc(self.position, len(inputs), record, self._crc)
             self._since += len(inputs)
             self._bytes += len(record)
-            row = (self.position, len(inputs), record, self._crc)
-            self._database.execute("INSERT INTO inputs VALUES (?, ?, ?, ?)", row)
+            row = (self.position, len(inputs), *self._stored(record), self._crc)
+            self._database.execute("INSERT INTO inputs VALUES (?, ?, ?, ?, ?, ?)", row)
             self._put_tip()
 
     def _put_snapshot(self, snapshot: dict[str, Any]) -> None:
         state = msgspec.msgpack.encode(snapshot)
         self._crc = _crc(self.position, 0, state, 0)
         self._since = self._bytes = 0
+        row = (self.position, self._bulk.half, *self._stored(state), self._crc)
         self._database.execute("DELETE FROM inputs")
         self._database.execute("DELETE FROM snapshot")
-        self._database.execute("INSERT INTO snapshot VALUES (?, ?, ?)", (self.position, state, self._crc))
+        self._database.execute("INSERT INTO snapshot VALUES (?, ?, ?, ?, ?, ?)", row)
         self._put_tip()
+
+    def _stored(self, record: bytes) -> tuple[bytes | None, int | None, int | None]:
+        """What the database holds of a record: itself, or its place."""
+        if len(record) < LARGE_BYTES:
+            return record, None, None
+        start = self._bulk.put(record)
+        if self._full:
+            self._bulk.sync()
+        return None, start, len(record)
 
     def _put_tip(self) -> None:
         self._database.execute("INSERT OR REPLACE INTO tip VALUES (1, ?, ?)", (self.position, self._crc))
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """All of it, or nothing: if the disk is full, what was durable before still is."""
-        before = self.position, self._since, self._crc
+    def _writing(self, anew: bool = False) -> Iterator[None]:
+        """All of it, or nothing: if the disk is full, what was durable before still is. `anew`: with a snapshot."""
+        bulk = self._bulk
+        before, place = (self.position, self._since, self._bytes, self._crc), (bulk.half, bulk.end)
         try:
+            if anew and bulk.end:
+                if not self._full:
+                    # What the snapshot before this one took the place of is written over from here on.
+                    self._database.execute("PRAGMA wal_checkpoint")
+                bulk.turn()
             self._database.execute("BEGIN")
             yield
             self._database.execute("COMMIT")
-        except sqlite3.Error as error:
-            self.position, self._since, self._crc = before
+        except (sqlite3.Error, OSError) as error:
+            self.position, self._since, self._bytes, self._crc = before
+            bulk.half, bulk.end = place
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
             left = f"what was durable, {self.position} inputs, still is, and nothing else has left the node"
@@ -280,3 +320,4 @@ class Journal:
 
     def close(self) -> None:
         self._database.close()
+        self._bulk.close()
