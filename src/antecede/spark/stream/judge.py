@@ -4,7 +4,7 @@ A pure state machine: rows in, findings out, and `snapshot` is all that has to b
 more than once. Each process's events are taken in the order of their indices, and a delivery after the send of its
 message: until then, what has come waits here.
 
-The rules, with C_q the clock of process q over sends (as in `antecede.spark.verification.kernel`):
+The rules, with C_q the clock of process q over sends (as in `antecede.spark.verification.kernel`; `clocks` has them):
   send of m by i       C_i[i] += 1, the ordinal of m; m takes C_i along
   delivery of m at q   the first one there: *overtaken* if C_q[i] >= the ordinal of m (where q is i itself: what others
                        have told q of its own sends). Then C_q takes in what m brought
@@ -36,19 +36,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-import msgspec
-import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from antecede.errors import BadSnapshot
+from antecede.spark.stream.clocks import Clocks
+from antecede.spark.stream.kept import VERSION, Flight, Id, Process, State, Step, decoded, encoded
 
 __all__ = ["Arrived", "Found", "Judge"]
 
-VERSION: Final = 1
 REMEMBER: Final = 1024
-
-Id = tuple[int, int]
 
 
 class Arrived(Struct, frozen=True, gc=False):
@@ -74,69 +69,6 @@ class Found(Struct, frozen=True):
     by_number: int | None = None
     index: int | None = None
     """Of the event that it is about, in the order of `process`. An undelivered message has none."""
-
-
-class Step(Struct, array_like=True):
-    """An event that waits for its turn. Sender -1: nothing to be judged, a receive or a control packet."""
-
-    sender: int
-    number: int
-    to: list[int] | None
-    """On a send."""
-
-
-class Flight(Struct, array_like=True):
-    """A message that was sent."""
-
-    sender: int
-    number: int
-    ordinal: int
-    clock: bytes
-    left: set[int]
-    given: set[int]
-    since_ms: int
-    overtaken: dict[int, Id] = {}
-    """Process that it is addressed to -> the first message that overtook it there."""
-    broken: dict[int, Id] = {}
-    """The same, of the same sender."""
-    given_up: set[int] = set()
-
-    @property
-    def id(self) -> Id:
-        return self.sender, self.number
-
-
-class Process(Struct, array_like=True):
-    """Where a process is."""
-
-    name: str
-    next: int = 0
-    sends: int = 0
-    seen: int = 0
-    """How many of its own sends others have told it of."""
-    steady: bool = True
-    """Whether it has numbered its messages 1, 2, 3 ..."""
-    held: dict[int, Step] = {}
-    """By index."""
-    since_ms: int | None = None
-    """Since when it waits for an event or for a send."""
-    told: bool = False
-    """Whether a gap was told."""
-
-
-class State(Struct, array_like=True):
-    version: int
-    deliveries: int
-    processes: list[Process]
-    clocks: bytes
-    highest: bytes
-    flights: list[Flight]
-    remembered: list[Flight]
-    orphans: list[tuple[Id, set[int]]]
-
-
-_ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(State)
 
 
 class Judge:
@@ -166,13 +98,7 @@ class Judge:
         self.orphans: dict[Id, set[int]] = {}
         """Deliveries that were told as unsent."""
         self._ids: dict[str, int] = {}
-        self._clocks = np.zeros((0, 0), np.int64)
-        self._highest = np.zeros((0, 0), np.int64)
-        """[q, i]: the highest ordinal of i's messages that were delivered at q."""
-        self._unpassed: list[dict[int, dict[int, Flight]]] = []
-        """q, i -> ordinal -> the messages of i to q that are not there, and not overtaken; in order."""
-        self._unbroken: list[dict[int, dict[int, Flight]]] = []
-        """The same, for FIFO."""
+        self._clocks = Clocks()
         self._coming: set[Id] = set()
         """Messages whose send is here and waits."""
         self._waiting: dict[Id, list[int]] = {}
@@ -233,10 +159,7 @@ class Judge:
         if found is None:
             found = self._ids[name] = len(self.processes)
             self.processes.append(Process(name))
-            self._unpassed.append({})
-            self._unbroken.append({})
-            if found >= len(self._clocks):
-                self._clocks, self._highest = _larger(self._clocks), _larger(self._highest)
+            self._clocks.add()
         return found
 
     def _told(self) -> list[Found]:
@@ -317,16 +240,14 @@ class Judge:
             return []
         process.sends += 1
         process.steady = process.steady and step.number == process.sends
-        self._clocks[i, i] = process.sends
-        there = set(step.to or ())
-        clock = self._clocks[i, : len(self.processes)].tobytes()
-        flight = Flight(i, step.number, process.sends, clock, there, set(), now_ms)
+        clock = self._clocks.sent(i, process.sends)
+        flight = Flight(i, step.number, process.sends, clock, set(step.to or ()), set(), now_ms)
         for q in self.orphans.pop(id, ()):
             self._find("retracted", q, id)
             flight.left.discard(q)
             flight.given.add(q)
         self.flights[id] = flight
-        self._watch(flight)
+        self._clocks.watch(flight)
         self._settle(flight)
         return self._waiting.pop(id, [])
 
@@ -339,59 +260,20 @@ class Judge:
             return
         if q in flight.left:
             flight.left.discard(q)
-            self._unwatch(q, flight)
+            self._clocks.unwatch(q, flight)
         elif q in flight.given_up:
             flight.given_up.discard(q)
             self._find("retracted", q, id, index=index)
         else:
             self._find("unaddressed", q, id, index=index)
         flight.given.add(q)
-        self._compare(q, flight, index)
-        self._learn(q, flight)
+        process = self.processes[q]
+        if self._clocks.overtaken(q, flight, process.seen):
+            self._find("violation", q, id, flight.overtaken.pop(q, None), index)
+        if self._clocks.broken(q, flight):
+            self._find("fifo_break", q, id, flight.broken.pop(q, None), index)
+        self._clocks.learn(q, flight, process)
         self._settle(flight)
-
-    def _compare(self, q: int, flight: Flight, index: int) -> None:
-        """Whether the message comes too late."""
-        i = flight.sender
-        known = self.processes[q].seen if q == i else self._clocks[q, i]
-        if known >= flight.ordinal:
-            self._find("violation", q, flight.id, flight.overtaken.pop(q, None), index)
-        if self._highest[q, i] > flight.ordinal:
-            self._find("fifo_break", q, flight.id, flight.broken.pop(q, None), index)
-
-    def _learn(self, q: int, flight: Flight) -> None:
-        """The process learns what the message brought; messages that are not there yet are overtaken by it."""
-        brought = np.frombuffer(flight.clock, np.int64)
-        mine = self._clocks[q, : len(brought)]
-        np.maximum(mine, brought, out=mine)
-        process, i, id = self.processes[q], flight.sender, flight.id
-        if q < len(brought):
-            process.seen = max(process.seen, int(brought[q]))
-        lanes = self._unpassed[q]
-        # Only senders that have something under way to q: what is in a lane, the clock had not passed before.
-        for sender in list(lanes):
-            known = process.seen if sender == q else int(mine[sender]) if sender < len(mine) else 0
-            for ordinal in _upto(lanes[sender], known):
-                _drop(lanes, sender, ordinal).overtaken[q] = id
-        lanes = self._unbroken[q]
-        for ordinal in _upto(lanes.get(i, {}), flight.ordinal - 1):
-            _drop(lanes, i, ordinal).broken[q] = id
-        if self._highest[q, i] < flight.ordinal:
-            self._highest[q, i] = flight.ordinal
-
-    def _watch(self, flight: Flight) -> None:
-        """Look out for what overtakes the message, at each of its destinations."""
-        for q in flight.left:
-            if q not in flight.overtaken:
-                self._unpassed[q].setdefault(flight.sender, {})[flight.ordinal] = flight
-            if q not in flight.broken:
-                self._unbroken[q].setdefault(flight.sender, {})[flight.ordinal] = flight
-
-    def _unwatch(self, q: int, flight: Flight) -> None:
-        if q not in flight.overtaken:
-            _drop(self._unpassed[q], flight.sender, flight.ordinal)
-        if q not in flight.broken:
-            _drop(self._unbroken[q], flight.sender, flight.ordinal)
 
     def _settle(self, flight: Flight) -> None:
         """A message that all have is remembered for a while, and forgotten."""
@@ -406,7 +288,7 @@ class Judge:
     def _abandon(self, flight: Flight, there: set[int]) -> None:
         for q in sorted(there):
             self._find("undelivered", q, flight.id)
-            self._unwatch(q, flight)
+            self._clocks.unwatch(q, flight)
         flight.given_up |= there
         flight.left -= there
         self._settle(flight)
@@ -419,14 +301,12 @@ class Judge:
     # State
 
     def snapshot(self) -> bytes:
-        n = len(self.processes)
-        return _ENCODER.encode(
+        return encoded(
             State(
                 VERSION,
                 self.deliveries,
                 self.processes,
-                self._clocks[:n, :n].tobytes(),
-                self._highest[:n, :n].tobytes(),
+                *self._clocks.dump(),
                 list(self.flights.values()),
                 list(self.remembered.values()),
                 list(self.orphans.items()),
@@ -436,15 +316,7 @@ class Judge:
     @classmethod
     def restore(cls, snapshot: bytes, remember: int = REMEMBER) -> Judge:
         """The inverse. A snapshot of another version is refused."""
-        try:
-            state = _DECODER.decode(snapshot)
-        except msgspec.MsgspecError as error:
-            version = _version(snapshot)
-            if version == VERSION:
-                raise BadSnapshot("live verification", str(error), "its own state") from None
-            raise BadSnapshot("version of live verification", version, VERSION) from None
-        if state.version != VERSION:
-            raise BadSnapshot("version of live verification", state.version, VERSION)
+        state = decoded(snapshot)
         judge = cls(remember)
         for process in state.processes:
             judge._id(process.name)
@@ -452,15 +324,13 @@ class Judge:
         return judge
 
     def _restore(self, state: State) -> None:
-        n = len(state.processes)
         self.deliveries, self.processes = state.deliveries, state.processes
-        for kept, table in ((state.clocks, self._clocks), (state.highest, self._highest)):
-            table[:n, :n] = np.frombuffer(kept, np.int64).reshape(n, n)
+        self._clocks.load(state.clocks, state.highest)
         self.flights = {flight.id: flight for flight in state.flights}
         self.remembered = {flight.id: flight for flight in state.remembered}
         self.orphans = dict(state.orphans)
         for flight in state.flights:
-            self._watch(flight)
+            self._clocks.watch(flight)
         for q, process in enumerate(state.processes):
             for step in process.held.values():
                 if step.to is not None:
@@ -468,31 +338,6 @@ class Judge:
             first = process.held.get(process.next)
             if first is not None:
                 self._waiting.setdefault((first.sender, first.number), []).append(q)
-
-
-def _larger(table: NDArray[np.int64]) -> NDArray[np.int64]:
-    size = max(4, 2 * len(table))
-    larger = np.zeros((size, size), np.int64)
-    larger[: len(table), : len(table)] = table
-    return larger
-
-
-def _drop(lanes: dict[int, dict[int, Flight]], sender: int, ordinal: int) -> Flight:
-    lane = lanes[sender]
-    flight = lane.pop(ordinal)
-    if not lane:
-        del lanes[sender]
-    return flight
-
-
-def _upto(lane: dict[int, Flight], ordinal: int) -> list[int]:
-    """The ordinals of a lane up to this one. They were put in in order."""
-    passed = []
-    for one in lane:
-        if one > ordinal:
-            break
-        passed.append(one)
-    return passed
 
 
 def _circle(waits: dict[int, int]) -> list[int]:
@@ -510,11 +355,3 @@ def _circle(waits: dict[int, int]) -> list[int]:
         if at in path:
             return path[path.index(at) :]
     return []
-
-
-def _version(snapshot: bytes) -> object:
-    try:
-        found = msgspec.msgpack.decode(snapshot)
-    except msgspec.MsgspecError:
-        return "none"
-    return found[0] if isinstance(found, list) and found else "none"
