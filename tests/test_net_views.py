@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from antecede.model import Packet, View
+from antecede.model import Effect, Packet, View
 from antecede.net.core import Core
 from antecede.net.inputs import Send
 from antecede.net.roll import Joiner, Plan
@@ -292,6 +292,34 @@ def test_permit_lets_in_what_came_early_before_an_answer_to_it():
     [to_c] = [packet for packet in b.forget(0) if isinstance(packet, Packet) and packet.message == answer]
     c.receive(to_c)
     assert c.deliver(question) == [answer]
+
+
+@pytest.mark.parametrize("protocol", ["matrix", "bounded", "history", "optimal"])
+def test_a_message_of_a_removed_process_may_still_wait_for_one_of_a_living(protocol):
+    view = View.of("a", "b", "c", "d")
+    a, b, c, d = machines = [create(protocol, view, name) for name in view.names]
+
+    def pass_on(packets: list[Effect], *to: str) -> None:
+        for packet in packets:
+            if isinstance(packet, Packet) and view.name(packet.dest) in to:
+                machines[packet.dest].receive(packet)
+
+    first, late = b.send(("a", "c"))
+    pass_on(late, "a")
+    a.deliver(first)
+    answer, packets = a.send("c")
+    pass_on(packets, "c")
+    lost, packets = a.send(("c", "d"))
+    pass_on(packets, "d")  # and what went to c is lost with a
+    d.deliver(lost)
+    last, packets = d.send("c")
+    pass_on(packets, "c")
+    # a is removed. What c has of it waits for b, whose message is still under way.
+    assert [*c.cut(0), *c.forget(0)] == []
+    pass_on(late, "c")
+    for message in (first, answer):
+        c.deliver(message)
+    assert c.forget(0) == [last]
 
 
 def test_what_happened_is_the_same_when_it_is_replayed():

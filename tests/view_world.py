@@ -80,6 +80,7 @@ class World:
 
     def happen(self, process: Process, given: Input) -> None:
         out = process.core.apply(given, self.now)
+        assert not process.core.refused, f"a sound process is refused: {process.core.refused}"
         process.journal.append(given)
         process.out.append((len(process.journal), out))
         self._saw(process.core.changing.roll)

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from antecede.errors import BadParameter, CallerError, NotEligible, UnknownProcess
+from antecede.errors import BadFrame, BadParameter, CallerError, NotEligible, UnknownProcess
+from antecede.link import Link
 from antecede.model import Effect, Id, Message, Packet, View, Waiting
 from antecede.net.membership import Counts, Membership
 from antecede.net.roll import Change, Lost, Note, Plan, Roll, State, decode_note, encode_note, is_note
@@ -63,6 +64,8 @@ class Changing:
         self._told: dict[int, int] = {}
         self._heard: dict[int, int] = {}
         """Notes that went to, and came from, each peer: payloads of a link that carry no packets."""
+        self._over: dict[int, int] = {}
+        """The last payload of each link that was sent in an earlier view: all of them have arrived."""
 
     @property
     def roll(self) -> Roll:
@@ -127,6 +130,13 @@ class Changing:
     def waiting(self) -> list[Waiting]:
         """What the machine holds, and for what."""
         return [self._seats.waiting(held) for held in self._core.machine.waiting()]
+
+    def unacknowledged(self, peer: int, link: Link) -> Iterator[tuple[int, list[Packet[Any]]]]:
+        """Payloads with packets of this view that a peer is not known to have, by number."""
+        seats, limits, over = self.seats(peer), self._core.limits, self._over.get(peer, 0)
+        for number, payload in link.snapshot()["unacknowledged"]:
+            if number > over and not is_note(payload):
+                yield number, decode_bundle(payload, *seats, limits)
 
     # What happens
 
@@ -228,6 +238,8 @@ class Changing:
             self._hear(source, payload)
             return
         core = self._core
+        if core.me not in self.roll.members or source not in self.roll.members:
+            raise BadFrame(f"packets of {core.view.name(source)} to one in another view", "those of a member")
         me, there = self.seats(source)
         packets = decode_bundle(payload, there, me, core.limits)
         core.heard[source] += len(packets)
@@ -290,19 +302,17 @@ class Changing:
     # The body of a membership
 
     def cut(self, place: int) -> None:
-        seats, core = self.seats(place), self._core
+        core, seat = self._core, self.seats(place)[1]
         core.first = core.steady = False
         rest = core.unlink(place)
         if rest is None:
             return
         link, waiting = rest
         self.turnover += 1
-        packets: list[Packet[Any]] = []
-        for _, payload in link.snapshot()["unacknowledged"]:
-            packets += [] if is_note(payload) else decode_bundle(payload, *seats, core.limits)
-        for packet in (*packets, *waiting.packets()):
+        sent = [packet for _, packets in self.unacknowledged(place, link) for packet in packets]
+        for packet in (*sent, *waiting.packets()):
             self._give_up(packet.message, place)
-        self.follow(core.machine.cut(seats[1]))
+        self.follow(core.machine.cut(seat))
 
     def _give_up(self, message: Message | None, place: int) -> None:
         """A message of ours to one that was removed will not arrive, as far as we know."""
@@ -362,6 +372,7 @@ class Changing:
         if core.me in roll.members:
             self._seats = Seats(roll)
             core.machine = create(core.machine.name, View(roll.shown), me, **core.parameters)
+        self._over = {peer: link.last for peer, link in core.links.items()}
         for place in roll.donors:
             core.link(place)
 
@@ -404,6 +415,7 @@ class Changing:
             "removed": list(self._removed),
             "told": plain(self._told),
             "heard": plain(self._heard),
+            "over": plain(self._over),
         }
 
     def load(self, snapshot: Mapping[str, Any]) -> None:
@@ -417,6 +429,7 @@ class Changing:
         self._removed = typed(snapshot["removed"], tuple[int, ...])
         self._told = typed(snapshot["told"], dict[int, int])
         self._heard = typed(snapshot["heard"], dict[int, int])
+        self._over = typed(snapshot["over"], dict[int, int])
         self._stir()
 
 

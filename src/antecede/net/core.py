@@ -60,14 +60,14 @@ from antecede.net.inputs import (
 )
 from antecede.net.outgoing import Outgoing
 from antecede.net.record import Record
-from antecede.net.roll import MARK, Roll, is_note
+from antecede.net.roll import MARK, Roll
 from antecede.protocols import Machine, create, restore
 from antecede.protocols.machine import plain, portable, typed
 from antecede.wire.bundles import decode_bundle, encode_bundle, encode_whole
 
 __all__ = ["Core", "Out"]
 
-SNAPSHOT_VERSION = 2
+SNAPSHOT_VERSION = 3
 
 MILLISECOND = 1_000_000
 
@@ -460,10 +460,7 @@ class Core:
     def _gather(self, out: Sequence[tuple[int, bytes]]) -> None:
         """Take over what has gathered, and count what is on its way."""
         for peer, link in self.links.items():
-            for number, payload in link.snapshot()["unacknowledged"]:
-                if is_note(payload):
-                    continue
-                packets = decode_bundle(payload, *self.changing.seats(peer), self.limits)
+            for number, packets in self.changing.unacknowledged(peer, link):
                 messages = sum(packet.message is not None for packet in packets)
                 self.out[peer].pending += messages
                 self.out[peer].leave(number, messages)

@@ -35,7 +35,7 @@ from typing import Any, Protocol, assert_never
 
 from msgspec import Struct
 
-from antecede.errors import BadFrame, CallerError
+from antecede.errors import CallerError
 from antecede.net.roll import (
     Ahead,
     AnyNote,
@@ -53,6 +53,7 @@ from antecede.net.roll import (
     Stop,
     Stopped,
 )
+from antecede.net.vetting import vet
 from antecede.protocols.machine import plain, typed
 
 __all__ = ["Body", "Counts", "Membership"]
@@ -139,7 +140,8 @@ class Membership:
         self.notes: list[tuple[int, Note]] = []
         self.refused: dict[str, str] = {}
         """Who could not join, and why; since the last restart."""
-        self._reported: Report | None = None
+        self.reported: Report | None = None
+        """What the leader was told last; perhaps one of an earlier round."""
         self._own: deque[AnyNote] = deque()
 
     @property
@@ -162,7 +164,8 @@ class Membership:
         self._work()
 
     def hear(self, source: int, note: AnyNote) -> None:
-        """A note of another process has arrived."""
+        """A note of another process has arrived. Raises `BadFrame`, and changes nothing, if no sound one says this."""
+        vet(self, self._body, source, note)
         self._hear(source, note)
         self._work()
 
@@ -172,8 +175,8 @@ class Membership:
             counts = self._body.counts()
             if counts is not None:
                 report = Report(self.promised, counts.out, counts.into, counts.sent)
-                if report != self._reported:
-                    self._reported = report
+                if report != self.reported:
+                    self.reported = report
                     self._say(self.leader, report)
                     self._work()
 
@@ -200,7 +203,6 @@ class Membership:
             case Report():
                 self._has_reported(source, note)
             case Install(roll):
-                self._check(roll)
                 if roll.number > self.roll.number:
                     self._install(roll)
                 self._say(source, Installed(roll.number))
@@ -219,15 +221,7 @@ class Membership:
 
     # As a member
 
-    def _check(self, roll: Roll) -> None:
-        """Refuse a view that does not follow from ours."""
-        names, known = roll.names, self.roll.names
-        short = min(len(names), len(known))
-        if names[:short] != known[:short] or roll.founders != self.roll.founders or self.me >= len(names):
-            raise BadFrame(f"view {roll.number} of {', '.join(names)}"[:200], "one that follows from ours")
-
     def _stop(self, leader: int, stop: Stop) -> None:
-        self._check(stop.roll)
         if stop.round <= self.promised:
             if leader != self.leader:
                 self._say(leader, Later(self.promised))
@@ -240,7 +234,6 @@ class Membership:
             self._install(stop.roll)
         self.promised, self.leader, self.plan = stop.round, leader, stop.plan
         self.going = self.settled = False
-        self._reported = None
         for place in self._places(stop.plan.remove):
             if place not in self.cut:
                 self.cut.add(place)
@@ -389,7 +382,6 @@ class Membership:
                 self._say(place, Go(self.roll.number))
 
     def _catch_up(self, roll: Roll) -> None:
-        self._check(roll)
         if roll.number > self.roll.number:
             self._install(roll)
             self._begin_again()
@@ -410,7 +402,7 @@ class Membership:
     def snapshot(self) -> dict[str, Any]:
         kept = Kept(
             self.roll, self.promised, self.leader, self.going, self.settled, self.plan, self.cut, self.wanted,
-            self.led, self._reported,
+            self.led, self.reported,
         )  # fmt: skip
         result: dict[str, Any] = plain(kept)
         return result
@@ -419,7 +411,7 @@ class Membership:
         kept = typed(snapshot, Kept)
         self.roll, self.promised, self.leader = kept.roll, kept.promised, kept.leader
         self.going, self.settled, self.plan, self.cut = kept.going, kept.settled, kept.plan, kept.cut
-        self.wanted, self.led, self._reported = kept.wanted, kept.led, kept.reported
+        self.wanted, self.led, self.reported = kept.wanted, kept.led, kept.reported
 
 
 def _total(report: Report) -> int:

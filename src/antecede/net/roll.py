@@ -26,6 +26,7 @@ from msgspec import Struct
 from antecede.errors import WireError
 
 __all__ = [
+    "HIGHEST",
     "Ahead",
     "Ask",
     "Change",
@@ -50,6 +51,8 @@ __all__ = [
 
 MARK = b"\0"
 """What a note begins with, and no bundle of packets."""
+HIGHEST = 1 << 62
+"""Numbers of views, rounds and messages are below: one more can always be written."""
 
 
 class Joiner(Struct, frozen=True):
@@ -123,6 +126,13 @@ class Roll(Struct, frozen=True):
             raise ValueError("a roll with members that it does not name, or out of order")
         if any(not members.issuperset(some) for some in (self.donors, *self.groups.values())):
             raise ValueError("a roll with others than members in its groups, or joining")
+        if not (members - set(self.donors)).issuperset(self.donors.values()):
+            raise ValueError("a roll whose donors are no members, or join themselves")
+        gone = {*self.left, *self.removed}
+        if not gone <= set(range(size)) - members or len(gone) != len(self.left) + len(self.removed):
+            raise ValueError("a roll without others than were members, or without one twice")
+        if not all(0 <= number < HIGHEST for number in (self.number, *self.sent)):
+            raise ValueError("a roll with numbers that nobody can count to")
 
     @classmethod
     def first(cls, names: tuple[str, ...], groups: Mapping[str, Iterable[str]]) -> Roll:
@@ -154,7 +164,7 @@ class Roll(Struct, frozen=True):
         groups = {group: tuple(q for q in members if q in stay) for group, members in self.groups.items()}
         donors: dict[int, int] = {}
         for place, joiner in zip(places, plan.join, strict=True):
-            for group in joiner.groups:
+            for group in dict.fromkeys(joiner.groups):
                 groups[group] = (*groups.get(group, ()), place)
             if stay:
                 by = self.names.index(joiner.by) if joiner.by in self.names else -1

@@ -310,13 +310,19 @@ class Receiver(Machine):
         return self._admit([packet for need in sorted(needs, reverse=True) for packet in self._wake(need)])
 
     def forget(self, process: int) -> list[Effect]:
-        effects: list[Effect] = []
-        while not effects:
-            gone = [lack for lack in self.missing() if lack[0] == process]
-            if not gone:
-                break
-            effects = self.skip(*gone[0])
-        return effects
+        while True:
+            for lack in self.missing():
+                if lack[0] == process:
+                    try:
+                        effects = self.skip(*lack)
+                    except NotEligible:
+                        # An earlier one is here, and waits for a message of a living process: that comes first.
+                        continue
+                    if effects:
+                        return effects
+                    break
+            else:
+                return []
 
     def missing(self, messages: Iterable[Id] | None = None) -> list[tuple[int, int, str]]:
         """What held messages (all, if none are named) wait for and is not here, as `skip` takes it.

@@ -1,0 +1,123 @@
+"""Refuses notes about a change that no sound process sends, before they change anything.
+
+A `BadFrame` ends the connection with whoever said it, and the process lives. This is the one place that doubts notes:
+what comes after it (`membership`, `changing`) takes them as they are.
+
+Rules
+  numbers    rounds and counts are such as can be reached by counting (`LEAP`, `roll.HIGHEST`), and positions are on
+             the roll
+  views      a view is ours, one before it, or the one that follows it: the same names in the same places, and whoever
+             is no member any more has left or was removed. A view of our number is ours.
+  next view  it was not made without us: we have reported for it, and nothing is left to do since. The leader gives it,
+             or one that is ahead of us, if we lead; nobody tells us of one that has removed us
+  leader     a round that we follow is settled, and a view let go, by the one that leads it
+  members    who takes part in our round says that it has stopped, and reports; nobody who talks to us has cut us off
+
+What a member says may still be a lie: one that is believed to be a member can name others as crashed, or end a view
+early. Only that it cannot break the process that hears it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from antecede.errors import BadFrame
+from antecede.net.roll import HIGHEST, Ahead, AnyNote, Go, Install, Later, Report, Roll, Settle, Stop, Stopped
+
+if TYPE_CHECKING:
+    from antecede.net.membership import Body, Membership
+
+__all__ = ["vet"]
+
+LEAP = 1 << 32
+"""More rounds than can begin without our hearing of them. If one could name any, the last would soon be reached."""
+
+
+def vet(membership: Membership, body: Body, source: int, note: AnyNote) -> None:
+    """Raise `BadFrame` if no sound process at this position says this to one in this state."""
+    why = _doubt(membership, source, note)
+    if why is None and isinstance(note, (Stop, Install, Ahead)):
+        why = _doubt_view(membership, body, note.roll)
+    if why is not None:
+        raise BadFrame(f"a note of {membership.roll.names[source]}, {why}: {note!r}"[:300], "one of a member")
+
+
+def _doubt(now: Membership, source: int, note: AnyNote) -> str | None:
+    """What is wrong with a note, if something is; but for the view in it."""
+    match note:
+        case Stop(round, _, plan):
+            names = now.roll.names
+            if not _near(now, round) or names[now.me] in plan.remove or names[source] in plan.remove:
+                return "which does not lead us"
+        case Settle(round) if round == now.promised:
+            if source != now.leader or round <= now.roll.number:
+                return "which does not lead this round"
+        case Go(number) if number == now.roll.number == now.promised and not now.going:
+            if source != now.leader:
+                return "which does not lead this view"
+        case Install(roll) if roll.number > now.roll.number:
+            if source != now.leader or roll.number != now.promised or not now.settled:
+                return "which has decided nothing"
+        case Ahead(roll) if roll.number > now.roll.number:
+            if now.led is None or now.led.stage != "stop":
+                return "which was not asked"
+        case Later(round) if not _near(now, round):
+            return "beyond all counting"
+        case Stopped() | Report():
+            return _doubt_answer(now, source, note)
+    return None
+
+
+def _doubt_answer(now: Membership, source: int, note: Stopped | Report) -> str | None:
+    roll, led = now.roll, now.led
+    stage = "stop" if isinstance(note, Stopped) else "flush"
+    asked = led is not None and (led.round, led.stage) == (note.round, stage)
+    if led is not None and asked and source not in roll.without(led.plan.remove):
+        return "which takes no part"
+    if isinstance(note, Stopped):
+        strange = not set(note.cut) <= set(roll.names) or roll.names[now.me] in note.cut
+        return "which hears others than we know, or not us" if strange else None
+    places = range(len(roll.names))
+    # What came early is not counted, but the notes among it are, so what was got may be below 0.
+    known = all(place in places and _countable(abs(count)) for place, count in note.into.items())
+    known = known and all(place in places and _countable(count) for place, count in note.out.items())
+    return None if known and roll.sent[source] <= note.sent < HIGHEST else "which counts what is not there"
+
+
+def _doubt_view(now: Membership, body: Body, roll: Roll) -> str | None:
+    """What is wrong with a view, if something is."""
+    names, known = roll.names, now.roll.names
+    short = min(len(names), len(known))
+    if names[:short] != known[:short] or roll.founders != now.roll.founders:
+        return "of another system"
+    if roll.number <= now.roll.number:
+        same = roll == now.roll if roll.number == now.roll.number else len(names) == short > now.me
+        return None if same else "with a past that is not ours"
+    if now.me in roll.removed or not _follows(now.roll, roll):
+        return "with a view that does not follow from ours"
+    mine = now.reported
+    if mine is None or mine.round != roll.number or mine.sent != roll.sent[now.me] or body.counts() is None:
+        return "with a view that was made without us"
+    error = body.accepts(roll.shown) if now.me in roll.members else None
+    return None if error is None else f"with a view that cannot be: {error}"
+
+
+def _follows(roll: Roll, later: Roll) -> bool:
+    """Whether one view can be the one after another."""
+    members, joined = set(roll.members), set(range(len(roll.names), len(later.names)))
+    stay = members & set(later.members)
+    return (
+        len(later.names) >= len(roll.names)
+        and set(later.members) == stay | joined
+        and set(later.donors) == (joined if stay else set())
+        and sorted((*later.left, *later.removed)) == sorted(members - stay)
+        and all(before <= after for before, after in zip(roll.sent, later.sent, strict=False))
+    )
+
+
+def _countable(number: int) -> bool:
+    return 0 <= number < HIGHEST
+
+
+def _near(now: Membership, round: int) -> bool:
+    return 0 <= round < now.promised + LEAP

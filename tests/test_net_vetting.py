@@ -1,0 +1,214 @@
+"""Notes about a change that no sound process sends: refused in one place, and whoever heard them is as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from antecede.link import Frame
+from antecede.model import View
+from antecede.net.core import Core
+from antecede.net.inputs import Propose, Send
+from antecede.net.roll import (
+    MARK,
+    Ahead,
+    Go,
+    Install,
+    Joiner,
+    Later,
+    Note,
+    Plan,
+    Report,
+    Roll,
+    Settle,
+    Stop,
+    Stopped,
+    encode_note,
+)
+from antecede.wire.bundles import encode_bundle
+
+NAMES = ("a", "b", "c")
+FIRST = Roll.first(NAMES, {"all": NAMES})
+LEAVE = Plan(leave=("c",))
+HUGE = (1 << 64) - 1
+NOBODY: dict[int, int] = {}
+
+
+class One:
+    """One process, and what the others tell it."""
+
+    def __init__(self, me: str, protocol: str = "matrix") -> None:
+        self.core = Core.new(protocol, View(NAMES), me, epoch=1, roll=FIRST)
+        self.numbers = dict.fromkeys(range(3), 0)
+        for peer in self.core.links:
+            self.core.arrive(peer, Frame(1, 1, 0, 0, 0, None, True, True), now=0)
+
+    def payload(self, source: int, payload: bytes) -> None:
+        self.numbers[source] += 1
+        self.core.arrive(source, Frame(1, 1, self.numbers[source], 0, 0, payload), now=0)
+        self.core.turn(now=0)
+
+    def hear(self, source: int, *notes: Note) -> None:
+        for note in notes:
+            assert not self.core.refused
+            self.payload(source, encode_note(note))
+
+    def state(self) -> dict[str, Any]:
+        """All but how many notes there were."""
+        return self.core.changing.snapshot() | {"heard": None, "told": None}
+
+
+def settled(me: str = "b") -> One:
+    """One that follows `a` in round 2, and has reported."""
+    one = One(me)
+    one.hear(0, Stop(2, FIRST, LEAVE), Settle(2))
+    assert one.core.changing.membership.reported is not None
+    return one
+
+
+def leading(stage: str = "stop") -> One:
+    """`a`, which leads round 2."""
+    one = One("a")
+    one.core.apply(Propose(LEAVE), now=0)
+    one.core.turn(now=0)
+    if stage == "flush":
+        one.hear(1, Stopped(2, ()))
+        one.hear(2, Stopped(2, ()))
+    assert one.core.changing.membership.led is not None
+    assert one.core.changing.membership.led.stage == stage
+    return one
+
+
+def later(**change: Any) -> Roll:
+    return replace(FIRST.follow(2, LEAVE, {}), **change)
+
+
+def joined(by: int = 0, **change: Any) -> Roll:
+    plan = Plan(join=(Joiner("d", "", (), NAMES[by]),))
+    return replace(FIRST.follow(2, plan, {}), **change)
+
+
+def as_sent(note: Note, old: bytes, new: bytes) -> bytes:
+    """A note that cannot even be made here."""
+    data = encode_note(note)
+    assert data.count(old) == 1
+    return data.replace(old, new)
+
+
+REFUSED: dict[str, tuple[One, int, Note | bytes]] = {
+    "a round beyond all counting": (One("b"), 0, Stop(HUGE, FIRST, LEAVE)),
+    "a round before all others": (One("b"), 0, Stop(-1, FIRST, LEAVE)),
+    "a stop for one that is removed": (One("b"), 0, Stop(2, FIRST, Plan(remove=("b",)))),
+    "a stop by one that removes itself": (One("b"), 0, Stop(2, FIRST, Plan(remove=("a",)))),
+    "a stop with another view of our number": (One("b"), 0, Stop(2, replace(FIRST, groups={}), LEAVE)),
+    "a stop with other founders": (One("b"), 0, Stop(2, replace(FIRST, founders=2), LEAVE)),
+    "a stop with other names": (One("b"), 0, Stop(2, replace(FIRST, names=("a", "x", "c")), LEAVE)),
+    "a stop with a view that we know nothing of": (One("b"), 0, Stop(3, later(), Plan())),
+    "a view where nothing changes": (One("b"), 0, Install(later())),
+    "a view before all have stopped": (leading("stop"), 1, Install(later())),
+    "a view of one that does not lead": (settled(), 2, Install(later())),
+    "a view of another round": (settled(), 0, Install(later(number=3))),
+    "a view without us": (settled("c"), 0, Install(later(left=(), removed=(2,)))),
+    "a view that lost someone": (settled(), 0, Install(later(left=()))),
+    "a view that counts what we have not sent": (settled(), 0, Install(later(sent=(0, 5, 0)))),
+    "a view with one that nobody knows": (
+        settled(),
+        0,
+        Install(later(names=(*NAMES, "d"), sent=(0, 0, 0, 0), members=(0, 1, 3))),
+    ),
+    "a view in which an old member joins": (settled(), 0, Install(later(donors={1: 0}))),
+    "a view that is shorter": (
+        settled(),
+        0,
+        Install(later(names=("a", "b"), sent=(0, 0), founders=2, left=())),
+    ),
+    "a view that left whom nobody knows": (
+        settled(),
+        0,
+        as_sent(Install(later()), b"\xa4left\x91\x02", b"\xa4left\x91\x63"),
+    ),
+    "a donor that nobody knows": (
+        settled(),
+        0,
+        as_sent(Install(joined()), b"\xa6donors\x81\x03\x00", b"\xa6donors\x81\x03\x63"),
+    ),
+    "a view with a negative count": (
+        settled(),
+        0,
+        as_sent(Install(later()), b"\xa4sent\x93\x00", b"\xa4sent\x93\xff"),
+    ),
+    "to settle a round that is over": (One("b"), 0, Settle(1)),
+    "to settle, by one that does not lead": (settled(), 2, Settle(2)),
+    "who was not asked is ahead": (One("a"), 1, Ahead(later())),
+    "one is ahead of a round that all have stopped for": (leading("flush"), 1, Ahead(later())),
+    "later than can be counted": (leading("stop"), 1, Later(HUGE)),
+    "cut off from one that nobody knows": (leading("stop"), 1, Stopped(2, ("x",))),
+    "cut off from whom it tells": (leading("stop"), 1, Stopped(2, ("a",))),
+    "a report about one that nobody knows": (leading("flush"), 1, Report(2, {99: 1}, NOBODY, 0)),
+    "a report about one before the first": (leading("flush"), 1, Report(2, NOBODY, {-1: 1}, 0)),
+    "a report of less than nothing": (leading("flush"), 1, Report(2, {0: -1}, NOBODY, 0)),
+    "a report of more than can be counted": (leading("flush"), 1, Report(2, {0: HUGE}, NOBODY, 0)),
+    "a report of fewer messages than there were": (leading("flush"), 1, Report(2, NOBODY, NOBODY, -1)),
+    "no note at all": (One("b"), 0, MARK + b"\x93\x01"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_note_that_no_sound_process_sends_is_refused(case):
+    one, source, note = REFUSED[case]
+    before = one.state()
+    one.payload(source, note if isinstance(note, bytes) else encode_note(note))
+    assert type(one.core.refused[source]).__name__ in ("BadFrame", "WireError")
+    assert one.state() == before
+    Core.restore(one.core.snapshot())
+
+
+def test_notes_that_are_only_late_are_taken():
+    one = settled()
+    one.hear(0, Later(1), Go(1), Settle(1), Install(FIRST), Install(later()), Install(later()), Go(2))
+    assert one.core.changing.roll == later()
+    assert not one.core.refused
+    assert one.core.changing.membership.going
+
+
+def test_one_that_takes_no_part_cannot_report_for_another():
+    """It used to be counted among those that had to report."""
+    one = One("a")
+    one.core.apply(Propose(Plan(remove=("c",))), now=0)
+    one.hear(1, Stopped(2, ("c",)))
+    # `c` is cut off, so that nothing of it is heard at all.
+    one.payload(2, encode_note(Report(2, NOBODY, NOBODY, 0)))
+    assert 2 not in one.core.links
+    membership = one.core.changing.membership
+    assert membership.led is not None
+    assert set(membership.led.reports) == {0}
+
+
+def test_packets_of_one_that_has_left_are_refused():
+    one = settled()
+    one.hear(0, Install(later()))
+    there = One("c")
+    there.core.apply(Send((1,), b"too late"), now=0)
+    packets = there.core.out[1].packets()
+    one.payload(2, encode_bundle(packets))
+    assert type(one.core.refused[2]).__name__ == "BadFrame"
+    assert not one.core.inbox
+
+
+@pytest.mark.parametrize("protocol", ["matrix", "history"])
+def test_what_was_sent_in_an_earlier_view_is_not_read_as_of_this_one(protocol):
+    """Its acknowledgement may be lost, and its receiver with it."""
+    one = One("b", protocol)
+    one.core.apply(Send((2,), b"one"), now=0)
+    one.core.turn(now=0)
+    one.hear(0, Stop(2, FIRST, Plan(leave=("a",))), Settle(2))
+    one.hear(0, Install(FIRST.follow(2, Plan(leave=("a",)), {1: 1})), Go(2))
+    assert one.core.links[2].unacknowledged
+    assert Core.restore(one.core.snapshot()).snapshot() == one.core.snapshot()
+    one.core.apply(Send((2,), b"two"), now=0)
+    one.core.turn(now=0)
+    one.core.apply(Propose(Plan(remove=("c",))), now=0)
+    change = one.core.changing.ready[-1]
+    assert [(lost.sender, lost.first, lost.to) for lost in change.lost] == [("b", 2, ("c",))]  # type: ignore[union-attr]
