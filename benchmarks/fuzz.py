@@ -9,13 +9,14 @@ Targets
   frame      `decode_frame`. What it takes, `encode_frame` gives back.
   session    a connection from its first byte, in pieces of any size: hello or join, frames, beats and byes
   feed       what a reader asks of a node's feed, and what it is answered
-  note       what members tell each other about changes of the view. Only whether it is one: what it says is believed
-  process    a whole process (`Core`) of every protocol, whose peer sends it frames with such bundles; in its first
-             view, and in a later one
+  note       what members tell each other about changes of the view: only whether it is one
+  process    a whole process (`Core`) of every protocol, whose peer sends it frames with such bundles and notes, whole
+             ones too that say what cannot be; in its first view and in later ones, leading and led
 
 Each may raise `PeerError`, which ends a connection, and nothing else. No input may take longer than `PATIENCE_S` (a
 timer ends a hang) or more memory than `MEMORY` (a limit of the process, so that an attempt fails). An input that breaks
-a rule is printed as hex with its target and the command that runs it again.
+a rule is printed as hex with its target, and `--again` runs it once more; what breaks a process may need all that came
+before it, and comes again with the seed.
 """
 
 from __future__ import annotations
@@ -30,160 +31,34 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from types import FrameType
-from typing import Any
 
 from msgspec import Struct
 
 from antecede.errors import BadParameter, PeerError
-from antecede.link import Frame, Link
-from antecede.model import Packet, View
+from antecede.link import Frame
+from antecede.model import View
 from antecede.net.core import Core
-from antecede.net.roll import (
-    Ahead,
-    Ask,
-    Go,
-    Install,
-    Installed,
-    Joiner,
-    Later,
-    Note,
-    Plan,
-    Report,
-    Roll,
-    Settle,
-    State,
-    Stop,
-    Stopped,
-    decode_note,
-    encode_note,
-)
-from antecede.net.session import Beat, Bye, Hello, Join, Session, Welcome, pack
-from antecede.protocols import PROTOCOLS, create
+from antecede.net.inputs import Pass, Propose, Send
+from antecede.net.roll import Change, Plan, Roll, decode_note
+from antecede.net.session import Session
+from antecede.protocols import PROTOCOLS
 from antecede.wire import decode, encode
-from antecede.wire.bundles import decode_bundle, encode_bundle
-from antecede.wire.feed import Answer, answer, ask, question, tell
+from antecede.wire.bundles import decode_bundle
+from antecede.wire.feed import answer, question
 from antecede.wire.frames import decode_frame, encode_frame
+from benchmarks.corpus import EPOCHS, NAMES, Corpus, N, corpus, mutated, notes_to, some_plan
 
-__all__ = ["TARGETS", "Broken", "Corpus", "fuzz", "main", "mutated"]
+__all__ = ["TARGETS", "Broken", "fuzz", "main"]
 
 PATIENCE_S = 2.0
 MEMORY = 1 << 30
 """Bytes of address space, beyond what the process has when it begins."""
 STATM = Path("/proc/self/statm")
 """How large this process is, where there is such a file: without it memory is not limited."""
-N = 4
-NAMES = View.numbered(N).names
-EPOCHS = (7, 9)
-LARGE = (0x7F, 0x80, 0xFF, 0xC4, 0xC6, 0xCF, 0xDC, 0xDD, 0xDF)
-"""Bytes that announce much, or end nothing."""
 
 
 class Broken(Exception):
     """An input that broke a rule."""
-
-
-# Bytes that are right
-
-
-class Corpus(Struct, frozen=True):
-    """For each target, what a sound peer sends."""
-
-    packets: list[bytes]
-    bundles: list[bytes]
-    sent: dict[str, list[bytes]]
-    """Protocol -> bundles of process 0 to process 1."""
-    frames: list[bytes]
-    sessions: list[bytes]
-    feeds: list[bytes]
-    notes: list[bytes]
-
-
-def packets_of(protocol: str, random: Random, messages: int = 30) -> list[Packet[Any]]:
-    """Packets of a run in which they arrive in any order that the protocol takes."""
-    machines = [create(protocol, View.numbered(N), me) for me in range(N)]
-    network: list[Packet[Any]] = []
-    seen: list[Packet[Any]] = []
-
-    def follow(effects: Sequence[Any]) -> None:
-        new = [effect for effect in effects if isinstance(effect, Packet)]
-        network.extend(new)
-        seen.extend(new)
-
-    for k in range(messages):
-        size = N if protocol == "broadcast" else random.choice([1, 2, N])
-        _, effects = machines[k % N].send(tuple(sorted(random.sample(range(N), size))), bytes(k % 7))
-        follow(effects)
-        for _ in range(random.randrange(4)):
-            if network:
-                packet = network.pop(0 if machines[0].needs_fifo else random.randrange(len(network)))
-                follow(machines[packet.dest].receive(packet))
-        for machine in machines:
-            for message in machine.eligible()[:1]:
-                follow(machine.deliver(message))
-    return seen
-
-
-def corpus(protocols: Sequence[str], random: Random) -> Corpus:
-    packets = {protocol: packets_of(protocol, random) for protocol in protocols}
-    every = [packet for sent in packets.values() for packet in sent]
-    bundles = bundled(every, 5)
-    sent = {protocol: bundled(mine, 2) for protocol, mine in packets.items()}
-    link = Link(epoch=EPOCHS[0], peer=EPOCHS[1])
-    frames = [frame for payload in bundles[:50] for frame in link.send(payload, now=0)]
-    frames += [link.hail(), Frame(7, 9, 3, 2, 6, b"early"), Frame(8, 9, 3, 2, 0, None, True, True)]
-    hello = pack(Hello.of(NAMES[0], NAMES[1], "permit", NAMES, link.hail()))
-    rest = [pack(frame, EPOCHS) for frame in frames] + [pack(Beat(True)), pack(Bye("it stops"))]
-    sessions = [hello + b"".join(random.sample(rest, 3)) for _ in range(50)]
-    join = Join("new", NAMES[1], "permit", {"k": 5}, "127.0.0.1:7000", ("all",))
-    sessions += [pack(join), hello + pack(Welcome(Roll.first(NAMES, {"all": NAMES})))]
-    known = [encode_frame(frame, EPOCHS) for frame in frames]
-    feeds = [ask(3, 9), ask(), tell(Answer("ann", "nodes", 0, 12)), tell(Answer(error="no"))]
-    return Corpus([encode(one) for one in every], bundles, sent, known, sessions, feeds, notes())
-
-
-def notes() -> list[bytes]:
-    """What members tell each other when the view changes."""
-    roll = Roll.first(NAMES, {"all": NAMES})
-    plan = Plan((Joiner("new", "127.0.0.1:7000", ("all",), NAMES[0]),), (NAMES[2],), (NAMES[3],))
-    later = roll.follow(2, plan, {0: 3, 1: 4})
-    counts = {0: 3, 1: 4, 2: 0, 3: 1}
-    every: list[Note] = [Ask(plan), Stop(2, roll, plan), Stopped(2, (NAMES[3],)), Settle(2)]
-    every += [Report(2, counts, counts, 5), Install(later), Installed(2), Go(2), Ahead(later), Later(3)]
-    return [encode_note(note) for note in (*every, State(b"piece", True), State(None, True))]
-
-
-def bundled(packets: Sequence[Packet[Any]], size: int) -> list[bytes]:
-    """The packets from process 0 to process 1, in bundles of so many."""
-    mine = [packet for packet in packets if (packet.source, packet.dest) == (0, 1)]
-    return [encode_bundle(mine[k : k + size]) for k in range(0, len(mine), size)]
-
-
-def mutated(random: Random, known: Sequence[bytes]) -> bytes:
-    """Bytes that are almost right; now and then, not at all."""
-    data = bytearray(random.choice(known))
-    if random.random() < 0.02:
-        return random.randbytes(random.randrange(80))
-    for _ in range(random.choice((0, 1, 1, 1, 2, 3, 8))):
-        at = random.randrange(len(data) + 1)
-        match random.randrange(8):
-            case 0 if data:
-                data[at - 1] ^= 1 << random.randrange(8)
-            case 1 if data:
-                data[at - 1] = random.choice(LARGE)
-            case 2 if data:
-                data[at - 1] = random.randrange(256)
-            case 3:
-                del data[at : at + random.randrange(1, 9)]
-            case 4:
-                data[at:at] = random.randbytes(random.randrange(1, 9))
-            case 5:
-                data[at:at] = data[at : at + random.randrange(1, 33)] * random.randrange(1, 9)
-            case 6:
-                other = random.choice(known)
-                data[at:] = other[random.randrange(len(other) + 1) :]
-            case _:
-                del data[at:]
-    return bytes(data[: 1 << 16])
 
 
 # Targets
@@ -219,52 +94,86 @@ def try_note(data: bytes) -> None:
 
 
 class Processes:
-    """A process of each protocol in turn, each new after a while."""
+    """A process of each protocol in turn, each new after a while: in its first view or a later one, and led by its
+    peer or leading it. It is told bundles, and notes about changes; in between it does something itself."""
 
     LIFE = 200
 
-    def __init__(self, sent: dict[str, list[bytes]]) -> None:
-        self._sent, self._protocols, self._k = sent, list(sent), 0
+    def __init__(self, sent: dict[str, list[bytes]], random: Random) -> None:
+        self._sent, self._protocols, self._k, self._random = sent, list(sent), 0, random
 
-    @property
-    def known(self) -> list[bytes]:
-        """What a sound peer sends to the process of this moment."""
-        return self._sent[self._protocols[self._k // self.LIFE % len(self._protocols)]]
+    def draw(self) -> bytes:
+        """What a peer sends to the process of this moment: bytes that are almost right, or a note that may be wrong."""
+        self._begin()
+        if not self._noted or self._random.random() < 0.5:
+            bundles = self._sent[self._core.machine.name] or [b""]
+            return mutated(self._random, bundles) if self._lies else self._random.choice(bundles)
+        notes = notes_to(self._random, self._core.changing.membership, self._core.sent)
+        return mutated(self._random, notes) if self._random.random() < 0.1 else self._random.choice(notes)
 
-    def _roll(self) -> Roll | None:
-        """None for the first view; or one that two have left, so that fewer seats are there than in what arrives."""
-        first = Roll.first(NAMES, {})
-        return first.follow(2, Plan(leave=NAMES[2:]), {}) if self._k // self.LIFE % 3 == 2 else None
+    def _begin(self) -> None:
+        """Have a new process, if the life of the old one is over: in the first view, or in one that two have left, so
+        that fewer seats are there than in what arrives; and of the two, the first leads."""
+        life, age = divmod(self._k, self.LIFE)
+        if age == 0:
+            kind, protocol = divmod(life, len(self._protocols))
+            roll = Roll.first(NAMES, {"all": NAMES})
+            if kind & 1:
+                roll = roll.follow(2, Plan(leave=NAMES[2:]), {})
+            self._peer, self._number = kind >> 1 & 1, 0
+            # Lies are told in stamps, in notes, or in both.
+            self._lies, self._noted = kind % 3 != 0, kind % 3 != 1
+            name, me = self._protocols[protocol], 1 - self._peer
+            self._core = Core.new(name, View.numbered(N), me, epoch=EPOCHS[1], roll=roll)
+            self._core.arrive(self._peer, Frame(EPOCHS[0], EPOCHS[1], 0, 0, 0, None, True, True), now=0)
 
     def __call__(self, data: bytes) -> None:
-        if self._k % self.LIFE == 0:
-            protocol = self._protocols[self._k // self.LIFE % len(self._protocols)]
-            self._core = Core.new(protocol, View.numbered(N), 1, epoch=EPOCHS[1], roll=self._roll())
-            self._number = 0
-            self._core.arrive(0, Frame(EPOCHS[0], EPOCHS[1], 0, 0, 0, None, True, True), now=0)
+        self._begin()
         self._k += 1
+        if self._peer not in self._core.links:
+            # It has been cut off, and can do no harm until the next life.
+            self._k += -self._k % self.LIFE
+            return
         self._number += 1
-        self._core.arrive(0, Frame(EPOCHS[0], EPOCHS[1], self._number, 0, 0, data), now=0)
-        if self._k % 10 == 0:
+        self._core.arrive(self._peer, Frame(EPOCHS[0], EPOCHS[1], self._number, 0, 0, data), now=0)
+        self._act()
+        if self._k % 10 == 0 and not (self._lies and self._noted):
+            # Stamps that contradict each other can make a state that no sound run has, once messages are delivered.
             Core.restore(self._core.snapshot())
-        if (error := self._core.refused.pop(0, None)) is not None:
+        if (error := self._core.refused.pop(self._peer, None)) is not None:
             raise error
+
+    def _act(self) -> None:
+        """What its application, its operator and its clock do."""
+        core, changing = self._core, self._core.changing
+        change = changing.ready[0] if changing.ready else None
+        if isinstance(change, Change):
+            core.apply(Pass(change.number, b"state"), now=0)
+        elif self._random.random() < 0.05 and core.me in changing.roll.members:
+            core.apply(Propose(some_plan(self._random, changing.roll)), now=0)
+        elif self._random.random() < 0.1 and changing.membership.going and core.me in changing.roll.members:
+            core.apply(Send(changing.roll.members, b"sent"), now=0)
+        core.turn(now=0)
 
 
 Target = Callable[[bytes], None]
 
 
-def targets(known: Corpus) -> dict[str, tuple[Target, Callable[[], list[bytes]]]]:
-    """Target -> what is tried, and what a sound peer sends to it."""
-    processes = Processes(known.sent)
+def targets(known: Corpus, random: Random) -> dict[str, tuple[Target, Callable[[], bytes]]]:
+    """Target -> what is tried, and what it is given."""
+    processes = Processes(known.sent, random)
+
+    def like(some: list[bytes]) -> Callable[[], bytes]:
+        return lambda: mutated(random, some)
+
     return {
-        "packet": (try_packet, lambda: known.packets),
-        "bundle": (try_bundle, lambda: known.bundles),
-        "frame": (try_frame, lambda: known.frames),
-        "session": (try_session, lambda: known.sessions),
-        "feed": (try_feed, lambda: known.feeds),
-        "note": (try_note, lambda: known.notes),
-        "process": (processes, lambda: processes.known),
+        "packet": (try_packet, like(known.packets)),
+        "bundle": (try_bundle, like(known.bundles)),
+        "frame": (try_frame, like(known.frames)),
+        "session": (try_session, like(known.sessions)),
+        "feed": (try_feed, like(known.feeds)),
+        "note": (try_note, like(known.notes)),
+        "process": (processes, processes.draw),
     }
 
 
@@ -291,14 +200,14 @@ class Found(Struct, frozen=True):
 def fuzz(seed: str, inputs: int, seconds: float, names: Sequence[str] = TARGETS) -> Found:
     """Give the targets inputs in turn, until there were so many or it took so long."""
     random = Random(seed)
-    every = targets(corpus(PROTOCOLS_TRIED, random))
+    every = targets(corpus(PROTOCOLS_TRIED, random), random)
     tried = {name: every[name] for name in names}
     given, refused, broken = Counter[str](), Counter[str](), list[str]()
     before, start, slowest = _peak(), time.monotonic(), 0.0
     with _limits():
         for name in _turns(list(tried), inputs, start + seconds):
-            target, known = tried[name]
-            data = mutated(random, known())
+            target, draw = tried[name]
+            data = draw()
             at = time.perf_counter()
             given[name] += 1
             signal.setitimer(signal.ITIMER_REAL, PATIENCE_S)
@@ -350,7 +259,7 @@ def again(text: str) -> None:
     """Run one input again: TARGET HEX."""
     name, _, data = text.partition(" ")
     for protocol in PROTOCOLS_TRIED if name == "process" else PROTOCOLS_TRIED[:1]:
-        targets(Corpus([], [], {protocol: []}, [], [], [], []))[name][0](bytes.fromhex(data))
+        targets(Corpus([], [], {protocol: []}, [], [], [], []), Random(1))[name][0](bytes.fromhex(data))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

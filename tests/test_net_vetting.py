@@ -64,7 +64,7 @@ def settled(me: str = "b") -> One:
     """One that follows `a` in round 2, and has reported."""
     one = One(me)
     one.hear(0, Stop(2, FIRST, LEAVE), Settle(2))
-    assert one.core.changing.membership.reported is not None
+    assert one.core.changing.membership.settled
     return one
 
 
