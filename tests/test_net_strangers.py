@@ -11,7 +11,9 @@ import pytest
 from antecede.link import Frame, Link
 from antecede.model import Message, Packet
 from antecede.net import Node, Settings, Tcp
-from antecede.net.session import Beat, Bye, Hello, Session, pack
+from antecede.net.inputs import Propose
+from antecede.net.roll import Joiner, Plan, Report, encode_note
+from antecede.net.session import Beat, Bye, Hello, Join, Session, pack
 from antecede.protocols.permit import Grant
 from antecede.protocols.unordered import Plain
 from antecede.wire.bundles import encode_bundle, encode_whole
@@ -73,14 +75,65 @@ def test_a_stranger_is_refused_and_counted(said, counted, told):
     asyncio.run(main())
 
 
+def join(**change: Any) -> bytes:
+    fields = {"address": "127.0.0.1:7000", "groups": ("all",), "parameters": {}, **change}
+    return pack(Join(**{"name": "c", "to": "b", "protocol": "unordered", **fields}))
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (join(address="nowhere"), "c at 'nowhere', expected host:port"),
+        (join(address=f"127.0.0.1:{'7' * 5000}"), "expected host:port"),
+        (join(address="10.0.0.1:7000"), "expected one of this machine (loopback), or TLS"),
+        (join(groups=("a",)), "a group a, the name of a process"),
+        (join(name="all"), "all, the name of a group"),
+        (join(name="a"), "a, which is a member already"),
+        (join(to="a"), "c looking for a"),
+        (join(parameters={"k": [1, {}]}), "parameters {'k': [1, {}]}"),
+    ],
+    ids=lambda value: "" if isinstance(value, bytes) else str(value)[:30],
+)
+def test_one_that_cannot_join_is_told_why_and_harms_nobody(said, told):
+    async def main():
+        transport = Tcp("127.0.0.1:0", {})
+        options: dict[str, Any] = {"protocol": "unordered", "groups": {"all": VIEW}, "settings": IMPATIENT}
+        async with Node("b", VIEW, transport=transport, **options) as node, asyncio.timeout(PATIENCE_S):
+            host, port = node.address.split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(said)
+            [bye] = [record for record in await end_of(reader) if isinstance(record, Bye)]
+            writer.close()
+            assert told in bye.reason
+            assert node.members == VIEW
+            node.status()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("place", ["nowhere", f"{'x' * 70}..:1"])
+def test_a_member_that_cannot_be_dialled_stops_nobody(place):
+    async def main():
+        async with over_tcp(2, protocol="unordered") as nodes, asyncio.timeout(PATIENCE_S):
+            plan = Plan(join=(Joiner("new", place, (), "p1"),))
+            while not all("new" in node.members for node in nodes):
+                nodes[0]._host.happen(Propose(plan))
+                await asyncio.sleep(0.05)
+            await nodes[0].send("p2", b"still here")
+            assert (await nodes[1].receive()).payload == b"still here"
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("payload", "counted"),
     [
         (b"no packet at all", "refused_bytes"),
         (encode_bundle([Packet(0, 1, Grant(1))]), "refused_packet"),
         (encode_whole(Packet(1, 0, Plain(1), Message(1, 1, (0,)))), "refused_packet"),
+        (encode_note(Report(1, {99: 1}, {}, 0)), "refused_frame"),
     ],
-    ids=["no packet", "another protocol's", "another process's"],
+    ids=["no packet", "another protocol's", "another process's", "a note that counts nobody"],
 )
 def test_a_packet_that_the_machine_refuses_ends_the_connection(payload, counted):
     async def main():

@@ -103,7 +103,8 @@ class Changing:
         targets: set[int] = set()
         grouped: set[int] = set()
         for name in to:
-            if name in roll.groups:
+            if name in roll.groups and name not in roll.names:
+                # Two that join at once could take each other's names, for itself and for a group.
                 grouped.update(roll.groups[name])
                 continue
             place = self._core.view.id(name)

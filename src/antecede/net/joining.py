@@ -78,6 +78,8 @@ async def _ask(transport: Transport, member: str, join: Join, settings: Settings
                 raise ConnectionResetError("it closed the connection")
             for record in session.feed(data):
                 if isinstance(record, Welcome):
+                    if join.name not in record.roll.shown:
+                        raise BadHello(f"a view without {join.name}", "one that it is in")
                     return record.roll
                 if isinstance(record, Bye):
                     raise BadHello(record.reason, "a welcome")
@@ -123,8 +125,6 @@ def _check(host: Host, connection: Connection, join: Join) -> None:
     if theirs != core.parameters:
         raise BadHello(f"parameters {theirs}"[:200], f"{core.parameters}"[:200])
     roll = core.changing.roll
-    if join.name in roll.groups:
-        raise BadHello(f"{join.name}, the name of a group", "another name")
     if core.me not in roll.members:
         raise BadHello(f"{host.name}, {GONE}", "a member")
     if join.name not in roll.names and (error := core.changing.accepts((*roll.shown, join.name))) is not None:
@@ -135,6 +135,10 @@ def _check(host: Host, connection: Connection, join: Join) -> None:
 def _check_name(host: Host, join: Join) -> None:
     """A name is used once. One that was just admitted, and has not begun to live, may ask again."""
     roll = host.core.changing.roll
+    if join.name in roll.groups or join.name in join.groups:
+        raise BadHello(f"{join.name}, the name of a group", "another name")
+    if clash := set(join.groups) & set(roll.names):
+        raise BadHello(f"a group {min(clash)}, the name of a process", "another name")
     if join.name not in roll.names:
         return
     place = roll.place(join.name)

@@ -22,7 +22,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from antecede.errors import AntecedeError, BadHello, Closed, PeerError
+from antecede.errors import AntecedeError, BadHello, BadParameter, Closed, PeerError
 from antecede.net.core import Out
 from antecede.net.host import Host
 from antecede.net.joining import admit, is_gone
@@ -130,7 +130,11 @@ class Mesh:
                 peer = Peer(self.host, number, self.settings, self.counts, self.paused, self.pausing)
                 self.peers[number] = peer
                 if peer.name in roll.addresses and isinstance(self.transport, Learns):
-                    self.transport.learn(peer.name, roll.addresses[peer.name])
+                    try:
+                        self.transport.learn(peer.name, roll.addresses[peer.name])
+                    except BadParameter as error:
+                        # Whoever let it in could dial it, perhaps, and we cannot: no reason to stop.
+                        log.warning("%s cannot dial %s: %s", self.host.name, peer.name, error)
         if core.changing.orphaned:
             why = "joined, and whoever was to give it its state was removed: remove it too, and join anew"
             self.host.fail(Closed(self.host.name, why))
@@ -181,7 +185,8 @@ class Mesh:
         try:
             async with asyncio.timeout(self.settings.hello_s):
                 connection = await self.transport.connect(peer.name)
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, ValueError) as error:
+            # A host can be no host's name at all, which is not known before it is looked up.
             self.counts["unreachable"] += 1
             log.debug("%s cannot reach %s: %s", self.host.name, peer.name, error)
             return False
@@ -211,6 +216,7 @@ class Mesh:
             async with asyncio.timeout(self.settings.hello_s):
                 greeted = await self._greet(connection, session, peer)
             if isinstance(greeted, Join):
+                self._check_place(greeted)
                 await admit(self.host, connection, greeted, self.settings)
                 return False
             met = True
@@ -234,6 +240,14 @@ class Mesh:
         finally:
             connection.close()
         return met
+
+    def _check_place(self, join: Join) -> None:
+        """Refuse one that nobody could dial."""
+        if isinstance(self.transport, Learns):
+            try:
+                self.transport.check(join.address)
+            except BadParameter as error:
+                raise BadHello(f"{join.name[:100]} at {join.address[:100]!r}", error.expected) from None
 
     async def _refuse(self, connection: Connection, reason: str) -> None:
         with suppress(OSError, TimeoutError):

@@ -31,7 +31,7 @@ UNREAD = 1 << 16
 def parse_address(address: str) -> tuple[str, int]:
     """Host and port."""
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+    if not colon or not 0 < len(host) < 256 or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
         raise BadParameter("peers", "address", repr(address), "host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
@@ -55,8 +55,7 @@ class Tcp:
         self._addresses = addresses if isinstance(addresses, dict) else dict(addresses)
         self._guarded = tls is None and not plain
         for address in [*addresses.values(), *([listen] if listen else [])]:
-            if not is_loopback(parse_address(address)[0]) and self._guarded:
-                raise BadParameter("peers", "address", address, "one of this machine (loopback), or TLS")
+            self.check(address)
         self._contexts = (
             (None, None) if tls is None else (tls.context(server=False), tls.context(server=True))
         )
@@ -71,10 +70,13 @@ class Tcp:
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    def learn(self, peer: str, address: str) -> None:
-        """Where a peer that joined is found."""
+    def check(self, address: str) -> None:
         if not is_loopback(parse_address(address)[0]) and self._guarded:
             raise BadParameter("peers", "address", address, "one of this machine (loopback), or TLS")
+
+    def learn(self, peer: str, address: str) -> None:
+        """Where a peer that joined is found."""
+        self.check(address)
         self._addresses[peer] = address
 
     async def listen(self, accept: Accept) -> None:

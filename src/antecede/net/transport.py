@@ -80,6 +80,9 @@ class Transport(Protocol):
 class Learns(Protocol):
     """A transport that dials addresses, and is told those of nodes that join."""
 
+    def check(self, address: str) -> None:
+        """Raise `BadParameter` if no peer can be found there."""
+
     def learn(self, peer: str, address: str) -> None:
         """Where a peer is found from now on."""
 
