@@ -223,13 +223,22 @@ class Core:
         if not self.first:
             return self.changing.send(to, payload, label, context)
         message, effects = self.machine.send(to, payload, label, context)
-        me, to = self.machine.me, message.to
         if self.record.on:
             self.record.event("send", message)
-        if me in to:
+        one = effects[0] if len(effects) == len(message.to) == 1 else None
+        if type(one) is Packet and one.message is message:
+            # As below, for what has one copy and leaves at once: most messages.
+            waiting = self.out[one.dest]
+            waiting.gathered.append(one)
+            waiting.pending += 1
+            self.gathered = True
+            self.weight += len(payload)
+            return message
+        me = self.me
+        if me in message.to:
             self.held[me] += 1
             self.arrived.append((me, message.number))
-        if to != (me,):
+        if message.to != (me,):
             self.unsent.add(message.number)
         if effects:
             self._follow(effects)

@@ -299,12 +299,23 @@ class Node(Member):
         self._turns += 1
         if self._turns % self._yield_every == 0:
             await asyncio.sleep(0)
-        while not self._has_room(targets):
-            await host.room.wait()
-            self._check_open()
-            if not host.core.steady:
-                targets = self._targets((to,) if isinstance(to, str) else tuple(to), echo)
-        message = host.send(targets, bytes(payload), label, context)
+        core, most, peer = host.core, self._most, targets[0]
+        if (
+            len(targets) > 1
+            or peer == self._me
+            or not core.steady
+            or core.out[peer].pending >= most
+            or len(core.unsent) >= most
+            or self._mesh.paused
+            or self._routed
+        ):
+            # Else it is plain that there is room: for most messages.
+            while not self._has_room(targets):
+                await host.room.wait()
+                self._check_open()
+                if not core.steady:
+                    targets = self._targets((to,) if isinstance(to, str) else tuple(to), echo)
+        message = host.send(targets, payload if type(payload) is bytes else bytes(payload), label, context)
         if durable and host.position > host.position_durable:
             await host.durable(host.position)
         return message

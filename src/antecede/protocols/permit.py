@@ -113,21 +113,23 @@ class Permit(Queue):
     # Send
 
     def _send(self, message: Message) -> list[Effect]:
-        effects: list[Effect] = self._enqueue(message) if self.me in message.to else []
-        if message.to == (self.me,):
-            return effects
+        effects: list[Effect] = []
+        if self.me in message.to:
+            effects += self._enqueue(message)
+            if len(message.to) == 1:
+                return effects
         if self._outbox:
             self._outbox.append(Posting(message))
-            return effects
-        self._transmit(message, effects)
+        else:
+            self._transmit(message, effects)
         return effects
 
     def _transmit(self, message: Message, effects: list[Effect]) -> None:
-        me, number, to = self.me, message.number, message.to
+        me, number, to, sequences = self.me, message.number, message.to, self._sequence
         self._out += len(to) - (me in to)
         for dest in to:
             if dest != me:
-                self._sequence[dest] = sequence = self._sequence[dest] + 1
+                sequences[dest] = sequence = sequences[dest] + 1
                 flagged = self._others_pending(dest)
                 self._order.append((number, dest, sequence, flagged))
                 effects.append(Packet(me, dest, PermitStamp(sequence, flagged), message))
@@ -147,18 +149,21 @@ class Permit(Queue):
     def _grant(self) -> list[Effect]:
         """Permits for all that were told to wait for no more than what is acknowledged by now."""
         order, owed, acked = self._order, self._owed, self._acked
-        done = 0
-        while order and acked[order[0][1]] >= order[0][2]:
-            number, dest, _, flagged = order.popleft()
+        done, receivers = 0, set()
+        while order:
+            number, dest, sequence, flagged = order[0]
+            if acked[dest] < sequence:
+                break
+            order.popleft()
+            if order and order[0][0] == number:
+                if flagged:
+                    owed.append((number, dest))
+                continue
+            done = number
             if flagged:
-                owed.append((number, dest))
-            if not order or order[0][0] != number:
-                done = number
-        if not owed or owed[0][0] > done:
-            return []
-        receivers = set()
-        while owed and owed[0][0] <= done:
-            receivers.add(owed.popleft()[1])
+                receivers.add(dest)
+            while owed:
+                receivers.add(owed.popleft()[1])
         return [Packet(self.me, dest, Grant(done)) for dest in sorted(receivers)]
 
     # Receive
@@ -227,7 +232,11 @@ class Permit(Queue):
         if number in flagged:
             flagged.remove(number)
             if number > self._permitted[sender]:
-                self._outbox.append(Restraint(sender, number))
+                outbox = self._outbox
+                if outbox and type(last := outbox[-1]) is Restraint and last.sender == sender:
+                    # A permit of the later one is one of the earlier one too.
+                    outbox.pop()
+                outbox.append(Restraint(sender, number))
         return []
 
     def _permit(self, source: int, number: int) -> list[Effect]:

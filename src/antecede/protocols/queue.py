@@ -44,11 +44,10 @@ class Queue(Machine):
 
     def deliver(self, message: Message) -> list[Effect]:
         inbox = self._inbox
-        head = inbox[0] if inbox else None
         if (
-            head is None
-            or (head is not message and head.id != message.id)
-            or (self._gated and not self._open(head))
+            not inbox
+            or (inbox[0] is not message and inbox[0].id != message.id)
+            or (self._gated and not self._open(inbox[0]))
         ):
             raise NotEligible(
                 self.view.name(self.me), message.id, "only the head of the input buffer may be taken"
