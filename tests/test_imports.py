@@ -54,8 +54,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "trace": {"model", "errors", "topology"},
     "sim": BASE,
     "net": BASE,
-    "report": BASE,
-    "watch": {"errors"},
+    "html": set(),
+    "report": BASE | {"html"},
+    "watch": {"errors", "html"},
     "spark": BASE | {"sim", "watch"},
     # What everyone's `import antecede` runs: no shell, so no pyspark and no event loop.
     "antecede": BASE,

@@ -17,7 +17,7 @@ from rich.console import Console
 from antecede.cli import run
 from antecede.errors import BadParameter, CannotWrite
 from antecede.watch import Board, Cause, Found, Status
-from antecede.watch.page import Page, serving
+from antecede.watch.page import Page
 from antecede.watch.terminal import view
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -69,7 +69,7 @@ def board(tmp_path: Path) -> Board:
 
 @pytest.fixture
 def page(board: Board) -> Iterator[Page]:
-    page = serving(board, f"The stream of {HOSTILE}")
+    page = Page(board, f"The stream of {HOSTILE}")
     thread = threading.Thread(target=page.serve_forever)
     thread.start()
     yield page
@@ -135,7 +135,7 @@ def test_it_answers_only_by_a_name_of_this_machine_and_only_what_it_has(page, pa
 
 def test_a_port_that_is_taken_is_refused(page, board):
     with pytest.raises(BadParameter, match="one that is free"):
-        serving(board, "again", page.server_address[1])
+        Page(board, "again", page.server_address[1])
 
 
 def shown(statuses: list[Status], now: int) -> str:

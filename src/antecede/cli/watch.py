@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 
 from antecede.errors import BadParameter
-from antecede.watch.page import serving
+from antecede.watch.page import Page
 from antecede.watch.status import Board
 from antecede.watch.terminal import view
 
@@ -72,7 +72,7 @@ def shown(board: Board) -> None:
 
 
 def served(board: Board, path: Path, port: int, show: bool) -> None:
-    page = serving(board, f"The stream of {path}", port)
+    page = Page(board, f"The stream of {path}", port)
     print(page.url, flush=True)
     print("antecede: Ctrl-C ends it; the stream goes on", file=sys.stderr)
     if show:

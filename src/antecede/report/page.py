@@ -8,13 +8,12 @@ Names in the data come from foreign logs, so
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from html import escape
 from importlib.resources import files
 
 import msgspec
 
+from antecede.html import whole
 from antecede.report.columns import columns
 from antecede.report.data import Report, Run
 
@@ -34,21 +33,12 @@ def render(report: Report) -> str:
     (True, False, True)
     """
     script = "(() => {\n'use strict';\n" + "\n".join(map(_file, SCRIPTS)) + "})();\n"
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     parts = {
-        "title": escape(report.title),
-        "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:",
-        "style": _file("page.css"),
         "source": escape(report.source),
         "headline": escape(headline(report)),
         "data": msgspec.json.encode(columns(report)).decode().translate(UNSAFE),
-        "script": script,
     }
-    # One pass: what was put in is not looked at again.
-    pieces = _file("page.html").split("{{")
-    return pieces[0] + "".join(
-        parts[name] + rest for name, _, rest in (piece.partition("}}") for piece in pieces[1:])
-    )
+    return whole(report.title, _file("page.css"), script, _file("page.html"), parts)
 
 
 def headline(report: Report) -> str:

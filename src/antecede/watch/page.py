@@ -10,10 +10,7 @@ the page's policy allows this script alone.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import time
-from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -23,9 +20,10 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from antecede.errors import BadParameter
+from antecede.html import whole
 from antecede.watch.status import Board, Status
 
-__all__ = ["LOOPBACK", "Page", "render", "serving"]
+__all__ = ["LOOPBACK", "Page", "render"]
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 
@@ -41,21 +39,11 @@ def render(title: str) -> str:
     >>> "&lt;b&gt;" in render("<b>")
     True
     """
-    script = _file("page.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = (
-        f"default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
-        "img-src data:"
-    )
-    parts = {"title": escape(title), "policy": policy, "style": _file("page.css"), "script": script}
-    pieces = _file("page.html").split("{{")
-    return pieces[0] + "".join(
-        parts[name] + rest for name, _, rest in (piece.partition("}}") for piece in pieces[1:])
-    )
+    return whole(title, _file("page.css"), _file("page.js"), _file("page.html"), asks=True)
 
 
 class Page(ThreadingHTTPServer):
-    """Serves a board on loopback. Port 0: any that is free."""
+    """Serves a board on loopback: `serve_forever`, then `server_close`. Port 0: any that is free."""
 
     daemon_threads = True
 
@@ -69,11 +57,6 @@ class Page(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/"
-
-
-def serving(board: Board, title: str, port: int = 0) -> Page:
-    """A server that is ready: `serve_forever`, then `server_close`."""
-    return Page(board, title, port)
 
 
 class Handler(BaseHTTPRequestHandler):
