@@ -16,15 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from antecede.errors import BadTrace
 from antecede.spark.reading.rows import Column, Names
@@ -61,25 +53,7 @@ RESULTS: Final = pa.schema(
     ]
 )
 
-SPARK_RESULTS: Final = StructType(
-    [
-        StructField("what", StringType()),
-        StructField("run", StringType()),
-        StructField("part", IntegerType()),
-        StructField("blob", BinaryType()),
-        StructField("kind", StringType()),
-        StructField("process", StringType()),
-        StructField("sender", StringType()),
-        StructField("number", LongType()),
-        StructField("by_sender", StringType()),
-        StructField("by_number", LongType()),
-        StructField("index", LongType()),
-        StructField(
-            "chain",
-            ArrayType(StructType([StructField("sender", StringType()), StructField("number", LongType())])),
-        ),
-    ]
-)
+SPARK_RESULTS: Final = from_arrow_schema(RESULTS)
 
 FINDING_COLUMNS: Final = (
     "run",
