@@ -169,7 +169,7 @@ class Peer:
             self._feed(channel, data)
             await self.host.keep_up()
 
-    def _feed(self, channel: Channel, data: bytes) -> None:
+    def _feed(self, channel: Channel, data: bytes | memoryview) -> None:
         self._take(channel, channel.session.feed(data))
         if self.host.behind and isinstance(channel.connection, Direct) and channel.catching_up is None:
             channel.connection.hold()

@@ -152,21 +152,18 @@ class Session:
         self.greeted = False
         self._buffer = bytearray()
         """The beginning of a record."""
-        self._wanted = 0
+        self._wanted = 4
         """How long it has to be before there is something in it."""
 
-    def feed(self, data: bytes) -> list[Record]:
-        """The records that are complete now. Raises `WireError` or `BadHello` at the first that is none."""
-        buffer = self._buffer
-        if buffer:
-            buffer += data
-            if len(buffer) < self._wanted:
-                return []
-            data = bytes(buffer)
-            buffer.clear()
+    def feed(self, data: bytes | memoryview) -> list[Record]:
+        """The records that are complete now. Raises `WireError` or `BadHello` at the first that is none.
+
+        Nothing of `data` is kept but what is copied: it may be a buffer that is used again.
+        """
         records: list[Record] = []
         view, at, end = memoryview(data), 0, len(data)
-        self._wanted = 4
+        if self._buffer:
+            at = self._complete(view, records)
         while end - at >= 4:
             size = int.from_bytes(view[at : at + 4], "big")
             self._check_size(size)
@@ -176,8 +173,27 @@ class Session:
             records.append(self._record(view[at + 4], view[at + 5 : at + 4 + size]))
             at += 4 + size
         if at < end:
-            buffer += view[at:]
+            self._buffer += view[at:]
         return records
+
+    def _complete(self, view: memoryview, records: list[Record]) -> int:
+        """Go on with the record that has begun; how much of this belonged to it."""
+        buffer, at = self._buffer, 0
+        while True:
+            more = view[at : at + self._wanted - len(buffer)]
+            buffer += more
+            at += len(more)
+            if len(buffer) < self._wanted:
+                return at
+            if self._wanted > 4:
+                break
+            size = int.from_bytes(buffer, "big")
+            self._check_size(size)
+            self._wanted = size + 4
+        self._buffer, self._wanted = bytearray(), 4
+        whole = memoryview(buffer)
+        records.append(self._record(whole[4], whole[5:]))
+        return at
 
     def _check_size(self, size: int) -> None:
         most = self.limits.packet_bytes + FRAME_BYTES + 1 if self.greeted else HELLO_BYTES

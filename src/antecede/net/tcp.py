@@ -117,7 +117,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._chunk, self._context, self._accept = memoryview(chunk), context, accept
         self.proved: str | None = None
         self._unread = bytearray()
-        self._take: Callable[[bytes], None] | None = None
+        self._take: Callable[[bytes | memoryview], None] | None = None
         self._ended = self._full = False
         """Nothing more comes; the other end takes nothing at the moment."""
         self._error: Exception | None = None
@@ -147,7 +147,7 @@ class TcpConnection(asyncio.BufferedProtocol):
             self._changed.set()
             return
         try:
-            self._take(bytes(self._chunk[:nbytes]))
+            self._take(self._chunk[:nbytes])
         except Exception as error:
             self._take, self._error = None, error
             self._changed.set()
@@ -215,7 +215,7 @@ class TcpConnection(asyncio.BufferedProtocol):
             self._transport.write(data)
         return not self._full
 
-    def push(self, take: Callable[[bytes], None]) -> None:
+    def push(self, take: Callable[[bytes | memoryview], None]) -> None:
         if self._unread:
             data = bytes(self._unread)
             self._unread.clear()

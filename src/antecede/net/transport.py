@@ -46,8 +46,11 @@ class Direct(Connection, Protocol):
     def put(self, data: bytes) -> bool:
         """Write; whether there may be more at once. If not, `write` waits until there may be."""
 
-    def push(self, take: Callable[[bytes], None]) -> None:
-        """Give what arrives to `take`, from now on. `read` then waits for the end, and raises what `take` raised."""
+    def push(self, take: Callable[[bytes | memoryview], None]) -> None:
+        """Give what arrives to `take`, from now on; it keeps nothing of it that it did not copy.
+
+        `read` then waits for the end, and raises what `take` raised.
+        """
 
     def hold(self) -> None:
         """Give nothing to `take` until `release`."""
