@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from antecede.cli.sparks import working
-from antecede.cli.stopping import interrupted
+from antecede.cli.streams import Asked, streaming
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
@@ -19,39 +18,27 @@ if TYPE_CHECKING:
 __all__ = ["verify_stream"]
 
 
-def verify_stream(
-    source: str,
-    out: str | None,
-    as_json: bool,
-    once: bool,
-    patience_s: float | None,
-    every_s: float,
-    master: str | None,
-    remote: str | None,
-) -> None:
+def verify_stream(source: str, asked: Asked, forget_s: float | None) -> None:
     """Exit code 0: nothing was found. 1: something was."""
-    if out is None:
-        raise BadParameter("verify --stream", "--out", "not given", "where findings go, and what is kept")
-    if every_s <= 0:
-        raise BadParameter("verify --stream", "--every", every_s, "more than 0 seconds")
-    root = out.rstrip("/")
-    with working(master, remote, "verifying what comes") as work, interrupted() as stop:
-        from antecede.spark.stream.posting import post
+    if forget_s is not None and forget_s <= 0:
+        raise BadParameter(asked.command, "--forget", forget_s, "more than 0 seconds")
+    findings = f"{asked.out.rstrip('/')}/findings"
+    with streaming(asked, "verifying what comes") as (work, checkpoint, stop):
         from antecede.spark.stream.verifying import verify_live
 
-        post(work.spark, f"{root}/checkpoint")
         judged = verify_live(
             work.spark,
             source,
-            f"{root}/findings",
-            f"{root}/checkpoint",
-            once=once,
-            every_s=every_s,
-            patience_s=patience_s,
+            findings,
+            checkpoint,
+            once=asked.once,
+            every_s=asked.every_s,
+            patience_s=asked.patience_s,
+            forget_s=forget_s,
             stop=stop,
             note=lambda counts: work.say(f"{counted(counts)} in the last micro-batch"),
         )
-    report(judged, f"{root}/findings", as_json)
+    report(judged, findings, asked.as_json)
     if judged.counts:
         raise typer.Exit(1)
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from antecede.cli.sparks import Master, Remote, working
+from antecede.cli.streams import Asked, Every, Once, Patience, Place
 
 __all__ = ["order"]
 
@@ -52,44 +53,33 @@ def order(
         bool, typer.Option("--stream", help="Order packets continuously, as their files appear in MESSAGES.")
     ] = False,
     protocol: Annotated[
-        str | None, typer.Option(help="Of a stream: the protocol of its stamps.", show_default=False)
+        str | None, typer.Option(help="With --stream: the protocol of its stamps.", show_default=False)
     ] = None,
     processes: Annotated[
         str | None,
         typer.Option(
-            help="Of a stream: who takes part, separated by commas, or how many: p1, p2, ...",
+            help="With --stream: who takes part, separated by commas, or how many: p1, p2, ...",
             show_default=False,
         ),
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Of a stream: a protocol parameter, key=value.")
+        list[str] | None, typer.Option("--set", help="With --stream: a protocol parameter, key=value.")
     ] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(help="Of a stream: where it remembers how far it came.", show_default="OUT/checkpoint"),
-    ] = None,
-    once: Annotated[
-        bool, typer.Option("--once", help="Of a stream: end when all that is there is done.")
-    ] = False,
-    patience: Annotated[
-        float | None,
-        typer.Option(
-            help="Of a stream: seconds after which missing causes are given up.  [default: never]",
-            show_default=False,
-        ),
-    ] = None,
-    every: Annotated[float, typer.Option(help="Of a stream: seconds from one look to the next.")] = 1.0,
+    checkpoint: Place = None,
+    once: Once = False,
+    patience: Patience = None,
+    every: Every = 1.0,
     files: Annotated[
-        int | None, typer.Option(help="Of a stream: files to take at once, at most.", show_default=False)
+        int | None, typer.Option(help="With --stream: files to take at once, at most.", show_default=False)
     ] = None,
     by: Annotated[
         str,
         typer.Option(
-            help="Of a stream: receiver, or closed: closed sets, for one hot receiver on all cores."
+            help="With --stream: receiver, or closed: closed sets, for one hot receiver on all cores."
         ),
     ] = "receiver",
     receiver: Annotated[
-        str | None, typer.Option(help="Of a stream by closed sets: which receiver.", show_default=False)
+        str | None, typer.Option(help="With --by closed: which receiver.", show_default=False)
     ] = None,
 ) -> None:
     """Put messages or events in causal order, each with its position.
@@ -98,24 +88,12 @@ def order(
     out, docs/stream.md the same for a stream.
     """
     if stream:
-        from antecede.cli.streaming import Asked, order_stream
+        from antecede.cli.streaming import Packets, order_stream
 
-        asked = Asked(
-            messages,
-            out,
-            protocol,
-            processes,
-            set_ or [],
-            checkpoint,
-            once,
-            patience,
-            every,
-            files,
-            group,
-            by,
-            receiver,
+        packets = Packets(messages, protocol, processes, set_ or [], files, group, by, receiver)
+        order_stream(
+            packets, Asked("order --stream", out, checkpoint, once, every, patience, as_json, master, remote)
         )
-        order_stream(asked, as_json, master, remote)
         return
     groups = None if group is None else [name for name in group.split(",") if name]
     with working(master, remote, "counting") as work:

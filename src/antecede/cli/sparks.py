@@ -6,8 +6,6 @@ What Spark itself says goes to a log, which is kept only if something fails that
 from __future__ import annotations
 
 import os
-import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -85,24 +83,18 @@ def working(master: str | None, remote: str | None, step: str) -> Iterator[Work]
 
 @contextmanager
 def logged(path: str) -> Iterator[None]:
-    """Remove the log in the end; but keep it, and name it, where Spark failed in a way of its own."""
+    """Say what Spark raises in one line. The log is removed, or kept and named if that was something of its own."""
+    from antecede.spark.faults import reason, said
     from antecede.spark.session import SparkError
 
     kept = False
     try:
         yield
     except SparkError as error:
-        kept = True
-        print(f"antecede: Spark's log is {path}", file=sys.stderr)
-        raise NoSpark("Spark", reason(error)) from None
+        ours = said(str(error))
+        kept = ours is None
+        raise ours or NoSpark("Spark", f"{reason(error)} (its log: {path})") from None
     finally:
         if not kept:
             with suppress(OSError):
                 os.unlink(path)
-
-
-def reason(error: Exception) -> str:
-    """The line that says what happened: what Python raised in a task, or else what Spark says first."""
-    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
-    raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit)\b", line)]
-    return (raised or lines or [type(error).__name__])[-1 if raised else 0]

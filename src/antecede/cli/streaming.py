@@ -10,8 +10,8 @@ import msgspec
 import typer
 
 from antecede.cli.simulate import parameters
-from antecede.cli.sparks import Work, working
-from antecede.cli.stopping import interrupted
+from antecede.cli.sparks import Work
+from antecede.cli.streams import Asked, streaming
 from antecede.errors import BadParameter
 from antecede.model import View
 
@@ -19,63 +19,55 @@ if TYPE_CHECKING:
     from antecede.spark.stream.files import Outcome
     from antecede.spark.stream.watch import Progress
 
-__all__ = ["Asked", "order_stream"]
+__all__ = ["Packets", "order_stream"]
 
 
-class Asked(NamedTuple):
-    """The options of the command."""
+class Packets(NamedTuple):
+    """The options that say where packets are, and what order they are in."""
 
     source: str
-    out: str
     protocol: str | None
     processes: str | None
     settings: list[str]
-    checkpoint: str | None
-    once: bool
-    patience: float | None
-    every: float
     files: int | None
     group: str | None
     by: str
     receiver: str | None
 
 
-def order_stream(asked: Asked, as_json: bool, master: str | None, remote: str | None) -> None:
+def order_stream(packets: Packets, asked: Asked) -> None:
     """Exit code 0: every message came out after its causes. 1: some wait, or came out without theirs, or are none."""
-    command = "order --stream"
     for name in ("protocol", "processes"):
-        if getattr(asked, name) is None:
-            raise BadParameter(command, f"--{name}", "not given", "that of the packets' stamps")
-    if asked.group is not None and "," in asked.group:
-        raise BadParameter(command, "--group", asked.group, "one column")
-    if asked.every <= 0:
-        raise BadParameter(command, "--every", asked.every, "more than 0 seconds")
-    with working(master, remote, "reading packets") as work, interrupted() as stop:
+        if getattr(packets, name) is None:
+            raise BadParameter(asked.command, f"--{name}", "not given", "that of the packets' stamps")
+    if packets.group is not None and "," in packets.group:
+        raise BadParameter(asked.command, "--group", packets.group, "one column")
+    delivered = f"{asked.out.rstrip('/')}/delivered"
+    with streaming(asked, "reading packets") as (work, checkpoint, stop):
         from antecede.spark.stream.files import Source, order_files
-        from antecede.spark.stream.posting import post
 
         source = Source(
-            asked.source,
-            str(asked.protocol),
-            named(str(asked.processes)),
-            parameters(command, asked.settings),
-            asked.patience,
-            asked.group,
-            asked.files,
-            asked.by,
-            asked.receiver,
+            packets.source,
+            str(packets.protocol),
+            named(str(packets.processes)),
+            parameters(asked.command, packets.settings),
+            asked.patience_s,
+            packets.group,
+            packets.files,
+            packets.by,
+            packets.receiver,
         )
-        checkpoint = asked.checkpoint or f"{asked.out.rstrip('/')}/checkpoint"
-        delivered = f"{asked.out.rstrip('/')}/delivered"
-        options = {
-            "once": asked.once,
-            "every": asked.every,
-            "stop": stop,
-            "note": lambda told: say(work, told),
-        }
-        post(work.spark, checkpoint)
-        outcome = order_files(work.spark, source, delivered, checkpoint, **options)  # type: ignore[arg-type]
-    report(outcome, delivered, as_json)
+        outcome = order_files(
+            work.spark,
+            source,
+            delivered,
+            checkpoint,
+            once=asked.once,
+            every=asked.every_s,
+            stop=stop,
+            note=lambda told: say(work, told),
+        )
+    report(outcome, delivered, asked.as_json)
     if not outcome.complete:
         raise typer.Exit(1)
 

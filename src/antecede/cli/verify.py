@@ -16,6 +16,8 @@ from rich.table import Table
 
 from antecede.cli.live import verify_stream
 from antecede.cli.sparks import Master, Remote, working
+from antecede.cli.streams import Asked, Every, Once, Patience, Place
+from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
     from antecede.spark.verify import Verification
@@ -46,17 +48,17 @@ def verify(
             help="Verify what comes, as it comes. TRACE may be feed://HOST:PORT,... or nats://HOST:PORT/STREAM.",
         ),
     ] = False,
-    once: Annotated[
-        bool, typer.Option("--once", help="With --stream: end when all that is there is done.")
-    ] = False,
-    patience: Annotated[
+    checkpoint: Place = None,
+    once: Once = False,
+    patience: Patience = None,
+    every: Every = 1.0,
+    forget: Annotated[
         float | None,
         typer.Option(
-            help="With --stream: seconds after which what has not come is told as missing.  [default: never]",
+            help="With --stream: seconds of silence after which a run is over.  [default: never]",
             show_default=False,
         ),
     ] = None,
-    every: Annotated[float, typer.Option(help="With --stream: seconds between two micro-batches.")] = 1.0,
     master: Master = None,
     remote: Remote = None,
 ) -> None:
@@ -65,7 +67,10 @@ def verify(
     Exit code 0: yes, or not known to be broken. 1: no. docs/verification.md explains findings and cost.
     """
     if stream:
-        verify_stream(trace, out, as_json, once, patience, every, master, remote)
+        if out is None:
+            raise BadParameter("verify --stream", "--out", "not given", "where findings go, and what is kept")
+        asked = Asked("verify --stream", out, checkpoint, once, every, patience, as_json, master, remote)
+        verify_stream(trace, asked, forget)
         return
     with working(master, remote, "reading footers") as work:
         from antecede.spark.trace import Trace

@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from pyspark.errors import PySparkException
-
 from antecede import errors
 from antecede.errors import AntecedeError, BadRun, BadTrace
+from antecede.spark.session import SparkError
 
-__all__ = ["told"]
+__all__ = ["reason", "said", "told"]
 
 OURS: Final = re.compile(r"^(?:antecede\.errors\.)?([A-Z]\w+): (.+)$", re.MULTILINE)
 PARTS: Final = re.compile(r"(.*?): found (.*), expected (.*?)")
@@ -31,7 +30,7 @@ def told() -> Iterator[None]:
     """Within this, what a task says of the input is raised in its own words."""
     try:
         yield
-    except PySparkException as error:
+    except SparkError as error:
         ours = said(str(error))
         if ours is None:
             raise
@@ -62,3 +61,16 @@ def again(kind: type[AntecedeError], sentence: str) -> AntecedeError:
     error = kind.__new__(kind)
     error.args = (sentence,)
     return error
+
+
+def reason(error: Exception) -> str:
+    """The line that says what happened: what Python raised in a task, or else what Spark says first.
+
+    >>> reason(ValueError("An error occurred while calling o9.parquet.\\n: java.io.IOException: no room"))
+    'java.io.IOException: no room'
+    """
+    lines = [line.strip(" :") for line in str(error).split("\n") if line.strip()]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        del lines[0]
+    raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit)\b", line)]
+    return (raised[-1:] or lines or [type(error).__name__])[0]

@@ -26,7 +26,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from antecede.errors import BadParameter, CannotWrite
 
-__all__ = ["absolute", "escaped", "files", "join", "local", "opened", "put", "readable", "whole", "write"]
+__all__ = [
+    "absolute", "escaped", "files", "join", "local", "opened", "put", "readable", "vacant", "whole", "write",
+]  # fmt: skip
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
@@ -105,6 +107,15 @@ def readable(path: str) -> bool:
     except (pa.ArrowException, OSError, ImportError, ValueError):
         return False
     return True
+
+
+def vacant(path: str) -> bool:
+    """Whether nothing is there, or an empty directory. For storage that PyArrow reads."""
+    system, inside = place(path)
+    found = system.get_file_info(inside).type
+    if found != fs.FileType.Directory:
+        return bool(found == fs.FileType.NotFound)
+    return not system.get_file_info(fs.FileSelector(inside))
 
 
 def opened(path: str) -> IO[bytes]:

@@ -159,7 +159,7 @@ def shown(kind: pa.DataType) -> str:
         return shown(kind.value_type)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return f"list<{shown(kind.value_type)}>"
-    return "string" if pa.types.is_large_string(kind) else str(kind)
+    return {"large_string": "string", "large_binary": "binary"}.get(str(kind), str(kind))
 
 
 def described(path: Path) -> EventFile:

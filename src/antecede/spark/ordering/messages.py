@@ -13,15 +13,18 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter, BadTrace
+from antecede.spark.faults import reason
 from antecede.spark.logs.columns import SPARK_LOG
 from antecede.spark.order import Ordered, order
+from antecede.spark.reading.footers import refuse_files
 from antecede.spark.session import SparkError
 from antecede.spark.stamped import order_stamped
-from antecede.spark.storage import absolute, escaped, files, join
+from antecede.spark.storage import absolute, escaped, files, join, readable
 from antecede.spark.trace import Trace
 
 __all__ = ["order_path"]
@@ -77,6 +80,8 @@ def table_at(
     try:
         match kinds:
             case [".parquet"]:
+                if readable(root):
+                    refuse_files(spark, found, pa.schema([]))
                 return spark.read.parquet(*places)
             case [kind] if kind in JSON:
                 return json_table(spark.read.text(places), group, process, vector)
@@ -84,12 +89,6 @@ def table_at(
         raise BadTrace(root, reason(error), "Parquet files of one schema") from None
     shown = ", ".join(kind or "files without an ending" for kind in kinds) or "nothing"
     raise BadTrace(root, shown, "a trace, an ingested log, or a table: Parquet or JSON Lines")
-
-
-def reason(error: Exception) -> str:
-    """What Spark says first, past the trace of calls that comes before it."""
-    text = " ".join(str(error).split())
-    return text[max(0, text.find("[")) :][:200]
 
 
 def json_table(lines: DataFrame, group: Sequence[str] | None, process: str, vector: str) -> DataFrame:

@@ -6,7 +6,7 @@ and greatest run and clock of each group. Some hundred bytes a group come back, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +21,7 @@ from antecede.spark.storage import opened
 from antecede.trace import EVENTS, ORDER, ORDER_KEY, RUN_KEY, RUNS
 from antecede.trace.reader import refuse_columns
 
-__all__ = ["Footer", "Group", "footers"]
+__all__ = ["Footer", "Group", "footers", "refuse_files"]
 
 TASKS_MOST = 64
 FOOTERS = 16
@@ -63,15 +63,37 @@ def footers(spark: SparkSession, runs: Sequence[str], events: Sequence[str]) -> 
 
     A file that is not whole or lacks a column is refused, and so are two runs of one name.
     """
-    table = spark.createDataFrame(
-        [(path, False) for path in runs] + [(path, True) for path in events], "path string, events boolean"
-    )
-    tasks = min(-(-(len(runs) + len(events)) // FOOTERS), TASKS_MOST)
-    told = table.repartition(tasks).mapInArrow(answers, "answer binary").collect()
+    found = asked(spark, [*runs, *events], looking(frozenset(runs)))
+    return sorted(found, key=lambda footer: footer.path.encode())
+
+
+def refuse_files(
+    spark: SparkSession, paths: Sequence[str], schema: pa.Schema, optional: Collection[str] = ()
+) -> None:
+    """Refuse files that are not whole Parquet, or lack a column of the schema, before anything is made of them."""
+
+    def look(path: str, source: Any) -> None:
+        found = pq.read_metadata(source).schema.to_arrow_schema()
+        absent = [name for name in optional if name not in found.names]
+        refuse_columns(path, found, pa.schema([field for field in schema if field.name not in absent]))
+
+    asked(spark, paths, look)
+
+
+Look = Callable[[str, Any], "Footer | None"]
+"""What a task does with a file: a `BadTrace` is told as one."""
+
+
+def asked(spark: SparkSession, paths: Sequence[str], look: Look) -> list[Footer]:
+    if not paths:
+        return []
+    table = spark.createDataFrame([(path,) for path in paths], "path string")
+    tasks = min(-(-len(paths) // FOOTERS), TASKS_MOST)
+    told = table.repartition(tasks).mapInArrow(answering(look), "answer binary").collect()
     read = [DECODER.decode(bytes(row["answer"])) for row in told]
     for refused in sorted((refused for _, refused in read if refused), key=lambda refused: refused.place):
         raise BadTrace(refused.place, refused.found, refused.expected)
-    return sorted((footer for footer, _ in read if footer), key=lambda footer: footer.path.encode())
+    return [footer for footer, _ in read if footer]
 
 
 DECODER: Final = msgspec.msgpack.Decoder(tuple[Footer | None, Refused | None])
@@ -80,19 +102,30 @@ DECODER: Final = msgspec.msgpack.Decoder(tuple[Footer | None, Refused | None])
 # In tasks
 
 
-def answers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        encoded = [msgspec.msgpack.encode(answer(row["path"], row["events"])) for row in batch.to_pylist()]
-        yield pa.RecordBatch.from_arrays([pa.array(encoded, pa.binary())], names=["answer"])
+def answering(look: Look) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def answers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            told = [answer(path, look) for path in batch.column(0).to_pylist()]
+            encoded = pa.array([msgspec.msgpack.encode(one) for one in told], pa.binary())
+            yield pa.RecordBatch.from_arrays([encoded], names=["answer"])
+
+    return answers
 
 
-def answer(path: str, events: bool) -> tuple[Footer | None, Refused | None]:
+def looking(runs: Collection[str]) -> Look:
+    def look(path: str, source: Any) -> Footer | None:
+        if path not in runs:
+            return footer(path, source)
+        check_runs(path, source)
+        return None
+
+    return look
+
+
+def answer(path: str, look: Look) -> tuple[Footer | None, Refused | None]:
     try:
         with opened(path) as source:
-            if events:
-                return footer(path, source), None
-            check_runs(path, source)
-            return None, None
+            return look(path, source), None
     except BadTrace as error:
         return None, Refused(error.place, error.found, error.expected)
     except (pa.ArrowException, OSError) as error:

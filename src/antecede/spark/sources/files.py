@@ -13,8 +13,10 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from antecede.errors import BadParameter, BadTrace
-from antecede.spark.storage import absolute, escaped, files, join, local
-from antecede.spark.trace import SPARK_EVENTS, refuse_types
+from antecede.spark.reading.footers import refuse_files
+from antecede.spark.storage import absolute, escaped, files, join, local, readable
+from antecede.spark.trace import SPARK_EVENTS
+from antecede.trace import EVENTS
 
 __all__ = ["traces"]
 
@@ -33,8 +35,8 @@ def traces(spark: SparkSession, path: str | os.PathLike[str], *, max_files: int 
         _make(Path(here))
     elif not files(spark, events):
         raise BadTrace(events, "no Parquet files", "the events of a trace")
-    for found in files(spark, events)[:1]:
-        refuse_types(spark.read.parquet(escaped(found)), SPARK_EVENTS)
+    if readable(events):
+        refuse_files(spark, files(spark, events)[:1], EVENTS)
     return (
         spark.readStream.schema(SPARK_EVENTS).option("maxFilesPerTrigger", max_files).parquet(escaped(events))
     )

@@ -10,14 +10,17 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from antecede.errors import BadParameter, BadTrace
+from antecede.errors import BadParameter
 from antecede.spark.faults import told
-from antecede.spark.storage import absolute, escaped, files, join, local
+from antecede.spark.reading.footers import refuse_files
+from antecede.spark.storage import absolute, escaped, files, join, local, readable
+from antecede.spark.stream.begun import begin, fresh
 from antecede.spark.stream.closed import deliver_closed, last_held
 from antecede.spark.stream.operator import deliver_stream, unpacked
 from antecede.spark.stream.packets import PACKETS
@@ -81,16 +84,26 @@ def order_files(
             note(status)
 
     with told():
-        writer = writing(spark, source, out, checkpoint, once)
+        refuse(spark, source, once, fresh(checkpoint))
+        writer = writing(spark, source, out, checkpoint)
+        begin("order --stream", identity(source), out, checkpoint)
         run(spark, writer, once=once, every_s=every, stop=stop, note=tell)
         if source.by == "closed":
             return counted(spark, out, checkpoint, last_held(checkpoint))
         return counted(spark, out, checkpoint, waiting(spark, checkpoint).count())
 
 
-def writing(spark: SparkSession, source: Source, out: Any, checkpoint: Any, once: bool) -> DataStreamWriter:
+def identity(source: Source) -> dict[str, Any]:
+    """What makes it this query, and no other."""
+    own = {
+        name: getattr(source, name)
+        for name in ("protocol", "processes", "parameters", "group", "by", "receiver")
+    }
+    return {"command": "order", "input": absolute(source.path), **own}
+
+
+def writing(spark: SparkSession, source: Source, out: Any, checkpoint: Any) -> DataStreamWriter:
     place = absolute(source.path)
-    refuse(spark, place, source.group, once)
     schema = SCHEMA if source.group is None else f"{SCHEMA}, `{source.group}` string"
     reader = spark.readStream.schema(schema)
     if source.files_per_batch is not None:
@@ -123,20 +136,23 @@ def writing(spark: SparkSession, source: Source, out: Any, checkpoint: Any, once
     return writer.option("checkpointLocation", absolute(checkpoint))
 
 
-def refuse(spark: SparkSession, place: str, group: str | None, once: bool) -> None:
-    """What is there already is looked at before anything is written: Spark takes a column that is missing for null."""
+def refuse(spark: SparkSession, source: Source, once: bool, new: bool) -> None:
+    """What is there already is looked at before a query begins: what one has planned to read, it does not leave out."""
+    command, place = "order --stream", absolute(source.path)
+    if source.files_per_batch is not None and source.files_per_batch < 1:
+        raise BadParameter(command, "--files", source.files_per_batch, "1 or more")
     here = local(place)
     if here is not None and not os.path.isdir(here):
         found = f"{place}, {'a file' if os.path.exists(here) else 'which is not there'}"
-        raise BadParameter("order --stream", "input", found, "a directory of Parquet files of packets")
+        raise BadParameter(command, "input", found, "a directory of Parquet files of packets")
     there = files(spark, place)
     if once and not there:
-        raise BadParameter("order --stream", "input", place, "a directory with Parquet files of packets")
-    for first in there[:1]:
-        columns = spark.read.parquet(escaped(first)).columns
-        wanted = [name for name in (*PACKETS.names, group) if name not in (None, "arrival")]
-        if missing := [name for name in wanted if name not in columns]:
-            raise BadTrace(first, f"columns {', '.join(columns)}", f"also {', '.join(missing)}")
+        raise BadParameter(command, "input", place, "a directory with Parquet files of packets")
+    if new and readable(place):
+        columns = PACKETS.append(pa.field("label", pa.string()))
+        if source.group is not None:
+            columns = columns.append(pa.field(source.group, pa.string()))
+        refuse_files(spark, there, columns, optional=("arrival", "label"))
 
 
 def counted(spark: SparkSession, out: Any, checkpoint: Any, held: int) -> Outcome:

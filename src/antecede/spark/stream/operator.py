@@ -108,8 +108,8 @@ def chosen(df: DataFrame, group: str | None, arrival: str | None) -> DataFrame:
         F.col("receiver").cast("string"),
         F.col("sender").cast("string"),
         F.col("number").cast("long"),
-        F.col("stamp").cast("binary"),
-        F.coalesce(F.col("payload").cast("binary"), F.lit(b"")).alias("payload"),
+        # No stamp is one that nobody can read: refused as a row, not as a stream.
+        *(F.coalesce(F.col(name).cast("binary"), F.lit(b"")).alias(name) for name in ("stamp", "payload")),
     ]
     if arrival is not None:
         columns.append(order_of(arrival, found[arrival]))

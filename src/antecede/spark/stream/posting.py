@@ -10,8 +10,10 @@ replaces what it had said.
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -31,11 +33,12 @@ from antecede.spark.stream.status import Status as Told
 from antecede.spark.stream.watch import Progress, status_of
 from antecede.watch.status import CAUSES_MOST, PROCESSES_MOST, Board, Cause, Found, Status
 
-__all__ = ["BOARD", "OBSERVED_FOUND", "Posting", "observed", "post", "posted"]
+__all__ = ["BOARD", "OBSERVED_FOUND", "Posting", "observed", "posted", "posting"]
 
 BOARD: Final = "status"
 """The directory of statuses in a checkpoint."""
 OBSERVED_FOUND: Final = "antecede_found"
+HEARD_S: Final = 5
 NEWEST: Final = 20
 """Findings that a status names."""
 FURTHEST: Final = "furthest"
@@ -50,11 +53,21 @@ def observed(findings: DataFrame) -> DataFrame:
     )
 
 
-def post(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> None:
-    """Let the next query with this checkpoint be watched, if the checkpoint is on this machine."""
+@contextmanager
+def posting(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> Iterator[None]:
+    """Within this, the query with this checkpoint can be watched, if the checkpoint is on this machine."""
     here = local(checkpoint)
-    if here is not None:
-        spark.streams.addListener(Posting(here))
+    if here is None:
+        yield
+        return
+    listener = Posting(here)
+    spark.streams.addListener(listener)
+    try:
+        yield
+    finally:
+        # Listeners hear of an end a little later, and one that is removed hears nothing.
+        listener.idle.wait(HEARD_S)
+        spark.streams.removeListener(listener)
 
 
 class Posting(StreamingQueryListener):
@@ -66,11 +79,14 @@ class Posting(StreamingQueryListener):
         self._asked, self._name = query, "stream"
         self._own: str | None = None
         """The one that is at work."""
+        self.idle = threading.Event()
+        self.idle.set()
         self._last: Status | None = None
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         if self._own is None and self._asked in (None, event.name):
             self._own = str(event.id)
+            self.idle.clear()
             self._name = event.name or "stream"
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
@@ -89,6 +105,7 @@ class Posting(StreamingQueryListener):
         if (last := self._before(1 << 62)) is not None:
             why = "stopped" if event.exception is None else event.exception.split("\n")[0][:300]
             self._post(structs.replace(last, ended=why))
+        self.idle.set()
 
     def _post(self, status: Status) -> None:
         self.board.write(status)

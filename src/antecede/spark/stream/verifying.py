@@ -14,13 +14,16 @@ from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from antecede.errors import BadParameter
+from antecede.errors import BadParameter, BadTrace
 from antecede.spark.faults import told
+from antecede.spark.reading.footers import refuse_files
 from antecede.spark.sources import jetstream, node_feed, traces
-from antecede.spark.storage import absolute, escaped
+from antecede.spark.storage import absolute, escaped, files, join, readable
+from antecede.spark.stream.begun import begin, fresh
 from antecede.spark.stream.live import FOUND, verify_stream
 from antecede.spark.stream.posting import observed
 from antecede.spark.stream.running import run
+from antecede.trace import EVENTS
 
 __all__ = ["KINDS", "Judged", "events_at", "verify_live"]
 
@@ -36,6 +39,8 @@ KINDS: Final = (
     "retracted",
 )
 SHOWN: Final = 5
+ELSEWHERE: Final = ("feed://", "nats://", "tls://")
+"""What is no directory. Its address may change from one start to the next."""
 
 
 class Judged(Struct, frozen=True):
@@ -70,6 +75,7 @@ def verify_live(
     once: bool,
     every_s: float = 1.0,
     patience_s: float | None = None,
+    forget_s: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     note: Callable[[Mapping[str, int]], None] = lambda counts: None,
 ) -> Judged:
@@ -77,7 +83,9 @@ def verify_live(
 
     `note` is told of each micro-batch how many of each kind it found.
     """
-    patience = None if patience_s is None else timedelta(seconds=patience_s)
+    patience, forget = (
+        None if seconds is None else timedelta(seconds=seconds) for seconds in (patience_s, forget_s)
+    )
     counts = [F.count_if(F.col("kind") == kind).alias(kind) for kind in KINDS]
 
     def tell(progress: Any) -> None:
@@ -86,11 +94,27 @@ def verify_live(
             note({kind: count for kind, count in metrics.asDict().items() if count})
 
     with told():
-        found = observed(verify_stream(events_at(spark, place), patience=patience)).observe("found", *counts)
+        lies = not place.startswith(ELSEWHERE)
+        if lies:
+            refuse(spark, place, once, fresh(checkpoint))
+        found = verify_stream(events_at(spark, place), patience=patience, forget=forget)
+        found = observed(found).observe("found", *counts)
         writer = found.writeStream.format("parquet").option("path", absolute(out))
         writer = writer.option("checkpointLocation", absolute(checkpoint))
+        identity = {"command": "verify", "input": absolute(place) if lies else None}
+        begin("verify --stream", identity, out, checkpoint)
         run(spark, writer, once=once, every_s=every_s, stop=stop, note=tell)
         return _judged(spark, out)
+
+
+def refuse(spark: SparkSession, place: str, once: bool, new: bool) -> None:
+    """What is there already is looked at before a query begins: what one has planned to read, it does not leave out."""
+    events = join(absolute(place), "events")
+    there = files(spark, events)
+    if once and not there:
+        raise BadTrace(events, "no Parquet files", "the events of a trace")
+    if new and readable(events):
+        refuse_files(spark, there, EVENTS)
 
 
 def _judged(spark: SparkSession, out: str) -> Judged:
