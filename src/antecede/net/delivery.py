@@ -13,13 +13,11 @@ from antecede.net.tracing import extract
 __all__ = ["Delivery", "Durable", "Held", "Missing", "stuck"]
 
 
-class Durable:
+class Durable(Struct, frozen=True, eq=False, gc=False):
     """Await it to know that something is durable; or do not, and it will be."""
 
-    __slots__ = ("_durable", "_position")
-
-    def __init__(self, durable: Callable[[int], Coroutine[Any, Any, None]], position: int) -> None:
-        self._durable, self._position = durable, position
+    _durable: Callable[[int], Coroutine[Any, Any, None]]
+    _position: int
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._durable(self._position).__await__()

@@ -21,7 +21,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import takewhile
 
 from antecede.errors import AntecedeError, Closed
 from antecede.link import Frame
@@ -103,33 +102,31 @@ class Host:
 
     def happen(self, given: Input) -> int:
         """Let something happen now; its position in the journal. An error changes nothing."""
-        now = self._begin()
-        out = self.core.apply(given, now)
-        position = self._write(given, now)
+        self._begin()
+        out = self.core.apply(given, self.clock())
+        position = self._write(given)
         self._let_out(out)
         self._stir()
         return position
 
-    def _begin(self) -> int:
-        """Something is about to happen: the time."""
+    def _begin(self) -> None:
+        """Something is about to happen."""
         if self.failure is not None:
             raise self.failure
-        now = self.clock()
-        if self.core.record.on and now - self._told > MILLISECOND:
-            self._tell_time(now)
-        return now
+        if self.core.record.on:
+            self._tell_time()
 
     def send(self, to: tuple[int, ...], payload: bytes, label: str, context: str) -> Message:
         """The application sends a message; `position` is then that of the input."""
         core = self.core
         if not self.quick:
-            now = self._begin()
+            self._begin()
             message = core.send(to, payload, label, context)
-            self._write(Send(to, payload, label, context), now)
+            self._write(Send(to, payload, label, context))
         else:
             message = core.send(to, payload, label, context)
             if core.arrived:
-                self._note(self.clock())
+                self._note()
         if core.weight > FLUSH_BYTES * len(core.out):
             self._turn()
         if not self._stirred:
@@ -146,19 +143,20 @@ class Host:
                 # There is no use for the application's own: nothing comes again.
                 self.happen(Acknowledge(*identity))
             return
-        now = self._begin()
+        self._begin()
         core.take(identity, message, keep=self._journal is not None)
-        self._write(Take(*identity), now)
-        self._stir()
+        self._write(Take(*identity))
+        if not self._stirred:
+            self._stir()
 
     def acknowledge(self, message: Message) -> int:
         """The application has processed a message: the position of the input."""
         identity = message.sender, message.number
         if not self.core.steady:
             return self.happen(Acknowledge(*identity))
-        now = self._begin()
+        self._begin()
         self.core.taken.pop(identity, None)
-        return self._write(Acknowledge(*identity), now)
+        return self._write(Acknowledge(*identity))
 
     def take_first(self) -> Message | None:
         """The application takes the message that was offered first, if there is one and the host is `quick`."""
@@ -179,6 +177,9 @@ class Host:
         if not self._stirred:
             self._stirred = True
             self._loop.call_soon(self._end_turn)
+        self._tell()
+
+    def _tell(self) -> None:
         if self.core.inbox or not self.core.steady:
             self.arrivals.fire()
 
@@ -187,6 +188,8 @@ class Host:
         if self.failure is None:
             self._turn()
             self.room.fire()
+            # What was taken within the turn may have made way for what others wait for.
+            self._tell()
 
     def _turn(self) -> None:
         """Let out what has gathered."""
@@ -194,32 +197,34 @@ class Host:
         gathered = self.core.gathered
         out = self.core.turn(now)
         if gathered:
-            self._write(TURN, now)
+            self._write(TURN)
         self._let_out(out)
 
-    def _note(self, now: int) -> None:
+    def _note(self) -> None:
         """Remember when messages arrived."""
         arrived = self.core.arrived
-        self.since.update(dict.fromkeys(arrived, now))
+        self.since.update(dict.fromkeys(arrived, self.clock()))
         if self._journal is not None:
             self.fresh.update(dict.fromkeys(arrived, self._written))
         arrived.clear()
 
-    def _tell_time(self, now: int) -> None:
+    def _tell_time(self) -> None:
         """Events are recorded with a time. It is an input, so that a replay has the same."""
-        self._told = now
-        told = Time(time.time_ns())
-        self.core.apply(told, now)
-        self._write(told, now)
+        now = self.clock()
+        if now - self._told > MILLISECOND:
+            self._told = now
+            told = Time(time.time_ns())
+            self.core.apply(told, now)
+            self._write(told)
 
     def arrive(self, peer: int, frame: Frame) -> None:
         """A frame of a peer arrives."""
         if self.quick or (frame.bare and not frame.greets):
             # It need not be written.
             self.check()
-            now = self.clock()
-            out = self.core.arrive(peer, frame, now)
-            self._note(now)
+            out = self.core.arrive(peer, frame, self.clock())
+            if self.core.arrived:
+                self._note()
             self._let_out(out)
             self._stir()
         else:
@@ -251,14 +256,14 @@ class Host:
         """The position of the last input that is durable."""
         return self._durable
 
-    def _write(self, given: Input, now: int) -> int:
+    def _write(self, given: Input) -> int:
         if self._journal is not None:
             if not self._batch:
                 self._work.set()
             self._written += 1
             self._batch.append(given)
         if self.core.arrived:
-            self._note(now)
+            self._note()
         return self._written
 
     def _let_out(self, out: list[Out]) -> None:
@@ -321,8 +326,9 @@ class Host:
             if not waiter.done():
                 waiter.set_result(None)
         if self.fresh:
-            for message in list(takewhile(lambda message: self.fresh[message] <= position, self.fresh)):
-                del self.fresh[message]
+            fresh, self.fresh = self.fresh, {}
+            if next(reversed(fresh.values())) > position:
+                self.fresh = {message: at for message, at in fresh.items() if at > position}
             self.arrivals.fire()
         self._committed.fire()
 

@@ -395,9 +395,9 @@ class Node(Member):
                 return None
             host.take(first)
             return self._handed(first)
-        for message in core.inbox.values():
+        for identity, message in core.inbox.items():
             if wanted is None or wanted == message.sender:
-                if message.id in host.fresh:
+                if identity in host.fresh:
                     return None
                 host.take(message)
                 return self._handed(message)
