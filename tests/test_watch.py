@@ -42,7 +42,7 @@ def full(batch: int, now: int) -> Status:
         held=57,
         oldest_ms=now - 90_000,
         causes=(
-            Cause("billing", "orders", 41, 41, 50, now - 90_000),
+            Cause("billing", "orders", 41, 41, 50, now - 90_000, group="shop 7"),
             Cause("audit", HOSTILE, 3, 9, 7, now - 4_000),
         ),
         more_causes=2,

@@ -148,7 +148,7 @@ def test_a_late_cause_is_marked_and_comes_once():
     rows = sent_by("fifo", 3)
     state, out, status = step(None, rows.slice(1), 0, settings)
     assert (len(out), status.held) == (0, 2)
-    assert [(c.receiver, c.sender, c.number, c.waiting) for c in status.causes] == [("p2", "p1", 1, 2)]
+    assert [(c.receiver, c.sender, c.first, c.held) for c in status.causes] == [("p2", "p1", 1, 2)]
     state, out, _ = step(state, rows.slice(0, 0), 999, settings)
     assert len(out) == 0
     state, out, _ = step(state, rows.slice(0, 0), 1000, settings)

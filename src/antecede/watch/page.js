@@ -90,7 +90,7 @@ function table(heads, rows, more) {
 function drawCauses(last, now) {
   if (!last.causes.length) return $('causes').replaceChildren(el('p', {class: 'empty'}, 'Nothing waits.'));
   const rows = last.causes.map(c => [
-    `${c.sender} ${c.first === c.last ? c.first : `${c.first}–${c.last}`}`, c.receiver, whole.format(c.held), ago(now - c.since_ms)]);
+    `${c.sender} ${c.first === c.last ? c.first : `${c.first}–${c.last}`}`, c.group ? `${c.receiver}, ${c.group}` : c.receiver, whole.format(c.held), ago(now - c.since_ms)]);
   $('causes').replaceChildren(...table([['waits for'], ['at'], ['held', true], ['since', true]], rows,
     last.more_causes ? `and ${whole.format(last.more_causes)} more causes` : ''));
 }

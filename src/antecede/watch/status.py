@@ -36,6 +36,10 @@ class Cause(Struct, frozen=True):
     held: int
     since_ms: int
     """When the first of those came, in the time of the wall."""
+    group: str = ""
+    """Which of several systems of the same processes."""
+    counted: str = "sender"
+    """By whose count: `sender` or `channel`, as `antecede.model.Awaited` has it."""
 
 
 class Found(Struct, frozen=True):

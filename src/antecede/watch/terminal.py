@@ -84,7 +84,7 @@ def causes(last: Status, now: int) -> Table:
         which = f"{cause.first}" if cause.first == cause.last else f"{cause.first}–{cause.last}"
         table.add_row(
             Text(f"{cause.sender} {which}"),
-            Text(cause.receiver),
+            Text(f"{cause.receiver}, {cause.group}" if cause.group else cause.receiver),
             f"{cause.held:,}",
             ago(now - cause.since_ms),
         )

@@ -31,7 +31,7 @@ from pyspark.sql.streaming.listener import (
 from antecede.spark.storage import local
 from antecede.spark.stream.status import Status as Told
 from antecede.spark.stream.watch import Progress, status_of
-from antecede.watch.status import CAUSES_MOST, PROCESSES_MOST, Board, Cause, Found, Status
+from antecede.watch.status import CAUSES_MOST, PROCESSES_MOST, Board, Found, Status
 
 __all__ = ["BOARD", "OBSERVED_FOUND", "Posting", "observed", "posted", "posting"]
 
@@ -154,10 +154,6 @@ def source_rows(source: Any) -> int:
 def delivered(status: Status, progress: Progress) -> Status:
     """With what a stream in causal order says."""
     told: Told = progress.status
-    causes = tuple(
-        Cause(cause.receiver, cause.sender, cause.number, cause.number, cause.waiting, cause.since_ms)
-        for cause in told.causes[:CAUSES_MOST]
-    )
     furthest = sorted(told.frontier.items())[:PROCESSES_MOST]
     return structs.replace(
         status,
@@ -165,7 +161,7 @@ def delivered(status: Status, progress: Progress) -> Status:
         rows_out=told.delivered + told.late,
         held=told.held,
         oldest_ms=told.oldest_ms,
-        causes=causes,
+        causes=told.causes[:CAUSES_MOST],
         frontier={FURTHEST: dict(furthest)} if furthest else {},
         all_given_up=status.all_given_up + told.gave_up,
         all_late=status.all_late + told.late,

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from antecede.protocols.receiver import Receiver
+from antecede.watch.status import Cause
 
 if TYPE_CHECKING:
     from antecede.spark.stream.bucket import Bucket
@@ -24,22 +25,7 @@ __all__ = ["Cause", "Status", "together", "told"]
 NAMED: Final = 20
 """Causes that a status names."""
 LOOKED_AT: Final = 100
-"""Held messages of a bucket that are asked what they wait for: the oldest."""
-
-
-class Cause(Struct, frozen=True):
-    """The message that some others wait for first, at a receiver."""
-
-    group: str
-    receiver: str
-    sender: str
-    number: int
-    counted: str
-    """By whose count: `sender` or `channel`, as `antecede.model.Awaited` has it."""
-    waiting: int
-    """How many of the messages that were looked at name it."""
-    since_ms: int
-    """When the first of them came."""
+"""Held messages of a bucket that are asked what they wait for: the oldest. A cause counts those that name it."""
 
 
 class Status(Struct, frozen=True):
@@ -91,7 +77,7 @@ def told(bucket: Bucket, now: int, came: int, out: pa.Table) -> Status:
 
 
 def causes(bucket: Bucket) -> tuple[Cause, ...]:
-    """What the oldest held messages wait for."""
+    """What the oldest held messages wait for, each first of all."""
     names = bucket.settings.processes
     found: dict[tuple[str, str, str, int, str], list[int]] = {}
     for group, receiver, _, since, awaits in waits(bucket, LOOKED_AT):
@@ -99,7 +85,10 @@ def causes(bucket: Bucket) -> tuple[Cause, ...]:
             key = (group, receiver, names[sender], first, counted)
             found.setdefault(key, []).append(since)
     most = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))[:NAMED]
-    return tuple(Cause(*key, len(times), min(times)) for key, times in most)
+    return tuple(
+        Cause(receiver, sender, first, first, len(times), min(times), group, counted)
+        for (group, receiver, sender, first, counted), times in most
+    )
 
 
 Wait = tuple[str, str, tuple[int, int], int, Sequence[tuple[int, int, int, str]]]
@@ -151,7 +140,7 @@ def together(parts: Iterable[Status]) -> Status:
         counts = ("rows_in", "delivered", "late", "refused", "gave_up", "held", "held_bytes", "receivers")
         sums = {name: getattr(whole, name) + getattr(part, name) for name in counts}
         oldest = [ms for ms in (whole.oldest_ms, part.oldest_ms) if ms is not None]
-        merged = sorted((*whole.causes, *part.causes), key=lambda cause: (-cause.waiting, cause.since_ms))
+        merged = sorted((*whole.causes, *part.causes), key=lambda cause: (-cause.held, cause.since_ms))
         furthest = dict(whole.frontier)
         for name, count in part.frontier.items():
             furthest[name] = max(furthest.get(name, 0), count)
