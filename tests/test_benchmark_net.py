@@ -19,7 +19,7 @@ def test_the_result_is_written_where_asked(tmp_path, capsys):
 
 def test_ratios_are_to_the_peer_of_the_same_size():
     results = [
-        Result("bare streams", 3, 100, 200.0, 100.0, 1.0, 2.0),
-        Result("`fifo`", 3, 100, 50.0, 40.0, 2.0, 3.0),
+        Result("bare streams", 3, 100, 200.0, 100.0, 7.0, 1.0, 2.0),
+        Result("`fifo`", 3, 100, 50.0, 40.0, 7.0, 2.0, 3.0),
     ]
-    assert table(results)[-1] == "| `fifo` | 3 | 100 | 50 | 0.25 | 40 | 0.40 | 2.00 | 3.00 | 1.50 |"
+    assert table(results)[-1] == "| `fifo` | 3 | 100 | 50 | 0.25 | 40 | 0.40 | 7 | 2.00 | 3.00 | 1.50 |"

@@ -2,8 +2,13 @@
 
 The workload: n nodes on loopback, all in one process and one event loop; each sends to each other in turn, as fast as
 it may, and receives. One process, so that what is compared is work, not the scheduler: deliveries for a second of CPU,
-all nodes together, a broker's process too. Best of several rounds, after one that is not counted. Then latency: at half
-the load that `permit` takes (or at `--rate`), every system at the same, from before the send to after the receive.
+all nodes together, a broker's process too. Best of several rounds, after one that is not counted.
+
+Then latency, from before the send to after the receive. Every 2 ms each node sends what is due to its peers in turn,
+all systems at the same rate: the one that keeps `permit` busy half of the time (or `--rate`). That is not half of the
+deliveries a second before it: those travel by dozens, these one by one, where each has to be carried, acknowledged and
+permitted by itself. A machine that is busy with other things gives the time that a system waited for its turn: to know
+what the system does, give it a core, as in `chrt -f 1 python -m benchmarks.net`.
 
 The peers (`systems`, `others`), which promise no order, keep nothing and resume nothing:
 
