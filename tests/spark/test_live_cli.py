@@ -48,7 +48,10 @@ def test_what_was_found_is_written_told_and_not_found_again(spark, tmp_path):
     ("options", "told"),
     [
         ([], "verify --stream: --out is not given, expected where findings go, and what is kept"),
-        (["--out", "x", "--every", "0"], "--every is 0.0, expected more than 0 seconds"),
+        *(
+            (["--out", "x", f"--{name}", "0"], f"--{name} is 0.0, expected more than 0 seconds")
+            for name in ("every", "patience", "forget")
+        ),
     ],
 )
 def test_a_wrong_request_is_refused_before_spark_starts(tmp_path, capsys, options, told):

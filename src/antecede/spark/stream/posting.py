@@ -39,6 +39,7 @@ BOARD: Final = "status"
 """The directory of statuses in a checkpoint."""
 OBSERVED_FOUND: Final = "antecede_found"
 HEARD_S: Final = 5
+"""How long to wait for what a listener hears last."""
 NEWEST: Final = 20
 """Findings that a status names."""
 FURTHEST: Final = "furthest"
@@ -64,9 +65,13 @@ def posting(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> Iterator
     spark.streams.addListener(listener)
     try:
         yield
+        listener.ended.wait(HEARD_S)
+    except BaseException:
+        # It may be that none was started.
+        if listener.busy:
+            listener.ended.wait(HEARD_S)
+        raise
     finally:
-        # Listeners hear of an end a little later, and one that is removed hears nothing.
-        listener.idle.wait(HEARD_S)
         spark.streams.removeListener(listener)
 
 
@@ -79,14 +84,19 @@ class Posting(StreamingQueryListener):
         self._asked, self._name = query, "stream"
         self._own: str | None = None
         """The one that is at work."""
-        self.idle = threading.Event()
-        self.idle.set()
+        self.ended = threading.Event()
+        """Listeners hear of an end a little later, and one that is removed hears nothing: this can be waited for."""
         self._last: Status | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a query was started and has not ended, as far as was heard."""
+        return self._own is not None
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         if self._own is None and self._asked in (None, event.name):
             self._own = str(event.id)
-            self.idle.clear()
+            self.ended.clear()
             self._name = event.name or "stream"
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
@@ -105,7 +115,7 @@ class Posting(StreamingQueryListener):
         if (last := self._before(1 << 62)) is not None:
             why = "stopped" if event.exception is None else event.exception.split("\n")[0][:300]
             self._post(structs.replace(last, ended=why))
-        self.idle.set()
+        self.ended.set()
 
     def _post(self, status: Status) -> None:
         self.board.write(status)
