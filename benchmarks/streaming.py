@@ -35,10 +35,11 @@ from antecede.protocols.monitor import MonitorStamp
 from antecede.spark import connect, order_stamped
 from antecede.spark.stream import cut, deliver_stream
 from antecede.spark.stream.bucket import Bucket, ipc
-from antecede.spark.stream.closed import checked, columns, deliver_closed, delivered
+from antecede.spark.stream.closed import deliver_closed, deliver_closed_files
 from antecede.spark.stream.operator import BUCKETS, packed, placed
 from antecede.spark.stream.packets import stamp_of
 from antecede.spark.stream.settings import Settings
+from antecede.spark.stream.staged import checked, piece, write
 from antecede.spark.stream.stamps import CODES
 
 LAG = 40
@@ -46,6 +47,7 @@ LAG = 40
 ORDERS = ("in order", "10 % out of order", "shuffled in windows of 100,000")
 SCHEMA = "receiver string, sender string, number long, stamp binary, payload binary, arrival long"
 PAYLOAD = bytes(32)
+FILES, ANY = "closed, tasks read the files", "closed, any stream"
 
 
 class Shape(NamedTuple):
@@ -172,7 +174,8 @@ def parts(shape: Shape, order: str) -> list[tuple[str, float]]:
             part("state", bucket.dump)
             part("hand over", partial(handed_over, out))
         if shape.protocol == "monitor":
-            part("closed: check, cut, place", lambda: closed_set(settings, rows))
+            with tempfile.NamedTemporaryFile() as out:
+                part("closed: check, cut, place, write", partial(closed_set, settings, rows, Path(out.name)))
     return list(spent.items())
 
 
@@ -180,18 +183,16 @@ def handed_over(out: pa.Table) -> pa.Table:
     return pa.ipc.open_stream(ipc(out)).read_all()
 
 
-def closed_set(settings: Settings, rows: pa.Table) -> Any:
+def closed_set(settings: Settings, rows: pa.Table, out: Path) -> None:
     reached = np.zeros(len(settings.processes), np.int64)
     reached[0] = 1 << 62
-    code = CODES[settings.protocol]
-    sound, _ = checked(rows, settings, 0, 0, reached)
-    source, number = columns(sound)
-    position, total = cut.sums(code, len(reached), sound["stamp"], source, number)
-    until = cut.prefixes(reached, source, position)
-    less = cut.asking(code, 0, sound["stamp"], source, number, position, until)
-    assert (less == until).all(), "all that was sent has arrived"
-    places = cut.ranked(reached, until, source, position, total, 0)
-    return delivered(sound.take(np.argsort(places)), np.sort(places), list(settings.processes), "p1")
+    packets, sums, _ = checked(piece(rows.to_batches()), settings, 0, 0, reached)
+    until, candidates, places = cut.closed(
+        CODES[settings.protocol], reached, [sums], lambda at: packets["stamp"]
+    )
+    found = cut.placed(reached, until, [sums], candidates, places, 0)
+    assert found == len(rows), "all that was sent has arrived"
+    write([(packets, sums.rows, places)], settings, 0, str(out))
 
 
 # What is measured
@@ -239,9 +240,13 @@ def run(spark: Any, shape: Shape, order: str, how: str, work: Path, batches: int
     schema = SCHEMA + (", room string" if shape.grouped else "")
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 2).parquet(str(source))
     out, checkpoint = str(work / "out"), str(work / "checkpoint")
-    if how == "closed":
+    if how.startswith("closed"):
         options: dict[str, Any] = {"receiver": "p1", "out": out, "checkpoint": checkpoint}
-        writer = deliver_closed(stream, shape.protocol, shape.processes, **options)
+        if how == FILES:
+            reader = spark.readStream.option("maxFilesPerTrigger", 2)
+            writer = deliver_closed_files(reader, source, shape.protocol, shape.processes, **options)
+        else:
+            writer = deliver_closed(stream, shape.protocol, shape.processes, **options)
     else:
         if how == "pass-through":
             made = stream.mapInArrow(lambda batches: batches, stream.schema)
@@ -316,7 +321,7 @@ def measured(spark: Any, shape: Shape, work: Path, asked: Any) -> None:
     through = run(spark, shape, ORDERS[0], "pass-through", work, asked.batches)
     tell(shape, ORDERS[0], "(a) pass-through", through, through)
     for order in ORDERS[: asked.orders]:
-        for how in ("keyed", "closed") if shape.name == "hot monitor" else ("keyed",):
+        for how in ("keyed", FILES, ANY) if shape.name == "hot monitor" else ("keyed",):
             tell(shape, order, how, run(spark, shape, order, how, work, asked.batches), through)
     tell(shape, "any", "(b) batch order", batch(spark, shape, work), through)
 

@@ -1,5 +1,11 @@
 """Closed sets: without Spark on arrays, and a hot monitor on Spark that is stopped between micro-batches."""
 
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
 from random import Random
 from typing import Any
 
@@ -10,13 +16,17 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from antecede.errors import BadParameter
+from antecede.errors import BadParameter, BadTrace
+from antecede.model import Message, Packet
 from antecede.oracle import happened_before
+from antecede.protocols.monitor import MonitorStamp
 from antecede.spark.stream import cut, waiting
 from antecede.spark.stream.bucket import step
-from antecede.spark.stream.closed import checked, columns, deliver_closed
+from antecede.spark.stream.closed import deliver_closed, deliver_closed_files
+from antecede.spark.stream.files import Source, order_files
 from antecede.spark.stream.packets import packets_of
 from antecede.spark.stream.settings import Settings
+from antecede.spark.stream.staged import COLUMNS, checked, piece, pieces_of
 from antecede.spark.stream.stamps import CODES
 from tests.driver import VARIANTS, Habits, drive
 
@@ -31,93 +41,219 @@ def hot(protocol: str, seed: int, messages: int = 40):
     return run, [*packets, *packets[:5]], Settings(protocol, run.machines[0].view.names)
 
 
+SCHEMA = "receiver string, sender string, number long, stamp binary, payload binary, arrival long"
+
+
+class Sets:
+    """Closed sets without Spark: what is held from one step to the next, and what was delivered."""
+
+    def __init__(self, settings):
+        self.settings, self.code, self.place = settings, CODES[settings.protocol], 0
+        self.reached = np.zeros(len(settings.processes), np.int64)
+        self.reached[0] = 1 << 62
+        self.held = []
+
+    def advance(self, tables):
+        """The messages that these let out, in order, as (sender, number)."""
+        pieces = [piece(table.to_batches()) for table in tables if len(table)]
+        checks = [checked(rows, self.settings, 0, 0, self.reached) for rows in pieces]
+        assert not any(len(refused) for _, _, refused in checks)
+        packets, parts = [t for t, _ in self.held], [sums for _, sums in self.held]
+        packets += [found for found, _, _ in checks]
+        parts += [cut.Sums.unpacked(sums.packed(), len(self.reached)) for _, sums, _ in checks]
+        until, candidates, places = cut.closed(
+            self.code, self.reached, parts, lambda at: packets[at]["stamp"]
+        )
+        found = cut.placed(self.reached, until, parts, candidates, places, self.place)
+        self.reached, out, self.held, begin = until, [], [], 0
+        for table, part in zip(packets, parts, strict=True):
+            own = places[begin : begin + len(part.rows)]
+            begin += len(part.rows)
+            taken = table.take(part.rows)
+            ids = zip(*(taken[name].to_pylist() for name in ("source", "number")), strict=True)
+            out += [(place, key) for place, key in zip(own.tolist(), ids, strict=True) if place >= 0]
+            rest = taken.take(np.flatnonzero(own == cut.HELD))
+            number = np.array(rest["number"].to_numpy())
+            source = np.array(rest["source"].to_numpy())
+            self.held.append((rest, cut.summed(self.code, until, rest["stamp"], source, number)[0]))
+        assert sorted(place for place, _ in out) == list(range(self.place, self.place + found))
+        self.place += found
+        return [key for _, key in sorted(out)]
+
+
 @pytest.mark.parametrize("protocol", cut.KINDS)
-def test_the_largest_closed_set_is_what_machines_deliver(protocol):
-    for seed in range(20):
+@pytest.mark.parametrize("block", [1, 3, 16])
+def test_closed_sets_are_what_machines_deliver_step_by_step(monkeypatch, protocol, block):
+    monkeypatch.setattr(cut, "BLOCK", block)
+    for seed in range(10):
         run, packets, settings = hot(protocol, seed)
         rows = packets_of(packets, run.machines[0].view)
-        order = happened_before(run.events)
-        for size in (len(rows) // 3, len(rows)):
-            some = rows.slice(0, size)
-            _, out, _ = step(None, some, 0, settings)
-            expected = {(r["sender"], r["number"]) for r in out.to_pylist()}
-            n = len(settings.processes)
-            reached = np.zeros(n, np.int64)
-            reached[0] = 1 << 62
-            sound, refused = checked(some, settings, 0, 0, reached)
-            assert len(refused) == 0
-            source, number = columns(sound)
-            position, total = cut.sums(CODES[protocol], n, sound["stamp"], source, number)
-            until = cut.prefixes(reached, source, position)
-            while True:
-                less = cut.asking(CODES[protocol], 0, sound["stamp"], source, number, position, until)
-                if (less == until).all():
-                    break
-                until = less
-            places = cut.ranked(reached, until, source, position, total, 0)
-            chosen = np.argsort(places)[(places < 0).sum() :]
-            ids = [(int(source[at]), int(number[at])) for at in chosen]
-            assert {(settings.processes[s], m) for s, m in ids} == expected
-            assert sorted(places[places >= 0].tolist()) == list(range(len(expected)))
-            assert not any(order.precedes(b, a) for i, a in enumerate(ids) for b in ids[i + 1 :])
+        order, random = happened_before(run.events), Random(seed)
+        ends = [0, *sorted(random.sample(range(1, len(rows)), 3)), len(rows)]
+        sets, state, all_ids = Sets(settings), None, []
+        for begin, end in itertools.pairwise(ends):
+            some = rows.slice(begin, end - begin)
+            state, out, status = step(state, some, 0, settings)
+            half = len(some) // 2
+            ids = sets.advance([some.slice(0, half), some.slice(half)])
+            assert {(settings.processes[s], number) for s, number in ids} == {
+                (row["sender"], row["number"]) for row in out.to_pylist()
+            }, f"{protocol}, seed {seed}"
+            assert sum(len(table) for table, _ in sets.held) == status.held
+            all_ids += ids
+        assert not any(order.precedes(b, a) for i, a in enumerate(all_ids) for b in all_ids[i + 1 :])
+
+
+def test_a_repeat_with_another_stamp_takes_nothing_back():
+    run, packets, settings = hot("monitor", 3)
+    rows = packets_of(packets, run.machines[0].view)
+    sets = Sets(settings)
+    assert sets.advance([rows])
+    before = sets.reached.copy()
+    # Its number was delivered; what it asks for never was.
+    stamp = MonitorStamp(1, tuple(0 if process == 1 else 99 for process in range(len(before))))
+    again = Packet(1, 0, stamp, Message(1, 1, (0,), b""))
+    assert sets.advance([packets_of([again], run.machines[0].view)]) == []
+    assert (sets.reached == before).all()
 
 
 def test_what_is_no_packet_of_this_receiver_is_refused():
     run, packets, settings = hot("monitor", 3)
-    rows = packets_of(packets[:3], run.machines[0].view).to_pylist()
+    rows = packets_of(packets[:5], run.machines[0].view).to_pylist()
     rows[0]["stamp"] = b"\x06\x00"
     rows[1]["receiver"] = "p2"
-    table = pa.Table.from_pylist(rows, packets_of(packets[:1], run.machines[0].view).schema)
-    sound, refused = checked(table, settings, 0, 0, np.zeros(len(settings.processes), np.int64))
-    assert len(sound) == 1
-    assert sorted(row["reason"] for row in refused.to_pylist()) == [
-        "it is not for p1",
+    rows[2]["sender"] = "p1"
+    rows[3]["stamp"] = None
+    table = pa.Table.from_pylist(rows, COLUMNS)
+    reached = np.zeros(len(settings.processes), np.int64)
+    _, sums, refused = checked(table, settings, 0, 0, reached)
+    assert sums.rows.tolist() == [4]
+    assert [row["reason"] for row in refused.to_pylist()] == [
         "not a packet at byte 2: found the end, expected a number",
+        "it is not for p1",
+        "p1 refused a packet from p1, expected a peer's",
+        "not a packet: found a stamp of 0 bytes, expected 1 to 4194304",
     ]
 
 
-def test_a_hot_monitor_is_delivered_once_over_restarts(spark, tmp_path):
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda table: table.drop_columns(["stamp"]), "also stamp"),
+        (lambda table: table.set_column(2, "number", pa.array(["one"] * len(table))), "number int64"),
+    ],
+)
+def test_a_file_that_is_none_of_packets_is_told_with_its_name(tmp_path, change, told):
+    run, packets, _ = hot("monitor", 3)
+    path = tmp_path / "a b.parquet"
+    pq.write_table(change(packets_of(packets, run.machines[0].view)), path)
+    with pytest.raises(BadTrace, match=f"a b.parquet.*{told}"):
+        list(pieces_of(f"file:{path}"))
+
+
+def closing(spark, source, settings, files, **options):
+    """The stream of the packets in a directory, read by tasks or by Spark."""
+    if files:
+        return deliver_closed_files(
+            spark.readStream, source, settings.protocol, settings.processes, **options
+        )
+    stream = spark.readStream.schema(SCHEMA).parquet(str(source))
+    return deliver_closed(stream, settings.protocol, settings.processes, **options)
+
+
+@pytest.mark.parametrize("files", [True, False])
+def test_a_hot_monitor_is_delivered_once_over_restarts(spark, tmp_path, files):
     run, packets, settings = hot("monitor", 3, messages=120)
     rows = packets_of(packets, run.machines[0].view)
-    source = tmp_path / "in"
+    # Spark takes the signs of patterns for such; what tasks read has to survive its quoting too.
+    source = tmp_path / ("in [1]" if files else "in")
     source.mkdir()
     statuses: list[Any] = []
-    schema = "receiver string, sender string, number long, stamp binary, payload binary, arrival long"
+    places = {"receiver": "p1", "out": tmp_path / "out", "checkpoint": tmp_path / "checkpoint"}
     size = len(rows) // 3 + 1
     for part in range(3):
-        pq.write_table(rows.slice(part * size, size), source / f"{part}.parquet")
-        stream = spark.readStream.schema(schema).parquet(str(source))
-        writer = deliver_closed(
-            stream, "monitor", settings.processes, receiver="p1", out=tmp_path / "out",
-            checkpoint=tmp_path / "checkpoint", note=statuses.append,
-        )  # fmt: skip
-        writer.trigger(availableNow=True).start().awaitTermination()
+        pq.write_table(rows.slice(part * size, size), source / f"{part} %.parquet", row_group_size=20)
+        writer = closing(spark, source, settings, files, **places, note=statuses.append)
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        assert (
+            query.lastProgress["numInputRows"] == statuses[-1].rows_in == min(size, len(rows) - part * size)
+        )
         held = waiting(spark, tmp_path / "checkpoint").toArrow().to_pylist()
         assert len(held) == statuses[-1].held
         assert all(row["awaits"] for row in held)
     out = pq.read_table(tmp_path / "out").sort_by("position").to_pylist()
     ids = [(run.machines[0].view.id(row["sender"]), row["number"]) for row in out]
+    payloads = {packet.message.id: packet.message.payload for packet in packets}
     assert [row["position"] for row in out] == list(range(len(out)))
-    assert sorted(ids) == sorted({packet.message.id for packet in packets})
+    assert {key: row["payload"] for key, row in zip(ids, out, strict=True)} == payloads
+    assert len(ids) == len(payloads)
+    assert {(row["receiver"], row["kind"], row["gave_up"]) for row in out} == {("p1", "delivered", None)}
     order = happened_before(run.events)
     assert not any(order.precedes(b, a) for i, a in enumerate(ids) for b in ids[i + 1 :])
-    assert len(statuses) == 3
     assert statuses[0].held > 0
-    assert statuses[-1].held == 0
+    assert (len(statuses), statuses[-1].held) == (3, 0)
 
     # A micro-batch that was done before Spark knew of it is not done again.
     before = sorted((tmp_path / "out").rglob("*.parquet"))
     (tmp_path / "checkpoint" / "commits" / "2").unlink()
     (tmp_path / "checkpoint" / "commits" / ".2.crc").unlink(missing_ok=True)
-    stream = spark.readStream.schema(schema).parquet(str(source))
-    options = {"receiver": "p1", "out": tmp_path / "out", "checkpoint": tmp_path / "checkpoint"}
-    writer = deliver_closed(stream, "monitor", settings.processes, **options)
-    writer.trigger(availableNow=True).start().awaitTermination()
+    closing(spark, source, settings, files, **places).trigger(availableNow=True).start().awaitTermination()
     assert sorted((tmp_path / "out").rglob("*.parquet")) == before
 
 
+KILLED = """
+import sys
+from antecede.spark import connect
+from antecede.spark.stream.files import Source, order_files
+source, out, checkpoint, log, names = sys.argv[1:]
+spark = connect("local[2]", log=log, settings={"spark.sql.shuffle.partitions": "2"})
+options = {"by": "closed", "receiver": "p1", "files_per_batch": 1}
+order_files(spark, Source(source, "monitor", names.split(","), **options), out, checkpoint, once=True)
+"""
+
+
+def killed_after(arguments, checkpoint, batches, seconds):
+    """A query in a process of its own, killed so long after its first micro-batches, whatever it is doing then."""
+    command = [sys.executable, "-c", KILLED, *map(str, arguments)]
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 120
+        while len(list((checkpoint / "closed").glob("[0-9]*"))) < batches and time.monotonic() < deadline:
+            assert process.poll() is None, arguments[3].read_text()[-2000:]
+            time.sleep(0.01)
+        time.sleep(seconds)
+    finally:
+        # Python and its Java.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_closed_sets_that_are_killed_go_on_as_if_they_had_not_been(spark, tmp_path):
+    run, packets, settings = hot("monitor", 7, messages=400)
+    rows, random = packets_of(packets, run.machines[0].view), Random()
+    source, out, checkpoint = tmp_path / "in", tmp_path / "out", tmp_path / "checkpoint"
+    source.mkdir()
+    sets, size, expected = Sets(settings), len(rows) // 6 + 1, []
+    for part in range(6):
+        table = rows.slice(part * size, size)
+        pq.write_table(table, source / f"{part}.parquet")
+        os.utime(source / f"{part}.parquet", (part + 1, part + 1))
+        expected += [(settings.processes[sender], number) for sender, number in sets.advance([table])]
+    arguments = [source, out, checkpoint, tmp_path / "log", ",".join(settings.processes)]
+    batches, seconds = random.randint(1, 3), random.random()
+    print("killed after", batches, "micro-batches and", seconds, "seconds")
+    killed_after(arguments, checkpoint, batches, seconds)
+    options = {"by": "closed", "receiver": "p1", "files_per_batch": 1}
+    asked = Source(str(source), "monitor", settings.processes, **options)
+    outcome = order_files(spark, asked, out, checkpoint, once=True)
+    assert (outcome.complete, outcome.batches, outcome.delivered) == (True, 6, len(expected))
+    found = pq.read_table(out).sort_by("position").to_pylist()
+    assert [row["position"] for row in found] == list(range(len(expected)))
+    assert [(row["sender"], row["number"]) for row in found] == expected
+
+
 def test_protocols_without_whole_vectors_are_refused(spark, tmp_path):
-    schema = "receiver string, sender string, number long, stamp binary, payload binary"
-    stream = spark.readStream.schema(schema).parquet(str(tmp_path))
+    stream = spark.readStream.schema(SCHEMA).parquet(str(tmp_path))
     with pytest.raises(BadParameter, match="protocol is matrix, expected one of monitor, broadcast"):
         deliver_closed(stream, "matrix", ["p1", "p2"], receiver="p1", out=tmp_path, checkpoint=tmp_path)

@@ -91,7 +91,7 @@ class Fast:
             )  # fmt: skip
             if row < 0:
                 break
-            asked = self._ask(table, row, int(mes[row]))
+            asked = self.asked(table, row, int(mes[row]))
             if isinstance(asked, str):
                 refused.append((row, asked))
                 state[row] = kernel.DROPPED
@@ -109,34 +109,12 @@ class Fast:
         self.held = table.take(np.flatnonzero(state == kernel.HELD))
         return table.take(order[:out]), placed[:out], [(row - old, why) for row, why in refused]
 
-    def sound(self, table: pa.Table) -> tuple[NDArray[np.int64], list[Refused]]:
-        """Which rows are packets, and why the others are none. Nothing is taken."""
-        lanes, sources, numbers = (
-            np.array(table[name].to_numpy(), np.int64) for name in ("lane", "source", "number")
-        )
-        position, first, last = (np.zeros(len(table), np.int64) for _ in range(3))
-        octets, ends = octets_of(table["stamp"])
-        room = int(ends[-1] - ends[0]) + 1 if len(table) else 1
-        process, count = np.zeros(room, np.int32), np.zeros(room, np.int64)
-        mes = self._mes(lanes)
-        likely = np.flatnonzero((sources >= 0) & (sources < self.n) & (sources != mes))
-        stamps.decode(
-            self.code, self.n, octets, ends, likely, mes, lanes, sources, numbers, self.delivered, position, first,
-            last, process, count, np.zeros(self.n + 8, np.int64), np.zeros(self.n + 8, np.int64), 0,
-        )  # fmt: skip
-        refused = []
-        for row in np.flatnonzero(position == 0).tolist():
-            why = self._ask(table, row, int(mes[row]))
-            assert isinstance(why, str), "a packet that is one is known as one"
-            refused.append((row, why))
-        return np.flatnonzero(position), refused
-
     def _mes(self, lanes: NDArray[np.int64]) -> NDArray[np.int64]:
         """The process of each row's receiver."""
         processes: NDArray[np.int64] = np.array([me for _, me in self.keys] or [0], np.int64)[lanes]
         return processes
 
-    def _ask(self, table: pa.Table, row: int, me: int) -> str | tuple[int, list[tuple[int, int]]]:
+    def asked(self, table: pa.Table, row: int, me: int) -> str | tuple[int, list[tuple[int, int]]]:
         """Have a row that is not sure read and checked by a machine: its place and needs, or why it is no packet."""
         # A new one each: it is only asked, and keeps what it was asked.
         model = self.settings.machine(me)

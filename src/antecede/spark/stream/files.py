@@ -21,7 +21,7 @@ from antecede.spark.faults import told
 from antecede.spark.reading.footers import refuse_files
 from antecede.spark.storage import absolute, escaped, files, join, local, readable
 from antecede.spark.stream.begun import begin, fresh
-from antecede.spark.stream.closed import deliver_closed, last_held
+from antecede.spark.stream.closed import deliver_closed_files, last_held
 from antecede.spark.stream.operator import deliver_stream, unpacked
 from antecede.spark.stream.packets import PACKETS
 from antecede.spark.stream.running import run
@@ -113,8 +113,9 @@ def writing(spark: SparkSession, source: Source, out: Any, checkpoint: Any) -> D
             raise BadParameter(
                 "order --stream", "--by", "closed", "a --receiver, no --patience and no --group"
             )
-        return deliver_closed(
-            reader.parquet(escaped(place)),
+        return deliver_closed_files(
+            reader,
+            place,
             source.protocol,
             source.processes,
             parameters=source.parameters,

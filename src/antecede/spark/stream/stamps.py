@@ -17,7 +17,7 @@ import numpy as np
 
 from antecede.spark.native import inlined, native
 
-__all__ = ["CODES", "decode"]
+__all__ = ["CODES", "decode", "vector"]
 
 CODES: Final = {"fifo": 2, "matrix": 3, "monitor": 6, "broadcast": 11}
 FIRST, ONE, BITMAP, LIST = range(4)
@@ -191,3 +191,43 @@ def decode(
         else:
             used = first[i]
     return used
+
+
+@native
+def vector(
+    code: int, n: int, data: Any, at: int, end: int, source: int, number: int, into: Any, set_: Any
+) -> tuple[Any, Any]:
+    """A stamp that is a whole vector, of `monitor` or `broadcast`: its position and the sum of its entries.
+
+    The counts of the others are in `into` then. A position of 0: not sure.
+    """
+    for k in range(n):
+        into[k] = 0
+    place, total = np.int64(number), np.int64(0)
+    if at >= end or data[at] != code or number < 1:
+        return 0, 0
+    at += 1
+    gap = 1 if code == 11 else 0
+    if not gap:
+        place, at = uint(data, at, end)
+        if at < 0:
+            return 0, 0
+    size, at = uint(data, at, end)
+    if at < 0 or size != n:
+        return 0, 0
+    entries, at = members(data, at, end, n - gap, set_)
+    if at < 0:
+        return 0, 0
+    for entry in range(entries):
+        value, at = uint(data, at, end)
+        if at < 0 or value == 0:
+            return 0, 0
+        k = set_[entry]
+        into[k + 1 if gap and k >= source else k] = value
+        total += value
+    if gap:
+        total += number
+    elif place != into[source] + 1:
+        return 0, 0
+    into[source] = 0
+    return (place, total) if at == end and place > 0 else (0, 0)
