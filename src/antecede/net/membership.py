@@ -395,7 +395,11 @@ class Membership:
     def _begin_again(self) -> None:
         self.wanted = self._left()
         if self.led is not None and self.led.stage == "stop":
-            self._begin()
+            if self.is_member:
+                self._begin()
+            else:
+                # We have left with what was decided. Who stays has heard what is wanted, or will be asked again.
+                self.led = None
 
     # Snapshots
 
