@@ -243,7 +243,7 @@ class Changing:
             raise BadFrame(f"packets of {core.view.name(source)} to one in another view", "those of a member")
         me, there = self.seats(source)
         packets = decode_bundle(payload, there, me, core.limits)
-        core.heard[source] += len(packets)
+        core.hear(source, len(packets))
         outward, arrived, recording, mine = self._seats.outward, core.arrived, core.record.on, 0
         for packet in packets:
             message = packet.message
@@ -293,7 +293,7 @@ class Changing:
             if waiting is None:
                 self._give_up(carried, dest)
                 continue
-            core.gathered = True
+            core.gathered, core.touched[dest] = True, None
             if carried is None:
                 waiting.control(effect)
             else:

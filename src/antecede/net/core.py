@@ -129,6 +129,8 @@ class Core:
         self.out = {peer: Outgoing(merge=not machine.needs_fifo) for peer in self.links}
         self.gathered, self.weight = False, 0
         """Whether anything has gathered, and how many bytes of payload."""
+        self.touched: dict[int, None] = {}
+        """Peers for which something has gathered, or that are to hear at once what has arrived."""
         self.owing: set[int] = set()
         """Peers of which something has arrived that they may not know: their links have an acknowledgement to send."""
         self.heard = dict.fromkeys(self.links, 0)
@@ -174,6 +176,7 @@ class Core:
             return None
         self.heard.pop(peer)
         self.owing.discard(peer)
+        self.touched.pop(peer, None)
         return self.links.pop(peer), self.out.pop(peer)
 
     @property
@@ -231,7 +234,7 @@ class Core:
             waiting = self.out[one.dest]
             waiting.gathered.append(one)
             waiting.pending += 1
-            self.gathered = True
+            self.gathered, self.touched[one.dest] = True, None
             self.weight += len(payload)
             return message
         me = self.me
@@ -283,7 +286,7 @@ class Core:
             return
         me = self.me
         packets = decode_bundle(payload, source, me, self.limits)
-        self.heard[source] += len(packets)
+        self.hear(source, len(packets))
         arrived, recording, mine = self.arrived, self.record.on, 0
         for packet in packets:
             message = packet.message
@@ -298,6 +301,12 @@ class Core:
             self.machine.receive_all(packets, effects)
         finally:
             self._follow(effects)
+
+    def hear(self, peer: int, packets: int) -> None:
+        """So many packets of a peer have arrived."""
+        self.heard[peer] += packets
+        if self.heard[peer] >= ACK_EVERY:
+            self.touched[peer] = None
 
     def _take(self, identity: Id) -> None:
         if not self.first:
@@ -339,14 +348,13 @@ class Core:
                 continue
             assert isinstance(effect, Packet)
             message, waiting = effect.message, out[effect.dest]
+            self.gathered, self.touched[effect.dest] = True, None
             if message is None:
                 waiting.control(effect)
-                self.gathered = True
                 continue
             # As `Outgoing` would do it: the only thing that is done for each copy of each message.
             waiting.gathered.append(effect)
             waiting.pending += 1
-            self.gathered = True
             weight += len(message.payload)
             if unsent and message.sender == self.machine.me:
                 unsent.discard(message.number)
@@ -357,14 +365,12 @@ class Core:
         """Make a payload for each peer of what has gathered for it."""
         out: list[Out] = []
         gathered, self.gathered, self.weight = self.gathered, False, 0
-        for peer, waiting in self.out.items():
-            link = self.links[peer]
-            if waiting:
-                out += [(peer, frame) for frame in self._leave(link, waiting, waiting.take(), now)]
-                self.heard[peer] = 0
-            elif self.heard[peer] >= ACK_EVERY:
-                out += [(peer, frame) for frame in link.acknowledge()]
-                self.heard[peer] = 0
+        for peer in self.touched:
+            link, waiting = self.links[peer], self.out[peer]
+            frames = self._leave(link, waiting, waiting.take(), now) if waiting else link.acknowledge()
+            out += [(peer, frame) for frame in frames]
+            self.heard[peer] = 0
+        self.touched.clear()
         if gathered and (not self.first or self.changing.membership.notes):
             # If nothing had gathered, this turn is no input of the journal.
             out += self.changing.turn(now)

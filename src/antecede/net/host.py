@@ -45,22 +45,21 @@ class Signal:
     """Wakes everyone who waits for a change."""
 
     def __init__(self) -> None:
-        self._waiters: set[asyncio.Future[None]] = set()
+        self.waiters: set[asyncio.Future[None]] = set()
 
     async def wait(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
+        self.waiters.add(waiter)
         try:
             await waiter
         finally:
-            self._waiters.discard(waiter)
+            self.waiters.discard(waiter)
 
     def fire(self) -> None:
-        if self._waiters:
-            for waiter in self._waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-            self._waiters.clear()
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.waiters.clear()
 
 
 class Host:
@@ -167,20 +166,20 @@ class Host:
             # As `take` does it, with nothing to write.
             self.since.pop(identity, None)
             core.take(identity, message, keep=False)
-            if not self._stirred:
+            if not self._stirred and (core.gathered or self.arrivals.waiters or self.room.waiters):
                 self._stir()
             return message
         return None
 
     def _stir(self) -> None:
-        """Something has happened: plan the end of the turn, and let the application know."""
-        if not self._stirred:
+        """Something has happened: plan the end of the turn, if there is something to do, and tell the application."""
+        if not self._stirred and (self.core.gathered or self.core.touched or self.room.waiters):
             self._stirred = True
             self._loop.call_soon(self._end_turn)
         self._tell()
 
     def _tell(self) -> None:
-        if self.core.inbox or not self.core.steady:
+        if self.arrivals.waiters and (self.core.inbox or not self.core.steady):
             self.arrivals.fire()
 
     def _end_turn(self) -> None:
