@@ -51,8 +51,11 @@ __all__ = ["Journal"]
 APPLICATION = 0x416E7465
 """Marks the database as ours ("Ante"), as SQLite suggests."""
 FORMAT = 2
-SNAPSHOT_BYTES = 64 << 20
-"""Bytes of inputs, after which a snapshot takes their place, however few they are: a restart reads them all."""
+SNAPSHOT_BYTES = 16 << 20
+"""Bytes of inputs, after which a snapshot takes their place, however few they are: a restart reads them all, and files
+that stay short are written over in memory that is at hand."""
+SNAPSHOT_PART = 4
+"""How many times as long as the last snapshot the inputs must be by then: what is under way may be large."""
 CHECKPOINT_PAGES = 8192
 """Pages of the log, 32 MiB, after which SQLite copies them into the database: most were written anew by then."""
 LARGE_BYTES = 1 << 14
@@ -95,6 +98,8 @@ class Journal:
         """Inputs since the snapshot."""
         self._bytes = 0
         """Of these inputs."""
+        self._state = 0
+        """Bytes of the snapshot."""
         self._crc = 0
         self._full = sync == "full"
         self._database = self._open(os.fspath(path), sync)
@@ -192,7 +197,7 @@ class Journal:
         state = self._found(state, start, size)
         if _crc(position, 0, state, 0) != crc:
             raise self._damaged("the snapshot", 0, 0)
-        self.position, self._crc = position, crc
+        self.position, self._crc, self._state = position, crc, len(state)
         try:
             core = Core.restore(msgspec.msgpack.decode(state), new.limits)
         except (msgspec.MsgspecError, BadSnapshot) as error:
@@ -257,7 +262,7 @@ class Journal:
 
     def wants_snapshot(self, more: int) -> bool:
         """Whether it is time for a snapshot, together with so many more inputs."""
-        return self._since + more > self._every or self._bytes > SNAPSHOT_BYTES
+        return self._since + more > self._every or self._bytes > max(SNAPSHOT_BYTES, SNAPSHOT_PART * self._state)
 
     def append(self, inputs: Sequence[Input], snapshot: dict[str, Any] | None = None) -> None:
         """Make these inputs durable; `snapshot`, if given, is the state after them."""
@@ -277,7 +282,7 @@ class Journal:
     def _put_snapshot(self, snapshot: dict[str, Any]) -> None:
         state = msgspec.msgpack.encode(snapshot)
         self._crc = _crc(self.position, 0, state, 0)
-        self._since = self._bytes = 0
+        self._since, self._bytes, self._state = 0, 0, len(state)
         row = (self.position, self._bulk.half, *self._stored(state), self._crc)
         self._database.execute("DELETE FROM inputs")
         self._database.execute("DELETE FROM snapshot")
