@@ -11,8 +11,9 @@ import pytest
 
 from antecede.errors import BadConfig, BadParameter
 from antecede.model import View
+from antecede.net.answering import AT_A_TIME
 from antecede.net.config import Config
-from antecede.net.feed import AT_A_TIME, Feed, Shelf
+from antecede.net.feed import Feed, Shelf
 from antecede.net.record import Entry
 from antecede.net.recorder import Recorder
 from antecede.wire.feed import Answer, answer, ask

@@ -8,7 +8,8 @@ import pytest
 
 from antecede.errors import BadParameter
 from antecede.net import Memory
-from antecede.net.health import AT_A_TIME, Health
+from antecede.net.answering import AT_A_TIME
+from antecede.net.health import Health
 from tests.net_world import PATIENCE_S, in_memory
 
 

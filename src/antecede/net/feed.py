@@ -4,8 +4,8 @@ It serves the files of the node's trace, so all that it says is durable, stays a
 reader keeps its own place, and nothing is kept for it here. New events are there every `Settings.trace_s`.
 
 Rules
-  bounded   one question a connection, `PATIENCE_S` for it and for each part of the answer, `AT_A_TIME` connections; one
-            part of a file in memory for each. A reader that is slow is waited for, and one that stops is cut off.
+  bounded   one question a connection (`answering`), `PATIENCE_S` for it and for each part of the answer; one part of a
+            file in memory for each. A reader that is slow is waited for, and one that stops is cut off.
   safe      beyond loopback over mutual TLS (`security`), with any certificate of the authority; it changes nothing
 """
 
@@ -15,7 +15,6 @@ import asyncio
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from urllib.parse import quote
@@ -24,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from antecede.errors import AntecedeError, BadParameter
+from antecede.net.answering import Answering
 from antecede.net.security import Tls, is_loopback
 from antecede.net.tcp import parse_address
 from antecede.trace import EVENTS
@@ -33,7 +33,6 @@ from antecede.wire.feed import LINE_BYTES, Answer, Question, question, tell
 __all__ = ["Feed", "Shelf"]
 
 PATIENCE_S = 30.0
-AT_A_TIME = 16
 ROWS = 4096
 """Events that are read at a time."""
 
@@ -84,47 +83,19 @@ class Shelf:
         return self._events / f"{index:012d}{self._suffix}"
 
 
-class Feed:
+class Feed(Answering):
     """Serves what a node records, at an address."""
+
+    kind = "feed"
 
     def __init__(
         self, address: str, trace: str | os.PathLike[str], run: str, node: str, tls: Tls | None = None
     ) -> None:
-        self._at = parse_address(address)
-        if not is_loopback(self._at[0]) and tls is None:
+        if not is_loopback(parse_address(address)[0]) and tls is None:
             raise BadParameter("feed", "address", address, "one of this machine (loopback), or TLS")
-        self._context = None if tls is None else tls.context(server=True)
+        super().__init__(address, LINE_BYTES, None if tls is None else tls.context(server=True))
         self._shelf, self._run, self._node = Shelf(trace, run, node), run, node
-        self._busy = 0
         self._looking = asyncio.Lock()
-
-    async def __aenter__(self) -> Feed:
-        host, port = self._at
-        try:
-            self._server = await asyncio.start_server(
-                self._serve, host, port, limit=LINE_BYTES, ssl=self._context
-            )
-        except OSError as error:
-            raise BadParameter("feed", "address", f"{host}:{port}", f"one to listen at: {error}") from None
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-
-    @property
-    def address(self) -> str:
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return f"{host}:{port}"
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._busy += 1
-        try:
-            if self._busy <= AT_A_TIME:
-                with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                    await self._answer(reader, writer)
-        finally:
-            self._busy -= 1
-            writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

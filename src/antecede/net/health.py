@@ -12,58 +12,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 
-from antecede.errors import BadParameter
+from antecede.net.answering import Answering
 from antecede.net.status import Status, expose
-from antecede.net.tcp import parse_address
 
 __all__ = ["Health"]
 
 PATIENCE_S = 5.0
 HEAD_BYTES = 8192
-AT_A_TIME = 16
 
 REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 503: "Service Unavailable"}
 
 
-class Health:
+class Health(Answering):
     """Serves what `status` says, at an address."""
 
+    kind = "metrics"
+
     def __init__(self, address: str, status: Callable[[], Status]) -> None:
-        self._at, self._status = parse_address(address), status
-        self._busy = 0
+        super().__init__(address, HEAD_BYTES)
+        self._status = status
 
-    async def __aenter__(self) -> Health:
-        host, port = self._at
-        try:
-            self._server = await asyncio.start_server(self._serve, host, port, limit=HEAD_BYTES)
-        except OSError as error:
-            raise BadParameter("metrics", "address", f"{host}:{port}", f"one to listen at: {error}") from None
-        return self
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+            writer.write(_response(*self._page(head)))
+            await writer.drain()
 
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-
-    @property
-    def address(self) -> str:
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return f"{host}:{port}"
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._busy += 1
-        try:
-            if self._busy <= AT_A_TIME:
-                with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                    async with asyncio.timeout(PATIENCE_S):
-                        head = await reader.readuntil(b"\r\n\r\n")
-                        writer.write(_response(*self._answer(head)))
-                        await writer.drain()
-        finally:
-            self._busy -= 1
-            writer.close()
-
-    def _answer(self, head: bytes) -> tuple[int, str]:
+    def _page(self, head: bytes) -> tuple[int, str]:
         words = head.split(b"\r\n", 1)[0].split(b" ")
         if len(words) != 3 or words[0] != b"GET":
             return 400, "only GET\n"
