@@ -31,11 +31,13 @@ class Bulk:
         self._files: dict[int, int] = {}
         self.half = self.end = 0
         """Which file is in use, and where the next record goes."""
+        self._fresh = False
+        """Something was put that may not be on disk."""
 
-    def put(self, record: bytes) -> int:
+    def put(self, record: bytes | bytearray) -> int:
         """Write a record; where it starts."""
         start, view = self.end, memoryview(record)
-        file = self._file()
+        file, self._fresh = self._file(), True
         while view:
             done = os.pwrite(file, view, self.end)
             self.end += done
@@ -51,7 +53,9 @@ class Bulk:
 
     def sync(self) -> None:
         """Have on disk what was put."""
-        os.fdatasync(self._file())
+        if self._fresh:
+            os.fdatasync(self._file())
+            self._fresh = False
 
     def turn(self) -> None:
         """Begin anew."""

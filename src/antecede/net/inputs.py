@@ -10,7 +10,7 @@ antecede.errors.BadJournal: journal: found a record that is no list of inputs, e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -35,6 +35,8 @@ __all__ = [
     "Waive",
     "decode_inputs",
     "encode_inputs",
+    "encode_into",
+    "portions",
 ]
 
 
@@ -141,6 +143,28 @@ _DECODER = msgspec.msgpack.Decoder(list[Input])
 
 def encode_inputs(inputs: Sequence[Input]) -> bytes:
     return _ENCODER.encode(inputs)
+
+
+def encode_into(inputs: Sequence[Input], buffer: bytearray) -> None:
+    """The same, as all that a buffer holds: memory that is used again is at hand."""
+    _ENCODER.encode_into(inputs, buffer)
+
+
+def portions(inputs: Sequence[Input], most: int) -> Iterator[Sequence[Input]]:
+    """The same inputs, in parts that end where their payloads have so many bytes.
+
+    >>> [len(part) for part in portions([Send((1,), bytes(70)), Send((1,), bytes(70)), Turn()], 100)]
+    [2, 1]
+    """
+    size = start = 0
+    for at, given in enumerate(inputs, 1):
+        if type(given) is Send or type(given) is Arrive:
+            size += len(given.payload or b"")
+            if size > most:
+                yield inputs[start:at]
+                size, start = 0, at
+    if start < len(inputs):
+        yield inputs[start:]
 
 
 def decode_inputs(data: bytes) -> list[Input]:

@@ -1,9 +1,9 @@
 """What a process has on disk: a snapshot, and every input since, in one SQLite database in WAL mode.
 
 A process replayed from the same inputs is in the same state (`core`), so a journal of inputs is as good as the state,
-and much cheaper to write. Inputs are appended in groups, one transaction and one row each. After so many inputs a
-snapshot takes their place, in one transaction too. What is large stands beside the database (`bulk`), in files that a
-commit refers to and that were written before it.
+and much cheaper to write. Inputs are appended in groups, one transaction each, and one row, or several if they are
+large. After so many inputs a snapshot takes their place, in one transaction too. What is large stands beside the
+database (`bulk`), in files that a commit refers to and that were written before it.
 
 What a commit survives is a choice, `sync`:
   full     the power fails: each group is on the disk before anything that follows from it leaves the node
@@ -44,7 +44,7 @@ import msgspec
 from antecede.errors import AntecedeError, BadJournal, BadParameter, BadSnapshot, CannotWrite
 from antecede.net.bulk import Bulk
 from antecede.net.core import Core
-from antecede.net.inputs import Input, decode_inputs, encode_inputs
+from antecede.net.inputs import Input, decode_inputs, encode_into, portions
 
 __all__ = ["Journal"]
 
@@ -58,6 +58,8 @@ SNAPSHOT_PART = 4
 """How many times as long as the last snapshot the inputs must be by then: what is under way may be large."""
 CHECKPOINT_PAGES = 8192
 """Pages of the log, 32 MiB, after which SQLite copies them into the database: most were written anew by then."""
+PORTION_BYTES = 1 << 17
+"""Bytes that are encoded, added up and written before the next, while the processor has them at hand."""
 LARGE_BYTES = 1 << 14
 """Records from this length on stand beside the database."""
 
@@ -71,7 +73,7 @@ What is large has its place beside the database instead of its bytes: of both fi
 The tip repeats the last row of all, so that it cannot be lost unnoticed."""
 
 
-def _crc(position: int, count: int, record: bytes, before: int) -> int:
+def _crc(position: int, count: int, record: bytes | bytearray, before: int) -> int:
     try:
         return crc32(record, crc32(struct.pack("<QQ", position, count), before))
     except (struct.error, TypeError):
@@ -101,6 +103,8 @@ class Journal:
         self._state = 0
         """Bytes of the snapshot."""
         self._crc = 0
+        self._record = bytearray()
+        """What was encoded last."""
         self._full = sync == "full"
         self._database = self._open(os.fspath(path), sync)
         self._bulk = Bulk(os.fspath(path))
@@ -262,22 +266,30 @@ class Journal:
 
     def wants_snapshot(self, more: int) -> bool:
         """Whether it is time for a snapshot, together with so many more inputs."""
-        return self._since + more > self._every or self._bytes > max(SNAPSHOT_BYTES, SNAPSHOT_PART * self._state)
+        return self._since + more > self._every or self._bytes > max(
+            SNAPSHOT_BYTES, SNAPSHOT_PART * self._state
+        )
 
     def append(self, inputs: Sequence[Input], snapshot: dict[str, Any] | None = None) -> None:
         """Make these inputs durable; `snapshot`, if given, is the state after them."""
         with self._writing(anew=snapshot is not None):
-            self.position += len(inputs)
             if snapshot is not None:
+                self.position += len(inputs)
                 self._put_snapshot(snapshot)
                 return
-            record = encode_inputs(inputs)
-            self._crc = _crc(self.position, len(inputs), record, self._crc)
-            self._since += len(inputs)
-            self._bytes += len(record)
-            row = (self.position, len(inputs), *self._stored(record), self._crc)
-            self._database.execute("INSERT INTO inputs VALUES (?, ?, ?, ?, ?, ?)", row)
+            for portion in portions(inputs, PORTION_BYTES):
+                self._put_inputs(portion)
             self._put_tip()
+
+    def _put_inputs(self, inputs: Sequence[Input]) -> None:
+        record, count = self._record, len(inputs)
+        encode_into(inputs, record)
+        self.position += count
+        self._crc = _crc(self.position, count, record, self._crc)
+        self._since += count
+        self._bytes += len(record)
+        row = (self.position, count, *self._stored(record), self._crc)
+        self._database.execute("INSERT INTO inputs VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def _put_snapshot(self, snapshot: dict[str, Any]) -> None:
         state = msgspec.msgpack.encode(snapshot)
@@ -289,14 +301,11 @@ class Journal:
         self._database.execute("INSERT INTO snapshot VALUES (?, ?, ?, ?, ?, ?)", row)
         self._put_tip()
 
-    def _stored(self, record: bytes) -> tuple[bytes | None, int | None, int | None]:
+    def _stored(self, record: bytes | bytearray) -> tuple[bytes | bytearray | None, int | None, int | None]:
         """What the database holds of a record: itself, or its place."""
         if len(record) < LARGE_BYTES:
             return record, None, None
-        start = self._bulk.put(record)
-        if self._full:
-            self._bulk.sync()
-        return None, start, len(record)
+        return None, self._bulk.put(record), len(record)
 
     def _put_tip(self) -> None:
         self._database.execute("INSERT OR REPLACE INTO tip VALUES (1, ?, ?)", (self.position, self._crc))
@@ -314,6 +323,8 @@ class Journal:
                 bulk.turn()
             self._database.execute("BEGIN")
             yield
+            if self._full:
+                bulk.sync()
             self._database.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
             self.position, self._since, self._bytes, self._crc = before
