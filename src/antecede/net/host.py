@@ -34,7 +34,7 @@ __all__ = ["Host", "Signal"]
 log = logging.getLogger("antecede.net")
 
 MILLISECOND = 1_000_000
-FLUSH_BYTES = 1 << 17
+FLUSH_BYTES = 1 << 18
 """Bytes of payload that gather for a peer, in the mean over all, before they leave."""
 
 

@@ -22,7 +22,7 @@ from antecede.net.transport import Accept, Connection
 
 __all__ = ["Tcp", "parse_address"]
 
-CHUNK = 1 << 18
+CHUNK = 1 << 19
 """Bytes that are read at a time, at most."""
 UNREAD = 1 << 16
 """Bytes that wait for `read`, before no more are taken from the network."""
