@@ -294,7 +294,7 @@ def main() -> None:
         print("| shape | order | CPU µs a message |\n|---|---|---|")
         for make in makers:
             shape = make()
-            for order in ORDERS[: asked.orders]:
+            for order in ORDERS[: asked.orders] if asked.only in shape.name else ():
                 told = ", ".join(f"{name} {spent:.2f}" for name, spent in parts(shape, order))
                 print(f"| {shape.name} | {order} | {told} |", flush=True)
         return

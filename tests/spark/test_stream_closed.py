@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 
 pytest.importorskip("pyspark")
 
@@ -23,11 +24,13 @@ from antecede.protocols.monitor import MonitorStamp
 from antecede.spark.stream import cut, waiting
 from antecede.spark.stream.bucket import step
 from antecede.spark.stream.closed import deliver_closed, deliver_closed_files
+from antecede.spark.stream.fast import ROWS
 from antecede.spark.stream.files import Source, order_files
 from antecede.spark.stream.packets import packets_of
 from antecede.spark.stream.settings import Settings
 from antecede.spark.stream.staged import COLUMNS, checked, piece, pieces_of
 from antecede.spark.stream.stamps import CODES
+from antecede.spark.stream.yielding import lane_of, serve
 from tests.driver import VARIANTS, Habits, drive
 
 
@@ -51,12 +54,33 @@ class Sets:
         self.settings, self.code, self.place = settings, CODES[settings.protocol], 0
         self.reached = np.zeros(len(settings.processes), np.int64)
         self.reached[0] = 1 << 62
-        self.held = []
+        self.held, self.lane = [], None
 
-    def advance(self, tables):
+    def patient(self, table, now):
+        """What comes out if patience is looked at too, as rows; and whether a machine had to serve."""
+        came, rows, served = ROWS.empty_table(), [], self.lane is not None
+        if served:
+            came, _, _ = checked(piece(table.to_batches()), self.settings, 0, now, self.reached)
+        else:
+            names = self.settings.processes
+            rows = [(names[s], number, "delivered", None) for s, number in self.advance([table], now)]
+        held = pa.concat_tables([ROWS.empty_table(), *(part for part, _ in self.held)])
+        times = held["since"].to_pylist()
+        if served or (times and min(times) + self.settings.patience_ms <= now):
+            lane = lane_of(self.settings, 0, self.lane, self.reached.tolist(), self.place, [held])
+            found, served = serve(self.settings, lane, held, came, now), True
+            self.reached, self.lane = np.array(found.reached, np.int64), found.lane
+            number, source = (np.array(found.held[name].to_numpy()) for name in ("number", "source"))
+            stamp = found.held["stamp"]
+            self.held = [(found.held, cut.summed(self.code, self.reached, stamp, source, number)[0])]
+            self.place += len(found.rows)
+            rows += [shown(row) for row in found.rows.to_pylist()]
+        return rows, served
+
+    def advance(self, tables, now=0):
         """The messages that these let out, in order, as (sender, number)."""
         pieces = [piece(table.to_batches()) for table in tables if len(table)]
-        checks = [checked(rows, self.settings, 0, 0, self.reached) for rows in pieces]
+        checks = [checked(rows, self.settings, 0, now, self.reached) for rows in pieces]
         assert not any(len(refused) for _, _, refused in checks)
         packets, parts = [t for t, _ in self.held], [sums for _, sums in self.held]
         packets += [found for found, _, _ in checks]
@@ -102,6 +126,38 @@ def test_closed_sets_are_what_machines_deliver_step_by_step(monkeypatch, protoco
             assert sum(len(table) for table, _ in sets.held) == status.held
             all_ids += ids
         assert not any(order.precedes(b, a) for i, a in enumerate(all_ids) for b in all_ids[i + 1 :])
+
+
+def shown(row):
+    return tuple(row[name] for name in ("sender", "number", "kind", "gave_up"))
+
+
+@pytest.mark.parametrize("protocol", cut.KINDS)
+def test_what_is_given_up_and_comes_late_is_marked_as_by_machines(protocol):
+    seen = {"late": 0, "gave up": 0, "served": 0, "again by closed sets": 0}
+    for seed in range(20):
+        run, packets, settings = hot(protocol, seed)
+        settings = structs.replace(settings, patience_ms=2)
+        rows, random = packets_of(packets, run.machines[0].view), Random(seed)
+        # Some are lost, and come at the end, or never.
+        lost = random.sample(range(len(rows)), len(rows) // 6)
+        order = [at for at in range(len(rows)) if at not in lost] + lost[1:] + list(range(5))
+        sets, state, was, delivered = Sets(settings), None, False, 0
+        for now, begin in enumerate(range(0, len(order), 6)):
+            some = rows.take(order[begin : begin + 6])
+            some = some.set_column(5, "arrival", pa.array(range(len(some))))
+            state, out, status = step(state, some, now, settings)
+            found, served = sets.patient(some, now)
+            expected = [shown(row) for row in out.to_pylist()]
+            assert sorted(found, key=str) == sorted(expected, key=str), f"{protocol}, seed {seed}, step {now}"
+            delivered += status.delivered + status.late
+            assert (sum(len(held) for held, _ in sets.held), sets.place) == (status.held, delivered)
+            seen["late"] += status.late
+            seen["gave up"] += status.gave_up
+            seen["served"] += served
+            seen["again by closed sets"] += was and not served
+            was = served
+    assert all(seen.values()), seen
 
 
 def test_a_repeat_with_another_stamp_takes_nothing_back():
@@ -202,9 +258,33 @@ def test_a_hot_monitor_is_delivered_once_over_restarts(spark, tmp_path, files):
     assert sorted((tmp_path / "out").rglob("*.parquet")) == before
 
 
+def test_patience_ends_on_spark_and_a_late_cause_is_marked(spark, tmp_path):
+    run, packets, settings = hot("monitor", 3, messages=60)
+    rows = packets_of(packets, run.machines[0].view)
+    settings = structs.replace(settings, patience_ms=0)
+    (tmp_path / "in").mkdir()
+    places = {"receiver": "p1", "out": tmp_path / "out", "checkpoint": tmp_path / "checkpoint"}
+    statuses, state, expected = list[Any](), None, []
+    for part, (begin, end) in enumerate(itertools.pairwise([0, 12, 30, len(rows)])):
+        some = rows.slice(begin, end - begin)
+        state, out, status = step(state, some, 0, settings)
+        expected += [shown(row) for row in out.to_pylist()]
+        pq.write_table(some, tmp_path / "in" / f"{part}.parquet")
+        writer = closing(spark, tmp_path / "in", settings, True, **places, patience=0, note=statuses.append)
+        writer.trigger(availableNow=True).start().awaitTermination()
+        counts = ("rows_in", "delivered", "late", "gave_up", "held")
+        assert [getattr(statuses[-1], name) for name in counts] == [getattr(status, name) for name in counts]
+    found = pq.read_table(tmp_path / "out").sort_by("position").to_pylist()
+    assert [row["position"] for row in found] == list(range(len(expected)))
+    assert sorted(map(shown, found), key=str) == sorted(expected, key=str)
+    assert {"late", "delivered"} == {row["kind"] for row in found}
+    assert any(row["gave_up"] for row in found)
+
+
 KILLED = """
 import sys
 from antecede.spark import connect
+from antecede.spark.stream.fast import ROWS
 from antecede.spark.stream.files import Source, order_files
 source, out, checkpoint, log, names = sys.argv[1:]
 spark = connect("local[2]", log=log, settings={"spark.sql.shuffle.partitions": "2"})

@@ -91,7 +91,7 @@ class Bucket:
         out += self._drive(rows, np.flatnonzero((receiver >= 0) & ~served), receiver, source, now, outputs)
         if self.settings.patience_ms is not None:
             self._expire(now, self.settings.patience_ms, outputs)
-        out.append(self._outputs(outputs))
+        out.append(outputs_of(self.settings.processes, outputs))
         delivered = pa.concat_tables(out).combine_chunks()
         return delivered, self._status(now, len(rows), delivered)
 
@@ -228,27 +228,6 @@ class Bucket:
         for packet, since in packets:
             lane.take(packet, since, [])
 
-    def _outputs(self, outputs: list[Output]) -> pa.Table:
-        names = self.settings.processes
-        rows = [
-            {
-                "group": lane.group,
-                "receiver": names[lane.machine.me],
-                "position": position,
-                "sender": names[message.sender],
-                "number": message.number,
-                "payload": message.payload,
-                "kind": "late" if late else "delivered",
-                "gave_up": [
-                    {"sender": names[s], "first": first, "last": last, "counted": counted}
-                    for s, first, last, counted in lacks
-                ]
-                or None,
-            }
-            for lane, position, message, late, lacks in outputs
-        ]
-        return pa.Table.from_pylist(rows, GROUPED)
-
     # What is kept
 
     @property
@@ -316,6 +295,28 @@ class Bucket:
 
     def _status(self, now: int, came: int, out: pa.Table) -> Status:
         return told(self, now, came, out)
+
+
+def outputs_of(names: Sequence[str], outputs: Iterable[Output]) -> pa.Table:
+    """What lanes deliver, as rows."""
+    rows = [
+        {
+            "group": lane.group,
+            "receiver": names[lane.machine.me],
+            "position": position,
+            "sender": names[message.sender],
+            "number": message.number,
+            "payload": message.payload,
+            "kind": "late" if late else "delivered",
+            "gave_up": [
+                {"sender": names[s], "first": first, "last": last, "counted": counted}
+                for s, first, last, counted in lacks
+            ]
+            or None,
+        }
+        for lane, position, message, late, lacks in outputs
+    ]
+    return pa.Table.from_pylist(rows, GROUPED)
 
 
 def ipc(table: pa.Table) -> bytes:

@@ -22,7 +22,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -34,14 +34,27 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from antecede.errors import BadParameter
+from antecede.protocols.receiver import BEYOND
 from antecede.spark.storage import absolute, escaped, local, readable
 from antecede.spark.stream import cut, stamps, standing
+from antecede.spark.stream.fast import ROWS
 from antecede.spark.stream.operator import chosen
 from antecede.spark.stream.packets import DELIVERED, PACKETS
 from antecede.spark.stream.settings import Settings
-from antecede.spark.stream.staged import DELIVERING, STAGED, Group, delivering, opened, staging, sums_of
+from antecede.spark.stream.staged import (
+    DELIVERING,
+    STAGED,
+    Group,
+    columns,
+    delivering,
+    opened,
+    saved,
+    staging,
+    sums_of,
+)
 from antecede.spark.stream.standing import State, closed_statuses, last_held, waiting_closed
 from antecede.spark.stream.status import Status
+from antecede.spark.stream.yielding import lane_of, serve
 
 __all__ = [
     "Closing", "closed_statuses", "deliver_closed", "deliver_closed_files", "last_held", "waiting_closed",
@@ -57,14 +70,16 @@ def deliver_closed(
     out: str | os.PathLike[str],
     checkpoint: str | os.PathLike[str],
     parameters: Mapping[str, Any] | None = None,
+    patience: float | None = None,
     tasks: int = 2,
     note: Callable[[Status], None] = lambda status: None,
 ) -> DataStreamWriter:
     """Write the messages of one receiver in causal order to `out`: start what this gives, with a trigger of yours.
 
-    As `deliver_stream`, for one receiver and without patience; `tasks` is how many files a micro-batch becomes.
+    As `deliver_stream`, for one receiver; `tasks` is how many files a micro-batch becomes. Whether `patience` has ended
+    is looked at when something comes.
     """
-    settings = Settings.of(protocol, processes, parameters)
+    settings = Settings.of(protocol, processes, parameters, patience)
     closing = Closing.of(settings, receiver, out, checkpoint, tasks, note, plain=False)
     return closing.over(chosen(df, None, None), checkpoint)
 
@@ -79,6 +94,7 @@ def deliver_closed_files(
     out: str | os.PathLike[str],
     checkpoint: str | os.PathLike[str],
     parameters: Mapping[str, Any] | None = None,
+    patience: float | None = None,
     tasks: int = 2,
     note: Callable[[Status], None] = lambda status: None,
 ) -> DataStreamWriter:
@@ -87,7 +103,7 @@ def deliver_closed_files(
     `reader` is `spark.readStream`, with options if you like. Spark says which files there are, and tasks read them; but
     for storage that PyArrow does not know.
     """
-    settings, place = Settings.of(protocol, processes, parameters), absolute(path)
+    settings, place = Settings.of(protocol, processes, parameters, patience), absolute(path)
     plain = readable(place)
     closing = Closing.of(settings, receiver, out, checkpoint, tasks, note, plain=plain)
     files = reader.schema(from_arrow_schema(PACKETS)).parquet(escaped(place))
@@ -96,6 +112,18 @@ def deliver_closed_files(
     # No column is read: Spark has the number of rows from what a file says of itself.
     firsts = files.where("_metadata.row_index = 0").select("_metadata.file_path")
     return closing.over(firsts, checkpoint)
+
+
+class Step(NamedTuple):
+    """A micro-batch: when, how many came and were refused, the place of the next delivery, how many were delivered."""
+
+    now: int
+    came: int
+    refused: int
+    place: int
+    delivered: int = 0
+    late: int = 0
+    gave_up: int = 0
 
 
 class Closing:
@@ -167,30 +195,70 @@ class Closing:
         reached = np.array(before.reached, np.int64)
         # Not Spark's time of the micro-batch: that is a constant of the plan, for which Java compiles it all again.
         now = round(self.clock() * 1000)
-        paths, refused, came = self._stage(rows, reached, now, work)
-        # What is held came first.
-        paths = before.held + paths
-        until, delivered, groups = self._cut(reached, paths, before.place, work)
-        held = self._deliver(rows, groups, until, work)
+        # To a machine that gave something up, what has an old number may be new.
+        passed = reached if before.lane is None else np.where(reached < BEYOND, 0, reached)
+        paths, refused, came = self._stage(rows, passed, now, work)
         if len(refused):
             pq.write_table(refused, work / "out" / "refused.parquet")
-        status = Status(
-            now_ms=now,
-            rows_in=came,
-            delivered=delivered,
-            refused=len(refused),
-            held=sum(many for _, many, _ in held),
-            oldest_ms=min((oldest for *_, oldest in held), default=None),
+        step = Step(now, came, len(refused), before.place)
+        if before.lane is not None:
+            return self._serve(step, before, paths, work)
+        # What is held came first.
+        until, delivered, groups = self._cut(reached, before.held + paths, before.place, work)
+        step = step._replace(place=before.place + delivered, delivered=delivered)
+        held = self._deliver(rows, groups, until, work)
+        oldest = min((oldest for *_, oldest in held), default=None)
+        names, many = [Path(path).name for path, *_ in held], sum(many for _, many, _ in held)
+        status = self._status(step, until.tolist(), many, oldest)
+        state = standing.state_of(self.settings, self.me, until.tolist(), step.place, names, status)
+        patience = self.settings.patience_ms
+        if patience is None or oldest is None or oldest + patience > now:
+            return state
+        here = [str(work / "state" / name) for name in names]
+        return self._serve(step, msgspec.structs.replace(state, held=here), [], work)
+
+    def _serve(self, step: Step, before: State, paths: list[str], work: Path) -> State:
+        """By a machine: something is given up, or was and has not come."""
+        none = ROWS.empty_table()
+        held = pa.concat_tables([none, *map(opened, before.held)])
+        # By row: the order of arrival.
+        came = [opened(path).take(np.sort(sums_of(path, self.n).rows)) for path in paths]
+        lane = lane_of(self.settings, self.me, before.lane, before.reached, step.place, [held])
+        found = serve(self.settings, lane, held, pa.concat_tables([none, *came]), step.now)
+        if len(found.rows):
+            pq.write_table(found.rows, work / "out" / "served.parquet")
+        names = ["served.arrow"] if len(found.held) else []
+        for name in names:
+            reached = np.array(found.reached, np.int64)
+            sums, _ = cut.summed(self.code, reached, found.held["stamp"], *columns(found.held))
+            saved(found.held, sums, str(work / "state" / name))
+        late = pc.sum(pc.equal(found.rows["kind"], "late")).as_py() or 0
+        step = step._replace(
+            place=step.place + len(found.rows),
+            delivered=step.delivered + len(found.rows) - late,
+            late=late,
+            gave_up=len(found.rows) - found.rows["gave_up"].null_count,
+        )
+        status = self._status(step, found.reached, len(found.held), pc.min(found.held["since"]).as_py())
+        return standing.state_of(self.settings, self.me, found.reached, step.place, names, status, found.lane)
+
+    def _status(self, step: Step, reached: list[int], held: int, oldest: int | None) -> Status:
+        names = self.settings.processes
+        return Status(
+            now_ms=step.now,
+            rows_in=step.came,
+            delivered=step.delivered,
+            late=step.late,
+            refused=step.refused,
+            gave_up=step.gave_up,
+            held=held,
+            oldest_ms=oldest,
             frontier={
-                name: int(count)
-                for at, (name, count) in enumerate(zip(self.settings.processes, until, strict=True))
+                name: count
+                for at, (name, count) in enumerate(zip(names, reached, strict=True))
                 if at != self.me
             },
             receivers=1,
-        )
-        names = [Path(path).name for path, *_ in held]
-        return standing.state_of(
-            self.settings, self.me, until.tolist(), before.place + delivered, names, status
         )
 
     def _stage(

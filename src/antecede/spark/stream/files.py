@@ -109,16 +109,15 @@ def writing(spark: SparkSession, source: Source, out: Any, checkpoint: Any) -> D
     if source.files_per_batch is not None:
         reader = reader.option("maxFilesPerTrigger", source.files_per_batch)
     if source.by == "closed":
-        if source.receiver is None or source.patience is not None or source.group is not None:
-            raise BadParameter(
-                "order --stream", "--by", "closed", "a --receiver, no --patience and no --group"
-            )
+        if source.receiver is None or source.group is not None:
+            raise BadParameter("order --stream", "--by", "closed", "a --receiver and no --group")
         return deliver_closed_files(
             reader,
             place,
             source.protocol,
             source.processes,
             parameters=source.parameters,
+            patience=source.patience,
             receiver=source.receiver,
             out=out,
             checkpoint=checkpoint,

@@ -38,6 +38,7 @@ __all__ = [
     "columns",
     "delivering",
     "opened",
+    "saved",
     "staging",
     "sums_of",
 ]

@@ -17,13 +17,13 @@ import pyarrow as pa
 from msgspec import Struct
 
 from antecede.errors import BadParameter, BadSnapshot
-from antecede.protocols.receiver import Receiver
+from antecede.protocols.receiver import BEYOND, Receiver
 from antecede.spark.storage import local
-from antecede.spark.stream.fast import Fast
 from antecede.spark.stream.packets import WAITING
 from antecede.spark.stream.settings import Settings
 from antecede.spark.stream.staged import opened
 from antecede.spark.stream.status import Status
+from antecede.spark.stream.yielding import lane_of
 
 __all__ = ["State", "before", "closed_statuses", "forget", "last_held", "state_of", "waiting_closed"]
 
@@ -39,18 +39,27 @@ class State(Struct, frozen=True):
     decided: dict[str, Any]
     receiver: str
     reached: list[int]
-    """How many messages of each sender were delivered."""
+    """How many messages of each sender were delivered, or given up."""
     place: int
     """Of the next delivery."""
     held: list[str]
     """Files of what is held."""
     status: Status
+    lane: list[Any] | None = None
+    """The machine that serves, if something was given up and has not come since."""
 
 
 def state_of(
-    settings: Settings, me: int, reached: list[int], place: int, held: list[str], status: Status
+    settings: Settings,
+    me: int,
+    reached: list[int],
+    place: int,
+    held: list[str],
+    status: Status,
+    lane: list[Any] | None = None,
 ) -> State:
-    return State(VERSION, settings.decided(), settings.processes[me], reached, place, held, status)
+    decided, receiver = settings.decided(), settings.processes[me]
+    return State(VERSION, decided, receiver, reached, place, held, status, lane)
 
 
 def before(home: Path, batch: int, settings: Settings, me: int, out: Path) -> State:
@@ -60,7 +69,7 @@ def before(home: Path, batch: int, settings: Settings, me: int, out: Path) -> St
         if any(out.glob("batch=*")) and not (home / f"{batch:012d}").exists():
             raise BadParameter("stream by closed sets", "out", out, "no output of another checkpoint")
         reached = [0] * len(settings.processes)
-        reached[me] = 1 << 62
+        reached[me] = BEYOND
         return state_of(settings, me, reached, 0, [], Status())
     place = max(earlier)
     state = read(place / "state")
@@ -118,18 +127,9 @@ def waiting_closed(checkpoint: str | os.PathLike[str]) -> pa.Table:
 
 
 def waits(settings: Settings, state: State, home: Path) -> list[dict[str, Any]]:
-    me = settings.view.id(state.receiver)
-    fast = Fast(settings)
-    machine = settings.machine(me, state.reached)
-    found = []
-    for name in state.held:
-        table = opened(str(home / name))
-        for row, since in enumerate(table["since"].to_pylist()):
-            packet = fast.packet(table, row, me)
-            machine.receive(packet)
-            assert packet.message is not None
-            found.append((packet.message.id, since))
-    return [told(settings, machine, state.receiver, key, since) for key, since in found if machine.holds(key)]
+    me, held = settings.view.id(state.receiver), [opened(str(home / name)) for name in state.held]
+    lane = lane_of(settings, me, state.lane, state.reached, state.place, held)
+    return [told(settings, lane.machine, state.receiver, key, since) for key, since in lane.since.items()]
 
 
 def told(
