@@ -31,6 +31,7 @@ from pyspark.sql.streaming.listener import (
 from antecede.spark.storage import local
 from antecede.spark.stream.status import Status as Told
 from antecede.spark.stream.watch import Progress, status_of
+from antecede.spark.stream.watch import observed as reported
 from antecede.watch.status import CAUSES_MOST, PROCESSES_MOST, Board, Found, Status
 
 __all__ = ["BOARD", "OBSERVED_FOUND", "Posting", "observed", "posted", "posting"]
@@ -152,7 +153,7 @@ def posted(progress: Any, query: str, told: Progress | None = None, before: Stat
     )
     if told is not None:
         status = delivered(status, told)
-    found = value["observedMetrics"].get(OBSERVED_FOUND)
+    found = reported(progress, OBSERVED_FOUND)
     return status if found is None else judged(status, found)
 
 

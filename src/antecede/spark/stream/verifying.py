@@ -23,6 +23,7 @@ from antecede.spark.stream.begun import begin, fresh
 from antecede.spark.stream.live import FOUND, verify_stream
 from antecede.spark.stream.posting import observed
 from antecede.spark.stream.running import run
+from antecede.spark.stream.watch import observed as reported
 from antecede.trace import EVENTS
 
 __all__ = ["KINDS", "Judged", "events_at", "verify_live"]
@@ -89,9 +90,9 @@ def verify_live(
     counts = [F.count_if(F.col("kind") == kind).alias(kind) for kind in KINDS]
 
     def tell(progress: Any) -> None:
-        metrics = progress.observedMetrics.get("found")
-        if metrics is not None:
-            note({kind: count for kind, count in metrics.asDict().items() if count})
+        counted = reported(progress, "found")
+        if counted is not None:
+            note({kind: count for kind, count in counted.items() if count})
 
     with told():
         lies = not place.startswith(ELSEWHERE)

@@ -12,7 +12,7 @@ Connect. `waiting` reads the checkpoint of a query, running or not, from any ses
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -38,7 +38,7 @@ from antecede.spark.stream.packets import WAITING
 from antecede.spark.stream.settings import Settings
 from antecede.spark.stream.status import Status, together, waits
 
-__all__ = ["Progress", "WAITING", "Watch", "status_of", "waiting"]
+__all__ = ["Progress", "WAITING", "Watch", "observed", "status_of", "waiting"]
 
 
 class Progress(Struct, frozen=True):
@@ -61,9 +61,9 @@ def status_of(progress: Any, checkpoint: str | os.PathLike[str] | None = None) -
     """
     named = progress if isinstance(progress, dict) else vars(progress)
     value = {key.lstrip("_"): item for key, item in named.items()}
-    batch, observed = int(value["batchId"]), value["observedMetrics"].get(OBSERVED)
-    if observed is not None:
-        statuses = [msgspec.json.decode(text, type=Status) for text in observed["status"] or ()]
+    batch, told = int(value["batchId"]), observed(progress, OBSERVED)
+    if told is not None:
+        statuses = [msgspec.json.decode(text, type=Status) for text in told["status"] or ()]
     else:
         statuses = [] if checkpoint is None else closed_statuses(checkpoint, batch)
     if not statuses:
@@ -73,6 +73,26 @@ def status_of(progress: Any, checkpoint: str | os.PathLike[str] | None = None) -
     per = max(seconds, 0.001)
     out = status.delivered + status.late
     return Progress(str(value["id"]), batch, status.rows_in / per, out / per, seconds, status)
+
+
+def observed(progress: Any, name: str) -> dict[str, Any] | None:
+    """The metrics of this name that a query reports of a micro-batch, if it does: by their names.
+
+    Through Spark Connect a row of metrics comes as its values beside its schema, which PySpark takes for its fields.
+
+    >>> schema = {"fields": [{"name": "count"}]}
+    >>> observed({"observedMetrics": {"found": {"values": [3], "schema": schema}}}, "found")
+    {'count': 3}
+    """
+    named = progress if isinstance(progress, Mapping) else vars(progress)
+    found = (named.get("observedMetrics") or named.get("_observedMetrics") or {}).get(name)
+    if found is None:
+        return None
+    fields = dict(found) if isinstance(found, Mapping) else found.asDict()
+    if fields.keys() == {"values", "schema"}:
+        names = [field["name"] for field in fields["schema"]["fields"]]
+        return dict(zip(names, fields["values"], strict=True))
+    return fields
 
 
 class Watch(StreamingQueryListener):

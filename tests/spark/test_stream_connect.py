@@ -1,0 +1,64 @@
+"""Streams through Spark Connect: the same as here, with the same status and the same words for what is wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("pyspark")
+
+from antecede.watch import Board
+from tests.spark.test_live_cli import planted
+from tests.spark.test_stream_cli import incomplete
+
+ORDER = """
+import json, sys
+from msgspec import structs
+from antecede.errors import AntecedeError
+from antecede.spark.stream.files import Source, order_files
+from antecede.spark.stream.posting import posting
+home = sys.argv[1]
+source = Source(f"{home}/in", "matrix", ("p1", "p2", "p3"), patience=3600)
+noted = []
+
+def go(source):
+    with posting(spark, f"{home}/checkpoint"):
+        return order_files(spark, source, f"{home}/out", f"{home}/checkpoint", once=True, note=noted.append)
+
+outcome = structs.asdict(go(source))
+try:
+    go(structs.replace(source, protocol="fifo"))
+except AntecedeError as error:
+    print(json.dumps([outcome, [told.status.held for told in noted], str(error)]))
+"""
+
+VERIFY = """
+import json, sys
+from antecede.spark.stream.verifying import verify_live
+home = sys.argv[1]
+noted = []
+options = {"once": True, "patience_s": 3600, "note": noted.append}
+judged = verify_live(spark, f"{home}/trace", f"{home}/found", f"{home}/kept", **options)
+print(json.dumps([judged.counts, *noted]))
+"""
+
+
+def test_packets_are_ordered_through_spark_connect(on_connect, tmp_path):
+    incomplete(tmp_path / "in")
+    outcome, held, refused = json.loads(on_connect(ORDER, tmp_path).splitlines()[-1])
+    assert outcome["delivered"] + outcome["waiting"] == 59
+    assert outcome["waiting"] == held[-1] > 0
+    assert pq.read_table(tmp_path / "out").num_rows == outcome["delivered"]
+    assert "of a query with protocol matrix, expected one with protocol fifo" in refused
+    last = Board(tmp_path / "checkpoint" / "status").read()[-1]
+    assert (last.held, last.ended) == (outcome["waiting"], "stopped")
+
+
+def test_events_are_verified_through_spark_connect(on_connect, tmp_path):
+    wanted = planted(tmp_path / "trace")
+    counts, *noted = json.loads(on_connect(VERIFY, tmp_path).splitlines()[-1])
+    assert sum(counts.values()) == sum(wanted.values())
+    assert counts["violation"] > 0
+    assert noted == [counts]
