@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("pyspark")
 
+from antecede.sim.run import RunSpec
+from antecede.spark.stream import simulated
 from antecede.watch import Board
 from tests.spark.test_live_cli import planted
 from tests.spark.test_stream_cli import incomplete
@@ -34,6 +37,15 @@ except AntecedeError as error:
     print(json.dumps([outcome, [told.status.held for told in noted], str(error)]))
 """
 
+CLOSED = """
+import json, sys
+from antecede.spark.stream.files import Source, order_files
+home, noted = sys.argv[1], []
+source = Source(f"{home}/in", "monitor", ("p1", "p2", "p3", "p4"), by="closed", receiver="p1")
+outcome = order_files(spark, source, f"{home}/out", f"{home}/checkpoint", once=True, note=noted.append)
+print(json.dumps([outcome.complete, outcome.delivered, [told.status.delivered for told in noted]]))
+"""
+
 VERIFY = """
 import json, sys
 from antecede.spark.stream.verifying import verify_live
@@ -54,6 +66,14 @@ def test_packets_are_ordered_through_spark_connect(on_connect, tmp_path):
     assert "of a query with protocol matrix, expected one with protocol fifo" in refused
     last = Board(tmp_path / "checkpoint" / "status").read()[-1]
     assert (last.held, last.ended) == (outcome["waiting"], "stopped")
+
+
+def test_closed_sets_are_delivered_through_spark_connect(on_connect, tmp_path):
+    _, rows = simulated(RunSpec(protocol="monitor", processes=4, messages=80, seed=2))
+    hot = rows.filter(pa.compute.equal(rows["receiver"], "p1"))
+    (tmp_path / "in").mkdir()
+    pq.write_table(hot, tmp_path / "in" / "0.parquet")
+    assert json.loads(on_connect(CLOSED, tmp_path).splitlines()[-1]) == [True, len(hot), [len(hot)]]
 
 
 def test_events_are_verified_through_spark_connect(on_connect, tmp_path):
