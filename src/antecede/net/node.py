@@ -299,7 +299,8 @@ class Node(Member):
         self._turns += 1
         if self._turns % self._yield_every == 0:
             await asyncio.sleep(0)
-        core, most, peer = host.core, self._most, targets[0]
+        # A message to nobody takes the longer way, at whose end it is refused.
+        core, most, peer = host.core, self._most, targets[0] if targets else self._me
         if (
             len(targets) > 1
             or peer == self._me
