@@ -2,7 +2,8 @@
 
 The workload: n nodes on loopback, all in one process and one event loop; each sends to each other in turn, as fast as
 it may, and receives. One process, so that what is compared is work, not the scheduler: deliveries for a second of CPU,
-all nodes together, a broker's process too. Best of several rounds, after one that is not counted.
+all nodes together, a broker's process too. Best of several rounds, after one that is not counted, in two passes over
+all systems.
 
 Then latency, from before the send to after the receive. Every 2 ms each node sends what is due to its peers in turn,
 all systems at the same rate: the one that keeps `permit` busy half of the time (or `--rate`). That is not half of the
