@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from antecede.cli import run
-from tests.test_net_crash import free_addresses
+from tests.processes import free_addresses, run_node
 
 PATIENCE_S = 20.0
 
@@ -29,15 +27,7 @@ class Process:
         self.start()
 
     def start(self) -> None:
-        command = [
-            sys.executable,
-            "-c",
-            "from antecede.cli import main; main()",
-            "node",
-            "--config",
-            str(self.config),
-        ]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = run_node(self.config)
 
     def ask(self, **request: Any) -> None:
         assert self.process.stdin is not None

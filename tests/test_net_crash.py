@@ -5,16 +5,9 @@ Each run prints its seed, which decides who is killed when, by what it has said 
 
 from __future__ import annotations
 
-import json
-import socket
-import subprocess
-import sys
 import threading
 from collections import Counter
-from contextlib import suppress
-from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -22,76 +15,24 @@ from antecede.model import Event
 from antecede.oracle import check
 from antecede.trace import events_of
 from tests.net_worker import plan
+from tests.processes import PATIENCE_S, Worker, free_addresses
 
-ROOT = Path(__file__).parent.parent
 NAMES = ["a", "b", "c"]
 EACH = 80
-PATIENCE_S = 120.0
 
 
-def free_addresses(count: int) -> list[str]:
-    """Addresses that are free, and that the system gives to nobody else while a node is down.
-
-    The ports that it gives out by itself start at 32768 or later: a program that asks for any port may get one of
-    those, or one that dials, the peers of the node that is down among them.
-    """
-    random, free = Random(), list[str]()
-    while len(free) < count:
-        port = random.randrange(10_000, 32_000)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            free.append(f"127.0.0.1:{port}")
-    return free
-
-
-class Worker:
-    """One node's process, in all its lives, and all that it said."""
-
-    def __init__(self, config: dict[str, Any], heard: threading.Condition) -> None:
-        self.config, self.heard = config, heard
-        self.lives: list[list[dict[str, Any]]] = []
-        self.start()
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "tests.net_worker", json.dumps(self.config)]
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.ended = False
-        self.lives.append([])
-        self.listener = threading.Thread(target=self._listen, args=(self.process, self.lives[-1]))
-        self.listener.start()
-
-    def _listen(self, process: subprocess.Popen[str], said: list[dict[str, Any]]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            with self.heard:
-                said.append(json.loads(line))
-                self.heard.notify_all()
-        process.stdout.close()
-        with self.heard:
-            self.ended = self.ended or process is self.process
-            self.heard.notify_all()
+class Sender(Worker):
+    """One that sends its part of the plan."""
 
     def wait_for(self, lines: int, owed: int) -> None:
         """Until it has said so much in this life, or has all that is sent to it."""
-        said = self.lives[-1]
+        said = self.said
         with self.heard:
             done = self.heard.wait_for(
                 lambda: len(said) >= lines or self.delivered() == owed or self.ended, PATIENCE_S
             )
-        assert not self.ended, f"{self.config['name']} ended by itself, with {self.process.wait(PATIENCE_S)}"
-        assert done, f"{self.config['name']} has {self.delivered()} of {owed}: lost, or late"
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.stop()
-
-    def stop(self) -> int:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        code = self.process.wait(PATIENCE_S)
-        self.listener.join()
-        return code
+        assert not self.ended, f"{self.name} ended by itself, with {self.process.wait(PATIENCE_S)}"
+        assert done, f"{self.name} has {self.delivered()} of {owed}: lost, or late"
 
     def acked(self) -> Counter[tuple[str, int]]:
         return Counter(
@@ -111,13 +52,13 @@ class Worker:
                 if one["kind"] not in ("send", "deliver") or one.get("again"):
                     continue
                 if not found or one["at"] <= found[0]:
-                    me, sender = NAMES.index(self.config["name"]), NAMES.index(one["sender"])
+                    me, sender = NAMES.index(self.name), NAMES.index(one["sender"])
                     to = tuple(sorted(NAMES.index(name) for name in one.get("to", ())))
                     events.append(Event(me, one["kind"], sender, one["number"], to))
         return events
 
 
-def check_handed_over(worker: Worker) -> None:
+def check_handed_over(worker: Sender) -> None:
     """Nothing again after its acknowledgement; what comes again comes first, in the order of before."""
     done: set[tuple[str, int]] = set()
     first: dict[tuple[str, int], int] = {}
@@ -155,17 +96,20 @@ def test_killed_nodes_lose_nothing_and_repeat_nothing(tmp_path, protocol, sync, 
         "each": EACH,
         "trace": str(trace) if records else None,
     }
-    workers = [Worker({**common, "name": name, "journal": f"{tmp_path}/{name}.db"}, heard) for name in NAMES]
+    workers = [
+        Sender("tests.net_worker", {**common, "name": name, "journal": f"{tmp_path}/{name}.db"}, heard)
+        for name in NAMES
+    ]
     sets = plan(seed, NAMES, EACH)
     owed = {name: sum(name in to for one in sets.values() for to in one) for name in NAMES}
     try:
         for _ in range(kills):
             victim = random.choice(workers)
-            victim.wait_for(random.randrange(60), owed[victim.config["name"]])
+            victim.wait_for(random.randrange(60), owed[victim.name])
             victim.kill()
             victim.start()
         for worker in workers:
-            worker.wait_for(10**9, owed[worker.config["name"]])
+            worker.wait_for(10**9, owed[worker.name])
         assert [worker.stop() for worker in workers] == [0, 0, 0]
     finally:
         for worker in workers:

@@ -20,8 +20,8 @@ from antecede.net import local as module
 from antecede.net.lines import LONGEST
 from antecede.net.local import Local
 from tests.net_world import PATIENCE_S
+from tests.processes import free_addresses
 from tests.test_cli_node import Process
-from tests.test_net_crash import free_addresses
 
 
 class Client:

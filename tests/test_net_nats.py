@@ -22,6 +22,7 @@ from antecede.net.nats import ANSWER, CREDIT, DATA, DIAL, HEAD, NatsConnection
 from antecede.net.sealed import Sealed
 from tests.nats_server import Server
 from tests.net_world import PATIENCE_S, QUICK, Conversation, names
+from tests.processes import run_node
 
 pytest.importorskip("nats")
 
@@ -398,15 +399,7 @@ def test_processes_talk_through_a_broker(server, tmp_path):
     def start(name: str) -> subprocess.Popen[str]:
         config = tmp_path / f"{name}.toml"
         config.write_text(f'name = "{name}"\npeers = ["ann", "bob"]\ntransport = "{server.url}"\n')
-        command = [
-            sys.executable,
-            "-c",
-            "from antecede.cli import main; main()",
-            "node",
-            "--config",
-            str(config),
-        ]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return run_node(config)
 
     ann, bob = start("ann"), start("bob")
     try:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,63 +13,22 @@ import pytest
 from antecede.model import View
 from antecede.oracle import check
 from antecede.trace import events_of, read_runs
-from tests.test_net_crash import free_addresses
-
-ROOT = Path(__file__).parent.parent
-PATIENCE_S = 60.0
+from tests.processes import PATIENCE_S, Worker, free_addresses
 
 
-class Worker:
-    """One node's process, in all its lives, and all that it told."""
-
-    def __init__(self, config: dict[str, Any], heard: threading.Condition) -> None:
-        self.config, self.heard = config, heard
-        self.told: list[dict[str, Any]] = []
-        self.start()
+class Member(Worker):
+    """One that joins, leaves and removes as it is asked to."""
 
     @property
-    def name(self) -> str:
-        return str(self.config["name"])
+    def told(self) -> list[dict[str, Any]]:
+        """What it said in all its lives."""
+        return [told for life in self.lives for told in life]
 
-    def start(self) -> None:
-        command = [sys.executable, "-m", "tests.view_worker", json.dumps(self.config)]
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.first = len(self.told)
-        self.listener = threading.Thread(target=self._listen, args=(self.process,))
-        self.listener.start()
-
-    def _listen(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            with self.heard:
-                self.told.append(json.loads(line))
-                self.heard.notify_all()
-        process.stdout.close()
-
-    def ask(self, line: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{line}\n")
-        self.process.stdin.flush()
-
-    def until(self, what: Callable[[dict[str, Any]], bool], since: int | None = None) -> None:
+    def until(self, what: Callable[[dict[str, Any]], bool]) -> None:
         """Wait until it has told such a thing, in this life."""
-        first = self.first if since is None else since
         with self.heard:
-            done = self.heard.wait_for(lambda: any(map(what, self.told[first:])), PATIENCE_S)
+            done = self.heard.wait_for(lambda: any(map(what, self.said)), PATIENCE_S)
         assert done, f"{self.name} told last: {self.told[-3:]}"
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.stop()
-
-    def stop(self) -> int:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        code = self.process.wait(PATIENCE_S)
-        self.listener.join()
-        return code
 
 
 def changing(promised: int) -> Callable[[dict[str, Any]], bool]:
@@ -88,9 +44,9 @@ class System:
     def __init__(self, root: Path, protocol: str) -> None:
         self.root, self.protocol, self.heard = root, protocol, threading.Condition()
         self.addresses = dict(zip("abcdef", free_addresses(6), strict=True))
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, Member] = {}
 
-    def start(self, name: str, peers: str, join: bool = False) -> Worker:
+    def start(self, name: str, peers: str, join: bool = False) -> Member:
         config = {
             "name": name,
             "peers": {peer: self.addresses[peer] for peer in peers},
@@ -101,7 +57,7 @@ class System:
             "words": f"{self.root}/{name}.words",
             "trace": f"{self.root}/trace",
         }
-        self.workers[name] = Worker(config, self.heard)
+        self.workers[name] = Member("tests.view_worker", config, self.heard)
         return self.workers[name]
 
     def __enter__(self) -> System:
@@ -114,10 +70,7 @@ class System:
 
     def round(self) -> int:
         return max(
-            told["phase"][1]
-            for w in self.workers.values()
-            for told in list(w.told)
-            if told["kind"] == "phase"
+            told["phase"][1] for w in self.workers.values() for told in w.told if told["kind"] == "phase"
         )
 
     def kill_in_the_middle(self, name: str, before: int, random: Random) -> None:

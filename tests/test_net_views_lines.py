@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
+from tests.processes import free_addresses
 from tests.test_cli_node import PATIENCE_S, Process
-from tests.test_net_crash import free_addresses
 
 GIVES = "state = true"
 

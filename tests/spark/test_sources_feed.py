@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -32,7 +30,7 @@ from antecede.spark.sources import node_feed, traces
 from antecede.spark.sources.feed import Client, NodeFeed
 from antecede.trace import events_of
 from antecede.wire.feed import Answer, tell
-from tests.test_net_crash import free_addresses
+from tests.processes import free_addresses, run_node
 
 PATIENCE_S = 120
 
@@ -57,16 +55,7 @@ class Nodes:
             f'name = "{name}"\ntrace = "trace"\njournal = "{name}.db"\nfeed = "{self.feeds[name]}"\n'
             f"[peers]\n{peers}\n[settings]\ntrace_s = 0.1\n"
         )
-        command = [
-            sys.executable,
-            "-c",
-            "from antecede.cli import main; main()",
-            "node",
-            "--config",
-            str(config),
-        ]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.processes[name] = process
+        self.processes[name] = run_node(config)
         self.hear(name, "ready")
 
     def hear(self, name: str, event: str) -> dict[str, Any]:
