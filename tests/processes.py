@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import threading
-from contextlib import suppress
 from pathlib import Path
-from random import Random
 from typing import Any
+
+from benchmarks.chaos.fleet import free_addresses
 
 __all__ = ["Worker", "free_addresses", "run_node"]
 
 ROOT = Path(__file__).parent.parent
 PATIENCE_S = 120.0
-
-
-def free_addresses(count: int) -> list[str]:
-    """Addresses that are free, and that the system gives to nobody else while a node is down.
-
-    The ports that it gives out by itself start at 32768 or later: a program that asks for any port may get one of
-    those, or one that dials, the peers of the node that is down among them.
-    """
-    random, free = Random(), list[str]()
-    while len(free) < count:
-        port = random.randrange(10_000, 32_000)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            free.append(f"127.0.0.1:{port}")
-    return free
 
 
 def run_node(config: Path) -> subprocess.Popen[str]:

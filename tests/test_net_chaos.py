@@ -14,6 +14,7 @@ from benchmarks.chaos.diary import AGAIN, DONE, HANDED, RECORD, SENT, START, Dia
 from benchmarks.chaos.fleet import Options
 from benchmarks.chaos.judge import account, happened
 from benchmarks.chaos.plan import Plan, node_names
+from tests.nats_server import program
 
 
 def test_killed_nodes_on_a_bad_network_lose_nothing(tmp_path):
@@ -27,6 +28,18 @@ def test_killed_nodes_on_a_bad_network_lose_nothing(tmp_path):
     assert outcome.account.delivered == sum(
         len(numbers) for senders in options.plan.owed() for numbers in senders
     )
+
+
+@pytest.mark.parametrize("transport", ["tls", "nats"])
+def test_so_do_nodes_that_prove_their_names_or_meet_at_a_broker(tmp_path, transport):
+    if transport == "nats":
+        program()  # which skips the test, if there is none
+    quick: dict[str, Any] = {"snapshot_inputs": 60, "trace_s": 0.3, "pause_s": 0.01}
+    options = Options("permit", messages=120, kills=1, nodes=2, seed="short", transport=transport, **quick)
+    outcome = run(options, tmp_path, oracle=True)
+    assert outcome.wrong == []
+    assert outcome.passed is not None
+    assert outcome.passed.bytes, "it went through the weather"
 
 
 def test_a_journal_that_forgets_is_found(tmp_path, capsys):

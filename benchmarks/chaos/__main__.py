@@ -97,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 pause_s=options.pause,
                 patience_s=options.patience,
                 fault=options.fault,
+                transport=options.transport,
             )
             outcomes.append(_one(asked, options.directory, options.oracle))
     command = "python -m benchmarks.chaos " + " ".join(sys.argv[1:] if arguments is None else arguments)
@@ -140,6 +141,9 @@ def _parser() -> argparse.ArgumentParser:
         "--pause", type=float, default=0.0, help="seconds after each message that a node sends"
     )
     parser.add_argument("--patience", type=float, default=60.0, help="seconds without a delivery")
+    parser.add_argument(
+        "--transport", choices=["tcp", "tls", "nats"], default="tcp", help="nats needs a nats-server"
+    )
     parser.add_argument("--fault", choices=sorted(FAULTS), help="make all nodes wrong on purpose")
     parser.add_argument(
         "--oracle", action="store_true", help="judge by the oracle: no Spark, small runs only"

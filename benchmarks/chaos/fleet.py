@@ -12,24 +12,26 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
+from antecede.net.keys import make_keys
 from benchmarks.chaos.diary import Tail
 from benchmarks.chaos.plan import Plan, node_names
 from benchmarks.chaos.weather import Weather
 from benchmarks.chaos.worker import Job
 
-__all__ = ["Fleet", "Options", "Passed", "Stuck"]
+__all__ = ["Fleet", "Options", "Passed", "Stuck", "free_addresses"]
 
 LOOK_S = 0.05
 ROOT = Path(__file__).parent.parent.parent
+BROKER = "broker"
 
 
 class Options(Struct, frozen=True):
@@ -47,6 +49,7 @@ class Options(Struct, frozen=True):
     """After each message that a node sends: a short run would else be over before anyone is killed."""
     patience_s: float = 60.0
     fault: str | None = None
+    transport: Literal["tcp", "tls", "nats"] = "tcp"
 
     @property
     def plan(self) -> Plan:
@@ -150,9 +153,15 @@ class Fleet:
     async def run(self) -> Passed:
         """Everything, to the end. Raises `Stuck`."""
         names, start = node_names(self.options.nodes), time.monotonic()
-        addresses = dict(zip(names, _free_addresses(len(names), Random()), strict=True))
+        addresses = dict(zip((*names, BROKER), free_addresses(len(names) + 1), strict=True))
         async with AsyncExitStack() as stack:
-            weather = await stack.enter_async_context(Weather(names, addresses, self._random))
+            hub = None
+            if self.options.transport == "nats":
+                hub = BROKER
+                stack.push_async_callback(await _broker(addresses[hub]))
+            elif self.options.transport == "tls":
+                make_keys(self.directory / "keys", list(names))
+            weather = await stack.enter_async_context(Weather(names, addresses, self._random, hub))
             self._members = [Member(self._job(k, addresses, weather)) for k in range(len(names))]
             for member in self._members:
                 stack.push_async_callback(member.kill)
@@ -164,7 +173,8 @@ class Fleet:
 
     def _job(self, k: int, addresses: dict[str, str], weather: Weather) -> Job:
         name, options = node_names(self.options.nodes)[k], self.options
-        peers = {other: address for other, address in weather.to[name].items() if other != name}
+        to, way = weather.to[name], options.transport
+        peers = {other: address for other, address in to.items() if other not in (name, BROKER)}
         return Job(
             me=k,
             listen=addresses[name],
@@ -178,6 +188,8 @@ class Fleet:
             trace_s=options.trace_s,
             pause_s=options.pause_s,
             fault=options.fault,
+            broker=to[BROKER] if way == "nats" else "",
+            keys=str(self.directory / "keys") if way == "tls" else "",
         )
 
     async def _chase(self, weather: Weather) -> None:
@@ -251,13 +263,28 @@ class Fleet:
             raise Stuck(f"nodes ended with {codes}:\n" + "\n".join(words), [])
 
 
-def _free_addresses(count: int, random: Random) -> list[str]:
+async def _broker(address: str) -> Callable[[], Awaitable[None]]:
+    """Start a NATS server, and answer how to end it."""
+    beside = Path(sys.executable).parent / "nats-server"
+    program = str(beside) if beside.exists() else "nats-server"
+    host, _, port = address.rpartition(":")
+    nowhere = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(program, "-a", host, "-p", port, stderr=nowhere)
+
+    async def end() -> None:
+        process.kill()
+        await process.wait()
+
+    return end
+
+
+def free_addresses(count: int) -> list[str]:
     """Addresses that are free, and that the system gives to nobody else while a node is down.
 
     Ports that it hands out by itself start at 32768 or later: one of those may be taken by any program that dials, by
     a peer that dials the very node that is down among them.
     """
-    free: list[str] = []
+    random, free = Random(), list[str]()
     while len(free) < count:
         port = random.randrange(10_000, 32_000)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):

@@ -137,12 +137,16 @@ class Pair:
 class Weather:
     """All pairs. `to` is what each node is to dial."""
 
-    def __init__(self, names: tuple[str, ...], addresses: dict[str, str], random: Random) -> None:
+    def __init__(
+        self, names: tuple[str, ...], addresses: dict[str, str], random: Random, hub: str | None = None
+    ) -> None:
+        """With a `hub`, nodes talk to that alone."""
         self._random = random
         self.counts: Counter[str] = Counter()
-        self._pairs = {
-            (a, b): Pair(addresses[b], random) for k, a in enumerate(names) for b in names[k + 1 :]
-        }
+        pairs = [(a, b) for k, a in enumerate(names) for b in names[k + 1 :]]
+        if hub is not None:
+            pairs = [(name, hub) for name in names]
+        self._pairs = {(a, b): Pair(addresses[b], random) for a, b in pairs}
         self._names = names
         self.to: dict[str, dict[str, str]] = {name: dict(addresses) for name in names}
 

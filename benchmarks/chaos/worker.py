@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from antecede.net import Delivery, Node, Settings
+from antecede.net import Delivery, Nats, Node, Settings, Tls
 from antecede.net.delivery import Durable
 from benchmarks.chaos import diary
 from benchmarks.chaos.diary import Diary
@@ -43,6 +43,10 @@ class Job(Struct, frozen=True):
     trace_s: float
     pause_s: float
     fault: str | None = None
+    broker: str = ""
+    """The address of a NATS server, if they talk through one."""
+    keys: str = ""
+    """Where their certificates are, if they talk over TLS."""
 
     @property
     def name(self) -> str:
@@ -60,10 +64,16 @@ class Job(Struct, frozen=True):
             held=256,
             trace_s=self.trace_s,
         )
+        tls = Tls(
+            *(Path(self.keys, name) for name in ("authority.pem", f"{self.name}.pem", f"{self.name}.key"))
+        )
+        transport = Nats(f"nats://{self.broker}", self.name) if self.broker else None
         return Node(
             self.name,
             self.peers,
             listen=self.listen,
+            tls=tls if self.keys else None,
+            transport=transport,
             protocol=self.protocol,
             journal=Path(self.directory, f"{self.name}.db"),
             sync=self.sync,
