@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from antecede.cli import run
@@ -78,3 +79,15 @@ def test_a_log_is_read_and_what_cannot_be_is_told(capsys: pytest.CaptureFixture[
     assert (code, printed) == (2, "")
     assert "none.log" in err
     assert not (tmp_path / "three").exists()
+
+
+@pytest.mark.parametrize(("text", "code", "rejected"), [("", 0, 0), ("noise\n" * 3, 1, 3)])
+def test_a_log_without_events_is_a_trace_without_runs(
+    spark: object, capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, code: int, rejected: int
+) -> None:
+    (tmp_path / "a.log").write_text(text)
+    answer = said(capsys, tmp_path / "a.log", "--format", "shiviz", "--out", tmp_path / "out", "--json")
+    assert answer[0] == code, answer[2]
+    told = json.loads(answer[1])
+    assert (told["runs"], told["events"], told["rejected"]) == (0, 0, rejected)
+    assert pq.read_table(tmp_path / "out" / "runs.parquet").num_rows == 0

@@ -33,7 +33,7 @@ from antecede.spark.logs.consistency import FINDINGS, consistency
 from antecede.spark.logs.files import FORMATS, LogFiles, log_files, read
 from antecede.spark.logs.mapped import mapped, table_of
 from antecede.spark.logs.writer import write_log
-from antecede.spark.storage import absolute, escaped, join, place, readable, whole
+from antecede.spark.storage import absolute, escaped, join, place, put, readable, whole
 from antecede.spark.trace import SPARK_EVENTS, SPARK_RUNS
 from antecede.trace import RUNS
 from antecede.trace.foreign import shiviz
@@ -245,4 +245,8 @@ def write_runs(runs: DataFrame, path: str) -> None:
         pq.write_table(pa.Table.from_pylist(rows, RUNS), inside, filesystem=system)
         yield pa.RecordBatch.from_pydict({"rows": [len(rows)]})
 
-    runs.coalesce(1).mapInArrow(one_file, "rows bigint").collect()
+    if not runs.coalesce(1).mapInArrow(one_file, "rows bigint").collect():
+        # Where there is no row there is no task.
+        empty = pa.BufferOutputStream()
+        pq.write_table(RUNS.empty_table(), empty)
+        put(path, empty.getvalue().to_pybytes())
