@@ -67,10 +67,12 @@ TABLES = """
 CREATE TABLE snapshot (position INTEGER PRIMARY KEY, half INT, state BLOB, start INT, size INT, crc INT);
 CREATE TABLE inputs (position INTEGER PRIMARY KEY, count INT, record BLOB, start INT, size INT, crc INT);
 CREATE TABLE tip (one INTEGER PRIMARY KEY, position INT, crc INT);
+CREATE TRIGGER follow AFTER INSERT ON inputs BEGIN REPLACE INTO tip VALUES (1, NEW.position, NEW.crc); END;
 """
 """`position` counts inputs, from 1; a row of inputs has that of its last one, a snapshot of the last one before it.
 What is large has its place beside the database instead of its bytes: of both files, in the one that the snapshot says.
-The tip repeats the last row of all, so that it cannot be lost unnoticed."""
+The tip repeats the last row of all, so that it cannot be lost unnoticed. It follows by itself: most groups are one row,
+and so one statement. The thread that writes waits for the interpreter after each, up to 5 ms if that is busy."""
 
 
 def _crc(position: int, count: int, record: bytes | bytearray, before: int) -> int:
@@ -272,43 +274,48 @@ class Journal:
 
     def append(self, inputs: Sequence[Input], snapshot: dict[str, Any] | None = None) -> None:
         """Make these inputs durable; `snapshot`, if given, is the state after them."""
-        with self._writing(anew=snapshot is not None):
-            if snapshot is not None:
+        if snapshot is not None:
+            with self._writing(anew=True):
                 self.position += len(inputs)
                 self._put_snapshot(snapshot)
-                return
-            for portion in portions(inputs, PORTION_BYTES):
-                self._put_inputs(portion)
-            self._put_tip()
+            return
+        with self._writing():
+            rows = [self._row(portion) for portion in portions(inputs, PORTION_BYTES)]
+            if self._full:
+                self._bulk.sync()
+            if len(rows) > 1:
+                self._database.execute("BEGIN")
+            for row in rows:
+                self._database.execute("INSERT INTO inputs VALUES (?, ?, ?, ?, ?, ?)", row)
 
-    def _put_inputs(self, inputs: Sequence[Input]) -> None:
+    def _row(self, inputs: Sequence[Input]) -> tuple[Any, ...]:
+        """What stands in the database for these inputs."""
         record, count = self._record, len(inputs)
         encode_into(inputs, record)
         self.position += count
         self._crc = _crc(self.position, count, record, self._crc)
         self._since += count
         self._bytes += len(record)
-        row = (self.position, count, *self._stored(record), self._crc)
-        self._database.execute("INSERT INTO inputs VALUES (?, ?, ?, ?, ?, ?)", row)
+        return (self.position, count, *self._stored(record), self._crc)
 
     def _put_snapshot(self, snapshot: dict[str, Any]) -> None:
         state = msgspec.msgpack.encode(snapshot)
         self._crc = _crc(self.position, 0, state, 0)
         self._since, self._bytes, self._state = 0, 0, len(state)
         row = (self.position, self._bulk.half, *self._stored(state), self._crc)
+        if self._full:
+            self._bulk.sync()
+        self._database.execute("BEGIN")
         self._database.execute("DELETE FROM inputs")
         self._database.execute("DELETE FROM snapshot")
         self._database.execute("INSERT INTO snapshot VALUES (?, ?, ?, ?, ?, ?)", row)
-        self._put_tip()
+        self._database.execute("REPLACE INTO tip VALUES (1, ?, ?)", (self.position, self._crc))
 
-    def _stored(self, record: bytes | bytearray) -> tuple[bytes | bytearray | None, int | None, int | None]:
+    def _stored(self, record: bytes | bytearray) -> tuple[bytes | None, int | None, int | None]:
         """What the database holds of a record: itself, or its place."""
         if len(record) < LARGE_BYTES:
-            return record, None, None
+            return bytes(record), None, None
         return None, self._bulk.put(record), len(record)
-
-    def _put_tip(self) -> None:
-        self._database.execute("INSERT OR REPLACE INTO tip VALUES (1, ?, ?)", (self.position, self._crc))
 
     @contextmanager
     def _writing(self, anew: bool = False) -> Iterator[None]:
@@ -321,11 +328,9 @@ class Journal:
                     # What the snapshot before this one took the place of is written over from here on.
                     self._database.execute("PRAGMA wal_checkpoint")
                 bulk.turn()
-            self._database.execute("BEGIN")
             yield
-            if self._full:
-                bulk.sync()
-            self._database.execute("COMMIT")
+            if self._database.in_transaction:
+                self._database.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
             self.position, self._since, self._bytes, self._crc = before
             bulk.half, bulk.end = place
