@@ -2,7 +2,8 @@
 
 The rule (write-ahead). An input is applied and written in one step. The frames that follow from it wait until it is
 durable, and with it all inputs before it. So a peer never hears of anything that a crash could undo. While one group of
-inputs is being made durable, in a thread, the next one gathers: the slower the disk, the larger the groups.
+inputs is being made durable, in a thread, the next one gathers: the slower the disk, the larger the groups. What does
+not wait for the disk is written at once: to give the interpreter to a thread and to get it back takes longer.
 
 Turns. What happens within one turn of the event loop gathers (`outgoing`), and leaves at its end, as one payload for
 each peer: the input `Turn`. The busier a node, the more a payload holds. `FLUSH_BYTES` end a turn early.
@@ -305,7 +306,10 @@ class Host:
                     # The state of this moment is the state after this batch.
                     snapshot = self.core.snapshot() if self._journal.wants_snapshot(len(batch)) else None
                     try:
-                        await loop.run_in_executor(thread, self._journal.append, batch, snapshot)
+                        if self._journal.waits(snapshot is not None):
+                            await loop.run_in_executor(thread, self._journal.append, batch, snapshot)
+                        else:
+                            self._journal.append(batch)
                     except AntecedeError as error:
                         self.fail(error)
                         return

@@ -58,6 +58,8 @@ SNAPSHOT_PART = 4
 """How many times as long as the last snapshot the inputs must be by then: what is under way may be large."""
 CHECKPOINT_PAGES = 8192
 """Pages of the log, 32 MiB, after which SQLite copies them into the database: most were written anew by then."""
+CHECKPOINT_GROUPS = 4096
+"""Groups after which the same is done where it is the only thing that waits for the disk."""
 PORTION_BYTES = 1 << 17
 """Bytes that are encoded, added up and written before the next, while the processor has them at hand."""
 LARGE_BYTES = 1 << 14
@@ -72,7 +74,7 @@ CREATE TRIGGER follow AFTER INSERT ON inputs BEGIN REPLACE INTO tip VALUES (1, N
 """`position` counts inputs, from 1; a row of inputs has that of its last one, a snapshot of the last one before it.
 What is large has its place beside the database instead of its bytes: of both files, in the one that the snapshot says.
 The tip repeats the last row of all, so that it cannot be lost unnoticed. It follows by itself: most groups are one row,
-and so one statement. The thread that writes waits for the interpreter after each, up to 5 ms if that is busy."""
+and so one statement. A thread that writes waits for the interpreter after each, up to 5 ms if that is busy."""
 
 
 def _crc(position: int, count: int, record: bytes | bytearray, before: int) -> int:
@@ -102,6 +104,8 @@ class Journal:
         """Inputs since the snapshot."""
         self._bytes = 0
         """Of these inputs."""
+        self._groups = 0
+        """Groups since the log was copied into the database, if that is for us to see to."""
         self._state = 0
         """Bytes of the snapshot."""
         self._crc = 0
@@ -124,7 +128,7 @@ class Journal:
             database.execute("PRAGMA locking_mode = EXCLUSIVE")
             database.execute("PRAGMA journal_mode = WAL")
             database.execute(f"PRAGMA synchronous = {sync}")
-            database.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            database.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES if sync == 'full' else 0}")
             database.execute("BEGIN EXCLUSIVE")
             self._check_format(database)
             database.execute("COMMIT")
@@ -272,6 +276,10 @@ class Journal:
             SNAPSHOT_BYTES, SNAPSHOT_PART * self._state
         )
 
+    def waits(self, snapshot: bool) -> bool:
+        """Whether the next `append` waits for the disk, and is better called from another thread."""
+        return self._full or snapshot or self._groups >= CHECKPOINT_GROUPS
+
     def append(self, inputs: Sequence[Input], snapshot: dict[str, Any] | None = None) -> None:
         """Make these inputs durable; `snapshot`, if given, is the state after them."""
         if snapshot is not None:
@@ -323,14 +331,16 @@ class Journal:
         bulk = self._bulk
         before, place = (self.position, self._since, self._bytes, self._crc), (bulk.half, bulk.end)
         try:
+            if not self._full and self.waits(anew):
+                # With a snapshot: what the one before took the place of is written over from here on.
+                self._database.execute("PRAGMA wal_checkpoint")
+                self._groups = 0
             if anew and bulk.end:
-                if not self._full:
-                    # What the snapshot before this one took the place of is written over from here on.
-                    self._database.execute("PRAGMA wal_checkpoint")
                 bulk.turn()
             yield
             if self._database.in_transaction:
                 self._database.execute("COMMIT")
+            self._groups += 1
         except (sqlite3.Error, OSError) as error:
             self.position, self._since, self._bytes, self._crc = before
             bulk.half, bulk.end = place
