@@ -304,10 +304,14 @@ def main() -> None:
         "| shape | order | how | rows | messages/s | of (a) | CPU µs a message |\n|---|---|---|--:|--:|--:|--:|"
     )
     try:
-        # Java compiles what runs often: let it.
+        # Java compiles what runs often: let it. The same for each way.
         warm = broadcasts("warm", 16, 1, asked.rows // 2)
         for how in ("pass-through", "keyed"):
             run(spark, warm, ORDERS[0], how, work, asked.batches)
+        if asked.only in "hot monitor":
+            warm = monitored("warm", 16, asked.rows // 2)
+            for how in (FILES, ANY):
+                run(spark, warm, ORDERS[0], how, work, asked.batches)
         for make in makers:
             shape = make()
             if asked.only in shape.name:
