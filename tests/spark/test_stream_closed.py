@@ -324,8 +324,7 @@ def test_closed_sets_that_are_killed_go_on_as_if_they_had_not_been(spark, tmp_pa
     batches, seconds = random.randint(1, 3), random.random()
     print("killed after", batches, "micro-batches and", seconds, "seconds")
     killed_after(arguments, checkpoint, batches, seconds)
-    options = {"by": "closed", "receiver": "p1", "files_per_batch": 1}
-    asked = Source(str(source), "monitor", settings.processes, **options)
+    asked = Source(str(source), "monitor", settings.processes, by="closed", receiver="p1", files_per_batch=1)
     outcome = order_files(spark, asked, out, checkpoint, once=True)
     assert (outcome.complete, outcome.batches, outcome.delivered) == (True, 6, len(expected))
     found = pq.read_table(out).sort_by("position").to_pylist()
