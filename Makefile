@@ -11,6 +11,7 @@
 VENV   ?= .venv
 PYTHON ?=
 JOBS   ?= auto
+SPARKS ?= 2
 ARGS   ?=
 BENCH  ?= protocols
 
@@ -38,7 +39,7 @@ CHECKED := $(wildcard src tests benchmarks experiments examples)
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo 'make test ARGS="-k reply"   arguments for pytest (JOBS=0: in one process)'
+	@echo 'make test ARGS="-k reply"   arguments for pytest (JOBS=0 SPARKS=0: in one process)'
 	@echo 'make test PYTHON=python3.12 VENV=.venv-3.12   another Python, beside the usual one'
 
 # Spark runs on it.
@@ -50,11 +51,12 @@ java:
 demo: $(INSTALLED) java ## see messages delivered out of order, and in causal order
 	@$(BIN)/antecede demo $(ARGS)
 
-# Tests on Spark run in one process: each further Java costs more than it gains. 5: no test has the name asked for.
+# Tests on Spark run in two processes, file by file: most of their time one of them alone waits for Spark to plan. More
+# would cost more Javas than they gain. 5: no test has the name asked for.
 .PHONY: test
 test: $(INSTALLED) java ## run the tests on the installed wheel
 	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --ignore tests/spark $(ARGS) || [ $$? = 5 ]
-	$(BIN)/python -m pytest tests/spark $(ARGS) || [ $$? = 5 ]
+	$(BIN)/python -m pytest -n $(SPARKS) --dist loadfile tests/spark $(ARGS) || [ $$? = 5 ]
 
 .PHONY: soak
 soak: $(INSTALLED) ## draw runs with faults and check each, for two minutes
