@@ -143,6 +143,7 @@ REFUSED: dict[str, tuple[One, int, Note | bytes]] = {
     "to settle, by one that does not lead": (settled(), 2, Settle(2)),
     "who was not asked is ahead": (One("a"), 1, Ahead(later())),
     "one is ahead of a round that all have stopped for": (leading("flush"), 1, Ahead(later())),
+    "a view that only we can make": (leading("flush"), 1, Stop(3, later(), Plan())),
     "later than can be counted": (leading("stop"), 1, Later(HUGE)),
     "cut off from one that nobody knows": (leading("stop"), 1, Stopped(2, ("x",))),
     "cut off from whom it tells": (leading("stop"), 1, Stopped(2, ("a",))),

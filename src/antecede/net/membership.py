@@ -347,13 +347,13 @@ class Membership:
             # Counts only grow: one with less was overtaken.
             led.reports[source] = report
         members, reports = self._taking_part(led.plan), led.reports
-        if len(reports) == len(members) and all(
+        if reports.keys() >= set(members) and all(
             reports[p].out.get(q, 0) == reports[q].into.get(p, 0) for p in members for q in members if p != q
         ):
             self._decide(led, members)
 
     def _decide(self, led: Led, members: tuple[int, ...]) -> None:
-        sent = {place: report.sent for place, report in led.reports.items()}
+        sent = {place: led.reports[place].sent for place in members}
         roll = self.roll.follow(led.round, led.plan, sent)
         led.stage, led.awaited = "install", set(members)
         for place in members:

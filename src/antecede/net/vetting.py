@@ -95,6 +95,8 @@ def _doubt_view(now: Membership, body: Body, roll: Roll) -> str | None:
         return None if same else "with a past that is not ours"
     if now.me in roll.removed or not _follows(now.roll, roll):
         return "with a view that does not follow from ours"
+    if now.led is not None and now.led.round == roll.number:
+        return "with a view that only we can make"
     mine = now.reported
     if mine is None or mine.round != roll.number or mine.sent != roll.sent[now.me] or body.counts() is None:
         return "with a view that was made without us"
