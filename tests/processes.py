@@ -17,9 +17,9 @@ ROOT = Path(__file__).parent.parent
 PATIENCE_S = 120.0
 
 
-def run_node(config: Path) -> subprocess.Popen[str]:
+def run_node(config: Path, *options: str) -> subprocess.Popen[str]:
     """`antecede node`, with pipes to talk to it."""
-    command = [sys.executable, "-m", "antecede", "node", "--config", str(config)]
+    command = [sys.executable, "-m", "antecede", "node", "--config", str(config), *options]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from antecede.cli import run
+from antecede.cli.node import JsonLines
 from tests.processes import free_addresses, run_node
 
 PATIENCE_S = 20.0
@@ -125,3 +127,52 @@ def test_a_configuration_that_describes_no_node_is_refused(tmp_path, capsys, tex
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1
+
+
+TOPOLOGY = """
+[topology]
+links = [["ann", "hub"], ["bob", "hub"]]
+processes = ["ann", "bob"]
+"""
+
+
+def routed(directory: Path, name: str, peers: dict[str, str]) -> Path:
+    addresses = "\n".join(f'{peer} = "{address}"' for peer, address in peers.items())
+    config = directory / f"{name}.toml"
+    config.write_text(f'name = "{name}"\nprotocol = "separator"\n[peers]\n{addresses}\n{TOPOLOGY}')
+    return config
+
+
+def test_a_router_forwards_and_needs_no_program(tmp_path):
+    peers = dict(zip(["ann", "bob", "hub"], free_addresses(3), strict=True))
+    # Each has a wrong address of the other: the only way is over the hub.
+    [nowhere] = free_addresses(1)
+    ann = run_node(routed(tmp_path, "ann", {**peers, "bob": nowhere}))
+    bob = run_node(routed(tmp_path, "bob", {**peers, "ann": nowhere}))
+    hub = run_node(routed(tmp_path, "hub", peers), "--role", "router", "--log", "json", "--verbose")
+    try:
+        assert ann.stdin is not None
+        assert bob.stdout is not None
+        ann.stdin.write('{"do": "send", "to": "bob", "text": "over the hub"}\n')
+        ann.stdin.flush()
+        heard = (json.loads(line) for line in bob.stdout)
+        message = next(event for event in heard if event["event"] == "message")
+        assert (message["sender"], message["text"]) == ("ann", "over the hub")
+    finally:
+        for process in (ann, bob, hub):
+            process.terminate()
+            process.communicate(timeout=PATIENCE_S)
+    assert hub.returncode == 0
+
+
+def test_who_is_no_router_is_refused_as_one(tmp_path, capsys):
+    peers = dict(zip(["ann", "bob", "hub"], free_addresses(3), strict=True))
+    assert run(["node", "--config", str(routed(tmp_path, "ann", peers)), "--role", "router"]) == 2
+    assert "role router: found ann, expected a router of the topology: hub" in capsys.readouterr().err
+
+
+def test_a_log_for_programs_is_a_line_of_json_each():
+    record = logging.LogRecord("antecede.net", logging.WARNING, "", 0, "%s: refused\n%d", ("bob", 7), None)
+    told = json.loads(JsonLines("ann").format(record))
+    assert told.pop("time").endswith("Z")
+    assert told == {"level": "warning", "node": "ann", "logger": "antecede.net", "message": "bob: refused\n7"}

@@ -4,7 +4,8 @@ SIGTERM and Ctrl-C stop it gently: no more is taken, what was sent is given a wh
 is durable. The end of standard input stops nothing: a node may have nothing to say.
 
 Standard input is read and standard output written by threads, so that a slow reader holds up what is handed over, and
-not the node. With a socket, standard input is not read, and standard output tells only that it is ready and closed.
+not the node. With a socket, or as a router, standard input is not read, and standard output tells only that it is ready
+and closed.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -37,27 +40,69 @@ LOOK_S = 0.2
 """How often a node without a receiver is asked whether it still runs."""
 
 
+class Role(StrEnum):
+    node = "node"
+    router = "router"
+
+
+class Log(StrEnum):
+    text = "text"
+    json = "json"
+
+
+class JsonLines(logging.Formatter):
+    """A log for programs: one object a line, with the node's name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._node = name
+
+    def format(self, record: logging.LogRecord) -> str:
+        told = {
+            "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "node": self._node,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            told["error"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(told).decode()
+
+
 def node(
     config: Path = typer.Option(..., "--config", help="What the node is: a TOML file."),
+    role: Role = typer.Option(
+        Role.node, "--role", help="router: forward what passes, with no program behind it."
+    ),
+    log: Log = typer.Option(Log.text, "--log", help="How the log is written, to standard error."),
     verbose: bool = typer.Option(False, "--verbose", help="Say more of what happens, to standard error."),
 ) -> None:
     """Run a node: requests on standard input, events on standard output, one JSON object a line.
 
     With `socket` in the configuration, programs use it by a local socket instead. docs/runtime.md has the lines.
     """
-    level = logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     described = load(config)
+    if role is Role.router:
+        described.refuse_no_router()
+    handler = logging.StreamHandler(sys.stderr)
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    handler.setFormatter(plain if log is Log.text else JsonLines(described.name))
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
     socket = None if described.socket is None else config.parent / described.socket
     feed = described.served(config.parent) or nullcontext()
-    if asyncio.run(_run(described.node(config.parent), feed, described.metrics, socket)) == signal.SIGINT:
+    alone = role is Role.router
+    if (
+        asyncio.run(_run(described.node(config.parent), feed, described.metrics, socket, alone))
+        == signal.SIGINT
+    ):
         raise typer.Exit(130)
 
 
 async def _run(
-    node: Node, feed: AbstractAsyncContextManager[Any], metrics: str | None, socket: Path | None
+    node: Node, feed: AbstractAsyncContextManager[Any], metrics: str | None, socket: Path | None, alone: bool
 ) -> int:
-    """Run until a signal comes, and say which; or raise what made the node fail."""
+    """Run until a signal comes, and say which; or raise what made the node fail. `alone`: no program is behind it."""
     loop = asyncio.get_running_loop()
     signals: list[int] = []
     stopped = asyncio.Event()
@@ -75,7 +120,8 @@ async def _run(
 
         window = nullcontext() if metrics is None else Health(metrics, node.status)
         async with feed, node, window:
-            talk = _talk(node, say) if socket is None else _listen(node, say, socket, stopped)
+            local = nullcontext() if socket is None or alone else Local(node, socket)
+            talk = _talk(node, say) if socket is None and not alone else _stay(node, say, local, stopped)
             running: asyncio.Future[Any] = asyncio.ensure_future(talk)
             stopping: asyncio.Future[Any] = asyncio.ensure_future(stopped.wait())
             await asyncio.wait({stopping, running}, return_when=asyncio.FIRST_COMPLETED)
@@ -92,9 +138,11 @@ async def _talk(node: Node, say: Say) -> None:
     await lines.run()
 
 
-async def _listen(node: Node, say: Say, socket: Path, stopped: asyncio.Event) -> None:
-    """By a socket, until the node is closed."""
-    async with Local(node, socket):
+async def _stay(
+    node: Node, say: Say, local: AbstractAsyncContextManager[Any], stopped: asyncio.Event
+) -> None:
+    """By a socket, or for the others alone, until the node is closed."""
+    async with local:
         await say(ready(node))
         while (status := node.status()).up:
             await asyncio.sleep(LOOK_S)

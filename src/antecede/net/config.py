@@ -31,6 +31,11 @@ key = "keys/ann.key"
 held = 100
 
 [parameters]                    # of the protocol
+
+[topology]                      # for protocol = "separator": the same for all nodes. Who is no process is a router
+links = [["ann", "hub"], ["bob", "hub"]]
+processes = ["ann", "bob"]
+separators = [["hub"]]          # without it, they are found
 """
 
 from __future__ import annotations
@@ -47,6 +52,7 @@ from antecede.net.nats import Nats
 from antecede.net.node import Node
 from antecede.net.security import Tls
 from antecede.net.settings import Settings
+from antecede.topology import Topology
 
 if TYPE_CHECKING:
     from antecede.net.feed import Feed
@@ -60,6 +66,17 @@ class Keys(Struct, frozen=True, forbid_unknown_fields=True):
     key: str
 
 
+class Graph(Struct, frozen=True, forbid_unknown_fields=True):
+    links: list[tuple[str, str]]
+    processes: list[str]
+    separators: list[list[str]] | None = None
+
+    def topology(self) -> Topology:
+        if self.separators is None:
+            return Topology.computed(self.links, self.processes)
+        return Topology.of(self.links, self.processes, separators=self.separators)
+
+
 class Config(Struct, frozen=True, forbid_unknown_fields=True):
     """What a file says."""
 
@@ -67,6 +84,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     peers: dict[str, str] | list[str]
     protocol: str = "permit"
     parameters: dict[str, Any] = {}
+    topology: Graph | None = None
     groups: dict[str, list[str]] = {}
     join: bool = False
     state: bool = False
@@ -85,11 +103,12 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     def node(self, root: Path) -> Node:
         """The node that it describes; paths are relative to `root`."""
         tls = self._keys(root)
+        routed = {} if self.topology is None else {"topology": self.topology.topology()}
         return Node(
             self.name,
             self.peers,
             protocol=self.protocol,
-            parameters=self.parameters,
+            parameters={**self.parameters, **routed},
             groups=self.groups,
             join=self.join,
             state=_nobody if self.state else None,
@@ -102,6 +121,14 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
             transport=None if self.transport is None else Nats(self.transport, self.name, tls=tls),
             settings=self.settings,
         )
+
+    def refuse_no_router(self) -> None:
+        """Raise `BadConfig` unless the topology has this node as a router."""
+        routers = () if self.topology is None else self.topology.topology().routers
+        if self.name not in routers:
+            raise BadConfig(
+                "role router", self.name, f"a router of the topology: {', '.join(routers) or 'none'}"
+            )
 
     def served(self, root: Path) -> Feed | None:
         """The feed of what the node records, if it has one."""
