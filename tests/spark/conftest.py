@@ -35,8 +35,13 @@ def spark(tmp_path_factory):
     session = connect(
         "local[2]",
         log=scratch / "log",
-        # Two partitions are enough to get an order wrong, and quick.
-        settings={"spark.sql.shuffle.partitions": "2", "spark.local.dir": str(scratch)},
+        settings={
+            # Two partitions are enough to get an order wrong, and quick.
+            "spark.sql.shuffle.partitions": "2",
+            # Two processes run tests, each with several Javas: what is enough, not what the machine has.
+            "spark.driver.memory": "2g",
+            "spark.local.dir": str(scratch),
+        },
     )
     yield session
     session.stop()
