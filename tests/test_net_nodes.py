@@ -124,6 +124,26 @@ def test_groups_are_names_for_sets():
     asyncio.run(main())
 
 
+def test_what_one_task_takes_makes_way_for_another_at_once():
+    async def main():
+        async with in_memory(3, protocol="permit") as (p1, p2, p3), asyncio.timeout(PATIENCE_S):
+            for node in (p2, p3):
+                await node.send("p1", b"hello")
+            while sum(p1._host.core.held) < 2:
+                await asyncio.sleep(0.01)
+            [(offered, _)] = p1._host.core.inbox
+            other = next(name for name in ("p2", "p3") if name != p1.view.name(offered))
+            # All three in one turn: its end is planned by the first, one begins to wait, one makes way for it.
+            parts = (p1.send("p2", b"hello yourself"), p1.receive(other), p1.receive())
+            _, waiting, _ = [asyncio.ensure_future(part) for part in parts]
+            # Not when a peer next says something: that takes more turns of the loop.
+            for _ in range(4):
+                await asyncio.sleep(0)
+            assert waiting.done()
+
+    asyncio.run(main())
+
+
 def test_a_router_is_a_node_that_only_forwards():
     async def main():
         star = shapes.star(3)
