@@ -82,8 +82,8 @@ def node(
 
     With `socket` in the configuration, programs use it by a local socket instead. docs/runtime.md has the lines.
     """
-    described = load(config)
-    if role is Role.router:
+    described, alone = load(config), role is Role.router
+    if alone:
         described.refuse_no_router()
     handler = logging.StreamHandler(sys.stderr)
     plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
@@ -120,7 +120,7 @@ async def _run(
 
         window = nullcontext() if metrics is None else Health(metrics, node.status)
         async with feed, node, window:
-            local = nullcontext() if socket is None or alone else Local(node, socket)
+            local = nullcontext() if socket is None else Local(node, socket)
             talk = _talk(node, say) if socket is None and not alone else _stay(node, say, local, stopped)
             running: asyncio.Future[Any] = asyncio.ensure_future(talk)
             stopping: asyncio.Future[Any] = asyncio.ensure_future(stopped.wait())
