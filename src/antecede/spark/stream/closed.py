@@ -52,13 +52,11 @@ from antecede.spark.stream.staged import (
     staging,
     sums_of,
 )
-from antecede.spark.stream.standing import State, closed_statuses, last_held, waiting_closed
+from antecede.spark.stream.standing import State
 from antecede.spark.stream.status import Status
 from antecede.spark.stream.yielding import lane_of, serve
 
-__all__ = [
-    "Closing", "closed_statuses", "deliver_closed", "deliver_closed_files", "last_held", "waiting_closed",
-]  # fmt: skip
+__all__ = ["Closing", "deliver_closed", "deliver_closed_files"]
 
 
 def deliver_closed(

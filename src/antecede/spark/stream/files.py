@@ -21,10 +21,11 @@ from antecede.spark.faults import told
 from antecede.spark.reading.footers import refuse_files
 from antecede.spark.storage import absolute, escaped, files, join, local, readable
 from antecede.spark.stream.begun import begin, fresh
-from antecede.spark.stream.closed import deliver_closed_files, last_held
+from antecede.spark.stream.closed import deliver_closed_files
 from antecede.spark.stream.operator import deliver_stream, unpacked
 from antecede.spark.stream.packets import PACKETS
 from antecede.spark.stream.running import run
+from antecede.spark.stream.standing import last_held
 from antecede.spark.stream.watch import Progress, status_of, waiting
 
 __all__ = ["Outcome", "Source", "order_files"]
