@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from antecede.link import Frame, Link
 from antecede.model import Packet, View
-from antecede.net.membership import Membership
-from antecede.net.roll import (
+from antecede.net.peers.session import Beat, Bye, Hello, Join, Welcome, pack
+from antecede.process.views.members import (
     MARK,
     Ahead,
     Ask,
@@ -36,7 +36,7 @@ from antecede.net.roll import (
     Stopped,
     encode_note,
 )
-from antecede.net.session import Beat, Bye, Hello, Join, Welcome, pack
+from antecede.process.views.membership import Membership
 from antecede.protocols import create
 from antecede.wire import encode
 from antecede.wire.bundles import encode_bundle

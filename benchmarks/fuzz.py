@@ -37,10 +37,10 @@ from msgspec import Struct
 from antecede.errors import BadParameter, PeerError
 from antecede.link import Frame
 from antecede.model import View
-from antecede.net.core import Core
-from antecede.net.inputs import Pass, Propose, Send
-from antecede.net.roll import Change, Plan, Roll, decode_note
-from antecede.net.session import Session
+from antecede.net.peers.session import Session
+from antecede.process.core import Core
+from antecede.process.inputs import Pass, Propose, Send
+from antecede.process.views.members import Change, Plan, Roll, decode_note
 from antecede.protocols import PROTOCOLS
 from antecede.wire import decode, encode
 from antecede.wire.bundles import decode_bundle

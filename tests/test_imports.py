@@ -32,6 +32,7 @@ CORE = {
     "program",
     "steps",
     "explore",
+    "process",
 }
 BASE = CORE | {"trace"}
 SHELLS = {"report", "spark", "sim", "net", "watch"}
@@ -52,6 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "explore": {"model", "errors", "topology", "protocols", "oracle", "diagram", "program", "steps"},
     "replay": {"model", "errors", "protocols", "oracle", "diagram", "program", "steps", "explore"},
     "trace": {"model", "errors", "topology"},
+    "process": {"model", "errors", "topology", "protocols", "wire", "link"},
     "sim": BASE,
     "net": BASE,
     "html": set(),

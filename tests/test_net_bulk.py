@@ -10,10 +10,10 @@ import pytest
 
 from antecede.errors import BadJournal, CannotWrite
 from antecede.model import View
-from antecede.net.bulk import Bulk
-from antecede.net.core import Core
-from antecede.net.inputs import Acknowledge, Input, Send, Take
-from antecede.net.journal import Journal
+from antecede.net.storage.bulk import Bulk
+from antecede.net.storage.journal import Journal
+from antecede.process.core import Core
+from antecede.process.inputs import Acknowledge, Input, Send, Take
 
 VIEW = View.of("a", "b")
 

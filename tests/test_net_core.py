@@ -10,8 +10,8 @@ import pytest
 
 from antecede.errors import BadParameter, BadSnapshot, NotEligible
 from antecede.model import View
-from antecede.net.core import Core, Out
-from antecede.net.inputs import Acknowledge, Arrive, Input, Restart, Send, Take, Turn
+from antecede.process.core import Core, Out
+from antecede.process.inputs import Acknowledge, Arrive, Input, Restart, Send, Take, Turn
 from antecede.protocols import PROTOCOLS
 
 VIEW = View.numbered(3)

@@ -11,11 +11,11 @@ import pytest
 
 from antecede.errors import BadConfig, BadParameter
 from antecede.model import View
-from antecede.net.answering import AT_A_TIME
 from antecede.net.config import Config
-from antecede.net.feed import Feed, Shelf
-from antecede.net.record import Entry
-from antecede.net.recorder import Recorder
+from antecede.net.observe.recorder import Recorder
+from antecede.net.serve.feed import Feed, Shelf
+from antecede.net.serve.listener import AT_A_TIME
+from antecede.process.events import Entry
 from antecede.wire.feed import Answer, answer, ask
 
 PATIENCE_S = 20.0

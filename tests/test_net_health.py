@@ -8,8 +8,8 @@ import pytest
 
 from antecede.errors import BadParameter
 from antecede.net import Memory
-from antecede.net.answering import AT_A_TIME
-from antecede.net.health import Health
+from antecede.net.serve.health import Health
+from antecede.net.serve.listener import AT_A_TIME
 from tests.net_world import PATIENCE_S, in_memory
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from antecede.link import Link
 from antecede.net import Node, Settings, Tcp
-from antecede.net.session import Hello, pack
+from antecede.net.peers.session import Hello, pack
 from tests.net_world import PATIENCE_S
 
 VIEW = ("a", "b", "c")

@@ -16,9 +16,9 @@ import pytest
 
 from antecede.errors import BadParameter
 from antecede.net import Memory, Node, Settings
-from antecede.net import local as module
-from antecede.net.lines import LONGEST
-from antecede.net.local import Local
+from antecede.net.serve import local as module
+from antecede.net.serve.lines import LONGEST
+from antecede.net.serve.local import Local
 from tests.net_world import PATIENCE_S
 from tests.processes import free_addresses
 from tests.test_cli_node import Process

@@ -17,9 +17,9 @@ import pytest
 
 from antecede.errors import BadParameter
 from antecede.net import Memory, Nats, Node, Tls
-from antecede.net.keys import make_keys
-from antecede.net.sealed import Sealed
-from antecede.net.subjects import ANSWER, CREDIT, DATA, DIAL, HEAD, NatsConnection
+from antecede.net.transports.keys import make_keys
+from antecede.net.transports.nats_connection import ANSWER, CREDIT, DATA, DIAL, HEAD, NatsConnection
+from antecede.net.transports.tls_stream import Sealed
 from tests.nats_server import Server
 from tests.net_world import PATIENCE_S, QUICK, Conversation, names
 from tests.processes import run_node

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from antecede.errors import BadHello, PeerError, WireError
 from antecede.link import Frame, Link
-from antecede.net.session import HELLO_BYTES, Beat, Bye, Hello, Record, Session, check_hello, pack
+from antecede.net.peers.session import HELLO_BYTES, Beat, Bye, Hello, Record, Session, check_hello, pack
 from antecede.wire import Limits
 
 VIEW = ("billing", "orders")

@@ -11,9 +11,9 @@ import pytest
 from antecede.link import Frame, Link
 from antecede.model import Message, Packet
 from antecede.net import Node, Settings, Tcp
-from antecede.net.inputs import Propose
-from antecede.net.roll import Joiner, Plan, Report, encode_note
-from antecede.net.session import Beat, Bye, Hello, Join, Session, pack
+from antecede.net.peers.session import Beat, Bye, Hello, Join, Session, pack
+from antecede.process.inputs import Propose
+from antecede.process.views.members import Joiner, Plan, Report, encode_note
 from antecede.protocols.permit import Grant
 from antecede.protocols.unordered import Plain
 from antecede.wire.bundles import encode_bundle, encode_whole

@@ -13,7 +13,7 @@ import pytest
 from antecede.cli import run
 from antecede.errors import BadParameter
 from antecede.net import Node, Tcp, Tls
-from antecede.net.keys import make_keys
+from antecede.net.transports.keys import make_keys
 from tests.net_world import PATIENCE_S, QUICK, Conversation
 
 

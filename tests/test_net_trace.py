@@ -11,9 +11,9 @@ import pytest
 from antecede.errors import CannotWrite
 from antecede.model import View
 from antecede.net import Settings
-from antecede.net.record import Entry
-from antecede.net.recorder import Recorder
+from antecede.net.observe.recorder import Recorder
 from antecede.oracle import check
+from antecede.process.events import Entry
 from antecede.trace import events_of, read_runs
 from tests.net_world import PATIENCE_S, Conversation, in_memory
 

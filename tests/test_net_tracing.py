@@ -16,8 +16,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanContext, TraceState
 
 from antecede.errors import BadParameter
-from antecede.net.lines import Lines
-from antecede.net.tracing import LONGEST, current, extract, joined
+from antecede.net.observe.tracing import LONGEST, current, extract, joined
+from antecede.net.serve.lines import Lines
 from tests.net_world import PATIENCE_S, in_memory
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

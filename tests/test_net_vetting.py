@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from antecede.link import Frame
 from antecede.model import View
-from antecede.net.core import Core
-from antecede.net.inputs import Propose, Send
-from antecede.net.roll import (
+from antecede.process.core import Core
+from antecede.process.inputs import Propose, Send
+from antecede.process.views.members import (
     MARK,
     Ahead,
     Go,

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from antecede.model import Effect, Packet, View
-from antecede.net.core import Core
-from antecede.net.inputs import Send
-from antecede.net.roll import Joiner, Plan
+from antecede.process.core import Core
+from antecede.process.inputs import Send
+from antecede.process.views.members import Joiner, Plan
 from antecede.protocols import PROTOCOLS, create
 from tests.view_world import World
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from antecede.net.changing import Changing
-from antecede.net.membership import Counts, Membership
-from antecede.net.roll import Joiner, Plan, Report, Roll, Stop, Stopped
+from antecede.process.views.change import Changing
+from antecede.process.views.members import Joiner, Plan, Report, Roll, Stop, Stopped
+from antecede.process.views.membership import Counts, Membership
 from tests.view_explore import Story, explore
 
 

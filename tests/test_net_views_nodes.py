@@ -11,7 +11,7 @@ import pytest
 
 from antecede.errors import BadParameter, Closed, UnknownProcess, Unsupported
 from antecede.net import Change, Memory, Node, Settings, Tcp, Tls
-from antecede.net.keys import make_keys
+from antecede.net.transports.keys import make_keys
 from antecede.oracle import check
 from antecede.protocols import PROTOCOLS
 from antecede.topology import shapes

@@ -30,10 +30,10 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from antecede.model import Event
-from antecede.net import core
-from antecede.net.inputs import Propose, Send
-from antecede.net.roll import Plan, Roll, is_note
 from antecede.oracle import check
+from antecede.process import core
+from antecede.process.inputs import Propose, Send
+from antecede.process.views.members import Plan, Roll, is_note
 from tests.view_steps import Flight, Local, Post, Processes, Wrong
 
 __all__ = ["Found", "Story", "explore"]

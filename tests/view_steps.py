@@ -11,9 +11,9 @@ import msgspec
 
 from antecede.link import Frame
 from antecede.model import View
-from antecede.net.core import Core
-from antecede.net.inputs import Pass, Take
-from antecede.net.roll import Change, Roll, is_note
+from antecede.process.core import Core
+from antecede.process.inputs import Pass, Take
+from antecede.process.views.members import Change, Roll, is_note
 
 __all__ = ["Flight", "Local", "Post", "Processes", "Wrong"]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from antecede.net import Node, Settings
-from antecede.net.roll import Change
+from antecede.process.views.members import Change
 
 SETTINGS = Settings(
     snapshot_inputs=60,

@@ -15,10 +15,10 @@ from random import Random
 
 from antecede.link import Frame
 from antecede.model import Event, View
-from antecede.net.core import Core, Out
-from antecede.net.inputs import Acknowledge, Arrive, Input, Pass, Propose, Restart, Send, Take, Turn
-from antecede.net.roll import Change, Joiner, Lost, Plan, Roll
 from antecede.oracle import Verdict, check
+from antecede.process.core import Core, Out
+from antecede.process.inputs import Acknowledge, Arrive, Input, Pass, Propose, Restart, Send, Take, Turn
+from antecede.process.views.members import Change, Joiner, Lost, Plan, Roll
 from antecede.protocols import PROTOCOLS
 
 FOUNDERS = ("a", "b", "c")

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from antecede.net.inputs import Acknowledge
-from antecede.net.journal import Journal
 from antecede.net.node import Node
+from antecede.net.storage.journal import Journal
+from antecede.process.inputs import Acknowledge
 
 __all__ = ["FAULTS", "plant"]
 

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from antecede.net.keys import make_keys
+from antecede.net.transports.keys import make_keys
 from benchmarks.chaos.diary import Tail
 from benchmarks.chaos.plan import Plan, node_names
 from benchmarks.chaos.weather import Weather

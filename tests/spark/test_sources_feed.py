@@ -21,11 +21,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from antecede.errors import BadParameter, BadTrace
 from antecede.model import View
 from antecede.net import Tls
-from antecede.net.feed import Feed
-from antecede.net.keys import make_keys
-from antecede.net.record import Entry
-from antecede.net.recorder import Recorder
+from antecede.net.observe.recorder import Recorder
+from antecede.net.serve.feed import Feed
+from antecede.net.transports.keys import make_keys
 from antecede.oracle import check
+from antecede.process.events import Entry
 from antecede.spark.sources import node_feed, traces
 from antecede.spark.sources.feed import Client, NodeFeed
 from antecede.trace import events_of

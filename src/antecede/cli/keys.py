@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from antecede.net.keys import make_keys
+from antecede.net.transports.keys import make_keys
 
 __all__ = ["keys"]
 

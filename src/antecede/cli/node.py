@@ -29,10 +29,10 @@ import typer
 
 from antecede.errors import Closed
 from antecede.net.config import load
-from antecede.net.health import Health
-from antecede.net.lines import LONGEST, Lines, Say, ready
-from antecede.net.local import Local
 from antecede.net.node import Node
+from antecede.net.serve.health import Health
+from antecede.net.serve.lines import LONGEST, Lines, Say, ready
+from antecede.net.serve.local import Local
 
 __all__ = ["node"]
 

@@ -7,14 +7,14 @@ A thin asyncio shell round the machines. `core` is the process as one pure state
 """
 
 from antecede.net.delivery import Delivery, Held, Missing
-from antecede.net.nats import Nats
 from antecede.net.node import Node
-from antecede.net.roll import Change
-from antecede.net.security import Tls
 from antecede.net.settings import Settings
 from antecede.net.status import Status
-from antecede.net.tcp import Tcp
-from antecede.net.transport import Connection, Memory, Transport
+from antecede.net.transports.nats import Nats
+from antecede.net.transports.tcp import Tcp
+from antecede.net.transports.tls import Tls
+from antecede.net.transports.transport import Connection, Memory, Transport
+from antecede.process.views.members import Change
 
 __all__ = [
     "Change",

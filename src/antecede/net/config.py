@@ -48,14 +48,14 @@ import msgspec
 from msgspec import Struct
 
 from antecede.errors import BadConfig
-from antecede.net.nats import Nats
 from antecede.net.node import Node
-from antecede.net.security import Tls
 from antecede.net.settings import Settings
+from antecede.net.transports.nats import Nats
+from antecede.net.transports.tls import Tls
 from antecede.topology import Topology
 
 if TYPE_CHECKING:
-    from antecede.net.feed import Feed
+    from antecede.net.serve.feed import Feed
 
 __all__ = ["Config", "load"]
 
@@ -137,7 +137,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
         if self.trace is None:
             raise BadConfig("feed", "no trace", "a trace: a feed is of what is recorded")
         # PyArrow takes longer to load than all the rest.
-        from antecede.net.feed import Feed
+        from antecede.net.serve.feed import Feed
 
         return Feed(self.feed, root / self.trace, self.run, self.name, self._keys(root))
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from antecede.model import Id, Message, View, Waiting
-from antecede.net.tracing import extract
+from antecede.net.observe.tracing import extract
 
 __all__ = ["Delivery", "Durable", "Held", "Missing", "stuck"]
 

@@ -44,25 +44,25 @@ from msgspec.structs import replace
 
 from antecede.errors import AntecedeError, BadParameter, Closed
 from antecede.model import Message, View
-from antecede.net.core import Core, Out
 from antecede.net.delivery import Delivery, Durable, Held, stuck
-from antecede.net.host import Host
-from antecede.net.inputs import Restart
-from antecede.net.joining import ask
-from antecede.net.journal import Journal
-from antecede.net.member import Member, asking, grouped
-from antecede.net.mesh import Mesh
-from antecede.net.roll import Change, Roll
-from antecede.net.security import Tls
-from antecede.net.session import Join
+from antecede.net.driver import Host
+from antecede.net.observe.tracing import OPENTELEMETRY, current
+from antecede.net.peers.joining import ask
+from antecede.net.peers.mesh import Mesh
+from antecede.net.peers.session import Join
 from antecede.net.settings import Settings
 from antecede.net.status import Status
-from antecede.net.tcp import Tcp
-from antecede.net.tracing import OPENTELEMETRY, current
-from antecede.net.transport import Connection, Transport
+from antecede.net.storage.journal import Journal
+from antecede.net.transports.tcp import Tcp
+from antecede.net.transports.tls import Tls
+from antecede.net.transports.transport import Connection, Transport
+from antecede.net.views import Member, asking, grouped
+from antecede.process.core import Core, Out
+from antecede.process.inputs import Restart
+from antecede.process.views.members import Change, Roll
 
 if TYPE_CHECKING:
-    from antecede.net.recorder import Recorder
+    from antecede.net.observe.recorder import Recorder
 
 __all__ = ["Node"]
 
@@ -483,7 +483,7 @@ def _view(names: set[str], parameters: Mapping[str, Any]) -> View:
 
 def _recorder(trace: str | PathLike[str], run: str, core: Core) -> Recorder:
     # PyArrow takes longer to load than all the rest, and few nodes need it.
-    from antecede.net.recorder import Recorder
+    from antecede.net.observe.recorder import Recorder
 
     return Recorder(trace, run, core.machine.name, core.view, core.view.name(core.me))
 

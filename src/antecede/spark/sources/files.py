@@ -1,7 +1,7 @@
 """A streaming source: the files that running nodes record, as they appear.
 
 Spark's own file source reads them: a file of a trace is complete once it is visible, and does not change afterwards
-(`antecede.net.recorder`), which is all that it asks for. What is checked here is what it does not tell: where the
+(`antecede.net.observe.recorder`), which is all it asks for. What is checked here is what it does not tell: where the
 events of a trace are, and that what is there already has the columns of one.
 """
 

@@ -14,10 +14,10 @@ from contextlib import suppress
 
 from antecede.errors import BadFrame, BadHello, PeerError
 from antecede.link import Frame
-from antecede.net.host import Host
-from antecede.net.session import Beat, Bye, Hello, Join, Record, Session, Welcome, pack, pack_frame
+from antecede.net.driver import Host
+from antecede.net.peers.session import Beat, Bye, Hello, Join, Record, Session, Welcome, pack, pack_frame
 from antecede.net.settings import Settings
-from antecede.net.transport import Connection, Direct
+from antecede.net.transports.transport import Connection, Direct
 
 __all__ = ["GONE", "Peer", "refusal"]
 

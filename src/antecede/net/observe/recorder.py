@@ -29,9 +29,9 @@ from msgspec.structs import replace
 
 from antecede.errors import AntecedeError, CannotWrite
 from antecede.model import View
-from antecede.net.host import Host
-from antecede.net.inputs import Recorded
-from antecede.net.record import Entry
+from antecede.net.driver import Host
+from antecede.process.events import Entry
+from antecede.process.inputs import Recorded
 from antecede.trace import EVENTS, RUN_KEY, RUNS, RunInfo, read_runs
 from antecede.trace.layout import Layout
 

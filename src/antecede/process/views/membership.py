@@ -36,7 +36,7 @@ from typing import Any, Protocol, assert_never
 from msgspec import Struct
 
 from antecede.errors import CallerError
-from antecede.net.roll import (
+from antecede.process.views.members import (
     Ahead,
     AnyNote,
     Ask,
@@ -53,7 +53,7 @@ from antecede.net.roll import (
     Stop,
     Stopped,
 )
-from antecede.net.vetting import vet
+from antecede.process.views.validation import vet
 from antecede.protocols.machine import plain, typed
 
 __all__ = ["Body", "Counts", "Membership"]

@@ -38,7 +38,7 @@ from msgspec import Struct
 from antecede import wire
 from antecede.errors import BadHello, WireError
 from antecede.link import Frame
-from antecede.net.roll import Roll
+from antecede.process.views.members import Roll
 from antecede.wire.frames import FRAME_BYTES, decode_frame, encode_frame, encode_head
 
 __all__ = [

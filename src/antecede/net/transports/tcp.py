@@ -17,8 +17,8 @@ import ssl
 from collections.abc import Callable, Mapping
 
 from antecede.errors import BadHello, BadParameter
-from antecede.net.security import Tls, is_loopback, name_of
-from antecede.net.transport import Accept, Connection
+from antecede.net.transports.tls import Tls, is_loopback, name_of
+from antecede.net.transports.transport import Accept, Connection
 
 __all__ = ["Tcp", "parse_address"]
 

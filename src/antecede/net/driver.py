@@ -26,9 +26,9 @@ from concurrent.futures import ThreadPoolExecutor
 from antecede.errors import AntecedeError, Closed
 from antecede.link import Frame
 from antecede.model import Id, Message
-from antecede.net.core import Core, Out
-from antecede.net.inputs import Acknowledge, Arrive, Input, Send, Take, Time, Turn
-from antecede.net.journal import Journal
+from antecede.net.storage.journal import Journal
+from antecede.process.core import Core, Out
+from antecede.process.inputs import Acknowledge, Arrive, Input, Send, Take, Time, Turn
 
 __all__ = ["Host", "Signal"]
 

@@ -24,8 +24,8 @@ from typing import Any
 import msgspec
 
 from antecede.errors import BadParameter
-from antecede.net.lines import LONGEST, Desk, Lines, ready
 from antecede.net.node import Node
+from antecede.net.serve.lines import LONGEST, Desk, Lines, ready
 
 __all__ = ["Local"]
 

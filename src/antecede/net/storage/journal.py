@@ -16,8 +16,8 @@ noticed. Such a journal is refused, with a sentence that says what is lost. A jo
 
 >>> import tempfile
 >>> from antecede.model import View
->>> from antecede.net.core import Core
->>> from antecede.net.inputs import Send
+>>> from antecede.process.core import Core
+>>> from antecede.process.inputs import Send
 >>> with tempfile.TemporaryDirectory() as directory:
 ...     journal = Journal(f"{directory}/a.db")
 ...     core = journal.recover(Core.new("fifo", View.of("a", "b"), "a", epoch=1))
@@ -42,9 +42,9 @@ from zlib import crc32
 import msgspec
 
 from antecede.errors import AntecedeError, BadJournal, BadParameter, BadSnapshot, CannotWrite
-from antecede.net.bulk import Bulk
-from antecede.net.core import Core
-from antecede.net.inputs import Input, decode_inputs, encode_into, portions
+from antecede.net.storage.bulk import Bulk
+from antecede.process.core import Core
+from antecede.process.inputs import Input, decode_inputs, encode_into, portions
 
 __all__ = ["Journal"]
 

@@ -3,7 +3,7 @@
 A machine of a later view counts its members from 0, and their messages from 1. Outside, positions on the roll name
 processes, and the numbers of messages go on from view to view.
 
->>> from antecede.net.roll import Plan, Roll
+>>> from antecede.process.views.members import Plan, Roll
 >>> roll = Roll.first(("a", "b", "c"), {}).follow(2, Plan(remove=("b",)), {0: 7, 2: 5})
 >>> seats = Seats(roll)
 >>> seats.outward(Message(1, 1, (0,), b"from c to a"))
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from antecede.errors import WireError
 from antecede.model import Awaited, Message, Waiting
-from antecede.net.roll import Roll
+from antecede.process.views.members import Roll
 
 __all__ = ["Seats"]
 

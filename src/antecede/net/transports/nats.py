@@ -28,11 +28,11 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from antecede.errors import BadParameter
-from antecede.net.sealed import Sealed
-from antecede.net.security import Tls, is_loopback
 from antecede.net.settings import Backoff, Settings
-from antecede.net.subjects import DIAL, END, HEAD, RESET, WORD, NatsConnection, word
-from antecede.net.transport import Accept, Connection
+from antecede.net.transports.nats_connection import DIAL, END, HEAD, RESET, WORD, NatsConnection, word
+from antecede.net.transports.tls import Tls, is_loopback
+from antecede.net.transports.tls_stream import Sealed
+from antecede.net.transports.transport import Accept, Connection
 
 __all__ = ["Nats", "token"]
 

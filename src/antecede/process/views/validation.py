@@ -22,10 +22,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from antecede.errors import BadFrame
-from antecede.net.roll import HIGHEST, Ahead, AnyNote, Go, Install, Later, Report, Roll, Settle, Stop, Stopped
+from antecede.process.views.members import (
+    HIGHEST,
+    Ahead,
+    AnyNote,
+    Go,
+    Install,
+    Later,
+    Report,
+    Roll,
+    Settle,
+    Stop,
+    Stopped,
+)
 
 if TYPE_CHECKING:
-    from antecede.net.membership import Body, Membership
+    from antecede.process.views.membership import Body, Membership
 
 __all__ = ["vet"]
 

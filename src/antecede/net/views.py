@@ -13,12 +13,12 @@ from typing import Any
 
 from antecede.errors import BadParameter, Closed, Unsupported
 from antecede.model import Message, View
-from antecede.net.host import Host
-from antecede.net.inputs import Pass, Propose, Waive
-from antecede.net.joining import FIXED
-from antecede.net.roll import Change, Plan
-from antecede.net.session import Join
+from antecede.net.driver import Host
+from antecede.net.peers.joining import FIXED
+from antecede.net.peers.session import Join
 from antecede.net.settings import Settings
+from antecede.process.inputs import Pass, Propose, Waive
+from antecede.process.views.members import Change, Plan
 
 __all__ = ["Member", "asking", "grouped"]
 

@@ -46,8 +46,8 @@ from msgspec import Struct
 from antecede.errors import AntecedeError, Closed
 from antecede.net.delivery import Delivery
 from antecede.net.node import Node
-from antecede.net.roll import Change
-from antecede.net.tracing import joined
+from antecede.net.observe.tracing import joined
+from antecede.process.views.members import Change
 
 __all__ = ["Desk", "LONGEST", "Lines", "Say", "ready"]
 

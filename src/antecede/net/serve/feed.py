@@ -23,9 +23,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from antecede.errors import AntecedeError, BadParameter
-from antecede.net.answering import Answering
-from antecede.net.security import Tls, is_loopback
-from antecede.net.tcp import parse_address
+from antecede.net.serve.listener import Answering
+from antecede.net.transports.tcp import parse_address
+from antecede.net.transports.tls import Tls, is_loopback
 from antecede.trace import EVENTS
 from antecede.trace.layout import Layout
 from antecede.wire.feed import LINE_BYTES, Answer, Question, question, tell

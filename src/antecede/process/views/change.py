@@ -22,15 +22,25 @@ from msgspec.structs import replace
 from antecede.errors import BadFrame, BadParameter, CallerError, NotEligible, UnknownProcess
 from antecede.link import Link
 from antecede.model import Effect, Id, Message, Packet, View, Waiting
-from antecede.net.membership import Counts, Membership
-from antecede.net.roll import Change, Lost, Note, Plan, Roll, State, decode_note, encode_note, is_note
-from antecede.net.seats import Seats
+from antecede.process.views.members import (
+    Change,
+    Lost,
+    Note,
+    Plan,
+    Roll,
+    State,
+    decode_note,
+    encode_note,
+    is_note,
+)
+from antecede.process.views.membership import Counts, Membership
+from antecede.process.views.numbering import Seats
 from antecede.protocols import create
 from antecede.protocols.machine import plain, typed
 from antecede.wire.bundles import decode_bundle
 
 if TYPE_CHECKING:
-    from antecede.net.core import Core, Out
+    from antecede.process.core import Core, Out
 
 __all__ = ["Changing", "parameters_among"]
 

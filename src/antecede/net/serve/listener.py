@@ -13,7 +13,7 @@ from ssl import SSLContext
 from typing import Self
 
 from antecede.errors import BadParameter
-from antecede.net.tcp import parse_address
+from antecede.net.transports.tcp import parse_address
 
 __all__ = ["AT_A_TIME", "Answering"]
 

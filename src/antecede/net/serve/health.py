@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from antecede.net.answering import Answering
+from antecede.net.serve.listener import Answering
 from antecede.net.status import Status, expose
 
 __all__ = ["Health"]

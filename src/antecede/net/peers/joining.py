@@ -17,14 +17,14 @@ from random import Random
 from msgspec.structs import replace
 
 from antecede.errors import AntecedeError, BadHello, Closed, PeerError
-from antecede.net.changing import parameters_among
-from antecede.net.host import Host
-from antecede.net.inputs import Propose
-from antecede.net.peers import GONE
-from antecede.net.roll import Joiner, Plan, Roll
-from antecede.net.session import Beat, Bye, Join, Session, Welcome, pack
+from antecede.net.driver import Host
+from antecede.net.peers.peer import GONE
+from antecede.net.peers.session import Beat, Bye, Join, Session, Welcome, pack
 from antecede.net.settings import Backoff, Settings
-from antecede.net.transport import Connection, Transport
+from antecede.net.transports.transport import Connection, Transport
+from antecede.process.inputs import Propose
+from antecede.process.views.change import parameters_among
+from antecede.process.views.members import Joiner, Plan, Roll
 
 __all__ = ["FIXED", "LOOK_S", "admit", "ask", "is_gone"]
 

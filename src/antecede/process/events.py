@@ -23,7 +23,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from antecede.model import Message
-from antecede.net.inputs import Recorded, Time
+from antecede.process.inputs import Recorded, Time
 from antecede.protocols.machine import plain, typed
 
 __all__ = ["Entry", "Kind", "Record"]

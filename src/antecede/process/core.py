@@ -19,7 +19,7 @@ Time is passed in, and changes no state that a restart needs. So `tick`, `resume
 does not greet (`arrive`) are no inputs of the journal: what they teach can be had again.
 
 >>> from antecede.model import View
->>> from antecede.net.inputs import Acknowledge, Send, Take
+>>> from antecede.process.inputs import Acknowledge, Send, Take
 >>> core = Core.new("matrix", View.of("a", "b"), "a", epoch=1)
 >>> core.apply(Send((0,), b"note to self"), now=0)
 []
@@ -43,8 +43,8 @@ from antecede import wire
 from antecede.errors import BadParameter, BadSnapshot, CallerError, NotEligible, PeerError
 from antecede.link import Frame, Link
 from antecede.model import Effect, Id, Message, Packet, View
-from antecede.net.changing import Changing, parameters_among
-from antecede.net.inputs import (
+from antecede.process.events import Record
+from antecede.process.inputs import (
     Acknowledge,
     Arrive,
     Input,
@@ -58,9 +58,9 @@ from antecede.net.inputs import (
     Turn,
     Waive,
 )
-from antecede.net.outgoing import Outgoing
-from antecede.net.record import Record
-from antecede.net.roll import MARK, Roll
+from antecede.process.outbox import Outgoing
+from antecede.process.views.change import Changing, parameters_among
+from antecede.process.views.members import MARK, Roll
 from antecede.protocols import Machine, create, restore
 from antecede.protocols.machine import plain, portable, typed
 from antecede.wire.bundles import decode_bundle, encode_bundle, encode_whole

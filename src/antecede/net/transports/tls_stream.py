@@ -9,8 +9,8 @@ import asyncio
 import ssl
 
 from antecede.errors import BadHello
-from antecede.net.security import name_of
-from antecede.net.transport import Connection
+from antecede.net.transports.tls import name_of
+from antecede.net.transports.transport import Connection
 
 __all__ = ["Sealed"]
 

@@ -23,13 +23,13 @@ from random import Random
 from typing import Any
 
 from antecede.errors import AntecedeError, BadHello, BadParameter, Closed, PeerError
-from antecede.net.core import Out
-from antecede.net.host import Host
-from antecede.net.joining import admit, is_gone
-from antecede.net.peers import GONE, Peer, refusal
-from antecede.net.session import Bye, Hello, Join, Record, Session, check_hello, pack
+from antecede.net.driver import Host
+from antecede.net.peers.joining import admit, is_gone
+from antecede.net.peers.peer import GONE, Peer, refusal
+from antecede.net.peers.session import Bye, Hello, Join, Record, Session, check_hello, pack
 from antecede.net.settings import Backoff, Settings
-from antecede.net.transport import Connection, Learns, Transport
+from antecede.net.transports.transport import Connection, Learns, Transport
+from antecede.process.core import Out
 
 __all__ = ["Mesh"]
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from antecede.errors import BadJournal
 from antecede.link import Frame
-from antecede.net.roll import Plan
+from antecede.process.views.members import Plan
 
 __all__ = [
     "Acknowledge",
