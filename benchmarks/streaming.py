@@ -36,10 +36,10 @@ from antecede.spark import connect, order_stamped
 from antecede.spark.stream import cut, deliver_stream
 from antecede.spark.stream.bucket import Bucket, ipc
 from antecede.spark.stream.closed import deliver_closed, deliver_closed_files
+from antecede.spark.stream.closed_tasks import checked, piece, write
 from antecede.spark.stream.operator import BUCKETS, packed, placed
 from antecede.spark.stream.packets import stamp_of
 from antecede.spark.stream.settings import Settings
-from antecede.spark.stream.staged import checked, piece, write
 from antecede.spark.stream.stamps import CODES
 
 LAG = 40

@@ -20,7 +20,7 @@ def slow(data, format):
 
 
 def fast(data, format, block=1 << 20):
-    from antecede.spark.logs import fastlines
+    from antecede.spark.ingest import fastlines
 
     batches = fastlines.read(io.BytesIO(data), Part("f", "r", 0, len(data)), format, block)
     rows = [row for batch in batches for row in fastlines.plain(batch).to_pylist()]
@@ -117,7 +117,7 @@ def test_rows_are_those_of_the_reader(format, seed):
 
 def test_most_lines_need_no_python():
     """What is measured as fast is what is read fast: a plain log has no line for the slow reader."""
-    from antecede.spark.logs import fastlines
+    from antecede.spark.ingest import fastlines
 
     good = (
         b'{"TracerIdentity":"a","TraceID":1,"Tag":"T","Body":{"x":[1,2.5,true]},"VectorClock":{"a":1,"b":2}}\n'
@@ -138,7 +138,7 @@ def test_more_names_than_there_is_room_for():
 
 
 def test_columns_may_have_names_or_integers():
-    from antecede.spark.logs import fastlines
+    from antecede.spark.ingest import fastlines
 
     data = b'{"event":"d","node":1,"pkt":{"vc":{"1":2}}}\n?\n'
     first, second = fastlines.read(io.BytesIO(data), Part("f", "r", 0, len(data)), "tlaplus")

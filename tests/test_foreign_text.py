@@ -27,7 +27,7 @@ def in_order(rows):
 
 def fast(data, asked, edges=(), block=1 << 20):
     """The rows of a file that is cut at these places."""
-    from antecede.spark.logs import fastlines, fasttext
+    from antecede.spark.ingest import fastlines, fasttext
 
     file, rows = io.BytesIO(data), []
     bounds = [0, *edges, len(data)]
@@ -98,7 +98,7 @@ def test_rows_are_those_of_the_expression(pattern, hostile):
 
 def test_plain_records_need_no_expression():
     """What is measured as fast is what is read fast."""
-    from antecede.spark.logs import fastlines, fasttext
+    from antecede.spark.ingest import fastlines, fasttext
 
     data = b'ann {"ann": 1, "bob": 2}\nhello, bob\n' * 9
     part = Part("f", "r", 0, len(data))

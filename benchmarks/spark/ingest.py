@@ -27,8 +27,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from antecede.spark import connect
-from antecede.spark.ingest import ingest
-from antecede.spark.logs.writer import write_log
+from antecede.spark.ingest.api import ingest
+from antecede.spark.ingest.writer import write_log
 from benchmarks.spark.processors import processors
 
 NAMES = [f"node-{name}" for name in range(8)]

@@ -18,8 +18,8 @@ from functools import partial
 import numpy as np
 from numba import njit
 
-from antecede.spark.reading.rows import Rows
-from antecede.spark.verification import Scan
+from antecede.spark.trace.columns import Rows
+from antecede.spark.verify import Scan
 from antecede.trace.schema import SEND
 from benchmarks.spark.generate import Columns, Shape, columns
 

@@ -29,8 +29,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from antecede.spark import Trace, connect
-from antecede.spark.order import Ordered, order
-from antecede.spark.stamped import order_stamped
+from antecede.spark.order.api import Ordered, order
+from antecede.spark.order.by_vector import order_stamped
 from benchmarks.spark.generate import Shape, generate
 from benchmarks.spark.processors import processors
 

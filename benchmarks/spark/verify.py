@@ -28,7 +28,7 @@ import duckdb
 from msgspec import Struct
 
 from antecede.spark import Trace, connect
-from antecede.spark.verify import verify
+from antecede.spark.verify.api import verify
 from benchmarks.spark.generate import Shape, generate
 
 PUBLISHED = 200_000

@@ -8,13 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from antecede.spark.reading.chunks import Part, chunked, plan
-from antecede.spark.reading.files import batches_of
-from antecede.spark.reading.footers import footer
 from antecede.spark.storage import opened
-from antecede.spark.tasks.examine import Assignment, examined, put_together
-from antecede.spark.tasks.readers import ARROW_INPUT, COLUMNS, dealt
-from antecede.spark.tasks.results import error_of
+from antecede.spark.trace.footers import footer
+from antecede.spark.trace.parquet import batches_of
+from antecede.spark.trace.plan import Part, chunked, plan
+from antecede.spark.verify.plan import ARROW_INPUT, COLUMNS, dealt
+from antecede.spark.verify.schema import error_of
+from antecede.spark.verify.tasks import Assignment, examined, put_together
 from tests.spark import planted
 
 RUNS = [planted.run_of(seed) for seed in range(30)] + [

@@ -57,7 +57,7 @@ ODD = [
 @pytest.fixture(scope="module")
 def written(spark, tmp_path_factory):
     """Two logs, read and written together."""
-    from antecede.spark.ingest import ingest
+    from antecede.spark.ingest.api import ingest
 
     place = tmp_path_factory.mktemp("logs [1] {x}")
     (place / "good.jsonl").write_text("\n".join(GOOD) + "\n")
@@ -130,7 +130,7 @@ def test_counts(written):
 
 
 def test_nothing_is_left_where_something_is(spark, written):
-    from antecede.spark.ingest import ingest
+    from antecede.spark.ingest.api import ingest
 
     read, place = written
     with pytest.raises(BadParameter, match="which is there"):
@@ -143,7 +143,7 @@ def rows_of(table):
 
 
 def test_parts_of_a_file_are_read_by_many_tasks_with_exact_line_numbers(spark, tmp_path, monkeypatch):
-    from antecede.spark.logs import files as logfiles
+    from antecede.spark.ingest import tasks as logfiles
     from antecede.trace.foreign.shiviz import Expressions
 
     text = "\n".join(
@@ -173,8 +173,8 @@ def test_parts_of_a_file_are_read_by_many_tasks_with_exact_line_numbers(spark, t
 
 
 def test_parts_of_a_text_are_read_by_many_tasks(spark, tmp_path):
-    from antecede.spark.logs import files as logfiles
-    from antecede.spark.logs.writer import write_log
+    from antecede.spark.ingest import tasks as logfiles
+    from antecede.spark.ingest.writer import write_log
     from antecede.trace.foreign import shiviz
 
     text = "".join(
@@ -204,7 +204,7 @@ ann,send,m2,late,
 
 
 def test_a_table_with_other_names(spark, tmp_path):
-    from antecede.spark.ingest import ingest
+    from antecede.spark.ingest.api import ingest
 
     (tmp_path / "t.csv").write_text(TABLE)
     mapping = {"process": "where", "kind": "what", "message": "id", "time_ns": "at"}
@@ -223,7 +223,7 @@ def test_a_table_with_other_names(spark, tmp_path):
 
 
 def test_a_table_with_the_identities_of_a_trace(spark):
-    from antecede.spark.ingest import ingest_table
+    from antecede.spark.ingest.api import ingest_table
 
     columns = "r string, p string, i bigint, k string, s string, n int, dest array<string>, v map<string,int>"
     rows = [
@@ -255,7 +255,7 @@ def test_a_table_with_the_identities_of_a_trace(spark):
     ],
 )
 def test_a_wrong_request_is_refused(spark, arguments, wrong):
-    from antecede.spark.ingest import ingest
+    from antecede.spark.ingest.api import ingest
 
     with pytest.raises(BadParameter, match=wrong):
         ingest(spark, **arguments)
@@ -272,7 +272,7 @@ def test_a_wrong_request_is_refused(spark, arguments, wrong):
     ],
 )
 def test_a_mapping_that_cannot_be_is_refused(spark, mapping, wrong):
-    from antecede.spark.ingest import ingest_table
+    from antecede.spark.ingest.api import ingest_table
 
     with pytest.raises(BadParameter, match=wrong):
         ingest_table(spark.createDataFrame([], "p string, t bigint"), mapping)
@@ -287,7 +287,7 @@ CHORD = r"(?<host>\S*) (?<clock>{.*})\n(?<event>.*)"
     [("chord.log", "shiviz", CHORD, 1235, 1), ("tracing-example1.jsonl", "tracing", None, 809, 0)],
 )
 def test_real_logs_are_consistent(spark, tmp_path, name, format, pattern, events, unknown):
-    from antecede.spark.ingest import ingest
+    from antecede.spark.ingest.api import ingest
 
     counts = ingest(spark, LOGS / name, format, pattern=pattern).write(tmp_path / "out").counts()
     assert (counts.events, counts.rejected, counts.clocks, counts.unknown) == (events, 0, 0, unknown)
@@ -298,7 +298,7 @@ def test_real_logs_are_consistent(spark, tmp_path, name, format, pattern, events
 
 SCRIPT = """
 import sys
-from antecede.spark.ingest import ingest
+from antecede.spark.ingest.api import ingest
 read = ingest(spark, sys.argv[1], "tracing").write(sys.argv[2])
 print(read.counts())
 """

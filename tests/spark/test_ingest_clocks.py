@@ -136,7 +136,7 @@ def collected(logs, rows):
 
 def by_kernels(logs, size, consistency=None):
     """The kernels alone, in batches of this many rows; what Spark joins and groups is joined and grouped here."""
-    consistency = consistency or importlib.import_module("antecede.spark.logs.consistency")
+    consistency = consistency or importlib.import_module("antecede.spark.ingest.clocks")
     table = sorted(table_of(logs), key=lambda row: (*row[:3], *row[8:]))
     schema = pa.schema([(name, VECTORS if name == "vector" else TYPES[kind]) for name, kind in COLUMNS])
     columns = zip(*([*row[:5], list(row[5].items()), *row[6:]] for row in table), strict=True)
@@ -180,7 +180,7 @@ COLUMNS = [column.split() for column in ROW.split(", ")]
 
 
 def by_spark(spark, logs, partitions=3):
-    from antecede.spark.logs.consistency import consistency
+    from antecede.spark.ingest.clocks import consistency
 
     found = consistency(spark.createDataFrame(table_of(logs), ROW).repartition(partitions)).collect()
     which = "run", "kind", "process", "index", "entry", "found", "line"
@@ -268,7 +268,7 @@ def test_each_kind_by_its_smallest_log(rows, expected):
 )
 def test_every_check_matters(check, without):
     """Without any one of the checks, some log is judged otherwise."""
-    source = Path(str(importlib.import_module("antecede.spark.logs.consistency").__file__)).read_text()
+    source = Path(str(importlib.import_module("antecede.spark.ingest.clocks").__file__)).read_text()
     assert source.count(check) == 1
     mutant = types.ModuleType("mutant")
     exec(compile(source.replace(check, without), "mutant", "exec"), mutant.__dict__)

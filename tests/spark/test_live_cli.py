@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 
 from antecede.cli import run
 from antecede.errors import BadParameter
-from antecede.spark.stream.verifying import events_at, verify_live
+from antecede.spark.stream.verify_files import events_at, verify_live
 from tests.spark.planted import expected, lamport, write_file
 from tests.spark.random_traces import made_up
 
@@ -65,8 +65,8 @@ def test_a_broker_without_a_stream_is_refused(spark):
 
 
 def test_the_answer_in_json_and_in_words(capsys):
-    from antecede.cli.live import report
-    from antecede.spark.stream.verifying import Judged
+    from antecede.cli.verify_stream import report
+    from antecede.spark.stream.verify_files import Judged
 
     row = {
         "run": "r",

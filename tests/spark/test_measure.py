@@ -9,8 +9,8 @@ import pytest
 from antecede.errors import BadTrace
 from antecede.sim import RunSpec
 from antecede.spark import SPARK_EVENTS, SPARK_RUNS, Trace
-from antecede.spark.measure import measure
-from antecede.spark.measuring import shares
+from antecede.spark.measure import tasks as shares
+from antecede.spark.measure.api import measure
 from antecede.trace import EVENTS, RUNS, RunInfo, TraceWriter
 from tests.spark.random_traces import made_up
 from tests.spark.test_measure_kernel import Expected, close
@@ -216,7 +216,7 @@ def test_an_empty_table_of_events(spark):
 SCRIPT = """
 import sys
 from antecede.spark import Trace
-from antecede.spark.measure import measure
+from antecede.spark.measure.api import measure
 measures = measure(Trace.read(spark, sys.argv[1]))
 print(sorted((row["run"], row["sends"], row["longest_chain"]) for row in measures.runs.collect()))
 """

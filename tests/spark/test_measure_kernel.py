@@ -14,9 +14,9 @@ from antecede.errors import BadTrace
 from antecede.model import Event
 from antecede.oracle import happened_before
 from antecede.sim import summary as sim_summary
-from antecede.spark.measuring.buckets import ERROR, HALF, Series, bounds, bucket, middle
-from antecede.spark.measuring.passes import measured
-from antecede.spark.reading.rows import Names, rows_of
+from antecede.spark.measure.histogram import ERROR, HALF, Series, bounds, bucket, middle
+from antecede.spark.measure.passes import measured
+from antecede.spark.trace.columns import Names, rows_of
 from antecede.trace import EVENTS
 from tests.spark.random_traces import made_up
 

@@ -8,8 +8,8 @@ from pyspark.sql import functions as F
 from antecede.errors import BadTrace
 from antecede.oracle import happened_before
 from antecede.spark import Trace
-from antecede.spark.order import order
-from antecede.spark.ordering.lamport import with_clock
+from antecede.spark.order.api import order
+from antecede.spark.order.lamport import with_clock
 from tests.spark.made import CYCLE, after, lamport, oracle_events, random_run, table
 
 SEED = 4
@@ -167,12 +167,12 @@ SCRIPT = """
 import json, sys
 import pyarrow.parquet as pq
 from antecede.spark import Trace
-from antecede.spark.order import order
+from antecede.spark.order.api import order
 found = order(Trace.of(spark.createDataFrame(pq.read_table(sys.argv[1])).repartition(3)), partitions=2)
 rows = found.rows.select("run", "process", "index", "position", "waits").toArrow().to_pylist()
 missing = found.missing.toArrow().to_pylist()
 
-from antecede.spark.stamped import order_stamped
+from antecede.spark.order.by_vector import order_stamped
 stamped = spark.createDataFrame([("b", {"a": 2, "b": 1}), ("a", {"a": 1})], "process string, vector map<string,bigint>")
 vectors = order_stamped(stamped, group=[])
 told = [list(row) for row in vectors.rows.select("process", "position", "waits").collect()]

@@ -8,10 +8,10 @@ import pytest
 
 from antecede.errors import BadTrace
 from antecede.oracle import happened_before
-from antecede.spark.ordering.cuts import lowered, piece
-from antecede.spark.ordering.lamport import whole_pieces
-from antecede.spark.ordering.lines import clocked
-from antecede.spark.ordering.numbers import gaps
+from antecede.spark.order.cuts import lowered, piece
+from antecede.spark.order.gaps import gaps
+from antecede.spark.order.kernel import clocked
+from antecede.spark.order.lamport import whole_pieces
 from tests.spark.made import after, lamport, oracle_events, random_run, table
 
 

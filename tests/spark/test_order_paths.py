@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from antecede.errors import BadParameter, BadTrace
-from antecede.spark.ordering.messages import order_path
+from antecede.spark.order.inputs import order_path
 
 VECTORS = [{"b": 1, "a": 1}, {"a": 1}]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from antecede.spark.ordering.position import Grid, deal, partitions_for, positioned
+from antecede.spark.order.position import Grid, deal, partitions_for, positioned
 
 KEYS = {
     "dense": lambda rng, i: i // 3,

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from antecede.errors import BadTrace
-from antecede.spark.ingest import ingest
-from antecede.spark.stamped import extremes, order_stamped
+from antecede.spark.ingest.api import ingest
+from antecede.spark.order.by_vector import extremes, order_stamped
 from tests.test_foreign_real import CHORD, before_a_cause
 
 LOGS = Path(__file__).parents[3] / "shared" / "data" / "logs"

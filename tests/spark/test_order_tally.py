@@ -10,8 +10,8 @@ import pytest
 
 from antecede.errors import BadTrace
 from antecede.spark import Trace
-from antecede.spark.order import order
-from antecede.spark.ordering.tally import CELL, ENDS, INDEX, MESSAGE, Tally, words_of
+from antecede.spark.order.api import order
+from antecede.spark.order.tally import CELL, ENDS, INDEX, MESSAGE, Tally, words_of
 from antecede.trace import EVENTS, RunInfo, TraceWriter
 from tests.spark.made import lamport, random_run, table
 

@@ -22,10 +22,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from antecede.errors import BadParameter, BadTrace, CannotWrite
 from antecede.sim.run import RunSpec
 from antecede.spark.sources import jetstream, jetstream_sink
-from antecede.spark.sources.broker import Broker, Lost
-from antecede.spark.sources.jetstream import JetStream
-from antecede.spark.sources.records import encode
-from antecede.spark.sources.sink import Sink
+from antecede.spark.sources.nats.broker import Broker, Lost
+from antecede.spark.sources.nats.records import encode
+from antecede.spark.sources.nats.sink import Sink
+from antecede.spark.sources.nats.source import JetStream
 from antecede.spark.stream import deliver_stream, simulated
 
 

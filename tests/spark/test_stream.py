@@ -19,8 +19,8 @@ from antecede.errors import BadParameter
 from antecede.sim.run import RunSpec
 from antecede.spark.stream import deliver_stream, simulated, status_of, waiting
 from antecede.spark.stream.bucket import by_receiver, step
-from antecede.spark.stream.files import Source, order_files
 from antecede.spark.stream.operator import placed
+from antecede.spark.stream.order_files import Source, order_files
 from antecede.spark.stream.settings import Settings
 
 SCHEMA = "receiver string, sender string, number long, stamp binary, payload binary, arrival long"
@@ -96,7 +96,7 @@ def test_a_stream_is_ordered_over_restarts_and_says_what_waits(spark, tmp_path):
 KILLED = """
 import sys
 from antecede.spark import connect
-from antecede.spark.stream.files import Source, order_files
+from antecede.spark.stream.order_files import Source, order_files
 source, out, checkpoint, log, names = sys.argv[1:]
 spark = connect("local[2]", log=log, settings={"spark.sql.shuffle.partitions": "2"})
 order_files(spark, Source(source, "matrix", names.split(","), files_per_batch=1), out, checkpoint, once=True)

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 from antecede.errors import BadParameter
 from antecede.sim.run import RunSpec
 from antecede.spark.stream import Watch, deliver_stream, simulated
-from antecede.spark.stream.files import Source, order_files
+from antecede.spark.stream.order_files import Source, order_files
 
 SCHEMA = "receiver string, sender string, number long, stamp binary, payload binary, arrival long"
 

@@ -24,13 +24,13 @@ from antecede.protocols.monitor import MonitorStamp
 from antecede.spark.stream import cut, waiting
 from antecede.spark.stream.bucket import step
 from antecede.spark.stream.closed import deliver_closed, deliver_closed_files
-from antecede.spark.stream.fast import ROWS
-from antecede.spark.stream.files import Source, order_files
+from antecede.spark.stream.closed_patience import lane_of, serve
+from antecede.spark.stream.closed_tasks import COLUMNS, checked, piece, pieces_of
+from antecede.spark.stream.compiled import ROWS
+from antecede.spark.stream.order_files import Source, order_files
 from antecede.spark.stream.packets import packets_of
 from antecede.spark.stream.settings import Settings
-from antecede.spark.stream.staged import COLUMNS, checked, piece, pieces_of
 from antecede.spark.stream.stamps import CODES
-from antecede.spark.stream.yielding import lane_of, serve
 from tests.driver import VARIANTS, Habits, drive
 
 
@@ -284,8 +284,8 @@ def test_patience_ends_on_spark_and_a_late_cause_is_marked(spark, tmp_path):
 KILLED = """
 import sys
 from antecede.spark import connect
-from antecede.spark.stream.fast import ROWS
-from antecede.spark.stream.files import Source, order_files
+from antecede.spark.stream.compiled import ROWS
+from antecede.spark.stream.order_files import Source, order_files
 source, out, checkpoint, log, names = sys.argv[1:]
 spark = connect("local[2]", log=log, settings={"spark.sql.shuffle.partitions": "2"})
 options = {"by": "closed", "receiver": "p1", "files_per_batch": 1}

@@ -20,8 +20,8 @@ ORDER = """
 import json, sys
 from msgspec import structs
 from antecede.errors import AntecedeError
-from antecede.spark.stream.files import Source, order_files
-from antecede.spark.stream.posting import posting
+from antecede.spark.stream.order_files import Source, order_files
+from antecede.spark.stream.post_status import posting
 home = sys.argv[1]
 source = Source(f"{home}/in", "matrix", ("p1", "p2", "p3"), patience=3600)
 noted = []
@@ -39,7 +39,7 @@ except AntecedeError as error:
 
 CLOSED = """
 import json, sys
-from antecede.spark.stream.files import Source, order_files
+from antecede.spark.stream.order_files import Source, order_files
 home, noted = sys.argv[1], []
 source = Source(f"{home}/in", "monitor", ("p1", "p2", "p3", "p4"), by="closed", receiver="p1")
 outcome = order_files(spark, source, f"{home}/out", f"{home}/checkpoint", once=True, note=noted.append)
@@ -48,7 +48,7 @@ print(json.dumps([outcome.complete, outcome.delivered, [told.status.delivered fo
 
 VERIFY = """
 import json, sys
-from antecede.spark.stream.verifying import verify_live
+from antecede.spark.stream.verify_files import verify_live
 home = sys.argv[1]
 noted = []
 options = {"once": True, "patience_s": 3600, "note": noted.append}

@@ -11,9 +11,9 @@ pytest.importorskip("pyspark")
 from antecede.sim.run import RunSpec
 from antecede.spark.sources import traces
 from antecede.spark.stream import Progress, simulated
-from antecede.spark.stream.files import Source, order_files
-from antecede.spark.stream.live import verify_stream
-from antecede.spark.stream.posting import BOARD, FURTHEST, Posting, observed
+from antecede.spark.stream.order_files import Source, order_files
+from antecede.spark.stream.post_status import BOARD, FURTHEST, Posting, observed
+from antecede.spark.stream.verify import verify_stream
 from antecede.watch import Board
 from tests.spark.planted import write_file
 from tests.spark.test_stream import written
@@ -121,7 +121,7 @@ def test_counts_go_on_where_a_query_was_and_findings_are_shown(spark, tmp_path, 
 
 
 def test_what_no_stream_of_ours_reports_is_rates_alone():
-    from antecede.spark.stream.posting import posted
+    from antecede.spark.stream.post_status import posted
 
     progress = {
         "id": "q", "batchId": 4, "durationMs": {"triggerExecution": 250}, "observedMetrics": {},

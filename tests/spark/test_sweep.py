@@ -14,7 +14,7 @@ from antecede.oracle import check
 from antecede.sim.experiment import Experiment, expand
 from antecede.sim.sweep import perform, read
 from antecede.sim.sweep import sweep as sweep_here
-from antecede.spark.sweep import cost, sweep
+from antecede.spark.sweep.api import cost, sweep
 from antecede.trace import event_files, events_of, read_runs
 
 SMALL = {"grid": {"protocol": ["fifo", "history"], "processes": 4, "messages": 60, "seeds": 2}}
@@ -198,7 +198,7 @@ def test_the_longest_runs_come_first(small):
 SCRIPT = """
 import sys
 from antecede.sim.experiment import expand
-from antecede.spark.sweep import sweep
+from antecede.spark.sweep.api import sweep
 swept = sweep(spark, expand({"grid": {"protocol": ["fifo", "history"], "processes": 4, "messages": 60, "seeds": 2}}, "small"), sys.argv[1])
 print(swept.made, swept.results.count())
 """  # noqa: E501

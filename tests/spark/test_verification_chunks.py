@@ -16,7 +16,7 @@ import pytest
 
 from antecede.model import Event, Id
 from antecede.oracle import Order, happened_before
-from antecede.spark.verification import (
+from antecede.spark.verify import (
     KINDS,
     Findings,
     Found,
@@ -312,7 +312,7 @@ def test_nothing_is_read_outside_of_its_array() -> None:
     """The kernel as plain Python, which checks every index."""
     script = """
 from tests.spark.verification_runs import cut, expected, listed, random_run, rows_of
-from antecede.spark.verification import verify_chunks
+from antecede.spark.verify import verify_chunks
 for seed in range(2000, 2020):
     events = random_run(seed, most_processes=70 if seed % 10 == 0 else 7, most_events=80)
     parts = cut(rows_of(events), 1 + seed % 6, seed)
@@ -325,7 +325,7 @@ for seed in range(2000, 2020):
 
 def test_importing_compiles_nothing() -> None:
     script = """
-import antecede.spark.verification.kernel as kernel
+import antecede.spark.verify.kernel as kernel
 assert not kernel.scan.signatures and not kernel.find.signatures
 """
     subprocess.run([sys.executable, "-c", script], check=True)

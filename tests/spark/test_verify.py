@@ -13,7 +13,7 @@ import pytest
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark import SPARK_EVENTS, Trace
-from antecede.spark.verify import verify
+from antecede.spark.verify.api import verify
 from antecede.trace import DELIVER, RUNS, SEND, RunInfo, TraceWriter
 from antecede.trace.layout import Layout
 from tests.spark import planted
@@ -138,7 +138,7 @@ def test_findings_and_verdicts_are_written_both_or_neither(spark, trace, tmp_pat
 SCRIPT = """
 import json, sys
 from antecede.spark import Trace
-from antecede.spark.verify import verify
+from antecede.spark.verify.api import verify
 read = Trace.read(spark, sys.argv[1])
 found = verify(read, chunks=3, rows=200)
 packed = verify(Trace.of(read.events, read.runs), chunks=2)
@@ -164,7 +164,7 @@ LOST = """
 import json, os, signal, sys, threading, time
 from pathlib import Path
 from antecede.spark import Trace
-from antecede.spark.verify import verify
+from antecede.spark.verify.api import verify
 
 def executors():
     for entry in Path("/proc").glob("[0-9]*"):

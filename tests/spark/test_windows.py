@@ -9,13 +9,13 @@ import pytest
 
 from antecede.cli import run as antecede
 from antecede.cli.report import gathered
-from antecede.cli.sparks import Work
+from antecede.cli.spark_session import Work
 from antecede.errors import BadParameter, BadTrace
 from antecede.report import carried, headline, render
 from antecede.report.data import Failed
 from antecede.sim import RunSpec
 from antecede.spark import Trace, windows
-from antecede.spark.recorded import FINDINGS, MEASURES, VERDICTS
+from antecede.spark.sweep.recorded import FINDINGS, MEASURES, VERDICTS
 from antecede.spark.windows import Asked
 from antecede.trace import TraceWriter, read_events, read_runs
 from tests import report_samples

@@ -9,8 +9,8 @@ import numpy as np
 
 from antecede.model import Event
 from antecede.oracle import Verdict, check
-from antecede.spark.reading.rows import Rows
-from antecede.spark.verification import KINDS, Findings
+from antecede.spark.trace.columns import Rows
+from antecede.spark.verify import KINDS, Findings
 from antecede.trace.schema import DELIVER, SEND
 
 Finding = tuple[str, int, int, int, int, int]

@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from antecede.cli.report import gathered, write
-from antecede.cli.sparks import Master, Remote, Work, working
+from antecede.cli.spark_session import Master, Remote, Work, working
 from antecede.errors import BadParameter
 from antecede.protocols import PROTOCOLS
 from antecede.report import render

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antecede.cli.sparks import Master, Remote, working
+from antecede.cli.spark_session import Master, Remote, working
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
-    from antecede.spark.ingest import Counts, Ingested
+    from antecede.spark.ingest.api import Counts, Ingested
 
 __all__ = ["ingest"]
 
@@ -68,7 +68,7 @@ def ingest(
     expressions(pattern, delimiter)
     mapping = mapped(columns)
     with working(master, remote, "listing files") as work:
-        from antecede.spark.ingest import ingest as read_logs
+        from antecede.spark.ingest.api import ingest as read_logs
 
         read = read_logs(
             work.spark, files, format, pattern=pattern, delimiter=delimiter, mapping=mapping, run=run

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from antecede.cli.sparks import Master, Remote, working
+from antecede.cli.spark_session import Master, Remote, working
 
 __all__ = ["measure"]
 
@@ -41,9 +41,9 @@ def measure(
     Counts, means and maxima are exact, quantiles wrong by less than 1 %. docs/measuring.md explains every figure.
     """
     with working(master, remote, "reading footers") as work:
-        from antecede.spark.measure import ERROR, TABLES
-        from antecede.spark.measure import measure as measured
-        from antecede.spark.trace import Trace
+        from antecede.spark.measure.api import ERROR, TABLES
+        from antecede.spark.measure.api import measure as measured
+        from antecede.spark.trace.api import Trace
 
         read = Trace.read(work.spark, trace)
         work.say("measuring")

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from antecede.cli.sparks import Master, Remote, working
-from antecede.cli.streams import Asked, Every, Once, Patience, Place
+from antecede.cli.spark_session import Master, Remote, working
+from antecede.cli.stream_options import Asked, Every, Once, Patience, Place
 
 __all__ = ["order"]
 
@@ -88,7 +88,7 @@ def order(
     out, docs/stream.md the same for a stream.
     """
     if stream:
-        from antecede.cli.streaming import Packets, order_stream
+        from antecede.cli.order_stream import Packets, order_stream
 
         packets = Packets(messages, protocol, processes, set_ or [], files, group, by, receiver)
         order_stream(
@@ -97,7 +97,7 @@ def order(
         return
     groups = None if group is None else [name for name in group.split(",") if name]
     with working(master, remote, "counting") as work:
-        from antecede.spark.ordering.messages import order_path
+        from antecede.spark.order.inputs import order_path
 
         found = order_path(work.spark, messages, group=groups, process=process, vector=vector)
         work.say("sorting")

@@ -17,7 +17,7 @@ import msgspec
 import typer
 
 import antecede
-from antecede.cli.sparks import Master, Remote, Work, working
+from antecede.cli.spark_session import Master, Remote, Work, working
 from antecede.errors import CannotWrite
 from antecede.report import Report, Tables, Window, assemble, headline, render
 from antecede.report.asked import window
@@ -37,7 +37,7 @@ from antecede.report.data import Event, Finding
 from antecede.report.tables import findings_of
 
 if TYPE_CHECKING:
-    from antecede.spark.trace import Trace
+    from antecede.spark.trace.api import Trace
     from antecede.spark.windows import Rows
 
 __all__ = ["report"]
@@ -89,8 +89,8 @@ def report(
 def gathered(work: Work, path: str, asked: list[str], command: tuple[str, ...]) -> Report:
     """Everything, by Spark; what comes back is bounded, however long the trace."""
     from antecede.spark import windows as spark
-    from antecede.spark.recorded import recorded
-    from antecede.spark.trace import Trace
+    from antecede.spark.sweep.recorded import recorded
+    from antecede.spark.trace.api import Trace
 
     trace = Trace.read(work.spark, path)
     there = recorded(work.spark, path)
@@ -100,7 +100,7 @@ def gathered(work: Work, path: str, asked: list[str], command: tuple[str, ...]) 
 
     findings, verdicts = there.findings, there.verdicts
     if findings is None or verdicts is None:
-        from antecede.spark.verify import verify
+        from antecede.spark.verify.api import verify
 
         work.say("verifying")
         verified = verify(trace)
@@ -138,7 +138,7 @@ def gathered(work: Work, path: str, asked: list[str], command: tuple[str, ...]) 
 
 
 def measures(trace: Trace) -> dict[str, Any]:
-    from antecede.spark.measure import measure
+    from antecede.spark.measure.api import measure
 
     found = measure(trace)
     return {name: getattr(found, name) for name in ("runs", "processes", "channels", "histograms")}

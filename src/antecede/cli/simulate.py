@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from antecede.cli.stopping import interrupted
+from antecede.cli.signals import interrupted
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from msgspec import Struct
 from rich.console import Console
 
 from antecede.cli.check import _uninterrupted
-from antecede.cli.stopping import interrupted
+from antecede.cli.signals import interrupted
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from antecede.cli.sparks import Master, Remote, working
+from antecede.cli.spark_session import Master, Remote, working
 from antecede.errors import BadParameter, NoSpark
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _on_spark(
     if jobs and (master or remote):
         raise BadParameter("sweep", "--jobs", f"{jobs} with --master or --remote", "one of them")
     with working(f"local[{jobs}]" if jobs else master, remote, "simulating") as work:
-        from antecede.spark.sweep import sweep as run_all
+        from antecede.spark.sweep.api import sweep as run_all
 
         swept = run_all(work.spark, experiment, out, traces=traces)
     for failure in swept.failures:

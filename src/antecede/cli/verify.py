@@ -14,13 +14,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from antecede.cli.live import verify_stream
-from antecede.cli.sparks import Master, Remote, working
-from antecede.cli.streams import Asked, Every, Once, Patience, Place
+from antecede.cli.spark_session import Master, Remote, working
+from antecede.cli.stream_options import Asked, Every, Once, Patience, Place
+from antecede.cli.verify_stream import verify_stream
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
-    from antecede.spark.verify import Verification
+    from antecede.spark.verify.api import Verification
 
 __all__ = ["verify"]
 
@@ -73,8 +73,8 @@ def verify(
         verify_stream(trace, asked, forget)
         return
     with working(master, remote, "reading footers") as work:
-        from antecede.spark.trace import Trace
-        from antecede.spark.verify import verify as judge
+        from antecede.spark.trace.api import Trace
+        from antecede.spark.verify.api import verify as judge
 
         read = Trace.read(work.spark, trace)
         work.say("verifying")

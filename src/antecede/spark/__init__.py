@@ -17,17 +17,17 @@
 Importing this imports PySpark; importing `antecede` does not. docs/pipeline.md is the tour.
 """
 
-from antecede.spark.ingest import Ingested, ingest, ingest_table
-from antecede.spark.measure import Measures, measure
-from antecede.spark.order import Ordered, order
+from antecede.spark.ingest.api import Ingested, ingest, ingest_table
+from antecede.spark.measure.api import Measures, measure
+from antecede.spark.order.api import Ordered, order
+from antecede.spark.order.by_vector import order_stamped
 from antecede.spark.session import connect
 from antecede.spark.shipping import ship
-from antecede.spark.stamped import order_stamped
 from antecede.spark.stream import deliver_stream
-from antecede.spark.stream.live import verify_stream
-from antecede.spark.sweep import Swept, sweep
-from antecede.spark.trace import SPARK_EVENTS, SPARK_RUNS, Trace
-from antecede.spark.verify import Verification, verify
+from antecede.spark.stream.verify import verify_stream
+from antecede.spark.sweep.api import Swept, sweep
+from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS, Trace
+from antecede.spark.verify.api import Verification, verify
 
 __all__ = [
     "sweep",

@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from antecede.spark.trace import SPARK_EVENTS, Trace
-from antecede.spark.verification import KINDS
+from antecede.spark.trace.api import SPARK_EVENTS, Trace
+from antecede.spark.verify import KINDS
 
 __all__ = [
     "Asked",

@@ -8,9 +8,9 @@
 docs/sources.md is the tour.
 """
 
-from antecede.spark.sources.feed import node_feed
-from antecede.spark.sources.files import traces
-from antecede.spark.sources.jetstream import jetstream
-from antecede.spark.sources.sink import jetstream_sink
+from antecede.spark.sources.nats.sink import jetstream_sink
+from antecede.spark.sources.nats.source import jetstream
+from antecede.spark.sources.node_feed import node_feed
+from antecede.spark.sources.trace_files import traces
 
 __all__ = ["jetstream", "jetstream_sink", "node_feed", "traces"]

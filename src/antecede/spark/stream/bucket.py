@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from antecede.errors import BadSnapshot, PeerError
 from antecede.model import Message
 from antecede.protocols.machine import SNAPSHOT_VERSION
-from antecede.spark.stream.fast import ROWS, Fast
-from antecede.spark.stream.lanes import Lane, Output
+from antecede.spark.stream.compiled import ROWS, Fast
 from antecede.spark.stream.packets import DELIVERED, GAVE_UP, packet_of
+from antecede.spark.stream.receiver import Lane, Output
 from antecede.spark.stream.settings import Settings
 from antecede.spark.stream.status import Status, told
 

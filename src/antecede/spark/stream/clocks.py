@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from antecede.spark.stream.kept import Flight, Process
+from antecede.spark.stream.judge_state import Flight, Process
 
 __all__ = ["Clocks"]
 

@@ -8,7 +8,7 @@ arrived (`antecede.spark.stream.cut`), and delivers it sorted:
     place     driver   sort the sums by counting: the place of each message
     deliver   tasks    each file's messages, with their places, become Parquet; the rest is held in files
 
-How far it came is a directory for each micro-batch (`antecede.spark.stream.standing`). Spark repeats a micro-batch that
+How far it came is a directory for each micro-batch (`stream.checkpoint`). Spark repeats a micro-batch that
 it has not committed with the same rows; then the same directories are made again, or found. So `out` has each message
 once, whenever the query was killed: `out/batch=0`, `out/batch=1`, ... appear whole.
 
@@ -36,12 +36,11 @@ from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 from antecede.errors import BadParameter
 from antecede.protocols.receiver import BEYOND
 from antecede.spark.storage import absolute, escaped, local, readable
-from antecede.spark.stream import cut, stamps, standing
-from antecede.spark.stream.fast import ROWS
-from antecede.spark.stream.operator import chosen
-from antecede.spark.stream.packets import DELIVERED, PACKETS
-from antecede.spark.stream.settings import Settings
-from antecede.spark.stream.staged import (
+from antecede.spark.stream import checkpoint as standing
+from antecede.spark.stream import cut, stamps
+from antecede.spark.stream.checkpoint import State
+from antecede.spark.stream.closed_patience import lane_of, serve
+from antecede.spark.stream.closed_tasks import (
     DELIVERING,
     STAGED,
     Group,
@@ -52,9 +51,11 @@ from antecede.spark.stream.staged import (
     staging,
     sums_of,
 )
-from antecede.spark.stream.standing import State
+from antecede.spark.stream.compiled import ROWS
+from antecede.spark.stream.operator import chosen
+from antecede.spark.stream.packets import DELIVERED, PACKETS
+from antecede.spark.stream.settings import Settings
 from antecede.spark.stream.status import Status
-from antecede.spark.stream.yielding import lane_of, serve
 
 __all__ = ["Closing", "deliver_closed", "deliver_closed_files"]
 

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from antecede.spark.native import native
+from antecede.spark.jit.numba import native
 from antecede.spark.stream import stamps
 
 __all__ = ["HELD", "KINDS", "REPEATED", "Counts", "Sums", "closed", "octets_of", "placed", "summed"]

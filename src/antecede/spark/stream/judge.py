@@ -4,7 +4,7 @@ A pure state machine: rows in, findings out, and `snapshot` is all that has to b
 more than once. Each process's events are taken in the order of their indices, and a delivery after the send of its
 message: until then, what has come waits here.
 
-The rules, with C_q the clock of process q over sends (as in `antecede.spark.verification.kernel`; `clocks` has them):
+The rules, with C_q the clock of process q over sends (as in `antecede.spark.verify.kernel`; `clocks` has them):
   send of m by i       C_i[i] += 1, the ordinal of m; m takes C_i along
   delivery of m at q   the first one there: *overtaken* if C_q[i] >= the ordinal of m (where q is i itself: what others
                        have told q of its own sends). Then C_q takes in what m brought
@@ -39,7 +39,7 @@ from typing import Final
 from msgspec import Struct
 
 from antecede.spark.stream.clocks import Clocks
-from antecede.spark.stream.kept import VERSION, Flight, Id, Process, State, Step, decoded, encoded
+from antecede.spark.stream.judge_state import VERSION, Flight, Id, Process, State, Step, decoded, encoded
 
 __all__ = ["Arrived", "Found", "Judge"]
 

@@ -5,7 +5,7 @@ A packet may be delivered when the one before it in its channel was, and every c
 waited for it, by sender and number. What becomes deliverable is delivered at once, first what came first. So the order
 is the one in which a machine, driven by `lanes`, delivers; tests compare the two on random streams.
 
-Two hash tables (`antecede.spark.measuring.tables`), keyed by (receiver and sender, count): which packet of a channel is
+Two hash tables (`antecede.spark.measure.tables`), keyed by (receiver and sender, count): which packet of a channel is
 held, and the first of those that wait for it; `next_` leads to the others.
 """
 
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from antecede.spark.measuring.tables import find, insert, remove
-from antecede.spark.native import inlined, native
+from antecede.spark.jit.numba import inlined, native
+from antecede.spark.measure.tables import find, insert, remove
 from antecede.spark.stream import stamps
 
 __all__ = ["DROPPED", "DELIVERED", "HELD", "arrive"]

@@ -32,10 +32,10 @@ from pyspark.sql.streaming.listener import (
 from antecede.errors import BadParameter
 from antecede.spark.storage import absolute, local
 from antecede.spark.stream.bucket import Bucket
+from antecede.spark.stream.checkpoint import closed_statuses, waiting_closed
 from antecede.spark.stream.operator import OBSERVED
 from antecede.spark.stream.packets import WAITING
 from antecede.spark.stream.settings import Settings
-from antecede.spark.stream.standing import closed_statuses, waiting_closed
 from antecede.spark.stream.status import Status, together, waits
 
 __all__ = ["Progress", "WAITING", "Watch", "observed", "status_of", "waiting"]

@@ -1,0 +1,1 @@
+"""Foreign logs and tables become traces."""

@@ -1,0 +1,153 @@
+"""From a log to a trace: who sent what, to whom, and what remains unknown.
+
+A log names a message as it likes, by a token for example: the same at its send and at its deliveries. In a trace it is
+(sender, number): the sender is the process that sent it, numbers count each sender's messages from 1. `index` counts
+the events of a process that are in the trace. A message that was sent twice has its first send; the other is rejected.
+One that was delivered and never sent is one of `NOBODY`'s.
+
+A log that does not say to whom a message was sent is taken to mean those that delivered it. Then a message that was
+delivered nowhere leaves the run unknown: nobody can tell whether it is missing.
+
+`clock` is the sum of an event's vector, which grows along happened-before if the clocks are right. In a run whose
+clocks are not, it is null.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from antecede.spark.ingest.schema import SPARK_REJECTED
+from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS
+from antecede.trace.schema import version
+
+__all__ = ["NOBODY", "events", "messages", "rejected_sends", "runs"]
+
+NOBODY: Final = "(nobody)"
+"""The sender of what was never sent."""
+
+NO_MESSAGES: Final = "the log does not say which messages were sent and delivered"
+
+
+def messages(log: DataFrame) -> DataFrame:
+    """A row for each message of a log: run, message, send (where), sender, number, to."""
+    told = log.where("kind is not null and message is not null")
+    send = F.struct("process", "index", "file", "line")
+    delivered = F.sort_array(F.collect_set(F.when(F.col("kind") == "deliver", F.col("process"))))
+    # A table may tell what a log of text does not.
+    given = {name: F.min(name) for name in ("sender", "number") if name in log.columns}
+    to = F.max(F.when(F.col("kind") == "send", F.col("to"))) if "to" in log.columns else F.lit(None)
+    found = told.groupBy("run", "message").agg(
+        F.min(F.when(F.col("kind") == "send", send)).alias("send"),
+        F.coalesce(to, delivered).alias("to"),
+        *(column.alias(f"given_{name}") for name, column in given.items()),
+    )
+    sender = F.coalesce(
+        *(F.col(f"given_{name}") for name in given if name == "sender"), "send.process", F.lit(NOBODY)
+    )
+    own = Window.partitionBy("run", "sender").orderBy("send.index", "send.file", "send.line", "message")
+    count = F.row_number().over(own).cast("bigint")
+    number = F.coalesce(*(F.col(f"given_{name}") for name in given if name == "number"), count)
+    told = found.withColumn("sender", sender).withColumn("number", number)
+    return told.select("run", "message", "send", "to", "sender", "number")
+
+
+def events(log: DataFrame, found: DataFrame, clocks: DataFrame) -> DataFrame:
+    """The trace's events: those whose message is known (`SPARK_EVENTS`)."""
+    told = log.where("kind is not null and message is not null").drop("sender", "number", "to")
+    kept = told.join(found, ["run", "message"]).where((F.col("kind") != "send") | is_first())
+    wrong = clocks.select("run").distinct().withColumn("wrong", F.lit(True))
+    own = Window.partitionBy("run", "process").orderBy("index", "file", "line")
+    total = F.aggregate(F.map_values("vector"), F.lit(0).cast("bigint"), lambda sum, entry: sum + entry)
+    columns: dict[str, Column] = {
+        "index": F.row_number().over(own).cast("bigint") - 1,
+        "to": F.when(F.col("kind") == "send", F.col("to")),
+        "control": said(log, "control", F.lit(False)),
+        "time_ns": said(log, "time_ns", F.lit(0).cast("bigint")),
+        "clock": said(log, "clock", F.when(F.col("wrong").isNull(), total)),
+    }
+    names = {*kept.columns}
+    return kept.join(F.broadcast(wrong), "run", "left").select(
+        [
+            columns.get(field.name, F.col(field.name) if field.name in names else F.lit(None))
+            .cast(field.dataType.simpleString())
+            .alias(field.name)
+            for field in SPARK_EVENTS
+        ]
+    )
+
+
+def said(log: DataFrame, name: str, otherwise: Column) -> Column:
+    """What a table says in a column, if it has it."""
+    return F.coalesce(F.col(name), otherwise) if name in log.columns else otherwise
+
+
+def is_first() -> Column:
+    return F.struct("process", "index", "file", "line") == F.col("send")
+
+
+def rejected_sends(log: DataFrame, found: DataFrame) -> DataFrame:
+    """Sends of a message that was sent before (`SPARK_REJECTED`)."""
+    sends = log.where("kind = 'send' and message is not null").drop("sender", "number", "to")
+    reason = F.concat(F.lit("its message was sent before, by "), F.col("sender"))
+    again = sends.join(found, ["run", "message"]).where(~is_first())
+    return again.withColumn("reason", reason).select(SPARK_REJECTED.names)
+
+
+def runs(log: DataFrame, events: DataFrame, rejected: DataFrame, clocks: DataFrame, format: str) -> DataFrame:
+    """A row for each run of the log (`SPARK_RUNS`), with the reason if its order cannot be told."""
+    known = log.groupBy("run").agg(
+        F.collect_set("process").alias("own"),
+        F.count(F.when(F.col("message").isNull() & F.col("kind").isNotNull(), 1)).alias("anonymous"),
+    )
+    sent = events.groupBy("run").agg(
+        F.count("*").alias("messages"),
+        F.count(F.when(F.size("to") == 0, 1)).alias("undelivered"),
+        F.array_union(F.collect_set("sender"), F.flatten(F.collect_set("to"))).alias("others"),
+    )
+    broken = rejected.groupBy("run").agg(F.count("*").alias("rejected"))
+    wrong = clocks.groupBy("run").agg(F.count("*").alias("wrong"))
+    told = known
+    for other in (sent, broken, wrong):
+        told = told.join(other, "run", "left")
+    told = told.na.fill(0, ["messages", "undelivered", "rejected", "wrong"])
+    parameters = F.struct(F.lit(format).alias("format"), unknown().alias("unknown"))
+    others = F.coalesce("others", F.array().cast("array<string>"))
+    columns: dict[str, Column] = {
+        "run": F.col("run"),
+        "protocol": F.lit("unknown"),
+        "parameters": F.to_json(parameters),
+        "processes": F.sort_array(F.array_union("own", others)),
+        "started_ns": F.lit(0).cast("bigint"),
+        "version": F.lit(version()),
+    }
+    return told.select(
+        [
+            columns.get(field.name, F.lit(None).cast(field.dataType.simpleString())).alias(field.name)
+            for field in SPARK_RUNS
+        ]
+    )
+
+
+def unknown() -> Column:
+    """Why the order of a run cannot be told, or null."""
+
+    def counted(column: str, one: str, many: str) -> Column:
+        number = F.col(column)
+        said = F.when(number == 1, F.lit(one)).otherwise(F.concat(number.cast("string"), F.lit(f" {many}")))
+        return F.when(number > 0, said)
+
+    reasons = F.concat_ws(
+        "; ",
+        F.when((F.col("messages") == 0) | (F.col("anonymous") > 0), F.lit(NO_MESSAGES)),
+        counted(
+            "undelivered",
+            "a message was delivered nowhere, and the log does not say to whom it was sent",
+            "messages were delivered nowhere, and the log does not say to whom they were sent",
+        ),
+        counted("rejected", "one line could not be read", "lines could not be read"),
+        counted("wrong", "an entry of a clock is wrong", "entries of clocks are wrong"),
+    )
+    return F.when(reasons != "", reasons)

@@ -1,0 +1,1 @@
+"""How functions of this package are compiled, and what compiled functions share."""

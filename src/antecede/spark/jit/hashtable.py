@@ -1,0 +1,109 @@
+"""A hash table from a message's identity to a small integer, in one array: open addressing, linear probing.
+
+A slot is a pair of int64: the number, and the sender (upper half) with the value (lower half). One cache line answers
+a look-up. Numbers are any int64; senders and values are 0 to 2³¹ - 1. Removal moves later entries back, so there are no
+tombstones, and a table that messages pass through stays as fast as it was. Its length is a power of two, and at most
+a quarter of it is used: then most look-ups end at once, which is what the processor bets on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antecede.spark.jit.numba import inlined, native
+
+__all__ = ["EMPTY", "find", "insert", "remove", "value_at", "new_table", "rehash", "table_of"]
+
+Array: TypeAlias = NDArray[Any]
+
+EMPTY: Final = -1
+VALUE: Final = (1 << 31) - 1
+SENDERS: Final = np.uint64(0x9E3779B97F4A7C15)
+NUMBERS: Final = np.uint64(0xBF58476D1CE4E5B9)
+HALF: Final = np.uint64(32)
+
+
+def new_table(entries: int) -> Array:
+    """Empty, with room for so many."""
+    length = 64
+    while length < 4 * entries:
+        length *= 2
+    table = np.empty((length, 2), np.int64)
+    table[:, 1] = EMPTY
+    return table
+
+
+@inlined
+def home(sender, number, mask):  # type: ignore[no-untyped-def]
+    """Where the search for a message begins: the upper bits of a product, which spread any sequence (Knuth 6.4)."""
+    mixed = (np.uint64(number) * NUMBERS + np.uint64(sender) * SENDERS) >> HALF
+    return np.int64((mixed * np.uint64(mask + 1)) >> HALF)
+
+
+@inlined
+def find(table, sender, number):  # type: ignore[no-untyped-def]
+    """Its slot or, if it is not there, the empty one where it belongs."""
+    mask = len(table) - 1
+    at = home(sender, number, mask)
+    while table[at, 1] != EMPTY and (table[at, 0] != number or table[at, 1] >> 32 != sender):
+        at = (at + 1) & mask
+    return at
+
+
+@inlined
+def value_at(table, at):  # type: ignore[no-untyped-def]
+    """What is there, or EMPTY."""
+    packed = table[at, 1]
+    return packed if packed == EMPTY else packed & VALUE
+
+
+@inlined
+def insert(table, at, sender, number, value):  # type: ignore[no-untyped-def]
+    """At the empty slot that `find` gave."""
+    table[at, 0] = number
+    table[at, 1] = (np.int64(sender) << 32) | value
+
+
+@inlined
+def remove(table, at):  # type: ignore[no-untyped-def]
+    """Empty the slot, and move back what probing would no longer reach."""
+    mask = len(table) - 1
+    hole = at
+    while True:
+        at = (at + 1) & mask
+        if table[at, 1] == EMPTY:
+            break
+        begin = home(table[at, 1] >> 32, table[at, 0], mask)
+        if (at - begin) & mask >= (at - hole) & mask:
+            table[hole, 0] = table[at, 0]
+            table[hole, 1] = table[at, 1]
+            hole = at
+    table[hole, 1] = EMPTY
+
+
+@native
+def rehash(old, table):  # type: ignore[no-untyped-def]
+    """Move everything into a larger table."""
+    for slot in range(len(old)):
+        if old[slot, 1] != EMPTY:
+            at = find(table, old[slot, 1] >> 32, old[slot, 0])
+            table[at, 0] = old[slot, 0]
+            table[at, 1] = old[slot, 1]
+
+
+@native
+def fill(table, sender, number):  # type: ignore[no-untyped-def]
+    for value in range(len(sender)):
+        at = find(table, sender[value], number[value])
+        if table[at, 1] == EMPTY:
+            insert(table, at, sender[value], number[value], value)
+
+
+def table_of(sender: Array, number: Array) -> Array:
+    """Identity -> its first position in these columns."""
+    table = new_table(len(sender))
+    fill(table, np.ascontiguousarray(sender, np.int32), np.ascontiguousarray(number, np.int64))
+    return table

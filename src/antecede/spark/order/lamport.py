@@ -1,0 +1,236 @@
+"""Clocks for traces that have none: from program order and message edges alone.
+
+The clock of an event is a number such that sorting by (clock, process, index) never puts an event before one that
+happened before it (Lamport 1978). Rules
+  1. the first event of a process has 0, and each later one more than the one before it;
+  2. a delivery has more than the send of its message. A delivery whose send is not there waits for nothing.
+Every event counts, receives and control packets too: they have an `index`, and sort with the others.
+
+Who computes. A run of up to `LARGEST` events is one group of rows in one task, in which a line of events for each
+process is followed until it waits for a send that is yet to come; that send wakes it (`lines`). A longer run is cut
+first into pieces that a task can hold, along cuts that no message crosses backwards (`cuts`): then a piece waits for
+nothing in later ones, and pieces are computed side by side. Its clocks go on from piece to piece, so they are not the
+smallest possible, but they depend on the rows alone, never on how they are spread over partitions.
+
+A cycle has no order: a `BadTrace` names the processes and messages in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from antecede.spark.order.cuts import consistent, edges, lines_of
+from antecede.spark.order.gaps import survey
+from antecede.spark.order.kernel import clocked
+from antecede.spark.trace.api import SPARK_EVENTS, Trace
+
+__all__ = ["with_clock", "LARGEST"]
+
+LARGEST: Final = 4_000_000
+"""Events that one task orders at a time: about 1 GB of its memory."""
+TOGETHER: Final = 1_000_000
+"""Small runs are ordered together, about so many events at a time."""
+MOMENTS: Final = 1024
+"""Points in time at which a long run may be cut."""
+
+Numbers = NDArray[np.int64]
+
+
+def with_clock(trace: Trace, *, largest: int = LARGEST, surveyed: pa.Table | None = None) -> Trace:
+    """The same trace with a clock in every row: its own where a run has it throughout, else a computed one.
+
+    `events` of the result has all the columns of the contract, `clock` without nulls, rows in no particular order; it
+    is computed by the plan, each time that it is used: persist it, or write it, if you use it twice. If no row lacks a
+    clock, the trace itself comes back, files and all. The clocks that a run has are taken at their word.
+
+    To know which it is, this reads some columns of the trace at once, unless the caller has `surveyed` them; gaps in
+    `index` are a `BadTrace`. Runs longer than `largest` are read some times more, to be cut. A cycle shows as a
+    `BadTrace` when the result is used (inside `antecede.spark.errors.told`).
+    """
+    spark, events = trace.spark, trace.events
+    runs = survey(events) if surveyed is None else surveyed
+    rows, untimed = runs["rows"].to_numpy(), runs["lacking"].to_numpy() > 0
+    if not untimed.any():
+        return trace
+
+    def only(which: NDArray[np.bool_], how: str = "left_semi") -> DataFrame:
+        names = runs.select(["run"]).filter(pa.array(which))
+        return events.join(F.broadcast(spark.createDataFrame(names)), "run", how)
+
+    long = untimed & (rows > largest)
+    pieces = only(untimed & ~long).withColumn("__base", F.lit(0).cast("long"))
+    if long.any():
+        pieces = pieces.union(cut(only(long), largest))
+    made = in_pieces(pieces.select(*SPARK_EVENTS.names, "__base"))
+    if not untimed.all():
+        made = made.union(only(untimed, "left_anti").select(*SPARK_EVENTS.names))
+    return Trace(made, trace.runs)
+
+
+# In tasks
+
+
+def in_pieces(pieces: DataFrame) -> DataFrame:
+    """The events with their clocks. A piece is what has one run and one `__base`, where its clocks start."""
+    together = pieces.repartition("run", "__base")
+    return together.sortWithinPartitions("run", "__base", "process", "index").mapInArrow(
+        ordered, SPARK_EVENTS
+    )
+
+
+def ordered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for table in whole_pieces(batches):
+        yield from clocked(table, "__base").select(SPARK_EVENTS.names).to_batches(max_chunksize=1 << 16)
+
+
+def whole_pieces(batches: Iterator[pa.RecordBatch], enough: int = TOGETHER) -> Iterator[pa.Table]:
+    """Batches of sorted rows as tables that each hold pieces from end to end."""
+    complete: list[pa.RecordBatch] = []
+    current: list[pa.RecordBatch] = []
+    for batch in batches:
+        if not len(batch):
+            continue
+        start = start_of_last(batch)
+        if current and (start or key(current[-1], 0) != key(batch, 0)):
+            # The rows before `start` end what was current, if they belong to it, or are complete by themselves.
+            complete += current
+            current = []
+        if start:
+            complete.append(batch.slice(0, start))
+        current.append(batch.slice(start))
+        if sum(map(len, complete)) >= enough:
+            yield pa.Table.from_batches(complete)
+            complete = []
+    if complete or current:
+        yield pa.Table.from_batches(complete + current)
+
+
+def key(batch: pa.RecordBatch, row: int) -> tuple[str, int]:
+    return batch.column("run")[row].as_py(), batch.column("__base")[row].as_py()
+
+
+def start_of_last(batch: pa.RecordBatch) -> int:
+    """The first row of the piece that the last row belongs to: rows are sorted, so a search by halves."""
+    wanted = key(batch, len(batch) - 1)
+    low, high = 0, len(batch) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if key(batch, middle) == wanted:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+# Long runs
+
+
+def cut(events: DataFrame, largest: int) -> DataFrame:
+    """The events of long runs, with the base of the piece that each belongs to."""
+    lines, first, counts = moments(events)
+    many = 1 + 2 * int(counts.sum(axis=1).max(initial=0)) // largest
+    by_time = cuts_by_time(lines, first, counts, many)
+    by_index = cuts_by_index(lines, many)
+    links = edges(events, lines)
+    # Read once for each round, and made by a join of all rows: on disk it is read back at the speed of the disk.
+    links.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        cuts = consistent(links, by_time)
+        if largest_piece(lines, cuts) > largest:
+            # Clocks that tell little: perhaps the processes at least kept pace with each other.
+            cuts = min(cuts, consistent(links, by_index), key=lambda found: largest_piece(lines, found))
+    finally:
+        links.unpersist()
+    return located(events, lines, cuts)
+
+
+def moments(events: DataFrame) -> tuple[pa.Table, Numbers, Numbers]:
+    """The lines; the first index of each line not before each of `MOMENTS`; each run's rows from moment to moment."""
+    spark = events.sparkSession
+    spans = events.groupBy("run").agg(F.min("time_ns").alias("low"), F.max("time_ns").alias("high"))
+    moment = F.expr(
+        f"cast(least(greatest((time_ns - low) / (high - low + 1.0) * {MOMENTS}, 0), {MOMENTS - 1}) as int)"
+    )
+    known = F.broadcast(spark.createDataFrame(spans.toArrow()))
+    found = (
+        events.join(known, "run")
+        .groupBy("run", "process", moment.alias("moment"))
+        .agg(F.count(F.lit(1)).alias("rows"), F.min("index").alias("first"))
+        .toArrow()
+    )
+    lines = lines_of(
+        found.group_by(["run", "process"])
+        .aggregate([("rows", "sum")])
+        .rename_columns(["run", "process", "rows"])
+    )
+    at = found.join(lines.select(["run", "process", "line"]), ["run", "process"])
+    line, when = at["line"].to_numpy(), at["moment"].to_numpy()
+    first = np.repeat(lines["rows"].to_numpy()[:, None], MOMENTS, axis=1)
+    first[line, when] = at["first"].to_numpy()
+    counts = np.zeros_like(first)
+    counts[line, when] = at["rows"].to_numpy()
+    runs = runs_of(lines)
+    totals = np.zeros((int(runs.max()) + 1, MOMENTS), np.int64)
+    np.add.at(totals, runs, counts)
+    return lines, np.minimum.accumulate(first[:, ::-1], axis=1)[:, ::-1], totals
+
+
+def runs_of(lines: pa.Table) -> Numbers:
+    """The number of each line's run: lines are sorted by run."""
+    names = lines["run"].combine_chunks().dictionary_encode()
+    return names.indices.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+
+
+def cuts_by_time(lines: pa.Table, first: Numbers, counts: Numbers, many: int) -> Numbers:
+    """Cuts at the moments that part each run into equal numbers of events."""
+    before = np.cumsum(counts, axis=1) - counts
+    share = np.arange(1, many)[None, :] / many
+    wanted = counts.sum(axis=1)[:, None] * share
+    # For each run and share, the first moment that has so many events before it.
+    at = np.array([np.searchsorted(row, asked) for row, asked in zip(before, wanted, strict=True)])
+    last = lines["rows"].to_numpy()[:, None]
+    padded = np.concatenate([first, last], axis=1)
+    return np.take_along_axis(padded, at.reshape(len(counts), many - 1)[runs_of(lines)], axis=1)
+
+
+def cuts_by_index(lines: pa.Table, many: int) -> Numbers:
+    """Cuts at equal shares of each process's events."""
+    cuts: Numbers = lines["rows"].to_numpy()[:, None] * np.arange(1, many)[None, :] // many
+    return cuts
+
+
+def bases_of(lines: pa.Table, cuts: Numbers) -> Numbers:
+    """For each run, how many of its events are before each cut."""
+    runs = runs_of(lines)
+    before = np.zeros((int(runs.max()) + 1, cuts.shape[1]), np.int64)
+    np.add.at(before, runs, cuts)
+    return before
+
+
+def largest_piece(lines: pa.Table, cuts: Numbers) -> int:
+    runs = runs_of(lines)
+    totals = np.zeros(int(runs.max()) + 1, np.int64)
+    np.add.at(totals, runs, lines["rows"].to_numpy())
+    ends = np.concatenate(
+        [np.zeros((len(totals), 1), np.int64), bases_of(lines, cuts), totals[:, None]], axis=1
+    )
+    return int(np.diff(ends, axis=1).max())
+
+
+def located(events: DataFrame, lines: pa.Table, cuts: Numbers) -> DataFrame:
+    """The events with their bases."""
+    bases = np.insert(bases_of(lines, cuts)[runs_of(lines)], 0, 0, axis=1)
+    table = lines.select(["run", "process"])
+    table = table.append_column("__cuts", pa.array(list(cuts), pa.list_(pa.int64())))
+    table = table.append_column("__bases", pa.array(list(bases), pa.list_(pa.int64())))
+    known = F.broadcast(events.sparkSession.createDataFrame(table))
+    base = F.expr("__bases[size(filter(__cuts, at -> at <= index))]")
+    return events.join(known, ["run", "process"]).withColumn("__base", base).drop("__cuts", "__bases")

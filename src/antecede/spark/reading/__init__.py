@@ -1,1 +1,0 @@
-"""How tasks read a trace: which task reads what, from what footers say, and rows as columns of integers."""

@@ -1,0 +1,1 @@
+"""Streams from and to NATS JetStream."""

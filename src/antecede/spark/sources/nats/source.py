@@ -1,0 +1,191 @@
+"""A streaming source: the messages of a NATS JetStream stream.
+
+Rules
+  offset     the number of the next message to read (`{"next": 17}`). A stream's messages keep their numbers, so a
+             batch that is read again is the same, and the checkpoint alone says what was read: the server need not
+  admission  `maxRows` messages a batch at most; numbers are counted, so deleted messages make a batch smaller
+  parallel   a batch is cut into `partitions` ranges of numbers
+  now        under `Trigger.AvailableNow`, up to what the stream holds when the query starts, in batches of `maxRows`
+  lost       messages that the stream's limits have dropped before they were read stop the query, or are skipped with
+             `lost=skip`. What was deleted one by one is simply not there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, MutableMapping, Sequence
+from itertools import pairwise
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from antecede.errors import BadParameter
+from antecede.spark.sources.nats.broker import Broker, Lost, client_class
+from antecede.spark.sources.nats.records import Rows, rows_of
+
+__all__ = ["JetStream", "jetstream"]
+
+LEAST: Final = 1000
+"""Messages for which a task of their own is worth while."""
+
+Offset = dict[str, int]
+
+
+def jetstream(
+    spark: SparkSession,
+    url: str,
+    stream: str,
+    *,
+    rows: Literal["packets", "events", "raw"] = "packets",
+    subject: str | None = None,
+    start: Literal["earliest", "latest"] | int = "earliest",
+    max_rows: int = 100_000,
+    partitions: int = 2,
+    lost: Literal["fail", "skip"] = "fail",
+    credentials: str | os.PathLike[str] | None = None,
+    patience_s: float = 30.0,
+) -> DataFrame:
+    """A streaming DataFrame of a stream's messages, as `rows` says (`records`).
+
+    `subject` reads only the messages whose subjects fit it. `start` says where a query without a checkpoint begins.
+    """
+    spark.dataSource.register(JetStream)
+    options: dict[str, Any] = {
+        "url": url,
+        "stream": stream,
+        "rows": rows,
+        "subject": subject,
+        "start": start,
+        "maxRows": max_rows,
+        "partitions": partitions,
+        "lost": lost,
+        "credentials": None if credentials is None else os.fspath(credentials),
+        "patience_s": patience_s,
+    }
+    given = {name: str(value) for name, value in options.items() if value is not None}
+    JetStream(given)
+    return spark.readStream.format(JetStream.name()).options(**given).load()
+
+
+class JetStream(DataSource):
+    """The source, as Spark knows it."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        client_class()
+        self.rows = rows_of(options.get("rows", "packets"))
+        for needed in ("url", "stream"):
+            if needed not in options:
+                raise BadParameter("jetstream", needed, "not given", "an option")
+        self.broker = Broker(
+            options["url"],
+            options["stream"],
+            options.get("subject"),
+            options.get("credentials"),
+            float(options.get("patience_s", "30")),
+        )
+        self.start = options.get("start", "earliest")
+        if self.start not in ("earliest", "latest") and not self.start.isdecimal():
+            raise BadParameter("jetstream", "start", self.start, "earliest, latest or a message's number")
+        self.max_rows, self.partitions = _many(options, "maxRows", 100_000), _many(options, "partitions", 2)
+        self.lost = options.get("lost", "fail")
+        if self.lost not in ("fail", "skip"):
+            raise BadParameter("jetstream", "lost", self.lost, "fail or skip")
+
+    @classmethod
+    def name(cls) -> str:
+        return "antecede_jetstream"
+
+    def schema(self) -> StructType:
+        return self.rows.spark
+
+    def streamReader(self, schema: StructType) -> JetStreamReader:
+        return JetStreamReader(self)
+
+
+def _many(options: MutableMapping[str, str], name: str, default: int) -> int:
+    found = options.get(name, str(default))
+    if not found.isdecimal() or int(found) < 1:
+        raise BadParameter("jetstream", name, found, "1 or more")
+    return int(found)
+
+
+class Span(InputPartition):
+    """The messages from `start` to before `end`."""
+
+    def __init__(self, start: int, end: int) -> None:
+        super().__init__((start, end))
+        self.start, self.end = start, end
+
+
+class JetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans batches in the driver; `read` runs in tasks."""
+
+    def __init__(self, source: JetStream) -> None:
+        self._broker: Broker = source.broker
+        self._rows: Rows = source.rows
+        self._start, self._max_rows = source.start, source.max_rows
+        self._partitions, self._lost = source.partitions, source.lost
+        self._target: int | None = None
+
+    def initialOffset(self) -> Offset:
+        first, end = self._broker.reach()
+        if self._start.isdecimal():
+            return {"next": int(self._start)}
+        return {"next": first if self._start == "earliest" else end}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._broker.reach()[1]
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        first, end = self._broker.reach()
+        at = self._present(start["next"], first, end)
+        end = end if self._target is None else min(end, self._target)
+        if not isinstance(limit, ReadAllAvailable):
+            end = min(end, at + (limit.max_rows if isinstance(limit, ReadMaxRows) else self._max_rows))
+        return {"next": max(start["next"], end)}
+
+    def reportLatestOffset(self) -> Offset:
+        return {"next": self._broker.reach()[1]}
+
+    def _present(self, at: int, first: int, end: int) -> int:
+        """Where to read on, if the next message to be read is still there, or has yet to come."""
+        if at > end:
+            found = f"{end - 1} as its last message"
+            raise Lost(self._broker.stream, found, f"at least {at - 1}, which was read: it was made anew")
+        if at < first and self._lost == "fail":
+            raise Lost(self._broker.stream, f"{first} as its first message", f"{at}, which was not read yet")
+        return max(at, first)
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[Span]:
+        first, reach = self._broker.reach()
+        at, until = self._present(start["next"], first, reach), end["next"]
+        many = max(1, min(self._partitions, (until - at) // LEAST))
+        edges = [at + (until - at) * part // many for part in range(many + 1)]
+        return [Span(a, b) for a, b in pairwise(edges) if a < b]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Span)
+        due, missing = partition.start, partition.end
+        for messages in self._broker.read(partition.start, partition.end):
+            for message in messages:
+                if message.sequence > due:
+                    missing = min(missing, due)
+                due = message.sequence + 1
+            yield self._rows.batch(self._broker.stream, messages)
+        missing = min(missing, due)
+        if missing < partition.end:
+            # Deleted long ago, or dropped while we read: who drops does so from the front.
+            self._present(missing, *self._broker.reach())

@@ -1,0 +1,253 @@
+"""A streaming source: the live feeds of running nodes (`antecede.wire.feed`), as the events of a trace.
+
+Rules
+  offset     for each address, the index of the next event to read. A node's events keep their indices and never change,
+             so a batch that is read again is the same; the node keeps nothing for its readers
+  order      each node's events come in order; nothing is said about two nodes. `verify_stream` wants no more
+  admission  `maxRows` events a batch at most, from all nodes together
+  away       a node that cannot be reached gives no new events until it can; one that goes away with events that a batch
+             needs is waited for, `patience_s`. Under `Trigger.AvailableNow`, what is there to be read is what the nodes
+             that can be reached have at the start
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import ssl
+import time
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from antecede.errors import BadParameter, BadTrace, WireError
+from antecede.spark.trace.api import SPARK_EVENTS
+from antecede.trace import EVENTS
+from antecede.wire.feed import LINE_BYTES, Answer, answer, ask
+
+__all__ = ["NodeFeed", "node_feed"]
+
+log = logging.getLogger("antecede.spark")
+
+CONNECT_S: Final = 2.0
+SILENT_S: Final = 30.0
+RETRY_S: Final = 0.2
+KEYS: Final = ("authority", "certificate", "key")
+
+Offset = dict[str, int]
+
+
+def node_feed(
+    spark: SparkSession,
+    addresses: Sequence[str],
+    *,
+    max_rows: int = 100_000,
+    tls: tuple[str | os.PathLike[str], str | os.PathLike[str], str | os.PathLike[str]] | None = None,
+    patience_s: float = 30.0,
+) -> DataFrame:
+    """A streaming DataFrame of what nodes record, from their feeds at "host:port".
+
+    `tls` are the files of an authority, a certificate and its key, as the nodes themselves have them.
+    """
+    spark.dataSource.register(NodeFeed)
+    options: dict[str, Any] = {
+        "addresses": ",".join(addresses),
+        "maxRows": max_rows,
+        "patience_s": patience_s,
+    }
+    if tls is not None:
+        options |= {name: os.fspath(file) for name, file in zip(KEYS, tls, strict=True)}
+    given = {name: str(value) for name, value in options.items()}
+    NodeFeed(given)
+    return spark.readStream.format(NodeFeed.name()).options(**given).load()
+
+
+class NodeFeed(DataSource):
+    """The source, as Spark knows it."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        places = [place.strip() for place in options.get("addresses", "").split(",")]
+        for place in places:
+            host, _, port = place.rpartition(":")
+            if not host or not port.isdecimal():
+                raise BadParameter("feed", "address", repr(place), "host:port")
+        keys = tuple(options[name] for name in KEYS if name in options)
+        if len(keys) not in (0, 3):
+            raise BadParameter("feed", "tls", f"{len(keys)} files", "authority, certificate and key")
+        if not options.get("maxRows", "1").isdecimal() or int(options.get("maxRows", "1")) < 1:
+            raise BadParameter("feed", "maxRows", options["maxRows"], "1 or more")
+        patience_s = float(options.get("patience_s", "30"))
+        self.clients = {place: Client(place, keys, patience_s) for place in places}
+        self.max_rows = int(options.get("maxRows", "100000"))
+
+    @classmethod
+    def name(cls) -> str:
+        return "antecede_feed"
+
+    def schema(self) -> StructType:
+        return SPARK_EVENTS
+
+    def streamReader(self, schema: StructType) -> FeedReader:
+        return FeedReader(self.clients, self.max_rows)
+
+
+@dataclass(frozen=True)
+class Client:
+    """Asks one feed."""
+
+    address: str
+    keys: tuple[str, ...] = ()
+    patience_s: float = 30.0
+
+    def reach(self) -> Answer:
+        """How far it is. Raises `OSError` if it cannot be reached."""
+        with self._asked(0, 0) as (told, _):
+            return told
+
+    def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """The events from `start` to before `end`. A connection that breaks is made again, and they go on."""
+        at, until = start, time.monotonic() + self.patience_s
+        while at < end:
+            try:
+                with self._asked(at, end) as (_, stream):
+                    for batch in pa.ipc.open_stream(stream):
+                        self._check(batch, at)
+                        yield batch
+                        at, until = at + len(batch), time.monotonic() + self.patience_s
+            except (OSError, pa.ArrowInvalid) as error:
+                log.info("feed %s: %s", self.address, error)
+            if at < end:
+                if time.monotonic() > until:
+                    found = f"no event {at} for {self.patience_s:g} s"
+                    raise BadTrace(f"feed {self.address}", found, f"events up to {end}, which it had")
+                time.sleep(RETRY_S)
+
+    def _check(self, batch: pa.RecordBatch, at: int) -> None:
+        indices = batch.column("index").to_pylist()
+        if indices != list(range(at, at + len(batch))):
+            raise BadTrace(f"feed {self.address}", f"events {indices[:3]}...", f"{at}, {at + 1} and so on")
+
+    @contextmanager
+    def _asked(self, start: int, end: int) -> Iterator[tuple[Answer, BinaryIO]]:
+        host, _, port = self.address.rpartition(":")
+        raw = socket.create_connection((host.strip("[]"), int(port)), CONNECT_S)
+        with raw if not self.keys else self._context().wrap_socket(raw) as connection:
+            connection.settimeout(SILENT_S)
+            connection.sendall(ask(start, end))
+            with connection.makefile("rb") as stream:
+                line = stream.readline(LINE_BYTES)
+                if not line:
+                    raise ConnectionResetError("it closed the connection")
+                try:
+                    told = answer(line)
+                except WireError as error:
+                    raise BadTrace(f"feed {self.address}", error.found, error.expected) from None
+                if told.error is not None:
+                    raise BadTrace(f"feed {self.address}", told.error, f"events {start} to {end}")
+                yield told, stream
+
+    def _context(self) -> ssl.SSLContext:
+        authority, certificate, key = self.keys
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        # Certificates name processes, not hosts.
+        context.check_hostname = False
+        context.load_cert_chain(certificate, key)
+        context.load_verify_locations(authority)
+        return context
+
+
+class Span(InputPartition):
+    """Events of one node."""
+
+    def __init__(self, address: str, start: int, end: int) -> None:
+        super().__init__((address, start, end))
+        self.address, self.start, self.end = address, start, end
+
+
+class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans batches in the driver; `read` runs in tasks."""
+
+    def __init__(self, clients: dict[str, Client], max_rows: int) -> None:
+        self._clients, self._max_rows = clients, max_rows
+        self._target: Offset | None = None
+
+    def initialOffset(self) -> Offset:
+        # Events before the first that is still there were cleared away by the owner of the trace.
+        return {place: self._reach(place, Answer()).first for place in self._clients}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self.reportLatestOffset()
+
+    def reportLatestOffset(self) -> Offset:
+        return {place: self._reach(place, Answer()).next for place in self._clients}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        at = {place: start.get(place, 0) for place in self._clients}
+        ends = {place: self._end(place, at[place]) for place in self._clients}
+        if not isinstance(limit, ReadAllAvailable):
+            most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._max_rows
+            ends = admitted(at, ends, most)
+        # A node that was taken out of the list keeps its place, in case it comes back.
+        return start | ends
+
+    def _end(self, place: str, at: int) -> int:
+        told = self._reach(place, Answer(first=at, next=at))
+        if told.next < at:
+            found = f"events up to {told.next} of {told.node}"
+            raise BadTrace(f"feed {place}", found, f"at least {at}, which were read: it has another trace")
+        if told.first > at:
+            raise BadTrace(
+                f"feed {place}", f"{told.first} as its first event", f"{at}, which was not read yet"
+            )
+        return told.next if self._target is None else max(at, min(told.next, self._target[place]))
+
+    def _reach(self, place: str, otherwise: Answer) -> Answer:
+        try:
+            return self._clients[place].reach()
+        except OSError as error:
+            log.warning("feed %s cannot be reached: %s", place, error)
+            return otherwise
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[Span]:
+        return [
+            Span(place, start.get(place, 0), end[place])
+            for place in end
+            if place in self._clients and start.get(place, 0) < end[place]
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Span)
+        for batch in self._clients[partition.address].read(partition.start, partition.end):
+            yield batch.select(EVENTS.names)
+
+
+def admitted(start: Offset, ends: Offset, most: int) -> Offset:
+    """Ends such that no more than so many rows are read: who has little gets all of it, the others share the rest.
+
+    >>> admitted({"a": 0, "b": 5, "c": 0}, {"a": 2, "b": 105, "c": 50}, 12)
+    {'a': 2, 'b': 10, 'c': 5}
+    """
+    admitted, left = {}, most
+    by_size = sorted(ends, key=lambda place: ends[place] - start[place])
+    for position, place in enumerate(by_size):
+        many = min(ends[place] - start[place], left // (len(by_size) - position))
+        admitted[place], left = start[place] + many, left - many
+    return {place: admitted[place] for place in ends}

@@ -1,0 +1,133 @@
+"""Live verification: a stream of trace events, and what is wrong with them as it happens.
+
+`judge` has the rules and is all that decides. Here a stateful operator of Spark keeps one judge for each run, as one
+binary value: a row of state for each message would cost five times as much. Rows of a run come in any order, more than
+once, split into micro-batches in any way; violations come out in the micro-batch in which the delivery and all that
+happened before it have come.
+
+One run is one task: runs are judged side by side, one run as fast as one core does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from antecede.errors import BadParameter
+from antecede.spark.stream.judge import REMEMBER, Arrived, Found, Judge
+from antecede.spark.trace.api import SPARK_EVENTS, refuse_types
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["FOUND", "verify_stream"]
+
+COLUMNS: Final = ("process", "index", "kind", "sender", "number", "to", "control")
+
+FOUND: Final = StructType(
+    [
+        StructField("run", StringType()),
+        StructField("kind", StringType()),
+        StructField("process", StringType()),
+        StructField("sender", StringType()),
+        StructField("number", LongType()),
+        StructField("by_sender", StringType()),
+        StructField("by_number", LongType()),
+        StructField("index", LongType()),
+    ]
+)
+"""The columns of what is found: those of `verify`, without the chain, which would need all that happened."""
+
+STATE: Final = "judge binary"
+NUMBERS: Final = dict.fromkeys(("number", "by_number", "index"), "Int64")
+
+
+def verify_stream(
+    events: DataFrame,
+    *,
+    patience: timedelta | None = None,
+    forget: timedelta | None = None,
+    remember: int = REMEMBER,
+) -> DataFrame:
+    """A streaming DataFrame of findings (`FOUND`), from one of events that has the columns of a trace.
+
+    Kinds are those of `verify`: `violation`, `fifo_break`, `duplicate`, `unaddressed`; and, after `patience` without a
+    change, `unsent`, `undelivered` and `gap` (`judge` says exactly when, and what `retracted` and `impossible` are).
+    Without `patience` it waits for ever for what is missing, and says nothing of it. Write it in append mode.
+
+    A run in which nothing waits and nothing has come for the time `forget` is taken to be over, and its state is
+    dropped; if it went on, its next event would have a gap before it. Without, the state of all runs stays.
+    """
+    refuse_types(events, SPARK_EVENTS)
+    patience_ms, forget_ms = milliseconds("patience", patience), milliseconds("forget", forget)
+    if remember < 1:
+        raise BadParameter("verify_stream", "remember", remember, "1 or more messages")
+
+    def judged(
+        key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
+    ) -> Iterator[pd.DataFrame]:
+        kept = bytes(state.get[0]) if state.exists else None
+        now_ms = state.getCurrentProcessingTimeMs()
+        kept, found, idle = judge_rows(kept, rows_of(frames), now_ms, patience_ms, remember)
+        if idle and state.hasTimedOut and forget_ms is not None:
+            state.remove()
+        else:
+            state.update((kept,))
+            # Time may run out without a row that would wake us.
+            wake_ms = forget_ms if idle else patience_ms
+            if wake_ms is not None:
+                state.setTimeoutDuration(wake_ms)
+        yield table(key[0], found)
+
+    timed = patience_ms is not None or forget_ms is not None
+    timeout = GroupStateTimeout.ProcessingTimeTimeout if timed else GroupStateTimeout.NoTimeout
+    rows = events.select("run", *(F.col(name) for name in COLUMNS))
+    return rows.groupBy("run").applyInPandasWithState(judged, FOUND, STATE, "append", timeout)
+
+
+def milliseconds(name: str, time: timedelta | None) -> int | None:
+    """
+    >>> milliseconds("patience", timedelta(seconds=1.5))
+    1500
+    """
+    if time is None:
+        return None
+    if time < timedelta(milliseconds=1):
+        raise BadParameter("verify_stream", name, time, "a millisecond or more")
+    return int(time.total_seconds() * 1000)
+
+
+def judge_rows(
+    kept: bytes | None, rows: Iterable[Arrived], now_ms: int, patience_ms: int | None, remember: int
+) -> tuple[bytes, list[Found], bool]:
+    """One micro-batch of one run. From what was kept and what comes: what to keep, what is found, if nothing waits."""
+    judge = Judge(remember) if kept is None else Judge.restore(kept, remember)
+    found = judge.take(rows, now_ms)
+    if patience_ms is not None:
+        found += judge.expire(now_ms, patience_ms)
+    return judge.snapshot(), found, judge.idle
+
+
+def rows_of(frames: Iterable[pd.DataFrame]) -> Iterator[Arrived]:
+    for frame in frames:
+        columns = [frame[name].tolist() for name in COLUMNS]
+        for process, index, kind, sender, number, to, control in zip(*columns, strict=True):
+            names = None if to is None else list(to)
+            yield Arrived(process, int(index), kind, sender, int(number), names, bool(control))
+
+
+def table(run: str, found: list[Found]) -> pd.DataFrame:
+    # It takes long to load, and only tasks need it.
+    import pandas as pd
+
+    data = {
+        name: pd.Series([getattr(one, name) for one in found], dtype=NUMBERS.get(name, "object"))
+        for name in FOUND.names[1:]
+    }
+    return pd.DataFrame({"run": [run] * len(found), **data})

@@ -1,0 +1,1 @@
+"""The runs of an experiment on Spark, one task a run."""

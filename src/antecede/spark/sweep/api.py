@@ -1,0 +1,184 @@
+"""Sweep: the runs of an experiment on Spark, one task a run.
+
+A task drives the simulator, and its events go as Arrow batches straight into Parquet files in the order of the
+contract: Spark's own writer would promise no order in a file and no names in the order of time, which is what spares
+the next step a sort. Tasks put what they made into the directory of the sweep as `antecede.sim.staging` says, each run
+for itself, and the driver gathers. So a task that is lost and made again does no harm, a run that fails loses no other,
+and after Ctrl-C or a crash the same call goes on from where it was.
+
+`out` is a local path that this process and all workers have, or a URI that PyArrow can write to.
+The files are those of `antecede.sim.sweep`, which runs without Spark: either can continue what the other began.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from antecede.errors import BadParameter
+from antecede.sim.experiment import Experiment, Run
+from antecede.sim.staging import Stage
+from antecede.sim.sweep import Failure, Results, Row, failed, line, perform
+from antecede.spark.progress import is_connect
+from antecede.spark.session import SparkError
+from antecede.spark.storage import absolute, escaped, join, local, place, readable
+from antecede.spark.sweep.schema import RESULTS
+
+__all__ = ["Swept", "sweep"]
+
+Perform = Callable[[Run, str | None], Row | Failure]
+
+TASKS_MOST: Final = 10_000
+"""In one job: of a sweep with more runs, a task has several."""
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a sweep came to."""
+
+    results: DataFrame
+    """results.jsonl: one row a run, as docs/experiments.md tells it."""
+    failures: tuple[Failure, ...]
+    made: int
+    """Runs that were made now, and not by an earlier call."""
+    runs: int
+    """All runs of the experiment."""
+
+
+def sweep(
+    spark: SparkSession,
+    experiment: Experiment,
+    out: str | os.PathLike[str],
+    *,
+    traces: bool = True,
+    perform: Perform = perform,
+) -> Swept:
+    """Make the runs that `out` does not have yet. Ctrl-C keeps what is done.
+
+    `perform` is what a task does with a run: for tests.
+    """
+    root = absolute(out)
+    if not readable(root):
+        raise BadParameter("sweep", "out", root, "a path or a URI that PyArrow can write to")
+    name = local(root) or root
+    results = Results(experiment, Stage(*place(root)), name)
+    with results.writing():
+        left = results.begin(traces)
+        make(spark, left, root, traces, perform, results)
+        found = results.save()
+    failures = tuple(result for result in found if isinstance(result, Failure))
+    return Swept(table(spark, root, len(found) - len(failures)), failures, len(left), len(experiment.runs))
+
+
+def table(spark: SparkSession, root: str, rows: int) -> DataFrame:
+    if not rows:
+        return spark.createDataFrame([], RESULTS)
+    return spark.read.schema(RESULTS).json(escaped(join(root, "results.jsonl")))
+
+
+# Jobs
+
+
+def make(
+    spark: SparkSession, runs: Sequence[Run], root: str, traces: bool, perform: Perform, results: Results
+) -> None:
+    """Make the runs, whatever happens to single ones."""
+    left, suspects = list(runs), list[Run]()
+    while left or suspects:
+        # One that was under way when a job died is made alone: then it is clear who did it.
+        alone = not left
+        batch = [suspects.pop()] if alone else sorted(left, key=cost, reverse=True)
+        results.stage.begin()
+        died = job(spark, batch, root, traces, perform, results)
+        begun, made = results.stage.under_way(), results.gather()
+        lost = [run for run in batch if run.key not in made]
+        left = [run for run in lost if run.key not in begun]
+        if died is not None and len(left) == len(batch):
+            raise died  # Nothing was begun: this is not about the runs.
+        guilty = [run for run in lost if run.key in begun]
+        if alone and died is not None:
+            for run in guilty:
+                results.add(failed(run, reason(died)))
+        else:
+            suspects += guilty
+        results.save()
+        results.stage.end()
+
+
+def reason(error: Exception) -> str:
+    """Why a task died: what Python raised in it, unless that could not say a word any more."""
+    raised = re.findall(r"^(?:\w+\.)*(\w+(?:Error|Exception): .*)$", str(error), re.MULTILINE)
+    if not raised or "exited unexpectedly" in str(error):
+        return "its process was killed: out of memory?"
+    return str(raised[-1])
+
+
+def cost(run: Run) -> int:
+    """Longest first, as far as one can tell: no long run is left over when the others are done."""
+    return run.spec.messages * (run.spec.processes or 8)
+
+
+def job(
+    spark: SparkSession, runs: Sequence[Run], root: str, traces: bool, perform: Perform, results: Results
+) -> Exception | None:
+    """Make these runs in one job. An error that ended it, if one did."""
+    tasks = min(len(runs), TASKS_MOST)
+    orders = spark.createDataFrame(
+        [(i % tasks, msgspec.json.encode(run).decode()) for i, run in enumerate(runs)],
+        "task int, run string",
+    )
+
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return made(batches, root, traces, perform)
+
+    answers = orders.repartitionById(tasks, F.col("task")).mapInArrow(work, "run string, failed boolean")
+    try:
+        # A name and a bit for each run: what it came to is on the disk.
+        answers.collect()
+    except SparkError as error:
+        return error
+    except KeyboardInterrupt:
+        cancel(spark)
+        # Tasks may be at their last words still: .runs stays for the next call.
+        results.gather()
+        results.save()
+        raise
+    return None
+
+
+def cancel(spark: SparkSession) -> None:
+    """End the tasks that are at work. What they leave is gathered when the sweep goes on, or is made again."""
+    with suppress(*SparkError):
+        if is_connect(spark):
+            spark.interruptAll()
+        else:
+            spark.sparkContext.cancelAllJobs()
+
+
+# In tasks
+
+
+def made(
+    batches: Iterable[pa.RecordBatch], root: str, traces: bool, perform: Perform
+) -> Iterator[pa.RecordBatch]:
+    """Make the runs that come as JSON, and put each where the driver will find it."""
+    stage = Stage(*place(root))
+    for batch in batches:
+        for text in batch.column("run").to_pylist():
+            run = msgspec.json.decode(text, type=Run)
+
+            def one(trace: str | None, run: Run = run) -> tuple[bytes, bool]:
+                result = perform(run, trace)
+                return line(result), isinstance(result, Failure)
+
+            wrong = stage.make(run.key, traces, one)
+            yield pa.RecordBatch.from_pydict({"run": [run.key], "failed": [wrong]})

@@ -1,0 +1,131 @@
+"""A trace as the steps of the pipeline take it: DataFrames, and the files behind them where there are any.
+
+`Trace.read` checks what can be told without reading rows: the files are whole, and have the columns and types of
+`antecede.trace.schema`. What the rows say is checked by the step that reads them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from antecede.errors import BadTrace
+from antecede.spark.storage import absolute, escaped, files, join, readable
+from antecede.spark.trace.footers import Footer, footers
+from antecede.trace import EVENTS, RUNS
+
+__all__ = ["SPARK_EVENTS", "SPARK_RUNS", "Trace"]
+
+TYPES: Final[Mapping[pa.DataType, DataType]] = {
+    pa.string(): StringType(),
+    pa.int64(): LongType(),
+    pa.int32(): IntegerType(),
+    pa.bool_(): BooleanType(),
+}
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """An Arrow schema of ours as Spark writes it."""
+    fields = [
+        StructField(
+            field.name,
+            ArrayType(TYPES[field.type.value_type], False)
+            if pa.types.is_list(field.type)
+            else TYPES[field.type],
+            field.nullable,
+        )
+        for field in schema
+    ]
+    return StructType(fields)
+
+
+SPARK_EVENTS: Final = spark_schema(EVENTS)
+SPARK_RUNS: Final = spark_schema(RUNS)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The events of runs, and what is known of the runs."""
+
+    events: DataFrame
+    runs: DataFrame
+    path: str | None = None
+    """The directory it was read from."""
+    files: tuple[Footer, ...] | None = None
+    """The event files, where tasks can read them by themselves: then `events` is exactly what is in them."""
+
+    @property
+    def spark(self) -> SparkSession:
+        return self.events.sparkSession
+
+    @classmethod
+    def read(cls, spark: SparkSession, path: str | os.PathLike[str]) -> Trace:
+        """The trace in a directory, or in `trace/` of a directory of results."""
+        root, tables = located(spark, absolute(path))
+        found = files(spark, join(root, "events"))
+        if not found:
+            raise BadTrace(join(root, "events"), "no Parquet files", "the events of the trace's runs")
+        read = tuple(footers(spark, tables, found)) if readable(root) else None
+        runs = spark.read.schema(SPARK_RUNS).parquet(*map(escaped, tables))
+        events = spark.read.schema(SPARK_EVENTS).parquet(*map(escaped, found))
+        return cls(events, runs, root, read)
+
+    @classmethod
+    def of(cls, events: DataFrame, runs: DataFrame | None = None) -> Trace:
+        """A trace of any DataFrame that has its columns; without `runs`, only what the events tell is known of them."""
+        refuse_types(events, SPARK_EVENTS)
+        if runs is None:
+            runs = unknown_runs(events)
+        refuse_types(runs, SPARK_RUNS)
+        return cls(events.select(SPARK_EVENTS.names), runs.select(SPARK_RUNS.names))
+
+
+def located(spark: SparkSession, root: str) -> tuple[str, list[str]]:
+    """Where the trace is, and its table of runs."""
+    for place in (root, join(root, "trace")):
+        if tables := files(spark, join(place, "runs.parquet")):
+            return place, tables
+    raise BadTrace(root, "no runs.parquet", "a trace: a directory with runs.parquet and events/")
+
+
+def refuse_types(table: DataFrame, schema: StructType) -> None:
+    for field in schema:
+        if field.name not in table.columns:
+            raise BadTrace("table", f"columns {', '.join(table.columns)}", f"also {field.name}")
+        found = table.schema[field.name].dataType.simpleString()
+        if found != field.dataType.simpleString():
+            raise BadTrace("table", f"column {field.name} of type {found}", field.dataType.simpleString())
+
+
+def unknown_runs(events: DataFrame) -> DataFrame:
+    """A row for each run of the events, with what can be told from them."""
+    # Someone may be written to, and never heard of again.
+    nobody = F.array().cast("array<string>")
+    everyone = F.concat(F.array("process", "sender"), F.coalesce("to", nobody))
+    named = events.select("run", F.explode(everyone).alias("process"))
+    told = named.groupBy("run").agg(F.sort_array(F.collect_set("process")).alias("processes"))
+    constants = {"protocol": "unknown", "parameters": "{}", "started_ns": 0, "version": ""}
+    return told.select(
+        [
+            F.col(field.name)
+            if field.name in told.columns
+            else F.lit(constants.get(field.name)).cast(field.dataType).alias(field.name)
+            for field in SPARK_RUNS
+        ]
+    )

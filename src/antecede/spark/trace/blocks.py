@@ -1,0 +1,114 @@
+"""Rows that are in no order, on their way to the task that sorts them: as few large values, not as rows.
+
+Spark moves a row at a time between its Java and Python, and sorts strings. So a task turns the rows that it reads into
+integers, deals them to the parts of their run by clock, and hands over one value for each part: the columns one after
+the other, each as narrow as its values allow. The task that gets the values of a part joins and sorts them as integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from antecede.errors import BadTrace
+from antecede.spark.trace.columns import Column, Names, Rows, by_run, refuse_nulls, rows_of
+from antecede.spark.trace.plan import Cut
+
+__all__ = ["Packed", "decode", "encode", "packed"]
+
+TOGETHER = 1 << 19
+"""Rows that are dealt at once: fewer, larger values."""
+
+CONTROL = 1 << 2
+"""The bit beside the kind."""
+
+ENCODER = msgspec.msgpack.Encoder()
+DECODER = msgspec.msgpack.Decoder(list[tuple[str, int, bytes]])
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The rows of one part of a run that one task found."""
+
+    run: str
+    part: int
+    data: bytes
+
+
+def encode(rows: Rows) -> bytes:
+    """Rows as bytes."""
+    columns = (
+        rows.process,
+        rows.kind.astype(np.uint8) | np.where(rows.control, CONTROL, 0).astype(np.uint8),
+        rows.sender,
+        rows.number,
+        np.diff(rows.offsets),
+        rows.to,
+        rows.index,
+        rows.clock,
+    )
+    return ENCODER.encode([narrow(column) for column in columns])
+
+
+def narrow(column: Column | None) -> tuple[str, int, bytes]:
+    """The type, what was subtracted, and the values."""
+    assert column is not None
+    if not len(column):
+        return "|u1", 0, b""
+    low, high = int(column.min()), int(column.max())
+    small = np.min_scalar_type(high - low)
+    return small.str, low, (column.astype(np.int64) - low).astype(small).tobytes()
+
+
+def decode(data: bytes) -> Rows:
+    """The inverse of `encode`."""
+    columns = [
+        np.frombuffer(values, kind).astype(np.int64) + low for kind, low, values in DECODER.decode(data)
+    ]
+    process, kind, sender, number, lengths, to, index, clock = columns
+    return Rows(
+        process=process.astype(np.int32),
+        kind=(kind & (CONTROL - 1)).astype(np.int8),
+        sender=sender.astype(np.int32),
+        number=number,
+        control=(kind & CONTROL) != 0,
+        offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int32),
+        to=to.astype(np.int32),
+        index=index,
+        clock=clock,
+    )
+
+
+def packed(
+    batches: Iterable[pa.RecordBatch], names: Mapping[str, Names], cuts: Mapping[str, Cut], place: str
+) -> Iterator[Packed]:
+    """The rows of the batches, dealt to the parts of their runs. Runs that have no cut are not packed."""
+    held: dict[str, list[Rows]] = {}
+    for batch in batches:
+        refuse_nulls(batch, place)
+        for run, own in by_run(batch):
+            if run not in names:
+                raise BadTrace(place, f"events of run {run}", "only runs that runs.parquet names")
+            if run in cuts:
+                held.setdefault(run, []).append(rows_of(own, names[run], f"{place}, run {run}"))
+        if sum(len(rows) for parts in held.values() for rows in parts) >= TOGETHER:
+            yield from dealt(held, cuts)
+            held = {}
+    yield from dealt(held, cuts)
+
+
+def dealt(held: Mapping[str, list[Rows]], cuts: Mapping[str, Cut]) -> Iterator[Packed]:
+    for run, found in held.items():
+        rows = Rows.joined(found)
+        assert rows.clock is not None
+        parts = np.searchsorted(np.array(cuts[run].below, np.int64), rows.clock, side="right").astype(
+            np.int16
+        )
+        order = np.argsort(parts, kind="stable")
+        for share in np.split(order, np.flatnonzero(np.diff(parts[order])) + 1):
+            if len(share):
+                yield Packed(run, int(parts[share[0]]), encode(rows.take(share)))

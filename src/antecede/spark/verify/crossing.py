@@ -1,0 +1,187 @@
+"""Overtaken messages that cross chunks: their witnesses, from what each chunk tells of how the news of them went.
+
+From the chunk where such a message was sent up to the one where it was delivered, each chunk is read once more
+(trail.py), all at the same time: from the true clocks at its beginning it tells which delivery first brought news of
+the message to which process. A process learns of it in one chunk only. Put together that is a `via` for each message
+and process, and chains are walked as in watch.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antecede.spark.jit.numba import allocating
+from antecede.spark.verify.blob import pack, unpack
+from antecede.spark.verify.course import Course, Passage, ids_of
+from antecede.spark.verify.findings import Findings, Ids, findings_of
+from antecede.spark.verify.settle import OVERTAKEN
+from antecede.spark.verify.summary import Summary
+
+__all__ = ["Late", "late_of", "trails_of", "witnessed"]
+
+Array: TypeAlias = NDArray[Any]
+
+LEAST: Final = -(1 << 31) + 2
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Overtaken deliveries of messages from earlier chunks, one a row."""
+
+    process: Array
+    sender: Array
+    number: Array
+    index: Array
+    ordinal: Array
+    sent_in: Array
+    """The chunk ..."""
+    sent_at: Array
+    """... and the row of it."""
+    delivered_in: Array
+
+    def __len__(self) -> int:
+        return len(self.process)
+
+    @classmethod
+    def none(cls) -> Late:
+        return cls(*(np.zeros(0, np.int64) for _ in fields(cls)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Late]) -> Late:
+        return cls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)))
+
+    def targets(self) -> tuple[Array, Array]:
+        """The rows that name each message first, and for each row the position of its message among these."""
+        _, rows, which = np.unique(
+            np.column_stack((self.sender, self.number)), axis=0, return_index=True, return_inverse=True
+        )
+        return rows, which.reshape(-1)
+
+
+def late_of(passage: Passage) -> Late:
+    summary = passage.summary
+    late = np.flatnonzero(passage.said & OVERTAKEN)
+    checks = summary.deferred[late]
+    sender, number = summary.symbols[checks[:, 1]].T
+    flights = [passage.flights[symbol] for symbol in checks[:, 1].tolist()]
+    sent = [(flight.ordinal, flight.chunk, flight.position) for flight in flights if flight is not None]
+    ordinal, chunk, position = np.array(sent, np.int64).reshape(-1, 3).T
+    here = np.full(len(late), passage.chunk)
+    return Late(checks[:, 0], sender, number, checks[:, 2], ordinal, chunk, position, here)
+
+
+def trails_of(summaries: Sequence[Summary], late: Late, keep: Ids) -> dict[int, bytes]:
+    """For each chunk that news of a late message may have passed through: what to look for, from which clocks."""
+    rows, which = late.targets()
+    last = np.zeros(len(rows), np.int64)
+    np.maximum.at(last, which, late.delivered_in)
+    first = late.sent_in[rows]
+    trails = {}
+    for passage in Course(summaries).passages():
+        before = np.flatnonzero((first < passage.chunk) & (passage.chunk <= last))
+        here = np.flatnonzero(first == passage.chunk)
+        if len(before) or len(here):
+            trails[passage.chunk] = pack("trail", _trail(passage, late, rows, before, here, keep))
+    return trails
+
+
+def _trail(
+    passage: Passage, late: Late, rows: Array, before: Array, here: Array, keep: Ids
+) -> dict[str, Array]:
+    """Clocks count from the beginning of the chunk: what was sent before has ordinals up to 0."""
+    base, symbols = passage.base, passage.summary.symbols
+    known = [symbol for symbol, flight in enumerate(passage.flights) if flight is not None]
+    crossing = [flight for flight in passage.flights if flight is not None]
+    ordinals = np.array([flight.ordinal for flight in crossing], np.int64)
+    clocks = [flight.clock for flight in crossing if flight.clock is not None]
+    before = before[np.argsort(late.ordinal[rows[before]])]
+    here = here[np.argsort(late.sent_at[rows[here]])]
+    names = {message: at for at, message in enumerate(_ids(late, rows[before]))}
+    targets = np.array([names.get(message, -1) for message in ids_of(symbols[known])], np.int64)
+    return {
+        "clocks": relative(passage.clocks, base),
+        "seen": relative(passage.seen, base),
+        "crossing": symbols[known],
+        "crossing_targets": targets,
+        "crossing_ordinals": relative(ordinals, base[symbols[known, 0]]),
+        "crossing_clocks": relative(np.array(clocks, np.int64).reshape(-1, len(base)), base),
+        "before": before,
+        "before_senders": late.sender[rows[before]],
+        "before_ordinals": relative(late.ordinal[rows[before]], base[late.sender[rows[before]]]),
+        "here": here,
+        "here_positions": late.sent_at[rows[here]],
+        "keep_senders": keep.sender,
+        "keep_numbers": keep.number,
+    }
+
+
+def _ids(late: Late, rows: Array) -> list[tuple[int, int]]:
+    return list(zip(late.sender[rows].tolist(), late.number[rows].tolist(), strict=True))
+
+
+def relative(clocks: Array, base: Array) -> Array:
+    """As int32. What is too long ago for that is as good as unknown."""
+    since: Array = np.maximum(clocks - base, LEAST)
+    return since.astype(np.int32)
+
+
+def witnessed(late: Late, trails: Mapping[int, bytes]) -> Findings:
+    """Violations and FIFO breaks with their chains."""
+    if not len(late):
+        return Findings.none()
+    parts = [unpack("trail found", trails[chunk]) for chunk in sorted(trails)]
+    for chunk, part in zip(sorted(trails), parts, strict=True):
+        part["later_chunk"] = np.full(len(part["later_target"]), chunk)
+    n = int(parts[0]["n"][0])
+    via, via_sender, via_number = _first_of(parts, n, "via", ("via_sender", "via_number"))
+    later, later_number, later_chunk = _first_of(parts, n, "later", ("later_number", "later_chunk"))
+    _, which = late.targets()
+    chain, ends = walk(which, late.process, late.sender, late.number, n, via, via_sender, via_number)
+    keys = which * n + late.process
+    at = np.searchsorted(later, keys)
+    fifo = np.isin(keys, later)
+    fifo[fifo] = later_chunk[at[fifo]] <= late.delivered_in[fifo]
+    by = np.zeros(len(late), np.int64)
+    by[fifo] = later_number[at[fifo]]
+    return findings_of(late.process, late.sender, late.number, late.index, ends, chain, fifo, by)
+
+
+def _first_of(parts: Sequence[dict[str, Array]], n: int, what: str, columns: Sequence[str]) -> list[Array]:
+    """Sorted keys (message and process), and what the first chunk that has something for it says."""
+    targets = np.concatenate([part[f"{what}_target"] for part in parts])
+    keys = targets * n + np.concatenate([part[f"{what}_process"] for part in parts])
+    unique, first = np.unique(keys, return_index=True)
+    return [unique, *(np.concatenate([part[column] for part in parts])[first] for column in columns)]
+
+
+@allocating
+def walk(which, process, sender, number, n, via, via_sender, via_number):  # type: ignore[no-untyped-def]
+    """Each one's chain, and where it ends among all. The rule is that of watch.answer."""
+    chain = np.empty((len(which) * 4 + n + 2, 2), np.int64)
+    ends = np.empty(len(which), np.int64)
+    end = 0
+    for row in range(len(which)):
+        if end + n + 2 > len(chain):
+            longer = np.empty((2 * len(chain) + n, 2), np.int64)
+            longer[:end] = chain[:end]
+            chain = longer
+        begin, j = end, process[row]
+        while True:
+            at = np.searchsorted(via, which[row] * n + j)
+            assert at < len(via)
+            assert via[at] == which[row] * n + j
+            chain[end, 0], chain[end, 1] = via_sender[at], via_number[at]
+            end, j = end + 1, via_sender[at]
+            if j == sender[row]:
+                break
+        if chain[end - 1, 1] != number[row]:
+            chain[end, 0], chain[end, 1] = sender[row], number[row]
+            end += 1
+        chain[begin:end] = chain[begin:end][::-1].copy()
+        ends[row] = end
+    return chain[:end], ends

@@ -1,0 +1,128 @@
+"""Deliveries of messages that were in no one's flight: never sent, or sent and delivered everywhere long ago.
+
+A search for their sends (search.py) tells which:
+  sent nowhere             unsent; repeated deliveries at the same process are duplicates
+  sent after the delivery  the rows are in no order of happened-before: `Impossible`
+  sent before, and the process is a destination    all destinations had it already, so: a duplicate
+  sent before, to others   an unaddressed delivery, or its repetition. It brings news, and its clock is gone: the chunk
+                           where it was sent must be scanned again, and keep it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antecede.spark.jit.hashtable import find, table_of, value_at
+from antecede.spark.jit.numba import allocating
+from antecede.spark.verify.course import Passage
+from antecede.spark.verify.findings import DUPLICATE, UNSENT, Findings, Ids, Impossible
+from antecede.spark.verify.search import Found
+from antecede.spark.verify.settle import SUSPECT
+
+__all__ = ["Resolved", "suspects_of", "resolved", "distinct"]
+
+Array: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    findings: Findings
+    keep: Ids
+    again: tuple[int, ...]
+    """The chunks that sent what is to be kept."""
+
+
+def suspects_of(passage: Passage) -> Array:
+    """Rows of process, sender, number, index, chunk, position; those of one message in order."""
+    summary = passage.summary
+    checks = summary.deferred[passage.said == SUSPECT]
+    sender, number = summary.symbols[checks[:, 1]].T
+    deferred = np.column_stack((checks[:, 0], sender, number, checks[:, 2], checks[:, 3]))
+    # The order of the two does not matter: no message is in both.
+    return np.insert(np.concatenate((deferred, summary.late)), 4, passage.chunk, axis=1)
+
+
+def distinct(rows: Array) -> Ids:
+    """The messages of rows whose second and third columns are sender and number."""
+    pairs = np.unique(rows[:, 1:3], axis=0)
+    return Ids(pairs[:, 0].astype(np.int32), pairs[:, 1].copy())
+
+
+def resolved(suspects: Array, found: Sequence[Found], block: tuple[int, int]) -> Resolved:
+    """Findings are about messages of the block; what is to be kept may be anyone's."""
+    sent = _joined(found)
+    at = look_up(table_of(sent["sender"], sent["number"]), suspects)
+    known = suspects[at >= 0]
+    at_known = at[at >= 0]
+    _refuse_early(known, sent, at_known)
+    addressed = is_among(known[:, 0], sent["to"], sent["start"][at_known], sent["start"][at_known + 1])
+    repeated = known[addressed & _within(known, block)]
+    nowhere = suspects[at < 0]
+    nowhere = nowhere[_within(nowhere, block)]
+    first = _first(nowhere)
+    findings = [
+        Findings.plain(DUPLICATE, *repeated[:, :4].T),
+        Findings.plain(UNSENT, *nowhere[first, :4].T),
+        Findings.plain(DUPLICATE, *nowhere[~first, :4].T),
+    ]
+    again = np.unique(sent["chunk"][at_known[~addressed]])
+    return Resolved(Findings.joined(findings), distinct(known[~addressed]), tuple(again.tolist()))
+
+
+def _joined(found: Sequence[Found]) -> dict[str, Array]:
+    """The sends found in all chunks, in order."""
+    ends = np.cumsum([0, *(len(part.to) for part in found)])
+    starts = [part.start[:-1] + end for part, end in zip(found, ends, strict=False)]
+    return {
+        "sender": np.concatenate([part.sender for part in found]),
+        "number": np.concatenate([part.number for part in found]),
+        "position": np.concatenate([part.position for part in found]),
+        "chunk": np.repeat(np.arange(len(found)), [len(part) for part in found]),
+        "start": np.append(np.concatenate(starts), ends[-1]),
+        "to": np.concatenate([part.to for part in found]),
+    }
+
+
+def _refuse_early(suspects: Array, sent: dict[str, Array], at: Array) -> None:
+    chunk, position = sent["chunk"][at], sent["position"][at]
+    early = (chunk > suspects[:, 4]) | ((chunk == suspects[:, 4]) & (position > suspects[:, 5]))
+    if early.any():
+        process, sender, number, index = (int(x) for x in suspects[np.argmax(early), :4])
+        expected = "sends before deliveries in the order of clocks"
+        raise Impossible("a delivery, before its send, of", expected, process, index, sender, number)
+
+
+def _within(rows: Array, block: tuple[int, int]) -> Array:
+    inside: Array = (rows[:, 1] >= block[0]) & (rows[:, 1] < block[1])
+    return inside
+
+
+def _first(rows: Array) -> Array:
+    """Whether each is the first of its process, sender and number."""
+    first = np.zeros(len(rows), bool)
+    first[np.unique(rows[:, :3], axis=0, return_index=True)[1]] = True
+    return first
+
+
+@allocating
+def look_up(table, rows):  # type: ignore[no-untyped-def]
+    """For rows whose second and third columns are an identity: the value in the table, or -1."""
+    values = np.empty(len(rows), np.int64)
+    for row in range(len(rows)):
+        values[row] = value_at(table, find(table, rows[row, 1], rows[row, 2]))
+    return values
+
+
+@allocating
+def is_among(processes, to, begin, end):  # type: ignore[no-untyped-def]
+    """Whether each process is among its destinations."""
+    among = np.zeros(len(processes), np.bool_)
+    for row in range(len(processes)):
+        for at in range(begin[row], end[row]):
+            among[row] |= to[at] == processes[row]
+    return among
