@@ -4,8 +4,8 @@
               Arrow bytes, few rows          state: one binary value     Arrow
 
 Spark's state and its transfer into Python cost more than to order a message. So what crosses is few and large: a row of
-the shuffle is thousands of packets as one Arrow stream, a state is one value for hundreds of receivers. ARCHITECTURE.md
-has what else was tried.
+the shuffle is thousands of packets as one Arrow stream, a state is one value for hundreds of receivers.
+docs/decisions.md has what else was tried.
 
 Spark keeps the state beside its offsets and repeats a micro-batch with the same rows and the same time, so a query that
 is killed goes on as if it had not been. A worker keeps the buckets that it made, and uses one again if the state that
