@@ -1,0 +1,96 @@
+"""Journals that older code wrote open, and the system that they were of goes on. The data says what must come out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zipfile
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antecede.net import Memory, Node, Settings
+from antecede.net.delivery import Delivery
+
+DATA = Path(__file__).parent / "data" / "journals-f10ff31"
+SYSTEMS: dict[str, dict[str, Any]] = json.loads((DATA / "expected.json").read_text())
+QUICK = Settings(first_retry_s=0.01, last_retry_s=0.05, drain_s=0.0)
+
+
+def unpack(system: str, directory: Path) -> dict[str, Any]:
+    with zipfile.ZipFile(DATA / f"{system}.zip") as archive:
+        archive.extractall(directory)
+    return SYSTEMS[system]
+
+
+def build(name: str, described: dict[str, Any], network: Memory, directory: Path) -> Node:
+    options: dict[str, Any] = {
+        "protocol": described["protocol"],
+        "journal": directory / f"{name}.db",
+        "transport": network.at(name),
+        "settings": QUICK,
+    }
+    if name in described.get("joined", {}):
+        return Node(name, described["names"], join=True, groups=described["joined"][name], **options)
+    return Node(name, described["names"], groups=described.get("groups"), **options)
+
+
+def show(message: Delivery) -> list[Any]:
+    text = message.payload.decode()
+    return [message.sender, message.number, text if len(text) < 100 else f"{text[0]} * {len(text)}"]
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_an_older_journal_opens_as_it_was(system, tmp_path):
+    described = unpack(system, tmp_path)
+
+    async def look(name: str) -> None:
+        expected = described["nodes"][name]
+        async with asyncio.timeout(20), build(name, described, Memory(), tmp_path) as node:
+            status = node.status()
+            assert (node.sent, status.view, list(node.members)) == (
+                expected["sent"],
+                expected["view"],
+                expected["members"],
+            )
+            assert status.queued == expected["queued"]
+            for again in expected["again"]:
+                message = await node.receive()
+                assert message.again
+                assert show(message) == again
+            assert status.eligible == len(expected["offered"])
+            for offered in expected["offered"]:
+                message = await node.receive()
+                assert not message.again
+                assert show(message) == offered
+
+    for name in described["nodes"]:
+        asyncio.run(look(name))
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_nodes_with_older_journals_go_on_together(system, tmp_path):
+    described = unpack(system, tmp_path)
+    handed: dict[str, list[Any]] = {}
+
+    async def take(node: Node, expected: dict[str, Any]) -> None:
+        handed[node.name] = []
+        for _ in expected["to_hand_over"]:
+            message = await node.receive()
+            handed[node.name].append(show(message))
+            await message.ack()
+
+    async def run() -> None:
+        network = Memory()
+        async with AsyncExitStack() as stack, asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+            for name, expected in described["nodes"].items():
+                node = await stack.enter_async_context(build(name, described, network, tmp_path))
+                tasks.create_task(take(node, expected))
+
+    asyncio.run(run())
+    for name, expected in described["nodes"].items():
+        assert sorted(handed[name]) == sorted(expected["to_hand_over"])
+        again = expected["again"]
+        assert handed[name][: len(again)] == again
