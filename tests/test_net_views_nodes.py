@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antecede.errors import BadParameter, Closed, UnknownProcess, Unsupported
+from antecede.errors import BadParameter, Closed, NotMember, UnknownProcess, Unsupported
 from antecede.net import Change, Memory, Node, Settings, Tcp, Tls
 from antecede.net.transports.keys import make_keys
 from antecede.oracle import check
@@ -256,11 +256,13 @@ def test_what_cannot_be_is_refused_with_a_sentence():
                 async with Node(name, ["a"], transport=network.at(f"{name}!"), join=True, **options | more):
                     raise AssertionError("it joined")
 
-            with pytest.raises(Closed, match=r"c, which is no member any more.*a name that was never used"):
+            with pytest.raises(
+                NotMember, match=r"c, which is no member any more.*a name that was never used"
+            ):
                 await join("c")
-            with pytest.raises(Closed, match="protocol matrix, expected monitor"):
+            with pytest.raises(NotMember, match="protocol matrix, expected monitor"):
                 await join("d", protocol="matrix")
-            with pytest.raises(Closed, match=r"parameters .*'monitor': 'b'"):
+            with pytest.raises(NotMember, match=r"parameters .*'monitor': 'b'"):
                 await join("d", parameters={"monitor": "b"})
             with pytest.raises(BadParameter, match="members to ask"):
                 Node("d", [], join=True, transport=network.at("d"))
@@ -298,7 +300,7 @@ def test_a_removed_node_that_comes_back_is_refused(tmp_path):
             await a.remove("c")
             # Nobody dials it any more: it asks why.
             async with node("c") as c:
-                with pytest.raises(Closed, match="is no member any more"):
+                with pytest.raises(NotMember, match="is no member any more"):
                     await c.receive()
 
     asyncio.run(main())
@@ -345,7 +347,7 @@ def test_who_joins_proves_its_name(tmp_path):
         ):
             peers = {"a": a.address}
             options: dict[str, Any] = {"join": True, "listen": "127.0.0.1:0", "settings": QUICK}
-            with pytest.raises(Closed, match="b with the certificate of c"):
+            with pytest.raises(NotMember, match="b with the certificate of c"):
                 await Node("b", peers, tls=keys("c"), **options).start()
             async with Node("b", peers, tls=keys("b"), **options) as b:
                 await a.send("b", b"welcome")

@@ -5,9 +5,11 @@ AntecedeError
 │   ├── UnknownProcess        a name or number that is not in the view
 │   ├── NoDestination         a message to nobody
 │   ├── BadParameter          a protocol or topology cannot be built like this
-│   ├── CannotWrite           there is no room, or no right, to write there
+│   ├── CannotWrite           there is no room, or no right, to write there; an OSError too
+│   ├── CannotListen          an address is taken, or is none of this machine; an OSError too
 │   ├── NoSpark               Spark does not start, or is not where it was said to be
-│   ├── Closed                a node that has stopped, or failed, is asked for something
+│   ├── Closed                a node that its application closed, or has not started, is asked for something
+│   ├── NotMember             a node that left, was removed, or never became a member is asked for something
 │   ├── Unsupported           the protocol does not offer this (labels, a set of destinations ...)
 │   └── NotEligible           a delivery of a message that may not be delivered now
 ├── PeerError                 another process, or whoever claims to be one, sent something wrong
@@ -16,6 +18,7 @@ AntecedeError
 │   ├── BadHello              a peer of another name, view, protocol or version, or one that cannot prove its name
 │   ├── BadFrame              a frame that no sound end of a link sends: one of the two has lost its state
 │   └── WireError             bytes that are no packet: garbage, truncated, too large, another version
+├── NodeFailed                a node stopped, because something happened that nobody expected: its `__cause__`
 └── InputError                a file or a value that was read is wrong
     ├── BadConfig             a configuration that describes no node
     ├── BadJournal            a journal that is damaged, in use, or another node's
@@ -46,13 +49,16 @@ __all__ = [
     "BadStamp",
     "BadTrace",
     "CallerError",
+    "CannotListen",
     "CannotWrite",
     "Closed",
     "InputError",
     "Misrouted",
     "NoDestination",
     "NoSpark",
+    "NodeFailed",
     "NotEligible",
+    "NotMember",
     "PeerError",
     "UnknownProcess",
     "Unsupported",
@@ -96,16 +102,37 @@ class BadParameter(CallerError):
         super().__init__(f"{owner}: {parameter} is {found}, expected {expected}")
 
 
-class CannotWrite(CallerError):
+class CannotWrite(CallerError, OSError):
     def __init__(self, place: str, reason: str, left: str) -> None:
         self.place, self.reason, self.left = place, reason, left
         super().__init__(f"{place}: cannot write: {reason}; {left}")
+
+
+class CannotListen(CallerError, OSError):
+    def __init__(self, owner: str, address: str, reason: str) -> None:
+        self.owner, self.address, self.reason = owner, address, reason
+        super().__init__(f"{owner}: cannot listen at {address}: {reason}")
 
 
 class Closed(CallerError):
     def __init__(self, node: str, why: str) -> None:
         self.node, self.why = node, why
         super().__init__(f"node {node} {why}")
+
+
+class NotMember(CallerError):
+    def __init__(self, node: str, why: str) -> None:
+        self.node, self.why = node, why
+        super().__init__(f"node {node} {why}")
+
+
+class NodeFailed(AntecedeError):
+    """`during` says what the node was doing; `cause` is what happened, and `__cause__` too."""
+
+    def __init__(self, node: str, during: str, cause: BaseException) -> None:
+        self.node, self.during, self.cause = node, during, cause
+        self.__cause__ = cause
+        super().__init__(f"node {node} failed {during}: {type(cause).__name__}: {cause}"[:1000])
 
 
 class Unsupported(CallerError):

@@ -12,6 +12,12 @@ A message is handed over once its arrival is durable. That it was taken is durab
 application sends or acknowledges afterwards is: after a crash before that, it comes again, in the same place.
 
 Without a journal everything counts as durable at once.
+
+Failure. A refusal is declared (`REFUSALS`): it has changed nothing, and the host goes on. Nobody expected whatever else
+is raised: by the process, by frames that leave, at the end of a turn, in the journal's thread, or in a task of the node
+(`start_task`). The process may be half changed by then. So the host stops (`crash`, `fail`): it takes and writes no
+input any more, lets out no frame, and tells all who ask or wait by `NodeFailed`. The journal has nothing of the input
+that failed, so a new node goes on from it.
 """
 
 from __future__ import annotations
@@ -20,19 +26,28 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from typing import Any, NoReturn
 
-from antecede.errors import AntecedeError, Closed
+from antecede.errors import (
+    AntecedeError,
+    CallerError,
+    CannotWrite,
+    Closed,
+    NodeFailed,
+    NotMember,
+    PeerError,
+)
 from antecede.link import Frame
 from antecede.model import Id, Message
 from antecede.net.storage.journal import Journal
 from antecede.process.core import Core, Out
-from antecede.process.inputs import Acknowledge, Arrive, Input, Send, Take, Time, Turn
+from antecede.process.inputs import Acknowledge, Arrive, Input, Propose, Send, Take, Time, Turn
 
 __all__ = ["Host", "Signal"]
 
-log = logging.getLogger("antecede.net")
+log = logging.getLogger(__name__)
 
 MILLISECOND = 1_000_000
 FLUSH_BYTES = 1 << 18
@@ -40,6 +55,15 @@ FLUSH_BYTES = 1 << 18
 
 
 TURN = Turn()
+
+REFUSALS: dict[type[Input], type[AntecedeError]] = {
+    Send: CallerError,
+    Propose: CallerError,
+    Arrive: PeerError,
+}
+"""Inputs that may be refused, and how the process says so."""
+EXPECTED = (CannotWrite, Closed, NodeFailed, NotMember)
+"""Errors that say themselves why a node stopped."""
 
 
 class Signal:
@@ -73,7 +97,9 @@ class Host:
         clock: Callable[[], int],
         transmit: Callable[[list[Out]], None],
         backlog: int,
+        thread: Executor | None = None,
     ) -> None:
+        """The journal is written to by `thread`, where that waits for the disk."""
         self.core, self.clock, self.transmit = core, clock, transmit
         self.name = core.view.name(core.me)
         self.arrivals, self.room = Signal(), Signal()
@@ -82,7 +108,7 @@ class Host:
         """Messages whose arrival is not durable yet, with its position; in the order of positions."""
         self.since: dict[Id, int] = {}
         """When each message arrived that was not taken yet."""
-        self._journal, self._most = journal, backlog
+        self._journal, self._most, self._thread = journal, backlog, thread
         self._written = self._durable = journal.position if journal is not None else 0
         self._batch: list[Input] = []
         self._work = asyncio.Event()
@@ -95,15 +121,22 @@ class Host:
         self.quick = journal is None and not core.record.on
         """There is nothing to write or to record, and nothing has failed."""
         self._loop = asyncio.get_running_loop()
+        self.stopped = asyncio.Event()
+        """Set once `failure` says why."""
         self._stirred = False
         """A turn is under way, and its end is planned."""
 
     # Inputs
 
     def happen(self, given: Input) -> int:
-        """Let something happen now; its position in the journal. An error changes nothing."""
+        """Let something happen now; its position in the journal. A refusal changes nothing."""
         self._begin()
-        out = self.core.apply(given, self.clock())
+        try:
+            out = self.core.apply(given, self.clock())
+        except BaseException as error:
+            if isinstance(error, REFUSALS.get(type(given), ())):
+                raise
+            self.crash(error, f"in an input {type(given).__name__}")
         position = self._write(given)
         self._let_out(out)
         self._stir()
@@ -111,22 +144,25 @@ class Host:
 
     def _begin(self) -> None:
         """Something is about to happen."""
-        if self.failure is not None:
-            raise self.failure
+        self.check()
         if self.core.record.on:
             self._tell_time()
 
     def send(self, to: tuple[int, ...], payload: bytes, label: str, context: str) -> Message:
         """The application sends a message; `position` is then that of the input."""
-        core = self.core
-        if not self.quick:
+        core, quick = self.core, self.quick
+        if not quick:
             self._begin()
+        try:
             message = core.send(to, payload, label, context)
+        except CallerError:
+            raise
+        except BaseException as error:
+            self.crash(error, "in an input Send")
+        if not quick:
             self._write(Send(to, payload, label, context))
-        else:
-            message = core.send(to, payload, label, context)
-            if core.arrived:
-                self._note()
+        elif core.arrived:
+            self._note()
         if core.weight > FLUSH_BYTES * len(core.out):
             self._turn()
         if not self._stirred:
@@ -144,7 +180,10 @@ class Host:
                 self.happen(Acknowledge(*identity))
             return
         self._begin()
-        core.take(identity, message, keep=self._journal is not None)
+        try:
+            core.take(identity, message, keep=self._journal is not None)
+        except BaseException as error:
+            self.crash(error, "in an input Take")
         self._write(Take(*identity))
         if not self._stirred:
             self._stir()
@@ -155,7 +194,10 @@ class Host:
         if not self.core.steady:
             return self.happen(Acknowledge(*identity))
         self._begin()
-        self.core.taken.pop(identity, None)
+        try:
+            self.core.taken.pop(identity, None)
+        except BaseException as error:
+            self.crash(error, "in an input Acknowledge")
         return self._write(Acknowledge(*identity))
 
     def take_first(self) -> Message | None:
@@ -166,7 +208,10 @@ class Host:
         for identity, message in core.inbox.items():
             # As `take` does it, with nothing to write.
             self.since.pop(identity, None)
-            core.take(identity, message, keep=False)
+            try:
+                core.take(identity, message, keep=False)
+            except BaseException as error:
+                self.crash(error, "in an input Take")
             if not self._stirred and (core.gathered or self.arrivals.waiters or self.room.waiters):
                 self._stir()
             return message
@@ -185,17 +230,25 @@ class Host:
 
     def _end_turn(self) -> None:
         self._stirred = False
-        if self.failure is None:
+        if self.failure is not None:
+            return
+        try:
             self._turn()
             self.room.fire()
             # What was taken within the turn may have made way for what others wait for.
             self._tell()
+        except Exception as error:
+            # The event loop calls this: nobody else would hear of it.
+            self.stop(error, "at the end of a turn")
 
     def _turn(self) -> None:
         """Let out what has gathered."""
         now = self.clock()
         gathered = self.core.gathered
-        out = self.core.turn(now)
+        try:
+            out = self.core.turn(now)
+        except BaseException as error:
+            self.crash(error, "in an input Turn")
         if gathered:
             self._write(TURN)
         self._let_out(out)
@@ -214,7 +267,10 @@ class Host:
         if now - self._told > MILLISECOND:
             self._told = now
             told = Time(time.time_ns())
-            self.core.apply(told, now)
+            try:
+                self.core.apply(told, now)
+            except BaseException as error:
+                self.crash(error, "in an input Time")
             self._write(told)
 
     def arrive(self, peer: int, frame: Frame) -> None:
@@ -222,7 +278,12 @@ class Host:
         if self.quick or (frame.bare and not frame.greets):
             # It need not be written.
             self.check()
-            out = self.core.arrive(peer, frame, self.clock())
+            try:
+                out = self.core.arrive(peer, frame, self.clock())
+            except PeerError:
+                raise
+            except BaseException as error:
+                self.crash(error, "in an input Arrive")
             if self.core.arrived:
                 self._note()
             self._let_out(out)
@@ -233,16 +294,26 @@ class Host:
     def tick(self, peer: int) -> None:
         """What is due on the link to a peer that can be reached."""
         if self.failure is None:
-            self._let_out(self.core.tick(peer, self.clock()))
+            try:
+                out = self.core.tick(peer, self.clock())
+            except BaseException as error:
+                self.crash(error, "when time passed")
+            self._let_out(out)
 
     def resume(self, peer: int) -> None:
         """A new connection to a peer, whose hail has arrived."""
-        self._let_out(self.core.resume(peer, self.clock()))
+        self.check()
+        try:
+            out = self.core.resume(peer, self.clock())
+        except BaseException as error:
+            self.crash(error, "over a new connection")
+        self._let_out(out)
 
     def check(self) -> None:
         """Raise what ended this host, if something did."""
         if self.failure is not None:
-            raise self.failure
+            # One error is told to many, each with a traceback of its own.
+            raise self.failure.with_traceback(None)
 
     # Durability
 
@@ -270,9 +341,15 @@ class Host:
         if not out:
             return
         if self._written == self._durable:
-            self.transmit(out)
+            self._transmit(out)
         else:
             self._out.append((self._written, out))
+
+    def _transmit(self, out: list[Out]) -> None:
+        try:
+            self.transmit(out)
+        except BaseException as error:
+            self.crash(error, "when frames left")
 
     async def durable(self, position: int) -> None:
         """Wait until the input at this position, and so all before it, is durable."""
@@ -293,29 +370,25 @@ class Host:
             await self._committed.wait()
 
     async def run(self) -> None:
-        """Make inputs durable, group by group, until the host ends."""
-        if self._journal is None:
+        """Make inputs durable, group by group, until the host ends; then leave a snapshot of it all."""
+        journal = self._journal
+        if journal is None:
             return
-        loop = asyncio.get_running_loop()
-        with ThreadPoolExecutor(1, "antecede-journal") as thread:
-            while self.failure is None:
-                await self._work.wait()
-                self._work.clear()
-                batch, self._batch = self._batch, []
-                if batch:
-                    # The state of this moment is the state after this batch.
-                    snapshot = self.core.snapshot() if self._journal.wants_snapshot(len(batch)) else None
-                    try:
-                        if self._journal.waits(snapshot is not None):
-                            await loop.run_in_executor(thread, self._journal.append, batch, snapshot)
-                        else:
-                            self._journal.append(batch)
-                    except AntecedeError as error:
-                        self.fail(error)
-                        return
-                    self._commit(self._durable + len(batch))
-                if self._ended and not self._batch:
-                    return
+        while self.failure is None:
+            await self._work.wait()
+            self._work.clear()
+            batch, self._batch = self._batch, []
+            if batch:
+                # The state of this moment is the state after this batch.
+                snapshot = self.core.snapshot() if journal.wants_snapshot(len(batch)) else None
+                if journal.waits(snapshot is not None):
+                    await self._loop.run_in_executor(self._thread, journal.append, batch, snapshot)
+                else:
+                    journal.append(batch)
+                self._commit(self._durable + len(batch))
+            if self._ended and not self._batch and self.failure is None:
+                await self._loop.run_in_executor(self._thread, journal.append, [], self.core.snapshot())
+                return
 
     def _commit(self, position: int) -> None:
         self._durable = position
@@ -323,7 +396,7 @@ class Host:
         while self._out and self._out[0][0] <= position:
             out += self._out.popleft()[1]
         if out:
-            self.transmit(out)
+            self._transmit(out)
         while self._waiters and self._waiters[0][0] <= position:
             _, waiter = self._waiters.popleft()
             if not waiter.done():
@@ -342,6 +415,34 @@ class Host:
         self._ended = True
         self._work.set()
 
+    def start_task(self, work: Coroutine[Any, Any, None], during: str) -> asyncio.Task[None]:
+        """Run a task of the node. If it raises, the host stops: no exception of a task is lost."""
+        task = asyncio.ensure_future(work)
+
+        def look(task: asyncio.Task[None]) -> None:
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                self.stop(error, during)
+
+        task.add_done_callback(look)
+        return task
+
+    def crash(self, error: BaseException, during: str) -> NoReturn:
+        """Stop because of an error that nobody expected, and raise what all others are told."""
+        self.stop(error, during)
+        if not isinstance(error, Exception):
+            raise error
+        self.check()
+        raise AssertionError("a host that stopped has a failure")
+
+    def stop(self, error: BaseException, during: str) -> None:
+        """Stop because of an error that nobody expected."""
+        if isinstance(error, EXPECTED):
+            self.fail(error)
+        elif self.failure is None:
+            log.error("%s failed %s", self.name, during, exc_info=error)
+            self.fail(NodeFailed(self.name, during, error))
+
     def fail(self, error: AntecedeError) -> None:
         """Stop: nothing happens any more, and nothing that is not durable leaves."""
         if self.failure is not None:
@@ -356,3 +457,4 @@ class Host:
         for signal in (self.arrivals, self.room, self._committed):
             signal.fire()
         self._work.set()
+        self.stopped.set()

@@ -32,7 +32,8 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from os import PathLike
 from random import Random
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Node"]
 
-log = logging.getLogger("antecede.net")
+log = logging.getLogger(__name__)
 
 YIELD_EVERY = 512
 """Messages sent or handed over without a pause, before others get their turn: what one turn sends goes together."""
@@ -135,6 +136,7 @@ class Node(Member):
         self._recorder: Recorder | None = None
         self._passing = asyncio.Lock()
         self._journal: Journal | None = None
+        self._thread = ThreadPoolExecutor(1, "antecede-journal")
         self._tasks: list[asyncio.Task[None]] = []
         self._yield_every = max(YIELD_EVERY, YIELD_EVERY_PEER * len(self.view))
         self._most, self._routed = self.settings.queue, protocol == "separator"
@@ -160,6 +162,7 @@ class Node(Member):
             await self._transport.close()
             if self._journal is not None:
                 self._journal.close()
+            self._thread.shutdown(wait=False)
             raise
 
     async def _begin(self) -> None:
@@ -169,7 +172,9 @@ class Node(Member):
         self._new.record.on = self._trace is not None
         core = self._new if journal is None else journal.recover(self._new)
         self._me, self.view = core.me, core.view
-        self._host = Host(core, journal, time.monotonic_ns, self._transmit, self.settings.backlog)
+        self._host = Host(
+            core, journal, time.monotonic_ns, self._transmit, self.settings.backlog, self._thread
+        )
         self._nothing = Durable(self._host.durable, 0)
         if self._trace is not None:
             self._recorder = _recorder(self._trace, self._run, core)
@@ -180,11 +185,14 @@ class Node(Member):
         self._mesh = Mesh(self._host, self._transport, self.settings, Random(), self._waive)
         self._waive()
         self._begun = True
-        self._tasks = [asyncio.ensure_future(self._guard(part.run())) for part in (self._host, self._mesh)]
+        host = self._host
+        self._tasks = [
+            host.start_task(host.run(), "writing its journal"),
+            host.start_task(self._mesh.run(), "talking to peers"),
+        ]
         if self._recorder is not None:
-            self._tasks.append(
-                asyncio.ensure_future(self._guard(self._recorder.run(self._host, self.settings.trace_s)))
-            )
+            recording = self._recorder.run(host, self.settings.trace_s)
+            self._tasks.append(host.start_task(recording, "recording its events"))
 
     async def _accept(self, connection: Connection) -> None:
         if not self._begun:
@@ -214,13 +222,6 @@ class Node(Member):
         if self._begun:
             self._mesh.transmit(out)
 
-    async def _guard(self, part: Coroutine[Any, Any, None]) -> None:
-        try:
-            await part
-        except Exception as error:
-            log.exception("%s: a bug", self.name)
-            self._host.fail(Closed(self.name, f"failed: {error!r}"))
-
     async def close(self) -> None:
         """Stop: take no more, wait a while for what was sent to be acknowledged, make all durable, and part."""
         if self._closing:
@@ -237,7 +238,7 @@ class Node(Member):
             self._recorder.end()
             await asyncio.wait(recording)
         self._host.end()
-        await running
+        await asyncio.wait({running})
         await self._mesh.part()
         self._host.fail(Closed(self.name, "is closed"))
         meshing.cancel()
@@ -245,6 +246,7 @@ class Node(Member):
         await self._transport.close()
         if self._journal is not None:
             self._journal.close()
+        self._thread.shutdown(wait=False)
 
     def _drained(self) -> bool:
         """Whether nobody who is still there has something to acknowledge."""

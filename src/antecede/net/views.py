@@ -158,12 +158,18 @@ class Member:
             if change is None:
                 return False
             if change.owed and self.state is not None:
-                given = self.state()
-                state = given if isinstance(given, bytes) else await given
+                try:
+                    given = self.state()
+                    state = given if isinstance(given, bytes) else await given
+                except Exception as error:
+                    self._host.crash(error, "in the application's state()")
             self._come_to(change, state)
-        told = None if self.changed is None else self.changed(change)
-        if told is not None:
-            await told
+        try:
+            told = None if self.changed is None else self.changed(change)
+            if told is not None:
+                await told
+        except Exception as error:
+            self._host.crash(error, "in the application's changed()")
         return True
 
 

@@ -16,7 +16,7 @@ from random import Random
 
 from msgspec.structs import replace
 
-from antecede.errors import AntecedeError, BadHello, Closed, PeerError
+from antecede.errors import AntecedeError, BadHello, NotMember, PeerError
 from antecede.net.driver import Host
 from antecede.net.peers.peer import GONE
 from antecede.net.peers.session import Beat, Bye, Join, Session, Welcome, pack
@@ -42,7 +42,7 @@ FIXED = ("separator",)
 async def ask(
     transport: Transport, members: Sequence[str], join: Join, settings: Settings, random: Random
 ) -> Roll:
-    """Be admitted by one of these. Raises `Closed` if they refuse."""
+    """Be admitted by one of these. Raises `NotMember` if they refuse."""
     backoff = Backoff(settings, random)
     refusals: dict[str, str] = {}
     while True:
@@ -56,7 +56,7 @@ async def ask(
                 refusals.pop(member, None)
                 log.info("%s cannot ask %s: %s", join.name, member, error)
         if len(refusals) == len(members):
-            raise Closed(join.name, f"cannot join: {refusals[members[0]]}")
+            raise NotMember(join.name, f"cannot join: {refusals[members[0]]}")
         await asyncio.sleep(backoff.next())
 
 

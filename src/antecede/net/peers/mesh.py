@@ -22,7 +22,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from antecede.errors import AntecedeError, BadHello, BadParameter, Closed, PeerError
+from antecede.errors import AntecedeError, BadHello, BadParameter, NotMember, PeerError
 from antecede.net.driver import Host
 from antecede.net.peers.joining import admit, is_gone
 from antecede.net.peers.peer import GONE, Peer, refusal
@@ -137,7 +137,7 @@ class Mesh:
                         log.warning("%s cannot dial %s: %s", self.host.name, peer.name, error)
         if core.changing.orphaned:
             why = "joined, and whoever was to give it its state was removed: remove it too, and join anew"
-            self.host.fail(Closed(self.host.name, why))
+            self.host.fail(NotMember(self.host.name, why))
 
     def _dial_all(self) -> None:
         core = self.host.core
@@ -229,7 +229,7 @@ class Mesh:
             await self._refuse(connection, str(error))
             core = self.host.core
             if is_gone(error) and peer is not None and core.me in core.changing.roll.members:
-                self.host.fail(Closed(self.host.name, "is no member any more: it left, or was removed"))
+                self.host.fail(NotMember(self.host.name, "is no member any more: it left, or was removed"))
         except TimeoutError:
             self.counts["refused_slow"] += 1
             log.warning("%s: a connection without a hello for %g s", self.host.name, self.settings.hello_s)
