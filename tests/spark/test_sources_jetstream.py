@@ -318,6 +318,21 @@ def test_a_subject_of_someone_else_is_not_written_to(server):
         Sink(Broker(server.url, "theirs"), "theirs", "test").publish(delivered(("a", 0)))
 
 
+def test_rows_that_neither_continue_nor_repeat_what_is_there_are_refused(server):
+    make(server.url, "strange", allow_atomic=True)
+    sink = Sink(Broker(server.url, "strange"), "strange", "test")
+    rows = delivered(*(("a", p) for p in range(5)))
+    sink.publish(rows)
+    with pytest.raises(CannotWrite, match="two rows have position 5"):
+        sink.publish(delivered(("a", 5), ("a", 5)))
+    with pytest.raises(CannotWrite, match="it is at position 4, and the rows end before"):
+        sink.publish(rows[:3])
+    other = [type(row)(sender="x", number=1, **row.asDict()) for row in rows]
+    with pytest.raises(CannotWrite, match=r"another message is at position 4.*group="):
+        sink.publish(other)
+    assert [position_of(data)[1] for _, data in held(server.url, "strange")] == list(range(5))
+
+
 @pytest.mark.parametrize("subject", ["", "a.*", "a b"])
 def test_a_sink_that_cannot_be_is_refused(subject):
     with pytest.raises(BadParameter, match="subject"):
@@ -364,3 +379,55 @@ def test_packets_go_through_a_query_and_come_out_in_order_each_once(spark, serve
         wanted = [(row["sender"], row["number"]) for row in rows if row["receiver"] == receiver]
         assert sorted((row["sender"], row["number"]) for row in messages) == sorted(wanted)
     assert sum(map(len, came.values())) == len(rows)
+
+
+def run_through(spark, server, checkpoint, source, sink, names, **options):
+    """Packets of one stream, delivered to another; how often it was tried."""
+    packets = jetstream(spark, server.url, source)
+    query = (
+        deliver_stream(packets, names[0], names[1], **options)
+        .writeStream.foreachBatch(jetstream_sink(server.url, sink, sink))
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(300)
+
+
+def test_groups_with_the_same_receivers_are_all_published(spark, server, tmp_path):
+    runs = {
+        group: simulated(RunSpec(protocol="matrix", processes=3, messages=40, seed=seed), group)
+        for seed, group in enumerate(("red", "blue.1", "green"))
+    }
+    view = runs["red"][0]
+    rows = [row for _, table in runs.values() for row in table.drop_columns(["arrival"]).to_pylist()]
+    random.Random(6).shuffle(rows)
+    make(server.url, "rooms", [encode(row) for row in rows])
+
+    async def sink(js: Any) -> None:
+        await js.add_stream(name="told", subjects=["told.>"], allow_atomic=True)
+
+    with_stream(server.url, sink)
+    run_through(spark, server, tmp_path / "checkpoint", "rooms", "told", ("matrix", view.names))
+    came: dict[str, list[Any]] = {}
+    for subject, data in held(server.url, "told"):
+        came.setdefault(subject, []).append(json.loads(data))
+    wanted: dict[str, list[Any]] = {}
+    for row in rows:
+        subject = f"told.{row['group'].replace('.', '%2E')}.{row['receiver']}"
+        wanted.setdefault(subject, []).append((row["sender"], row["number"]))
+    assert came.keys() == wanted.keys()
+    for subject, messages in came.items():
+        assert [row["position"] for row in messages] == list(range(len(messages)))
+        assert sorted((row["sender"], row["number"]) for row in messages) == sorted(wanted[subject])
+    assert sum(map(len, came.values())) == len(rows) == 120
+
+
+def test_labels_come_through_a_broker(server):
+    row = {"receiver": "b", "sender": "a", "number": 1, "stamp": b"?", "label": "news", "group": "red"}
+    make(server.url, "labels", [encode(row)])
+    one = reader(server.url, "labels")
+    [span] = one.partitions({"next": 1}, {"next": 2})
+    [found] = [row for batch in one.read(span) for row in batch.to_pylist()]
+    assert found == {**row, "payload": None, "arrival": 1}
+    assert one._rows.spark.names == one._rows.arrow.names

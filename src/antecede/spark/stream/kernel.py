@@ -5,7 +5,7 @@ A packet may be delivered when the one before it in its channel was, and every c
 waited for it, by sender and number. What becomes deliverable is delivered at once, first what came first. So the order
 is the one in which a machine, driven by `lanes`, delivers; tests compare the two on random streams.
 
-Two hash tables (`antecede.spark.measure.tables`), keyed by (receiver and sender, count): which packet of a channel is
+Two hash tables (`antecede.spark.jit.hashtable`), keyed by (receiver and sender, count): which packet of a channel is
 held, and the first of those that wait for it; `next_` leads to the others.
 """
 
@@ -13,10 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from antecede.spark.jit.hashtable import EMPTY, find, insert, new_table, remove, value_at
 from antecede.spark.jit.numba import inlined, native
-from antecede.spark.measure.tables import find, insert, remove
 from antecede.spark.stream import stamps
 
 __all__ = ["DROPPED", "DELIVERED", "HELD", "arrive"]
@@ -54,12 +52,9 @@ def file(
     key = lane * n + (source if need == -2 else process[need])
     reached = position[i] - 1 if need == -2 else count[need]
     at = find(waiters, key, reached)
-    if at < 0:
-        at = insert(waiters, at, key, reached)
-        next_[i] = -1
-    else:
-        next_[i] = waiters[at, 2]
-    waiters[at, 2] = i
+    # The one that waited before it, or -1: `EMPTY`.
+    next_[i] = value_at(waiters, at)
+    insert(waiters, at, key, reached, i)
 
 
 @native
@@ -89,14 +84,14 @@ def arrive(
                 return i
         key = lane * n + source
         at = find(held, key, position[i])
-        if at >= 0 or delivered[lane, source] >= position[i]:
+        if value_at(held, at) != EMPTY or delivered[lane, source] >= position[i]:
             state[i] = DROPPED
             cursor[1] = first[i]
             continue
         need = unmet(i, lane, source, position, first, last, process, count, delivered)
         if need != -1:
             state[i] = HELD
-            insert(held, at, key, position[i])
+            insert(held, at, key, position[i], 0)
             file(i, need, n, lane, source, position, process, count, waiters, next_)
             continue
         cursor[1] = first[i]
@@ -113,13 +108,13 @@ def arrive(
             places[lane] += 1
             out += 1
             at = find(held, key, position[j])
-            if at >= 0:
+            if value_at(held, at) != EMPTY:
                 remove(held, at)
             at = find(waiters, key, position[j])
-            if at < 0:
+            k = value_at(waiters, at)
+            if k == EMPTY:
                 continue
             many = 0
-            k = waiters[at, 2]
             remove(waiters, at)
             while k >= 0:
                 # By sender and number: few wait for the same, so each is put in its place.
@@ -147,5 +142,4 @@ def arrive(
 
 def tables(rows: int) -> tuple[Any, Any]:
     """Empty tables for so many packets."""
-    size = 1 << max(3, (2 * rows + 2).bit_length())
-    return np.zeros((size, 2), np.int64), np.zeros((size, 3), np.int64)
+    return new_table(rows), new_table(rows)

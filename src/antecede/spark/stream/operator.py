@@ -28,11 +28,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
-from pyspark.sql.types import ByteType, IntegerType, LongType, ShortType, StructType, TimestampType
+from pyspark.sql.types import (
+    ByteType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from antecede.errors import BadParameter
 from antecede.spark.stream.bucket import GROUPED, Bucket, ipc
-from antecede.spark.stream.packets import PACKETS
+from antecede.spark.stream.packets import GROUP_MARK, PACKETS
 from antecede.spark.stream.settings import Settings
 
 if TYPE_CHECKING:
@@ -73,15 +82,17 @@ def deliver_stream(
     `df` is a stream of rows as `antecede.spark.stream.packets` has them. `processes` are the names of all that take
     part, in the order that their stamps count in; `parameters` are those of the protocol. A message waits for its
     causes for ever or, if `patience` is given, for so many seconds: then they are given up, and the row says which.
-    `group` is a column that tells several systems of the same processes apart, `arrival` the one that rows are taken
-    by (default: `arrival`, if there is one). `buckets`, a power of two, is how many states there are: it stays the same
-    as long as a checkpoint is used. `native=False` drives machines where a kernel would do.
+    `group` is a column that tells several systems of the same processes apart (default: `group`, if there is one),
+    `arrival` the one that rows are taken by (default: `arrival`, if there is one). `buckets`, a power of two, is how
+    many states there are: it stays the same as long as a checkpoint is used. `native=False` drives machines where a
+    kernel would do.
 
     The order of rows of the result means nothing, as always on Spark: `position` is the order.
     """
     if buckets < 1 or buckets & (buckets - 1):
         raise BadParameter("stream", "buckets", buckets, "a power of two")
     settings = Settings.of(protocol, processes, parameters, patience, buckets)
+    group = group or ("group" if "group" in df.columns else None)
     rows = chosen(df, group, arrival)
     token = uuid.uuid4().hex
     packed = rows.mapInArrow(packing(placed(buckets)), PACKED)
@@ -276,8 +287,12 @@ def digest(state: bytes) -> bytes:
 def unpacked(group: str | None) -> StructType:
     """The columns that come out."""
     fields = [field for field in GROUPED if field.name != "group" or group is not None]
-    named = [field.with_name(group) if field.name == "group" and group else field for field in fields]
-    return from_arrow_schema(pa.schema(named))
+    schema = from_arrow_schema(pa.schema(fields))
+    if group is not None:
+        # Positions count by group and receiver: a sink must know.
+        schema.fields[0] = StructField(group, StringType(), metadata={GROUP_MARK: True})
+        return StructType(schema.fields)
+    return schema
 
 
 def unpacking(group: str | None) -> Any:

@@ -54,6 +54,9 @@ PACKETS: Final = pa.schema(
 )
 """The columns that `packets_of` makes; `label` and `group` may follow."""
 
+GROUP_MARK: Final = "antecede.group"
+"""The key in a column's metadata that says: positions count by this column and the receiver."""
+
 GAVE_UP: Final = pa.list_(
     pa.struct(
         [

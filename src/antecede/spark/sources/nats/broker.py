@@ -89,7 +89,7 @@ class Broker:
     def reach(self) -> tuple[int, int]:
         """The number of the first message, and of the next one that will come."""
 
-        async def ask(js: Any) -> tuple[int, int]:
+        async def ask(_: Any, js: Any) -> tuple[int, int]:
             state = (await js.stream_info(self.stream)).state
             return max(1, state.first_seq), state.last_seq + 1
 
@@ -112,12 +112,12 @@ class Broker:
             except Away as error:
                 self._wait(until, error)
 
-    def run(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Do some work with the stream; from its beginning, if the server goes away meanwhile."""
+    def run(self, work: Callable[[Any, Any], Awaitable[T]]) -> T:
+        """Do some work with a client and its JetStream; from its beginning, if the server goes away meanwhile."""
 
         async def once() -> T:
-            async with self.opened() as (_, js):
-                return await work(js)
+            async with self.opened() as (client, js):
+                return await work(client, js)
 
         until = time.monotonic() + self.patience_s
         while True:

@@ -1,7 +1,7 @@
 """Messages of a broker as rows, and rows as messages: one JSON object each, the columns by name, bytes in base64.
 
-packets   antecede.spark.stream.packets: receiver, sender, number, stamp, payload; `arrival` is the message's place in
-          its stream
+packets   antecede.spark.stream.packets: receiver, sender, number, stamp, payload, label, group; `arrival` is the
+          message's place in its stream
 events    antecede.trace.schema: the columns of a trace
 raw       sequence, subject, time_ns and data: whatever else is in a stream, to be taken apart by its owner
 """
@@ -30,6 +30,8 @@ class PacketRecord(Struct, frozen=True):
     stamp: bytes
     number: int | None = None
     payload: bytes | None = None
+    label: str | None = None
+    group: str | None = None
 
 
 class EventRecord(Struct, frozen=True):
@@ -101,6 +103,8 @@ ROWS: Final = {
                 ("stamp", BinaryType(), pa.binary()),
                 ("payload", BinaryType(), pa.binary()),
                 ("arrival", LongType(), pa.int64()),
+                ("label", StringType(), pa.string()),
+                ("group", StringType(), pa.string()),
             ),
             _packet,
         ),
