@@ -84,16 +84,16 @@ def working(master: str | None, remote: str | None, step: str) -> Iterator[Work]
 @contextmanager
 def logged(path: str) -> Iterator[None]:
     """Say what Spark raises in one line. The log is removed, or kept and named if that was something of its own."""
-    from antecede.spark.errors import reason, said
+    from antecede.spark.errors import describe_failure, find_error
     from antecede.spark.session import SparkError
 
     kept = False
     try:
         yield
     except SparkError as error:
-        ours = said(str(error))
+        ours = find_error(error)
         kept = ours is None
-        raise ours or NoSpark("Spark", f"{reason(error)} (its log: {path})") from None
+        raise ours or NoSpark("Spark", f"{describe_failure(error)} (its log: {path})") from None
     finally:
         if not kept:
             with suppress(OSError):

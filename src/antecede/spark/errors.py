@@ -1,72 +1,156 @@
-"""What a task found wrong with the input, told as if it had been found here.
+"""How an error leaves a task, and how the driver raises it again as what it was.
 
-An error that Python raises in a task reaches the driver as one of Spark's, with the trace of calls as its text. If the
-task raised one of our own, its sentence is a line of that text: `told` raises it again as what it was. A file that
-Spark itself cannot read becomes a `BadTrace` that names it.
+What is wrong with the input is found in tasks, and is told by the driver. Between the two an error is one line of JSON:
+its class, and the facts that its constructor takes (`encode_error`, `decode_error`). It travels in one of two ways.
+
+As data. A job of ours has a column or a row for it: `run_tasks` sends the line back instead of an answer, and the
+driver raises it. Nothing fails in Spark, so nothing is tried again.
+
+In an exception, where nothing else can leave: in a streaming query, or in a table that its owner evaluates when she
+likes. `mark_errors` wraps what such a task runs. Spark carries the text of the exception to the driver; the line stands
+in that text behind a mark of ours, and `find_error` looks for the mark and for nothing else. `raise_task_errors` wraps
+the action.
+
+    found = rows.mapInArrow(mark_errors(judge), SCHEMA)      # judge may raise BadTrace("a.parquet", "no clock", "one")
+    with raise_task_errors():
+        found.write.parquet(path)                            # raises that BadTrace
 """
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import wraps
+from importlib import import_module
+from typing import Any, Final, ParamSpec, TypeVar
 
-from antecede import errors
-from antecede.errors import AntecedeError, BadRun, BadTrace
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+
+from antecede.errors import AntecedeError, BadTrace
 from antecede.spark.session import SparkError
 
-__all__ = ["reason", "said", "told"]
+__all__ = [
+    "decode_error",
+    "describe_failure",
+    "encode_error",
+    "errors_marked",
+    "find_error",
+    "mark_errors",
+    "raise_task_errors",
+]
 
-OURS: Final = re.compile(r"^(?:antecede\.errors\.)?([A-Z]\w+): (.+)$", re.MULTILINE)
-PARTS: Final = re.compile(r"(.*?): found (.*), expected (.*?)")
-UNREADABLE: Final = re.compile(
-    r"\[(?:FAILED_READ_FILE|CANNOT_READ_FILE_FOOTER)\S*\] .*? file:? (\S+?)\.? (.*?)SQLSTATE"
-)
+MARK: Final = "antecede-error: "
+UNREADABLE: Final = ("FAILED_READ_FILE", "CANNOT_READ_FILE_FOOTER")
+"""Conditions under which Spark says that a file is damaged."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+# The line
+
+
+def encode_error(error: AntecedeError) -> str:
+    """One line of JSON: the class of the error, and the facts that its constructor takes.
+
+    >>> encode_error(BadTrace("a.parquet", "no clock", "one"))
+    '{"error": "antecede.errors.BadTrace", "facts": {"place": "a.parquet", "found": "no clock", "expected": "one"}}'
+    """
+    facts = {name: getattr(error, name) for name in inspect.signature(type(error)).parameters}
+    kind = type(error)
+    return json.dumps({"error": f"{kind.__module__}.{kind.__name__}", "facts": facts}, default=str)
+
+
+def decode_error(text: str) -> AntecedeError:
+    """The error that `encode_error` made the text of; what follows it in the text is ignored.
+
+    >>> decode_error('{"error": "antecede.errors.BadTrace", "facts": {"place": "a", "found": "b", "expected": ""}} ...')
+    BadTrace('a: found b, expected ')
+    """
+    told, _ = json.JSONDecoder().raw_decode(text)
+    module, _, name = told["error"].rpartition(".")
+    kind: type[AntecedeError] = getattr(import_module(module), name)
+    assert issubclass(kind, AntecedeError)
+    # JSON has lists only: what was a tuple of names becomes one again.
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in told["facts"].items()})
+
+
+# In tasks
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Within this, what a task says of the input is raised in its own words."""
+def errors_marked() -> Iterator[None]:
+    """Within this, an error of ours gets a text in which `find_error` finds it again. For methods of a data source."""
+    try:
+        yield
+    except AntecedeError as error:
+        if MARK not in str(error):
+            error.args = (f"{error}\n{MARK}{encode_error(error)}",)
+        raise
+
+
+def mark_errors(work: Callable[P, Iterable[T]]) -> Callable[P, Iterator[T]]:
+    """The same function of a task, for `mapInArrow` and its like, with its errors marked."""
+
+    @wraps(work)
+    def marked(*arguments: P.args, **named: P.kwargs) -> Iterator[T]:
+        with errors_marked():
+            yield from work(*arguments, **named)
+
+    return marked
+
+
+# On the driver
+
+
+@contextmanager
+def raise_task_errors() -> Iterator[None]:
+    """Within this, an error of ours that ended a task is raised as itself."""
     try:
         yield
     except SparkError as error:
-        ours = said(str(error))
+        ours = find_error(error)
         if ours is None:
             raise
         raise ours from None
 
 
-def said(text: str) -> AntecedeError | None:
-    """The error of ours that Spark's text tells of. One that is not of the input has its sentence, and no other fields.
+def find_error(error: BaseException) -> AntecedeError | None:
+    """The error of ours that Spark's carries, if it does. A file that Spark finds damaged becomes a `BadTrace`.
 
-    >>> said("Traceback ...\\nantecede.errors.BadSnapshot: snapshot: version of the stream is 9, expected 1\\n")
-    BadSnapshot('snapshot: version of the stream is 9, expected 1')
-    >>> said("[FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://b/1.parquet. SQLSTATE: KD001")
-    BadTrace('s3a://b/1.parquet: found what cannot be read, expected a whole Parquet file')
+    >>> line = encode_error(BadTrace("run r", "no send", "one"))
+    >>> find_error(PySparkException(f"Job aborted.\\n{MARK}{line}\\n  at java.lang.Thread.run"))
+    BadTrace('run r: found no send, expected one')
     """
-    for found in OURS.finditer(text):
-        kind = getattr(errors, found[1], None)
-        if isinstance(kind, type) and issubclass(kind, AntecedeError):
-            return again(kind, found[2])
-    if file := UNREADABLE.search(text):
-        return BadTrace(file[1], file[2].strip(" .") or "what cannot be read", "a whole Parquet file")
+    at = str(error).rfind(MARK)
+    if at >= 0:
+        return decode_error(str(error)[at + len(MARK) :])
+    for condition, parameters in conditions_of(error):
+        if condition.split(".")[0] in UNREADABLE:
+            return BadTrace(parameters.get("path", "a file"), "what cannot be read", "a whole Parquet file")
     return None
 
 
-def again(kind: type[AntecedeError], sentence: str) -> AntecedeError:
-    parts = PARTS.fullmatch(sentence)
-    if kind in (BadTrace, BadRun) and parts is not None:
-        return kind(*parts.groups())
-    error = kind.__new__(kind)
-    error.args = (sentence,)
-    return error
+def conditions_of(error: BaseException) -> Iterator[tuple[str, dict[str, str]]]:
+    """The error conditions that Spark names, of the error itself and of what caused it, with their parameters."""
+    if isinstance(error, PySparkException):
+        yield error.getCondition() or "", dict(error.getMessageParameters() or {})
+    cause: Any = error.java_exception if isinstance(error, Py4JJavaError) else None
+    while cause is not None:
+        with suppress(Py4JError):  # Only Spark's own exceptions have conditions.
+            parameters = cause.getMessageParameters()
+            yield cause.getCondition() or "", {str(name): str(parameters[name]) for name in parameters}
+        cause = cause.getCause()
 
 
-def reason(error: Exception) -> str:
-    """The line that says what happened: what Python raised in a task, or else what Spark says first.
+def describe_failure(error: Exception) -> str:
+    """One line for people: what Python raised in a task, or else what Spark says first. Nothing may hang on it.
 
-    >>> reason(ValueError("An error occurred while calling o9.parquet.\\n: java.io.IOException: no room"))
+    >>> describe_failure(ValueError("An error occurred while calling o9.parquet.\\n: java.io.IOException: no room"))
     'java.io.IOException: no room'
     """
     lines = [line.strip(" :") for line in str(error).split("\n") if line.strip()]

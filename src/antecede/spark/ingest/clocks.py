@@ -35,6 +35,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType
 
+from antecede.spark.errors import mark_errors
+
 __all__ = ["FINDINGS", "consistency"]
 
 KINDS: Final = ("repeated", "gap", "missing", "behind", "future")
@@ -84,7 +86,7 @@ def consistency(log: DataFrame, *, messages: bool = True) -> DataFrame:
         .repartition("run", "process")
         .sortWithinPartitions("run", "process", "index", "file", "line")
     )
-    news = sorted_clocks.mapInArrow(steps, STEPS)
+    news = sorted_clocks.mapInArrow(mark_errors(steps), STEPS)
     if messages:
         news = news.unionByName(deliveries(clocks))
     # Of several events with one own entry the first counts, here as there.
@@ -97,7 +99,7 @@ def consistency(log: DataFrame, *, messages: bool = True) -> DataFrame:
     # A finding takes no part in the join: without a cause it meets none.
     asked = news.withColumn("cause", F.when(F.col("kind").isNull(), F.col("entry")))
     joined = asked.join(causes.withColumnRenamed("own", "found"), ["run", "cause", "found"], "left")
-    findings = joined.select(*STEPS.names, "past").mapInArrow(judged, FINDINGS)
+    findings = joined.select(*STEPS.names, "past").mapInArrow(mark_errors(judged), FINDINGS)
     return with_lasts(greatest(findings), lasts)
 
 

@@ -23,7 +23,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from antecede.spark.errors import told
+from antecede.spark.errors import raise_task_errors
 from antecede.spark.measure import figures
 from antecede.spark.measure.histogram import ERROR
 from antecede.spark.measure.overall import overall
@@ -79,7 +79,7 @@ def measure(trace: Trace) -> Measures:
     processes = {row["run"]: tuple(row["processes"]) for row in rows}
     # Four tables come from one scan, which is the expensive part; what it gives is small.
     found = scanned(trace, processes).persist()
-    with told():
+    with raise_task_errors():
         wrong = found.where(F.col("kind") == figures.ERROR).select("error").collect()
     if wrong:
         raise min((figures.error_of(row["error"]) for row in wrong), key=str)

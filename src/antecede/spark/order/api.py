@@ -29,7 +29,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from antecede.spark.errors import told
+from antecede.spark.errors import raise_task_errors
 from antecede.spark.order.cuts import consistent, edges, lines_of
 from antecede.spark.order.gaps import survey, unsent
 from antecede.spark.order.lamport import with_clock
@@ -70,7 +70,11 @@ class Ordered:
         The names of the files of `ordered` sort in the order of the rows.
         """
         root = absolute(path)
-        with told(), whole(join(root, "ordered")) as rows, whole(join(root, "missing")) as missing:
+        with (
+            raise_task_errors(),
+            whole(join(root, "ordered")) as rows,
+            whole(join(root, "missing")) as missing,
+        ):
             self.rows.write.parquet(rows)
             self.missing.write.parquet(missing)
         spark, schemas = self.rows.sparkSession, (self.rows.schema, self.missing.schema)
@@ -108,7 +112,7 @@ def order(trace: Trace, *, partitions: int | None = None) -> Ordered:
     This reads a few columns at once, to count. If clocks are missing, it computes them and keeps them on disk, until
     `release`.
     """
-    with told():
+    with raise_task_errors():
         counted = tallied(trace, partitions)
         if counted is not None:
             return by_files(trace, counted)

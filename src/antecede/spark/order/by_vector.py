@@ -39,7 +39,7 @@ from pyspark.sql.types import (
 )
 
 from antecede.errors import BadTrace
-from antecede.spark.errors import told
+from antecede.spark.errors import mark_errors, raise_task_errors
 from antecede.spark.order.api import Ordered
 from antecede.spark.order.gaps import bit, holes, word
 from antecede.spark.order.position import positioned
@@ -81,7 +81,7 @@ def order_stamped(
     columns = numbered.select(*groups, whose, "__own", F.col(vector).alias("__vector"))
     values = F.map_values(vector) if is_map else F.col(vector)
     total = F.aggregate(values, F.lit(0).cast("long"), lambda total, value: total + value)
-    with told():
+    with raise_task_errors():
         words = numbers_of(columns, groups)
         missing = lacking(columns, words, groups, is_map)
         marked = mark(numbered, groups, missing, is_map, vector)
@@ -147,7 +147,9 @@ def lacking(columns: DataFrame, words: DataFrame, group: list[str], is_map: bool
     fields = [columns.schema[name] for name in (*group, "process")]
     ends = [StructField("first", LongType()), StructField("last", LongType())]
     together = filled.repartition(*group, "process").sortWithinPartitions(*group, "process", "word")
-    return together.mapInArrow(partial(holes, names=[*group, "process"]), StructType(fields + ends))
+    return together.mapInArrow(
+        mark_errors(partial(holes, names=[*group, "process"])), StructType(fields + ends)
+    )
 
 
 def refuse_numbers(words: DataFrame, group: list[str]) -> None:
@@ -177,7 +179,7 @@ def referred(columns: DataFrame, group: list[str], is_map: bool) -> DataFrame:
     fields = [columns.schema[name] for name in group]
     schema = StructType([*fields, process, StructField("last", LongType()), StructField("least", LongType())])
     task = partial(extremes, group=group, is_map=is_map)
-    found = columns.select(*group, "__vector").mapInArrow(task, schema)
+    found = columns.select(*group, "__vector").mapInArrow(mark_errors(task), schema)
     ends = found.groupBy(*group, "process").agg(F.max("last").alias("last"), F.min("least").alias("least"))
     table = ends.toArrow()
     for row in table.filter(pc.less(table["least"], 0)).slice(0, 1).to_pylist():

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter, BadTrace
-from antecede.spark.errors import reason
+from antecede.spark.errors import describe_failure
 from antecede.spark.ingest.schema import SPARK_LOG
 from antecede.spark.order.api import Ordered, order
 from antecede.spark.order.by_vector import order_stamped
@@ -86,7 +86,7 @@ def table_at(
             case [kind] if kind in JSON:
                 return json_table(spark.read.text(places), group, process, vector)
     except SparkError as error:
-        raise BadTrace(root, reason(error), "Parquet files of one schema") from None
+        raise BadTrace(root, describe_failure(error), "Parquet files of one schema") from None
     shown = ", ".join(kind or "files without an ending" for kind in kinds) or "nothing"
     raise BadTrace(root, shown, "a trace, an ingested log, or a table: Parquet or JSON Lines")
 

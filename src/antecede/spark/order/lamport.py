@@ -27,6 +27,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from antecede.spark.errors import mark_errors
 from antecede.spark.order.cuts import consistent, edges, lines_of
 from antecede.spark.order.gaps import survey
 from antecede.spark.order.kernel import clocked
@@ -82,7 +83,7 @@ def in_pieces(pieces: DataFrame) -> DataFrame:
     """The events with their clocks. A piece is what has one run and one `__base`, where its clocks start."""
     together = pieces.repartition("run", "__base")
     return together.sortWithinPartitions("run", "__base", "process", "index").mapInArrow(
-        ordered, SPARK_EVENTS
+        mark_errors(ordered), SPARK_EVENTS
     )
 
 

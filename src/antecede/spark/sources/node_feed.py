@@ -34,6 +34,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter, BadTrace, WireError
+from antecede.spark.errors import errors_marked, mark_errors
 from antecede.spark.trace.api import SPARK_EVENTS
 from antecede.trace import EVENTS
 from antecede.wire.feed import LINE_BYTES, Answer, answer, ask
@@ -186,6 +187,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._clients, self._max_rows = clients, max_rows
         self._target: Offset | None = None
 
+    @errors_marked()
     def initialOffset(self) -> Offset:
         # Events before the first that is still there were cleared away by the owner of the trace.
         return {place: self._reach(place, Answer()).first for place in self._clients}
@@ -193,12 +195,15 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._max_rows)
 
+    @errors_marked()
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self.reportLatestOffset()
 
+    @errors_marked()
     def reportLatestOffset(self) -> Offset:
         return {place: self._reach(place, Answer()).next for place in self._clients}
 
+    @errors_marked()
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         at = {place: start.get(place, 0) for place in self._clients}
         ends = {place: self._end(place, at[place]) for place in self._clients}
@@ -233,6 +238,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if place in self._clients and start.get(place, 0) < end[place]
         ]
 
+    @mark_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Span)
         for batch in self._clients[partition.address].read(partition.start, partition.end):

@@ -35,6 +35,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from antecede.errors import BadParameter
 from antecede.protocols.receiver import BEYOND
+from antecede.spark.errors import mark_errors
 from antecede.spark.storage import absolute, escaped, local, readable
 from antecede.spark.stream import checkpoint as standing
 from antecede.spark.stream import cut, stamps
@@ -265,7 +266,7 @@ class Closing:
     ) -> tuple[list[str], pa.Table, int]:
         """The files of what came, what is refused of it, and how many came."""
         stage = staging(self.settings, self.me, reached, now, str(work), self.plain)
-        found = rows.mapInArrow(stage, STAGED).toArrow()
+        found = rows.mapInArrow(mark_errors(stage), STAGED).toArrow()
         refused = [pa.ipc.open_stream(data.as_buffer()).read_all() for data in found["refused"]]
         # In an order of their own: tasks end in any.
         paths = sorted(found["path"].to_pylist())
@@ -303,6 +304,9 @@ class Closing:
             return []
         deliver = delivering(groups, self.settings, self.me, until, str(work))
         found = (
-            rows.sparkSession.range(0, many, 1, many).mapInArrow(deliver, DELIVERING).toArrow().to_pylist()
+            rows.sparkSession.range(0, many, 1, many)
+            .mapInArrow(mark_errors(deliver), DELIVERING)
+            .toArrow()
+            .to_pylist()
         )
         return sorted((row["path"], row["held"], row["oldest"]) for row in found if row["held"])

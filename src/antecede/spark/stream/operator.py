@@ -40,6 +40,7 @@ from pyspark.sql.types import (
 )
 
 from antecede.errors import BadParameter
+from antecede.spark.errors import mark_errors
 from antecede.spark.stream.bucket import GROUPED, Bucket, ipc
 from antecede.spark.stream.packets import GROUP_MARK, PACKETS
 from antecede.spark.stream.settings import Settings
@@ -95,13 +96,13 @@ def deliver_stream(
     group = group or ("group" if "group" in df.columns else None)
     rows = chosen(df, group, arrival)
     token = uuid.uuid4().hex
-    packed = rows.mapInArrow(packing(placed(buckets)), PACKED)
+    packed = rows.mapInArrow(mark_errors(packing(placed(buckets))), PACKED)
     waits = GroupStateTimeout.NoTimeout if patience is None else GroupStateTimeout.ProcessingTimeTimeout
     stepped = packed.groupBy("bucket").applyInPandasWithState(
-        stepping(settings, token, native), STEPPED, "state binary", "append", waits
+        mark_errors(stepping(settings, token, native)), STEPPED, "state binary", "append", waits
     )
     told = stepped.observe(OBSERVED, F.collect_list("status").alias("status"))
-    return told.select("rows").mapInArrow(unpacking(group), unpacked(group))
+    return told.select("rows").mapInArrow(mark_errors(unpacking(group)), unpacked(group))
 
 
 def chosen(df: DataFrame, group: str | None, arrival: str | None) -> DataFrame:

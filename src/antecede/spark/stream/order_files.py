@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from antecede.errors import BadParameter
-from antecede.spark.errors import told
+from antecede.spark.errors import raise_task_errors
 from antecede.spark.storage import absolute, escaped, files, join, local, readable
 from antecede.spark.stream.checkpoint import last_held
 from antecede.spark.stream.closed import deliver_closed_files
@@ -84,7 +84,7 @@ def order_files(
         if (status := status_of(progress, checkpoint)) is not None:
             note(status)
 
-    with told():
+    with raise_task_errors():
         refuse(spark, source, once, fresh(checkpoint))
         writer = writing(spark, source, out, checkpoint)
         begin("order --stream", identity(source), out, checkpoint)

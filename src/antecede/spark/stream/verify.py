@@ -20,6 +20,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from antecede.errors import BadParameter
+from antecede.spark.errors import mark_errors
 from antecede.spark.stream.judge import REMEMBER, Arrived, Found, Judge
 from antecede.spark.trace.api import SPARK_EVENTS, refuse_types
 
@@ -88,7 +89,7 @@ def verify_stream(
     timed = patience_ms is not None or forget_ms is not None
     timeout = GroupStateTimeout.ProcessingTimeTimeout if timed else GroupStateTimeout.NoTimeout
     rows = events.select("run", *(F.col(name) for name in COLUMNS))
-    return rows.groupBy("run").applyInPandasWithState(judged, FOUND, STATE, "append", timeout)
+    return rows.groupBy("run").applyInPandasWithState(mark_errors(judged), FOUND, STATE, "append", timeout)
 
 
 def milliseconds(name: str, time: timedelta | None) -> int | None:

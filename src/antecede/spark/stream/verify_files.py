@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter, BadTrace
-from antecede.spark.errors import told
+from antecede.spark.errors import raise_task_errors
 from antecede.spark.sources import jetstream, node_feed, traces
 from antecede.spark.storage import absolute, escaped, files, join, readable
 from antecede.spark.stream.ownership import begin, fresh
@@ -94,7 +94,7 @@ def verify_live(
         if counted is not None:
             note({kind: count for kind, count in counted.items() if count})
 
-    with told():
+    with raise_task_errors():
         lies = not place.startswith(ELSEWHERE)
         if lies:
             refuse(spark, place, once, fresh(checkpoint))

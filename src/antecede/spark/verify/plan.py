@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from antecede.errors import BadTrace
-from antecede.spark.errors import told
+from antecede.spark.errors import raise_task_errors
 from antecede.spark.order.lamport import with_clock
 from antecede.spark.trace.api import Trace
 from antecede.spark.trace.blocks import packed
@@ -291,7 +291,7 @@ def clocked(trace: Trace, runs: Sequence[str], processes: Collection[str], least
         return Clocked(events, found)
     # Used twice, and each time it would be computed anew.
     timed = with_clock(Trace(events, trace.runs)).events.persist()
-    with told():
+    with raise_task_errors():
         return Clocked(timed, sizes_of(timed, least), (timed,))
 
 

@@ -36,6 +36,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter, CannotWrite
+from antecede.spark.errors import errors_marked
 from antecede.spark.sources.nats.broker import ANSWER_S, Broker, client_class
 from antecede.spark.sources.nats.records import encode
 from antecede.spark.stream.packets import GROUP_MARK
@@ -93,6 +94,7 @@ class Sink:
     name: str
     group: str | None = None
 
+    @errors_marked()
     def publish(self, rows: Iterable[Row]) -> None:
         """Publish rows, sorted by group, receiver and position."""
         ahead: dict[str, int] = {}

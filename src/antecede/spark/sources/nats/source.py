@@ -29,6 +29,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter
+from antecede.spark.errors import errors_marked, mark_errors
 from antecede.spark.sources.nats.broker import Broker, Lost, client_class
 from antecede.spark.sources.nats.records import Rows, rows_of
 
@@ -137,6 +138,7 @@ class JetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._partitions, self._lost = source.partitions, source.lost
         self._target: int | None = None
 
+    @errors_marked()
     def initialOffset(self) -> Offset:
         first, end = self._broker.reach()
         if self._start.isdecimal():
@@ -146,9 +148,11 @@ class JetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._max_rows)
 
+    @errors_marked()
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._broker.reach()[1]
 
+    @errors_marked()
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         first, end = self._broker.reach()
         at = self._present(start["next"], first, end)
@@ -157,6 +161,7 @@ class JetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = min(end, at + (limit.max_rows if isinstance(limit, ReadMaxRows) else self._max_rows))
         return {"next": max(start["next"], end)}
 
+    @errors_marked()
     def reportLatestOffset(self) -> Offset:
         return {"next": self._broker.reach()[1]}
 
@@ -169,6 +174,7 @@ class JetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise Lost(self._broker.stream, f"{first} as its first message", f"{at}, which was not read yet")
         return max(at, first)
 
+    @errors_marked()
     def partitions(self, start: Offset, end: Offset) -> Sequence[Span]:
         first, reach = self._broker.reach()
         at, until = self._present(start["next"], first, reach), end["next"]
@@ -176,6 +182,7 @@ class JetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         edges = [at + (until - at) * part // many for part in range(many + 1)]
         return [Span(a, b) for a, b in pairwise(edges) if a < b]
 
+    @mark_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Span)
         due, missing = partition.start, partition.end

@@ -1,0 +1,208 @@
+"""Tasks with payloads: one each, answers in order, errors as what they were; on this machine, a cluster and Connect."""
+
+import inspect
+import pickle
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+
+from antecede import errors
+from antecede.errors import AntecedeError, BadParameter, BadRun, BadTrace
+from antecede.spark.errors import (
+    decode_error,
+    encode_error,
+    errors_marked,
+    find_error,
+    mark_errors,
+    raise_task_errors,
+)
+from antecede.spark.run_tasks import INSIDE_BYTES, plan_tasks, run_tasks
+
+LARGE = INSIDE_BYTES // 2
+"""Three of them travel as a broadcast table."""
+
+FACTS = {
+    errors.UnknownProcess: ("x", ("a", "b")),
+    errors.NoDestination: ("a",),
+    errors.BadParameter: ("owner", "parameter", 5, "six"),
+    errors.CannotWrite: ("a/b", "no room", "nothing was left there"),
+    errors.Closed: ("a", "was stopped"),
+    errors.Unsupported: ("fifo", "no labels"),
+    errors.NoSpark: ("Spark", "does not start"),
+    errors.NotEligible: ("a", (1, 2), "it was not offered"),
+    errors.Misrouted: ("a", "for b", "one for a"),
+    errors.BadStamp: ("a", "b", "[1]", "two entries"),
+    errors.BadFrame: ("number 2", "1"),
+    errors.BadHello: ("bob", "ann"),
+    errors.WireError: ("garbage", "a packet", 7),
+    errors.BadSnapshot: ("version", 9, 1),
+}
+"""What is not here takes a place, what was found there, and what was expected."""
+
+
+def leaves(kind):
+    below = kind.__subclasses__()
+    return [leaf for sub in below for leaf in leaves(sub)] if below else [kind]
+
+
+@pytest.mark.parametrize("kind", [k for k in leaves(AntecedeError) if k.__module__ == "antecede.errors"])
+def test_every_error_of_ours_keeps_its_facts(kind):
+    error = kind(*FACTS.get(kind, ("a.parquet,\n ü", 'found "x": 1}', "expected 7, not 8")))
+    text = encode_error(error)
+    assert "\n" not in text
+    again = decode_error(text)
+    assert type(again) is kind
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)
+    names = list(inspect.signature(kind).parameters)
+    assert [getattr(again, name) for name in names] == [getattr(error, name) for name in names]
+
+
+def test_an_error_is_found_by_its_mark_and_by_nothing_else():
+    error = BadTrace("a.parquet", "found {", "one")
+    with pytest.raises(BadTrace, match="antecede-error") as marked, errors_marked(), errors_marked():
+        raise error
+    found = find_error(PySparkException(f"Job aborted.\n{marked.value}\n\tat java.lang.Thread.run"))
+    assert isinstance(found, BadTrace)
+    assert vars(found) == vars(error)
+    assert str(found) == "a.parquet: found found {, expected one"
+    assert find_error(PySparkException("antecede.errors.BadTrace: a: found b, expected c")) is None
+    with pytest.raises(ValueError, match=r"^a bug$"), errors_marked():
+        raise ValueError("a bug")
+
+
+def test_each_payload_has_a_task_of_its_own_and_answers_come_in_order(spark):
+    def where(payload):
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        return payload, context.partitionId()
+
+    payloads = [("a", 1), {"b": 2}, None, "d", 5]
+    assert run_tasks(spark, payloads, where) == [(payload, i) for i, payload in enumerate(payloads)]
+    assert run_tasks(spark, [], where) == []
+
+
+def test_large_payloads_are_not_sent_to_every_task(spark):
+    payloads = [bytes([i]) * LARGE for i in range(3)]
+    assert run_tasks(spark, payloads, lambda payload: (payload[0], len(payload))) == [
+        (i, LARGE) for i in range(3)
+    ]
+    table = plan_tasks(spark, payloads, lambda payload: iter(()), "a int")
+    assert len(pickle.dumps(payloads)) > INSIDE_BYTES
+    assert table.rdd.getNumPartitions() == 3
+    assert table.count() == 0
+
+
+def test_the_error_of_the_first_payload_is_raised(spark):
+    def fail(number):
+        if number in (1, 3):
+            raise BadParameter("task", "number", number, "another")
+        return number
+
+    with pytest.raises(BadParameter) as caught:
+        run_tasks(spark, range(5), fail)
+    assert (caught.value.found, caught.value.expected) == (1, "another")
+
+
+def test_a_bug_in_a_task_stays_a_bug(spark):
+    def divide(number):
+        return 1 // number
+
+    with pytest.raises(PySparkException, match="ZeroDivisionError"), raise_task_errors():
+        run_tasks(spark, [0], divide)
+
+
+def test_a_table_of_tasks_is_read_when_it_is_asked_for(spark, tmp_path):
+    def note(path):
+        with open(path, "x"):
+            pass
+        yield pa.RecordBatch.from_pydict({"path": [path]})
+
+    paths = [str(tmp_path / name) for name in "ab"]
+    table = plan_tasks(spark, paths, note, "path string")
+    assert list(tmp_path.iterdir()) == []
+    assert sorted(row["path"] for row in table.collect()) == paths
+    assert sorted(map(str, tmp_path.iterdir())) == paths
+
+
+def test_an_error_in_a_table_is_raised_as_itself(spark):
+    def read(place):
+        yield pa.RecordBatch.from_pydict({"a": [1]})
+        raise BadRun(place, "a send without a number", "one")
+
+    table = plan_tasks(spark, ["run r"], read, "a long")
+    with pytest.raises(BadRun) as caught, raise_task_errors():
+        table.collect()
+    assert (caught.value.place, caught.value.found) == ("run r", "a send without a number")
+    with pytest.raises(PySparkException, match="found a send without a number"):
+        table.collect()
+
+
+def test_an_error_leaves_a_stream(spark, tmp_path):
+    def refuse(batches):
+        for _ in batches:
+            raise BadTrace("b.parquet", "no clock", "one")
+        yield from ()
+
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    query = rows.mapInArrow(mark_errors(refuse), "a int").writeStream.format("noop")
+    started = query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    with pytest.raises(BadTrace, match=r"^b\.parquet: found no clock, expected one$"), raise_task_errors():
+        started.awaitTermination()
+
+
+def test_a_damaged_file_that_spark_reads_is_named(spark, tmp_path):
+    (tmp_path / "torn.parquet").write_bytes(b"PAR1 and no more")
+    table = spark.read.schema("a int").parquet(str(tmp_path))
+    for act in (table.collect, table.toArrow, table.sort("a").count):
+        with pytest.raises(BadTrace, match=r"torn\.parquet: found what cannot be read"), raise_task_errors():
+            act()
+
+
+ELSEWHERE = """
+import pyarrow as pa
+from antecede.errors import BadRun, BadTrace
+from antecede.spark.errors import raise_task_errors
+from antecede.spark.run_tasks import plan_tasks, run_tasks
+
+def size(payload):
+    if payload == b"bad":
+        raise BadTrace("a.parquet", "no clock", "one")
+    return len(payload)
+
+def rows(payload):
+    if not payload:
+        raise BadRun("run r", "nothing " * 1000, "something")
+    yield pa.RecordBatch.from_pydict({"n": [payload]})
+
+print(run_tasks(spark, [b"x" * n for n in (1, 2_000_000, 2_000_000, 2_000_000)], size))
+print(run_tasks(spark, [b"x" * n for n in range(5)], size))
+print(sorted(row["n"] for row in plan_tasks(spark, [1, 2, 3], rows, "n bigint").collect()))
+try:
+    run_tasks(spark, [b"", b"bad"], size)
+except BadTrace as error:
+    print(error)
+try:
+    with raise_task_errors():
+        plan_tasks(spark, [1, 0], rows, "n bigint").collect()
+except BadRun as error:
+    print(error.place, len(error.found), error.expected)
+"""
+TOLD = """\
+[1, 2000000, 2000000, 2000000]
+[0, 1, 2, 3, 4]
+[1, 2, 3]
+a.parquet: found no clock, expected one
+run r 8000 something
+"""
+
+
+def test_the_same_through_spark_connect(on_connect):
+    assert on_connect(ELSEWHERE) == TOLD
+
+
+def test_the_same_on_a_cluster(on_cluster):
+    assert on_cluster(ELSEWHERE) == TOLD
