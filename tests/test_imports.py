@@ -5,6 +5,9 @@ counts wherever it stands, in a function or under `if TYPE_CHECKING` as much as 
 
 A *unit* is one child of the package, a module or a subpackage: `antecede.protocols.matrix` belongs to `protocols`.
 The package's own `__init__` is the unit `antecede`, and `__main__` is `__main__`.
+
+Inside `spark` the children are units too, without a table: whatever they import from each other, no circle leads from
+one back to it.
 """
 
 import ast
@@ -34,7 +37,7 @@ CORE = {
     "explore",
     "process",
 }
-BASE = CORE | {"trace"}
+BASE = CORE | {"jit", "storage", "trace"}
 SHELLS = {"report", "spark", "sim", "net", "watch"}
 
 # unit -> the units that it may import, besides itself. A unit that is not here has no place yet: give it one.
@@ -52,17 +55,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "steps": {"model", "errors", "topology", "protocols", "program"},
     "explore": {"model", "errors", "topology", "protocols", "oracle", "diagram", "program", "steps"},
     "replay": {"model", "errors", "protocols", "oracle", "diagram", "program", "steps", "explore"},
-    "trace": {"model", "errors", "topology"},
+    "jit": set(),
+    "storage": {"errors"},
+    "trace": {"model", "errors", "topology", "jit", "storage"},
+    # The algorithm of `verify`, which runs in this process or in Spark's tasks. The oracle judges it.
+    "verification": {"errors", "jit", "storage", "trace"},
     "process": {"model", "errors", "topology", "protocols", "wire", "link"},
     "sim": BASE,
     "net": BASE,
     "html": set(),
     "report": BASE | {"html"},
     "watch": {"errors", "html"},
-    "spark": BASE | {"sim", "watch"},
+    "spark": BASE | {"sim", "verification", "watch"},
     # What everyone's `import antecede` runs: no shell, so no pyspark and no event loop.
-    "antecede": BASE,
-    "cli": BASE | SHELLS | {"antecede"},
+    "antecede": BASE | {"verification"},
+    "cli": BASE | SHELLS | {"antecede", "verification"},
     "__main__": {"cli"},
 }
 
@@ -92,7 +99,10 @@ IMPURE = {
 # Packages that are not ours, for the units that name what they need. The others may use any dependency.
 THIRD_PARTY: dict[str, set[str]] = {unit: {"msgspec", "numpy"} for unit in CORE} | {
     "topology": {"msgspec", "numpy", "networkx"},
+    "jit": {"numba", "numpy"},
+    "storage": {"pyarrow"},
     "trace": {"msgspec", "numpy", "pyarrow"},
+    "verification": {"msgspec", "numpy", "pyarrow"},
 }
 
 
@@ -170,6 +180,44 @@ def test_the_rules_themselves_have_no_cycle():
     tuple(graphlib.TopologicalSorter(MAY_IMPORT).static_order())
 
 
+def child_of(dotted: str, parent: str) -> str | None:
+    """The child of the parent that a dotted name belongs to; None if it belongs to none."""
+    inside = dotted.removeprefix(f"{parent}.")
+    return None if inside == dotted else inside.partition(".")[0]
+
+
+def children_imports(parent: str, sources: dict[str, str]) -> dict[str, set[str]]:
+    """Child of the parent -> the other children that its modules import. `sources` are modules and their texts."""
+    children = {child_of(module, parent) for module in sources} - {None}
+    graph: dict[str, set[str]] = {child: set() for child in children if child is not None}
+    for module, source in sources.items():
+        own = child_of(module, parent)
+        if own is not None:
+            named = {child_of(found.name, parent) for found in imports(source, module, is_package=False)}
+            graph[own] |= {other for other in named if other in graph and other != own}
+    return graph
+
+
+def test_no_circle_leads_from_a_folder_of_spark_back_to_it():
+    sources = {name: path.read_text(encoding="utf-8") for name, path in installed_modules().items()}
+    graph = children_imports("antecede.spark", sources)
+    assert {"verify", "order", "measure", "stream", "trace"} <= graph.keys()
+    tuple(graphlib.TopologicalSorter(graph).static_order())
+
+
+def test_a_circle_between_folders_is_found():
+    sources = {
+        "antecede.spark.order.api": "from antecede.spark.verify.plan import Reader",
+        "antecede.spark.verify.plan": "from antecede.spark.trace.api import Trace",
+        "antecede.spark.trace.api": "def f():\n    from antecede.spark.order.gaps import survey",
+        "antecede.spark.verify.tasks": "import antecede.spark.verify.plan",
+    }
+    graph = children_imports("antecede.spark", sources)
+    assert graph == {"order": {"verify"}, "verify": {"trace"}, "trace": {"order"}}
+    with pytest.raises(graphlib.CycleError):
+        tuple(graphlib.TopologicalSorter(graph).static_order())
+
+
 @pytest.mark.parametrize(
     ("module", "source", "told"),
     [
@@ -188,6 +236,17 @@ def test_the_rules_themselves_have_no_cycle():
         ("antecede.wire", "from os import path", "wire is pure and may not import os.path"),
         ("antecede.model", "import numpy.random as r", "model is pure and may not import numpy.random"),
         ("antecede.model", "import networkx", "model may not depend on networkx"),
+        (
+            "antecede.verification.chunk",
+            "import pyspark.sql",
+            "verification may not import pyspark: only spark does",
+        ),
+        (
+            "antecede.verification.chunk",
+            "from antecede.oracle import check",
+            "verification may not import oracle",
+        ),
+        ("antecede.trace.columns", "import numba", "trace may not depend on numba"),
         ("antecede.net.node", "from antecede.sim import loop", "net may not import sim"),
         ("antecede.sim.sweep", "import antecede.spark", "sim may not import spark"),
         ("antecede.sim.sweep", "import antecede", "sim may not import antecede"),

@@ -18,9 +18,9 @@ from functools import partial
 import numpy as np
 from numba import njit
 
-from antecede.spark.trace.columns import Rows
-from antecede.spark.verify import Scan
+from antecede.trace.columns import Rows
 from antecede.trace.schema import SEND
+from antecede.verification import Scan
 from benchmarks.spark.generate import Columns, Shape, columns
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from antecede.errors import BadTrace
-from antecede.spark.trace import plan as chunks
-from antecede.spark.trace.footers import Footer, Group
-from antecede.spark.trace.plan import PARTS_MOST, ROWS, TASKS, bounds, cuts, explained, plan
+from antecede.trace import plan as chunks
+from antecede.trace.footers import Footer, Group
+from antecede.trace.plan import PARTS_MOST, ROWS, TASKS, bounds, cuts, explained, plan
 
 
 def file(name, spans, rows=1000, ordered=True, run="r"):

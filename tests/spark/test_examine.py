@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from antecede.spark.storage import opened
-from antecede.spark.trace.footers import footer
-from antecede.spark.trace.parquet import batches_of
-from antecede.spark.trace.plan import Part, chunked, plan
 from antecede.spark.verify.plan import ARROW_INPUT, COLUMNS, dealt
-from antecede.spark.verify.schema import error_of
-from antecede.spark.verify.tasks import Assignment, examined, put_together
+from antecede.trace.footers import footer
+from antecede.trace.parquet import batches_of
+from antecede.trace.plan import Part, chunked, plan
+from antecede.verification.schema import error_of
+from antecede.verification.tasks import Assignment, examined, put_together
 from tests.spark import planted
 
 RUNS = [planted.run_of(seed) for seed in range(30)] + [

@@ -16,8 +16,8 @@ from antecede.oracle import happened_before
 from antecede.sim import summary as sim_summary
 from antecede.spark.measure.histogram import ERROR, HALF, Series, bounds, bucket, middle
 from antecede.spark.measure.passes import measured
-from antecede.spark.trace.columns import Names, rows_of
 from antecede.trace import EVENTS
+from antecede.trace.columns import Names, rows_of
 from tests.spark.random_traces import made_up
 
 

@@ -10,8 +10,8 @@ from antecede.errors import BadTrace
 from antecede.oracle import happened_before
 from antecede.spark.order.cuts import lowered, piece
 from antecede.spark.order.gaps import gaps
-from antecede.spark.order.kernel import clocked
 from antecede.spark.order.lamport import whole_pieces
+from antecede.trace.clocks import clocked
 from tests.spark.made import after, lamport, oracle_events, random_run, table
 
 

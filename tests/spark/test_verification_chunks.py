@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
 from dataclasses import fields, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from antecede.jit import interpreted
 from antecede.model import Event, Id
 from antecede.oracle import Order, happened_before
-from antecede.spark.verify import (
+from antecede.trace.schema import RECEIVE
+from antecede.verification import (
     KINDS,
     Findings,
     Found,
@@ -31,7 +31,6 @@ from antecede.spark.verify import (
     verify_blocks,
     verify_chunks,
 )
-from antecede.trace.schema import RECEIVE
 from tests.spark.verification_runs import cut, expected, listed, random_run, rows_of
 
 SEEDS = range(60)
@@ -308,24 +307,17 @@ def test_a_long_run_of_growing_state() -> None:
     agree(events, *verify_blocks(lambda: [rows_of(events)], 90, [(0, 50), (50, 90)]))
 
 
-def test_nothing_is_read_outside_of_its_array() -> None:
-    """The kernel as plain Python, which checks every index."""
-    script = """
-from tests.spark.verification_runs import cut, expected, listed, random_run, rows_of
-from antecede.spark.verify import verify_chunks
-for seed in range(2000, 2020):
+@pytest.mark.parametrize("seed", range(2000, 2020))
+def test_interpreted_kernels_find_the_same_and_read_nothing_outside_of_an_array(seed: int) -> None:
+    """Python checks every index."""
     events = random_run(seed, most_processes=70 if seed % 10 == 0 else 7, most_events=80)
-    parts = cut(rows_of(events), 1 + seed % 6, seed)
-    assert listed(verify_chunks([lambda part=part: part for part in parts], 2)[1]) == expected(events)[1], seed
-"""
-    command = [sys.executable, "-W", "ignore", "-c", script]
-    root = Path(__file__).parents[2]
-    subprocess.run(command, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, check=True, cwd=root)
+    with interpreted():
+        agree(events, *chunked(events, 1 + seed % 6, seed))
 
 
-def test_importing_compiles_nothing() -> None:
+def test_importing_verification_loads_neither_numba_nor_spark() -> None:
     script = """
-import antecede.spark.verify.kernel as kernel
-assert not kernel.scan.signatures and not kernel.find.signatures
+import sys, antecede.verification.tasks
+assert not {"numba", "pyspark"} & sys.modules.keys()
 """
     subprocess.run([sys.executable, "-c", script], check=True)

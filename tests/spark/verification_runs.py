@@ -9,9 +9,9 @@ import numpy as np
 
 from antecede.model import Event
 from antecede.oracle import Verdict, check
-from antecede.spark.trace.columns import Rows
-from antecede.spark.verify import KINDS, Findings
+from antecede.trace.columns import Rows
 from antecede.trace.schema import DELIVER, SEND
+from antecede.verification import KINDS, Findings
 
 Finding = tuple[str, int, int, int, int, int]
 Copy = tuple[int, int, int]

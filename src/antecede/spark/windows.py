@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from antecede.spark.trace.api import SPARK_EVENTS, Trace
-from antecede.spark.verify import KINDS
+from antecede.verification import KINDS
 
 __all__ = [
     "Asked",

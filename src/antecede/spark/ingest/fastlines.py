@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from antecede.jit import native
 from antecede.spark.ingest.jsonscan import Names, gathered, interned, members, own_entry, text_of
 from antecede.spark.ingest.words import PAD, first, load, marks_of, same
-from antecede.spark.jit.numba import native
 from antecede.trace.foreign import tlaplus, tracing
 from antecede.trace.foreign.lines import BLOCK, Line, Part, one, to_here
 from antecede.trace.foreign.log import READ, Rows

@@ -13,10 +13,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from antecede.jit import inlined, native
 from antecede.spark.ingest.fastlines import CODES, NOTHING, TOLD, constant, line_ends, strings
 from antecede.spark.ingest.jsonscan import Names, gathered, interned, own_entry, vector
 from antecede.spark.ingest.words import HIGH, LOW, ONES, PAD, SPACES, byte, first, load, marks_of
-from antecede.spark.jit.numba import inlined, native
 from antecede.trace.foreign.lines import BLOCK, Part
 from antecede.trace.foreign.log import READ
 from antecede.trace.foreign.shiviz import Reader

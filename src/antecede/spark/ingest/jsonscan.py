@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from antecede.jit import allocating, inlined, native
 from antecede.spark.ingest.words import PAD, byte, copied, hashed, number_in, plain_end, same
-from antecede.spark.jit.numba import allocating, inlined, native
 
 __all__ = ["Names", "gathered", "interned", "members", "own_entry", "text_of"]
 

@@ -16,7 +16,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
-from antecede.spark.jit.numba import inlined
+from antecede.jit import inlined
 
 __all__ = [
     "PAD",

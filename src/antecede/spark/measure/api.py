@@ -31,8 +31,8 @@ from antecede.spark.measure.tasks import COLUMNS, Share, shared, work, work_sort
 from antecede.spark.order.lamport import with_clock
 from antecede.spark.storage import absolute, join, whole
 from antecede.spark.trace.api import Trace
-from antecede.spark.trace.footers import Footer
-from antecede.spark.trace.plan import Part, plan
+from antecede.trace.footers import Footer
+from antecede.trace.plan import Part, plan
 
 __all__ = ["ERROR", "Measures", "measure"]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from antecede.spark.measure.figures import figures, figures_of_clocks
 from antecede.spark.measure.state import MOST, Scan, TooWide, kept_table
 from antecede.spark.measure.tables import Table
-from antecede.spark.trace.columns import Names, Rows
+from antecede.trace.columns import Names, Rows
 
 __all__ = ["Reader", "measured"]
 

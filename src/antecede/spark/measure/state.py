@@ -15,7 +15,7 @@ from antecede.errors import BadTrace
 from antecede.spark.measure import kernel
 from antecede.spark.measure.kernel import Columns, State, scan
 from antecede.spark.measure.tables import Table, find, grown, insert, table
-from antecede.spark.trace.columns import Names, Rows
+from antecede.trace.columns import Names, Rows
 
 __all__ = ["MOST", "Scan", "TooWide", "kept_table"]
 

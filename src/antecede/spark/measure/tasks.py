@@ -21,11 +21,11 @@ from msgspec import Struct
 from antecede.errors import BadTrace
 from antecede.spark.measure.figures import figures_of_error
 from antecede.spark.measure.passes import measured
-from antecede.spark.trace.checks import Sequence as Watch
-from antecede.spark.trace.checks import refuse_borders
-from antecede.spark.trace.columns import ORDER_COLUMNS, Names, Rows, by_run, rows_of
-from antecede.spark.trace.parquet import read_part
-from antecede.spark.trace.plan import ROWS, Part
+from antecede.trace.checks import Sequence as Watch
+from antecede.trace.checks import refuse_borders
+from antecede.trace.columns import ORDER_COLUMNS, Names, Rows, by_run, rows_of
+from antecede.trace.parquet import read_part
+from antecede.trace.plan import ROWS, Part
 
 __all__ = ["COLUMNS", "Share", "shared", "work", "work_sorted"]
 

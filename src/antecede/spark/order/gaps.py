@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from antecede.errors import BadTrace
-from antecede.spark.order.kernel import NEEDED, no_event
+from antecede.trace.clocks import NEEDED, no_event
 from antecede.trace.schema import KINDS
 
 __all__ = ["bit", "gaps", "holes", "survey", "unsent", "word"]

@@ -30,8 +30,8 @@ from pyspark.sql import functions as F
 from antecede.spark.errors import mark_errors
 from antecede.spark.order.cuts import consistent, edges, lines_of
 from antecede.spark.order.gaps import survey
-from antecede.spark.order.kernel import clocked
 from antecede.spark.trace.api import SPARK_EVENTS, Trace
+from antecede.trace.clocks import clocked
 
 __all__ = ["with_clock", "LARGEST"]
 

@@ -29,11 +29,11 @@ from antecede.errors import BadTrace
 from antecede.spark.order.gaps import refused
 from antecede.spark.order.position import Cells, Grid, partitions_for
 from antecede.spark.trace.api import Trace
-from antecede.spark.trace.columns import integers, kinds_of, refuse_nulls
-from antecede.spark.trace.parquet import batches_of
-from antecede.spark.trace.plan import Chunk, Part, Stretch, by_run, chunked, in_turn, stream_size
-from antecede.spark.verify.tasks import Assignment
+from antecede.trace.columns import integers, kinds_of, refuse_nulls
+from antecede.trace.parquet import batches_of
+from antecede.trace.plan import Chunk, Part, Stretch, by_run, chunked, in_turn, stream_size
 from antecede.trace.schema import DELIVER, SEND
+from antecede.verification.tasks import Assignment
 
 __all__ = ["Tally", "Tallied", "tallied"]
 

@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from antecede.spark.jit.numba import native
-from antecede.spark.stream import stamps
+from antecede.jit import native
+from antecede.spark.stream.stamps import vector as read_vector
 
 __all__ = ["HELD", "KINDS", "REPEATED", "Counts", "Sums", "closed", "octets_of", "placed", "summed"]
 
@@ -124,7 +124,7 @@ def _sum(
     fresh, blocks, last = 0, 0, -1
     for i in order:
         s = source[i]
-        position[i], total[i] = stamps.vector(
+        position[i], total[i] = read_vector(
             code, n, data, ends[i], ends[i + 1], s, number[i], vector, members
         )
         if position[i] <= reached[s]:
@@ -235,7 +235,7 @@ def _cut(
             if position[at] <= until[s]:
                 i = rows[at]
                 # The number is needed for its place alone, which is known.
-                stamps.vector(code, n, data, ends[i], ends[i + 1], s, 1, vector, members)
+                read_vector(code, n, data, ends[i], ends[i + 1], s, 1, vector, members)
                 for k in range(n):
                     if vector[k] > until[k]:
                         until[s] = position[at] - 1

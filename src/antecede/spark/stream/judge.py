@@ -4,7 +4,7 @@ A pure state machine: rows in, findings out, and `snapshot` is all that has to b
 more than once. Each process's events are taken in the order of their indices, and a delivery after the send of its
 message: until then, what has come waits here.
 
-The rules, with C_q the clock of process q over sends (as in `antecede.spark.verify.kernel`; `clocks` has them):
+The rules, with C_q the clock of process q over sends (as in `antecede.verification.kernel`; `clocks` has them):
   send of m by i       C_i[i] += 1, the ordinal of m; m takes C_i along
   delivery of m at q   the first one there: *overtaken* if C_q[i] >= the ordinal of m (where q is i itself: what others
                        have told q of its own sends). Then C_q takes in what m brought

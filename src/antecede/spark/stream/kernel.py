@@ -5,7 +5,7 @@ A packet may be delivered when the one before it in its channel was, and every c
 waited for it, by sender and number. What becomes deliverable is delivered at once, first what came first. So the order
 is the one in which a machine, driven by `lanes`, delivers; tests compare the two on random streams.
 
-Two hash tables (`antecede.spark.jit.hashtable`), keyed by (receiver and sender, count): which packet of a channel is
+Two hash tables (`antecede.jit.hashtable`), keyed by (receiver and sender, count): which packet of a channel is
 held, and the first of those that wait for it; `next_` leads to the others.
 """
 
@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from antecede.spark.jit.hashtable import EMPTY, find, insert, new_table, remove, value_at
-from antecede.spark.jit.numba import inlined, native
-from antecede.spark.stream import stamps
+from antecede.jit import inlined, native
+from antecede.jit.hashtable import EMPTY, find, insert, new_table, remove, value_at
+from antecede.spark.stream.stamps import decode
 
 __all__ = ["DROPPED", "DELIVERED", "HELD", "arrive"]
 
@@ -75,7 +75,7 @@ def arrive(
         if position[i] == 0:
             if 0 <= source < n and source != mes[i]:
                 one[0] = i
-                cursor[1] = stamps.decode(
+                cursor[1] = decode(
                     code, n, data, ends, one, mes, lanes, sources, numbers, delivered, position, first, last, process,
                     count, set_, rows_, cursor[1],
                 )  # fmt: skip

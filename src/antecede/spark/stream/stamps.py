@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from antecede.spark.jit.numba import inlined, native
+from antecede.jit import inlined, native
 
 __all__ = ["CODES", "decode", "vector"]
 

@@ -27,8 +27,9 @@ from pyspark.sql.types import (
 
 from antecede.errors import BadTrace
 from antecede.spark.storage import absolute, escaped, files, join, readable
-from antecede.spark.trace.footers import Footer, footers
+from antecede.spark.trace.footers import footers
 from antecede.trace import EVENTS, RUNS
+from antecede.trace.footers import Footer
 
 __all__ = ["SPARK_EVENTS", "SPARK_RUNS", "Trace"]
 

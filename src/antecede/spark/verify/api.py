@@ -25,10 +25,10 @@ from pyspark.sql import functions as F
 from antecede.errors import BadTrace
 from antecede.spark.storage import absolute, join, whole
 from antecede.spark.trace.api import Trace
-from antecede.spark.verify import KINDS
-from antecede.spark.verify.plan import Reader
-from antecede.spark.verify.schema import FINDING_COLUMNS, SPARK_RESULTS, error_of
-from antecede.spark.verify.tasks import put_together
+from antecede.spark.verify.plan import SPARK_RESULTS, Reader
+from antecede.verification import KINDS
+from antecede.verification.schema import FINDING_COLUMNS, error_of
+from antecede.verification.tasks import put_together
 
 __all__ = ["COUNTS", "Verification", "verify"]
 

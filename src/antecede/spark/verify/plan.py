@@ -14,15 +14,16 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from antecede.errors import BadTrace
 from antecede.spark.errors import raise_task_errors
 from antecede.spark.order.lamport import with_clock
 from antecede.spark.trace.api import Trace
-from antecede.spark.trace.blocks import packed
-from antecede.spark.trace.columns import ORDER_COLUMNS, Names
-from antecede.spark.trace.parquet import batches_of
-from antecede.spark.trace.plan import (
+from antecede.trace.blocks import packed
+from antecede.trace.columns import ORDER_COLUMNS, Names
+from antecede.trace.parquet import batches_of
+from antecede.trace.plan import (
     PARTS_MOST,
     ROWS,
     Chunk,
@@ -35,10 +36,12 @@ from antecede.spark.trace.plan import (
     explained,
     plan,
 )
-from antecede.spark.verify.schema import SPARK_RESULTS, refusal
-from antecede.spark.verify.tasks import Assignment, examined
+from antecede.verification.schema import RESULTS, refusal
+from antecede.verification.tasks import Assignment, examined
 
-__all__ = ["Reader"]
+__all__ = ["SPARK_RESULTS", "Reader"]
+
+SPARK_RESULTS: Final = from_arrow_schema(RESULTS)
 
 INPUT: Final = "serial int, what string, run string, part int, of int, blob binary"
 ARROW_INPUT: Final = pa.schema(

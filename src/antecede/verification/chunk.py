@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from antecede.spark.trace.columns import Rows
-from antecede.spark.verify import state as names
-from antecede.spark.verify.findings import (
+from antecede.trace.columns import Rows
+from antecede.verification import state as names
+from antecede.verification.findings import (
     DUPLICATE,
     UNADDRESSED,
     VIOLATION,
@@ -15,8 +15,8 @@ from antecede.spark.verify.findings import (
     Ids,
     Overtaken,
 )
-from antecede.spark.verify.scanner import Scanner
-from antecede.spark.verify.summary import Summary
+from antecede.verification.scanner import Scanner
+from antecede.verification.summary import Summary
 
 __all__ = ["Scan", "Part", "MOST_SYMBOLS", "MEMORY"]
 

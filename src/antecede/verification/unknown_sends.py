@@ -17,12 +17,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from antecede.spark.jit.hashtable import find, table_of, value_at
-from antecede.spark.jit.numba import allocating
-from antecede.spark.verify.course import Passage
-from antecede.spark.verify.findings import DUPLICATE, UNSENT, Findings, Ids, Impossible
-from antecede.spark.verify.search import Found
-from antecede.spark.verify.settle import SUSPECT
+from antecede.jit import allocating
+from antecede.jit.hashtable import find, table_of, value_at
+from antecede.verification.course import Passage
+from antecede.verification.findings import DUPLICATE, UNSENT, Findings, Ids, Impossible
+from antecede.verification.search import Found
+from antecede.verification.settle import SUSPECT
 
 __all__ = ["Resolved", "suspects_of", "resolved", "distinct"]
 

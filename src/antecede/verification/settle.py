@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from antecede.spark.jit.numba import allocating
-from antecede.spark.verify.kernel import flip, has
+from antecede.jit import allocating
+from antecede.verification.kernel import flip, has
 
 __all__ = [
     "settle",

@@ -22,12 +22,12 @@ import pyarrow as pa
 from msgspec import Struct
 
 from antecede.errors import BadTrace
-from antecede.spark.trace.blocks import decode
-from antecede.spark.trace.checks import Ends, Sequence, Tied, refuse_borders, refuse_second_sends
-from antecede.spark.trace.columns import Column, Names, Rows
-from antecede.spark.trace.parquet import read_part
-from antecede.spark.trace.plan import Chunk, Part, edges_of
-from antecede.spark.verify import (
+from antecede.trace.blocks import decode
+from antecede.trace.checks import Ends, Sequence, Tied, refuse_borders, refuse_second_sends
+from antecede.trace.columns import Column, Names, Rows
+from antecede.trace.parquet import read_part
+from antecede.trace.plan import Chunk, Part, edges_of
+from antecede.verification import (
     Findings,
     Found,
     Impossible,
@@ -41,8 +41,8 @@ from antecede.spark.verify import (
     combine,
     verify_chunks,
 )
-from antecede.spark.verify.local import verify_blocks
-from antecede.spark.verify.schema import (
+from antecede.verification.local import verify_blocks
+from antecede.verification.schema import (
     Told,
     finding_batches,
     ids_blob,

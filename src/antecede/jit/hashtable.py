@@ -1,9 +1,23 @@
-"""A hash table from a message's identity to a small integer, in one array: open addressing, linear probing.
+"""The hash table of all kernels: from a pair of integers to a small integer, in one array of int64.
 
-A slot is a pair of int64: the number, and the sender (upper half) with the value (lower half). One cache line answers
-a look-up. Numbers are any int64; senders and values are 0 to 2³¹ - 1. Removal moves later entries back, so there are no
-tombstones, and a table that messages pass through stays as fast as it was. Its length is a power of two, and at most
-a quarter of it is used: then most look-ups end at once, which is what the processor bets on.
+Open addressing, linear probing. The key is (sender, number), or any other pair of an integer from 0 to 2³¹ - 1 and an
+int64; the value is 0 to 2³¹ - 1. A slot has two columns, the number and the sender (upper half) with the value (lower
+half), so that one cache line answers a look-up; `new_table(entries, columns)` adds columns that are the user's own.
+
+    at = find(table, sender, number)         its slot or, if it is not there, the empty one where it belongs
+    if value_at(table, at) == EMPTY:
+        insert(table, at, sender, number, value)
+    table[at, 2]                             the user's own column
+    remove(table, at)
+
+Removal moves later entries back, so there are no tombstones, and a table that messages pass through stays as fast as it
+was. Its length is a power of two, and at most a quarter of it is used: then most look-ups end at once, which the
+processor bets on. Whoever inserts sees to that: `is_full` tells, `grown` gives a table twice as long.
+
+>>> table = new_table(10)
+>>> insert(table, find(table, 3, -7), 3, -7, 42)
+>>> int(value_at(table, find(table, 3, -7))), int(value_at(table, find(table, 3, 8)))
+(42, -1)
 """
 
 from __future__ import annotations
@@ -13,9 +27,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from antecede.spark.jit.numba import inlined, native
+from antecede.jit import inlined, native
 
-__all__ = ["EMPTY", "find", "insert", "remove", "value_at", "new_table", "rehash", "table_of"]
+__all__ = [
+    "EMPTY", "find", "grown", "insert", "is_full", "new_table", "rehash", "remove", "table_of", "value_at",
+]  # fmt: skip
 
 Array: TypeAlias = NDArray[Any]
 
@@ -26,14 +42,27 @@ NUMBERS: Final = np.uint64(0xBF58476D1CE4E5B9)
 HALF: Final = np.uint64(32)
 
 
-def new_table(entries: int) -> Array:
-    """Empty, with room for so many."""
+def new_table(entries: int, columns: int = 0) -> Array:
+    """Empty, with room for so many, and with so many columns of the user's own."""
     length = 64
     while length < 4 * entries:
         length *= 2
-    table = np.empty((length, 2), np.int64)
+    table = np.zeros((length, 2 + columns), np.int64)
     table[:, 1] = EMPTY
     return table
+
+
+def grown(table: Array) -> Array:
+    """The same entries in a table twice as long."""
+    larger = new_table(len(table) // 2, table.shape[1] - 2)
+    rehash(table, larger)
+    return larger
+
+
+@inlined
+def is_full(table, used):  # type: ignore[no-untyped-def]
+    """Whether a table with so many entries must grow before the next one."""
+    return 4 * used >= len(table)
 
 
 @inlined
@@ -45,7 +74,7 @@ def home(sender, number, mask):  # type: ignore[no-untyped-def]
 
 @inlined
 def find(table, sender, number):  # type: ignore[no-untyped-def]
-    """Its slot or, if it is not there, the empty one where it belongs."""
+    """The slot of the key or, if it is not there, the empty one where it belongs."""
     mask = len(table) - 1
     at = home(sender, number, mask)
     while table[at, 1] != EMPTY and (table[at, 0] != number or table[at, 1] >> 32 != sender):
@@ -78,8 +107,8 @@ def remove(table, at):  # type: ignore[no-untyped-def]
             break
         begin = home(table[at, 1] >> 32, table[at, 0], mask)
         if (at - begin) & mask >= (at - hole) & mask:
-            table[hole, 0] = table[at, 0]
-            table[hole, 1] = table[at, 1]
+            for column in range(table.shape[1]):
+                table[hole, column] = table[at, column]
             hole = at
     table[hole, 1] = EMPTY
 
@@ -90,8 +119,8 @@ def rehash(old, table):  # type: ignore[no-untyped-def]
     for slot in range(len(old)):
         if old[slot, 1] != EMPTY:
             at = find(table, old[slot, 1] >> 32, old[slot, 0])
-            table[at, 0] = old[slot, 0]
-            table[at, 1] = old[slot, 1]
+            for column in range(table.shape[1]):
+                table[at, column] = old[slot, column]
 
 
 @native

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from antecede.spark.jit.hashtable import new_table
+from antecede.jit.hashtable import new_table
 
 __all__ = ["State", "Watched", "Columns", "new_state", "nothing_watched", "words_for", "grown"]
 

@@ -11,14 +11,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from antecede.spark.jit.hashtable import find, insert
-from antecede.spark.trace.columns import Rows
-from antecede.spark.verify import state as names
-from antecede.spark.verify.blob import pack, unpack
-from antecede.spark.verify.chains import CAME, PINNED, activate, new_watched
-from antecede.spark.verify.chunk import MEMORY
-from antecede.spark.verify.findings import Ids
-from antecede.spark.verify.scanner import Scanner
+from antecede.jit.hashtable import find, insert
+from antecede.trace.columns import Rows
+from antecede.verification import state as names
+from antecede.verification.blob import pack, unpack
+from antecede.verification.chains import CAME, PINNED, activate, new_watched
+from antecede.verification.chunk import MEMORY
+from antecede.verification.findings import Ids
+from antecede.verification.scanner import Scanner
 
 __all__ = ["Trail"]
 

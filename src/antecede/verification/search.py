@@ -8,13 +8,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from antecede.spark.jit.hashtable import EMPTY, find, table_of
-from antecede.spark.jit.numba import native
-from antecede.spark.trace.columns import Rows
-from antecede.spark.verify.blob import pack, unpack
-from antecede.spark.verify.findings import Ids
-from antecede.spark.verify.scanner import columns_of
+from antecede.jit import native
+from antecede.jit.hashtable import EMPTY, find, table_of
+from antecede.trace.columns import Rows
 from antecede.trace.schema import SEND
+from antecede.verification.blob import pack, unpack
+from antecede.verification.findings import Ids
+from antecede.verification.scanner import columns_of
 
 __all__ = ["Search", "Found"]
 

@@ -25,11 +25,12 @@ from typing import Final
 
 import numpy as np
 
-from antecede.spark.jit.hashtable import EMPTY, VALUE, find, insert, remove, value_at
-from antecede.spark.jit.numba import inlined, native
-from antecede.spark.verify.chains import answer, follow, target, wanting
-from antecede.spark.verify.findings import DUPLICATE, UNADDRESSED, VIOLATION
-from antecede.spark.verify.state import (
+from antecede.jit import inlined, native
+from antecede.jit.hashtable import EMPTY, VALUE, find, insert, is_full, remove, value_at
+from antecede.trace.schema import RECEIVE, SEND
+from antecede.verification.chains import answer, follow, target, wanting
+from antecede.verification.findings import DUPLICATE, UNADDRESSED, VIOLATION
+from antecede.verification.state import (
     CONTIGUOUS,
     DEFERRED,
     DELIVERIES,
@@ -54,7 +55,6 @@ from antecede.spark.verify.state import (
     WATCHING,
     WORDS,
 )
-from antecede.trace.schema import RECEIVE, SEND
 
 __all__ = ["scan"]
 
@@ -92,7 +92,7 @@ def send(rows, row, at, state, watched):  # type: ignore[no-untyped-def]
     counts, q, number = state.counts, np.int64(rows.process[row]), rows.number[row]
     if counts[FREE] == 0:
         return MORE_SLABS
-    if 4 * counts[USED] >= len(state.table):
+    if is_full(state.table, counts[USED]):
         return MORE_TABLE
     if rows.sender[row] != q:
         return WRONG_SENDER
@@ -244,7 +244,7 @@ def cross(rows, row, at, state):  # type: ignore[no-untyped-def]
             counts[DELIVERIES] += 1
             record(counts, state.records, LATE, rows, row, counts[POSITION] + row)
             return 0
-        if 4 * counts[USED] >= len(state.table):
+        if is_full(state.table, counts[USED]):
             return MORE_TABLE
         if counts[SYMBOLS] == len(state.symbols):
             return MORE_SYMBOLS

@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from antecede.spark.verify import state as names
-from antecede.spark.verify.settle import resolve, resolve_seen, settle
-from antecede.spark.verify.state import grown, words_for
-from antecede.spark.verify.summary import Summary
+from antecede.verification import state as names
+from antecede.verification.settle import resolve, resolve_seen, settle
+from antecede.verification.state import grown, words_for
+from antecede.verification.summary import Summary
 
 __all__ = ["Course", "Flight", "Passage"]
 

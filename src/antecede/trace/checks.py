@@ -12,12 +12,12 @@ from collections.abc import Sequence as Listed
 from typing import Any, Final
 
 import msgspec
-import numba
 import numpy as np
 from msgspec import Struct
 
 from antecede.errors import BadTrace
-from antecede.spark.trace.columns import Column, Names, Rows
+from antecede.jit import allocating
+from antecede.trace.columns import Column, Names, Rows
 from antecede.trace.schema import SEND
 
 __all__ = ["Ends", "Sequence", "Tied", "refuse_borders", "refuse_second_sends"]
@@ -106,7 +106,7 @@ class Sequence:
         )
 
 
-@numba.njit(cache=True, nogil=True)
+@allocating
 def watch(
     clock: Column, process: Column, index: Column, key: Column, new: bool, starts: Column, nexts: Column
 ) -> Any:
@@ -134,7 +134,7 @@ def watch(
     return len(clock), FINE
 
 
-@numba.njit(cache=True, nogil=True)
+@allocating
 def note_numbers(
     kind: Column, control: Column, process: Column, number: Column, latest: Column, shrinking: Column
 ) -> None:

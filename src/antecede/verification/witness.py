@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from antecede.spark.trace.columns import Rows
-from antecede.spark.verify.chains import ANSWERS, CHAIN, new_watched
-from antecede.spark.verify.chunk import MEMORY
-from antecede.spark.verify.findings import Findings, Ids, Overtaken, findings_of
-from antecede.spark.verify.scanner import Scanner
+from antecede.trace.columns import Rows
+from antecede.verification.chains import ANSWERS, CHAIN, new_watched
+from antecede.verification.chunk import MEMORY
+from antecede.verification.findings import Findings, Ids, Overtaken, findings_of
+from antecede.verification.scanner import Scanner
 
 __all__ = ["Witness"]
 

@@ -16,16 +16,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from antecede.errors import BadTrace
-from antecede.spark.trace.columns import Column, Names
-from antecede.spark.verify import KINDS, Findings, Ids, Impossible
+from antecede.trace.columns import Column, Names
+from antecede.verification import KINDS, Findings, Ids, Impossible
 
 __all__ = [
     "FINDING_COLUMNS",
     "RESULTS",
-    "SPARK_RESULTS",
     "Told",
     "error_of",
     "finding_batches",
@@ -52,8 +50,6 @@ RESULTS: Final = pa.schema(
         ("chain", pa.list_(MESSAGE)),
     ]
 )
-
-SPARK_RESULTS: Final = from_arrow_schema(RESULTS)
 
 FINDING_COLUMNS: Final = (
     "run",

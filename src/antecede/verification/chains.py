@@ -20,8 +20,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from antecede.spark.jit.numba import native
-from antecede.spark.verify.state import HIGH, LOW, ORDINAL, Watched, grown
+from antecede.jit import native
+from antecede.verification.state import HIGH, LOW, ORDINAL, Watched, grown
 
 __all__ = ["wanting", "target", "follow", "answer", "new_watched", "more_watched", "activate", "PINNED"]
 

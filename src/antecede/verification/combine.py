@@ -9,14 +9,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from antecede.spark.verify.course import Course, Passage
-from antecede.spark.verify.crossing import Late, late_of, trails_of, witnessed
-from antecede.spark.verify.findings import DUPLICATE, UNADDRESSED, UNDELIVERED, Findings, Ids
-from antecede.spark.verify.search import Found
-from antecede.spark.verify.settle import REPEATED, STRANGE
-from antecede.spark.verify.state import GROWING
-from antecede.spark.verify.summary import Summary
-from antecede.spark.verify.unknown_sends import Resolved, distinct, resolved, suspects_of
+from antecede.verification.course import Course, Passage
+from antecede.verification.crossing import Late, late_of, trails_of, witnessed
+from antecede.verification.findings import DUPLICATE, UNADDRESSED, UNDELIVERED, Findings, Ids
+from antecede.verification.search import Found
+from antecede.verification.settle import REPEATED, STRANGE
+from antecede.verification.state import GROWING
+from antecede.verification.summary import Summary
+from antecede.verification.unknown_sends import Resolved, distinct, resolved, suspects_of
 
 __all__ = ["combine", "Outcome"]
 

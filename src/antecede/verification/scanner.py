@@ -13,12 +13,13 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from antecede.spark.jit.hashtable import new_table, rehash, table_of
-from antecede.spark.trace.columns import Rows
-from antecede.spark.verify import state as fields
-from antecede.spark.verify.chains import more_watched
-from antecede.spark.verify.findings import Ids, Impossible
-from antecede.spark.verify.kernel import (
+from antecede.jit.hashtable import grown as grown_table
+from antecede.jit.hashtable import table_of
+from antecede.trace.columns import Rows
+from antecede.verification import state as fields
+from antecede.verification.chains import more_watched
+from antecede.verification.findings import Ids, Impossible
+from antecede.verification.kernel import (
     EARLY_DELIVERY,
     MORE_DEFERRED,
     MORE_RECORDS,
@@ -30,7 +31,7 @@ from antecede.spark.verify.kernel import (
     WRONG_SENDER,
     scan,
 )
-from antecede.spark.verify.state import (
+from antecede.verification.state import (
     Columns,
     State,
     Watched,
@@ -157,10 +158,8 @@ class Scanner:
         self.counts[fields.FREE] = old
 
     def _more_table(self) -> None:
-        table = new_table(len(self.state.table) // 2)
-        self._allow(table=table.nbytes)
-        rehash(self.state.table, table)
-        self.state = self.state._replace(table=table)
+        self._allow(table=2 * self.state.table.nbytes)
+        self.state = self.state._replace(table=grown_table(self.state.table))
 
     def _more_records(self) -> None:
         self._wider(records=(2 * len(self.state.records), self.state.records.shape[1]))

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from antecede.errors import BadTrace
-from antecede.spark.trace.columns import Column, Names, Rows, by_run, refuse_nulls, rows_of
-from antecede.spark.trace.plan import Cut
+from antecede.trace.columns import Column, Names, Rows, by_run, refuse_nulls, rows_of
+from antecede.trace.plan import Cut
 
 __all__ = ["Packed", "decode", "encode", "packed"]
 

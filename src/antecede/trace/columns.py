@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, TypeAlias
 
-import numba
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from antecede.errors import BadTrace
+from antecede.jit import allocating, is_compiling
 from antecede.trace.schema import ABSENT, EVENTS, KINDS
 
 __all__ = ["ENCODED_COLUMNS", "ORDER_COLUMNS", "Names", "Rows", "by_run", "rows_of"]
@@ -88,12 +88,14 @@ def _known(codes: pa.Array, names: pa.Array, indices: pa.Array | None, place: st
 def gathered(table: Column, indices: pa.Array) -> Column:
     """The table's values at these indices."""
     which = integers(indices)
+    if not is_compiling():
+        return table[which]
     found = np.empty(len(which), table.dtype)
     gather(table, which, found)
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@allocating
 def gather(table: Column, which: Column, found: Column) -> None:
     # NumPy would make 64 bits of each index first: this is three times as fast.
     for row in range(len(which)):

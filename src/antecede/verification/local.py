@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
-from antecede.spark.trace.columns import Rows
-from antecede.spark.verify.chunk import Part, Scan
-from antecede.spark.verify.combine import Outcome, combine
-from antecede.spark.verify.findings import Findings, Ids
-from antecede.spark.verify.search import Found, Search
-from antecede.spark.verify.trail import Trail
-from antecede.spark.verify.witness import Witness
+from antecede.trace.columns import Rows
+from antecede.verification.chunk import Part, Scan
+from antecede.verification.combine import Outcome, combine
+from antecede.verification.findings import Findings, Ids
+from antecede.verification.search import Found, Search
+from antecede.verification.trail import Trail
+from antecede.verification.witness import Witness
 
 __all__ = ["verify_chunks", "verify_blocks"]
 

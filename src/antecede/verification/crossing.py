@@ -15,12 +15,12 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from antecede.spark.jit.numba import allocating
-from antecede.spark.verify.blob import pack, unpack
-from antecede.spark.verify.course import Course, Passage, ids_of
-from antecede.spark.verify.findings import Findings, Ids, findings_of
-from antecede.spark.verify.settle import OVERTAKEN
-from antecede.spark.verify.summary import Summary
+from antecede.jit import allocating
+from antecede.verification.blob import pack, unpack
+from antecede.verification.course import Course, Passage, ids_of
+from antecede.verification.findings import Findings, Ids, findings_of
+from antecede.verification.settle import OVERTAKEN
+from antecede.verification.summary import Summary
 
 __all__ = ["Late", "late_of", "trails_of", "witnessed"]
 

@@ -25,7 +25,7 @@ from typing import Final
 from msgspec import Struct
 
 from antecede.errors import BadTrace
-from antecede.spark.trace.footers import Footer, Group
+from antecede.trace.footers import Footer, Group
 
 __all__ = ["ROWS", "Chunk", "Cut", "Part", "Piece", "Plan", "blocked", "chunked", "cuts", "explained", "plan"]
 

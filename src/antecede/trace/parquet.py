@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from antecede.errors import BadTrace
-from antecede.spark.storage import local, opened
-from antecede.spark.trace.columns import ENCODED_COLUMNS, ORDER_COLUMNS, Names, Rows, rows_of
-from antecede.spark.trace.plan import Part, Piece
+from antecede.storage import local, opened
+from antecede.trace.columns import ENCODED_COLUMNS, ORDER_COLUMNS, Names, Rows, rows_of
+from antecede.trace.plan import Part, Piece
 
 __all__ = ["BATCH", "batches_of", "read_part"]
 

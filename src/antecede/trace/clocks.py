@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numba
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from antecede.errors import BadTrace
+from antecede.jit import allocating
+from antecede.jit.hashtable import EMPTY, find, insert, new_table, value_at
 from antecede.trace.schema import KINDS
 
 __all__ = ["clocked", "levels", "causes"]
@@ -115,47 +116,30 @@ def ranks(lines: Column, wanted: Column) -> Column:
     return np.where(at < len(lines), order[np.minimum(at, len(lines) - 1)], len(lines))
 
 
-@numba.njit(cache=True)
-def slot(line: Any, number: Any) -> Any:
-    """A hash: numbers are dense, and must not end up side by side."""
-    mixed = number * 0x9E3779B97F4A7C1 + line * 0x5851F42D4C957F2
-    mixed ^= mixed >> 29
-    return (mixed * 0x2545F4914F6CDD1) ^ (mixed >> 13)
-
-
-@numba.njit(cache=True)
-def causes(line: Any, number: Any, sends: Any, deliveries: Any) -> Any:
+def causes(line: Column, number: Column, sends: Column, deliveries: Column) -> tuple[Column, int]:
     """For each delivery the row of the send with the same (line, number), and a row that sends one again, or -1."""
-    rows = len(line)
-    mask = 1
-    while mask < 2 * sends.sum() + 2:
-        mask *= 2
-    mask -= 1
-    table = np.full(mask + 1, -1, np.int64)
-    cause = np.full(rows, -1, np.int64)
+    table = new_table(int(sends.sum()))
+    return match(table, line, number, sends, deliveries)  # type: ignore[no-any-return]
+
+
+@allocating
+def match(table, line, number, sends, deliveries):  # type: ignore[no-untyped-def]
+    cause = np.full(len(line), -1, np.int64)
     again = -1
-    for row in range(rows):
+    for row in range(len(line)):
         if sends[row]:
-            at = slot(line[row], number[row]) & mask
-            while table[at] != -1:
-                held = table[at]
-                if number[held] == number[row] and line[held] == line[row] and again == -1:
-                    again = row
-                at = (at + 1) & mask
-            table[at] = row
-    for row in range(rows):
+            at = find(table, line[row], number[row])
+            if table[at, 1] == EMPTY:
+                insert(table, at, line[row], number[row], row)
+            elif again == -1:
+                again = row
+    for row in range(len(line)):
         if deliveries[row] and line[row] != -1:
-            at = slot(line[row], number[row]) & mask
-            while table[at] != -1:
-                held = table[at]
-                if number[held] == number[row] and line[held] == line[row]:
-                    cause[row] = held
-                    break
-                at = (at + 1) & mask
+            cause[row] = value_at(table, find(table, line[row], number[row]))
     return cause, again
 
 
-@numba.njit(cache=True)
+@allocating
 def levels(starts: Any, cause: Any) -> Any:
     """The clock of each row, and for each line the first row that was not reached (its end, if all were).
 

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from antecede.spark.verify import state as names
-from antecede.spark.verify.blob import pack, unpack
-from antecede.spark.verify.kernel import LATE
-from antecede.spark.verify.scanner import Scanner
+from antecede.verification import state as names
+from antecede.verification.blob import pack, unpack
+from antecede.verification.kernel import LATE
+from antecede.verification.scanner import Scanner
 
 __all__ = ["Summary"]
 

@@ -1,1 +1,0 @@
-"""How functions of this package are compiled, and what compiled functions share."""

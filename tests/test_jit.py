@@ -1,0 +1,92 @@
+"""Kernels compiled and interpreted, and the one hash table against a dictionary."""
+
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from antecede.jit import has_numba, interpreted, is_compiling, native
+from antecede.jit.hashtable import EMPTY, find, grown, insert, is_full, new_table, remove, table_of, value_at
+
+WAYS = [
+    pytest.param(True, id="interpreted"),
+    pytest.param(False, id="compiled", marks=pytest.mark.skipif(not has_numba(), reason="needs Numba")),
+]
+
+
+@native
+def add_one(values, at):
+    values[at] += 1
+    return values[at]
+
+
+@native
+def add_two(values, at):
+    add_one(values, at)
+    return add_one(values, at)
+
+
+@pytest.mark.parametrize("plain", WAYS)
+def test_a_kernel_calls_others_the_way_it_was_called(plain):
+    values = np.zeros(2, np.int64)
+    if plain:
+        with interpreted():
+            assert not is_compiling()
+            assert add_two(values, 1) == 2
+    else:
+        assert add_two(values, 1) == 2
+        assert add_two.compiled.signatures
+    assert values.tolist() == [0, 2]
+
+
+def test_interpreted_kernels_load_no_numba():
+    script = """
+import sys
+from antecede.jit import interpreted
+from antecede.jit.hashtable import find, new_table
+with interpreted():
+    find(new_table(1), 1, 1)
+assert "numba" not in sys.modules
+find(new_table(1), 1, 1)
+assert "numba" in sys.modules
+"""
+    if not has_numba():
+        pytest.skip("needs Numba")
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("plain", WAYS)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_table_does_what_a_dictionary_does(seed, plain):
+    chance = random.Random(seed)
+    keys = [(chance.randrange(4), chance.choice((n, -n, 2**62 + n))) for n in range(200)]
+    table, kept = new_table(4, columns=1), dict[tuple[int, int], int]()
+
+    def step(value):
+        nonlocal table
+        sender, number = chance.choice(keys)
+        if is_full(table, len(kept)):
+            table = grown(table)
+        at = find(table, np.int64(sender), np.int64(number))
+        assert value_at(table, at) == kept.get((sender, number), EMPTY)
+        if (sender, number) not in kept:
+            insert(table, at, np.int64(sender), np.int64(number), np.int64(value))
+            table[at, 2], kept[sender, number] = -value, value
+        elif chance.random() < 0.5:
+            assert table[at, 2] == -kept.pop((sender, number))
+            remove(table, at)
+
+    for value in range(600 if plain else 3000):
+        if plain:
+            with interpreted():
+                step(value)
+        else:
+            step(value)
+    assert len(kept) > 50, f"seed {seed}"
+
+
+def test_a_table_of_columns_gives_first_positions():
+    table = table_of(np.array([1, 2, 1]), np.array([7, 7, 7]))
+    assert [int(value_at(table, find(table, np.int32(s), np.int64(7)))) for s in (1, 2, 3)] == [0, 1, EMPTY]
