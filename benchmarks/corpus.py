@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from antecede.link import Frame, Link
 from antecede.model import Packet, View
-from antecede.net.peers.session import Beat, Bye, Hello, Join, Welcome, pack
+from antecede.net.peers.session import Beat, Bye, Code, Hello, Join, Welcome, pack
+from antecede.net.peers.terms import Terms
 from antecede.process.views.members import (
     MARK,
     Ahead,
@@ -100,8 +101,9 @@ def corpus(protocols: Sequence[str], random: Random) -> Corpus:
     link = Link(epoch=EPOCHS[0], peer=EPOCHS[1])
     frames = [frame for payload in bundles[:50] for frame in link.send(payload, now=0)]
     frames += [link.hail(), Frame(7, 9, 3, 2, 6, b"early"), Frame(8, 9, 3, 2, 0, None, True, True)]
-    hello = pack(Hello.of(NAMES[0], NAMES[1], "permit", NAMES, link.hail()))
-    rest = [pack(frame, EPOCHS) for frame in frames] + [pack(Beat(True)), pack(Bye("it stops"))]
+    terms = Terms("permit", {"k": 5}, 4096, 1024, 64)
+    hello = pack(Hello.of(NAMES[0], NAMES[1], NAMES, terms, link.hail()))
+    rest = [pack(frame, EPOCHS) for frame in frames] + [pack(Beat(True)), pack(Bye(Code.STOPS, "it stops"))]
     sessions = [hello + b"".join(random.sample(rest, 3)) for _ in range(50)]
     join = Join("new", NAMES[1], "permit", {"k": 5}, "127.0.0.1:7000", ("all",))
     first = Roll.first(NAMES, {"all": NAMES})

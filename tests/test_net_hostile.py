@@ -12,11 +12,12 @@ import pytest
 from antecede.link import Link
 from antecede.net import Node, Settings, Tcp
 from antecede.net.peers.session import Hello, pack
+from antecede.net.peers.terms import Terms
 from tests.net_world import PATIENCE_S
 
 VIEW = ("a", "b", "c")
 IMPATIENT = Settings(hello_s=0.3, beat_s=0.05, dead_s=0.3, first_retry_s=0.01, last_retry_s=0.05, drain_s=0.1)
-HELLO = pack(Hello.of("a", "b", "permit", VIEW, Link(epoch=1, peer=0).hail()))
+HELLO = pack(Hello.of("a", "b", VIEW, Terms("permit"), Link(epoch=1, peer=0).hail()))
 
 Attack: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -308,7 +308,11 @@ def test_nodes_prove_their_names_through_the_broker(server, tmp_path):
                 await near.send("p2", b"x" * 300_000)
                 async with asyncio.timeout(PATIENCE_S):
                     assert len((await far.receive()).payload) == 300_000
-            for wrong in (keys("p2"), keys("p1", tmp_path / "other"), None):
+            with pytest.raises(
+                BadParameter, match=r"p2\.pem of the name p2, expected one of this node's name, p1"
+            ):
+                await node("p1", keys("p2")).start()
+            for wrong in (keys("p1", tmp_path / "other"), None):
                 before = far.counts["refused_hello"]
                 async with node("p1", wrong) as near:
                     # Who dials sees a certificate first, and may be the one that refuses.

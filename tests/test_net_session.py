@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from contextlib import suppress
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from antecede.errors import BadHello, PeerError, WireError
 from antecede.link import Frame, Link
-from antecede.net.peers.session import HELLO_BYTES, Beat, Bye, Hello, Record, Session, check_hello, pack
+from antecede.net.peers.session import (
+    HELLO_BYTES,
+    SWELL,
+    Beat,
+    Bye,
+    Code,
+    Hello,
+    Record,
+    Session,
+    check_hello,
+    pack,
+)
+from antecede.net.peers.terms import Terms
 from antecede.wire import Limits
 
 VIEW = ("billing", "orders")
-HELLO = Hello.of("orders", "billing", "matrix", VIEW, Link(epoch=7).hail())
-OURS = Hello.of("billing", "orders", "matrix", VIEW, Link(epoch=9).hail())
+HELLO = Hello.of("orders", "billing", VIEW, Terms("matrix"), Link(epoch=7).hail())
+OURS = Hello.of("billing", "orders", VIEW, Terms("matrix"), Link(epoch=9).hail())
 RECORDS: list[Record] = [
     HELLO,
     Beat(False),
     Frame(7, 9, 1, payload=b"packet"),
     Frame(7, 8, 2, 0, 4, None, True),
-    Bye("tired"),
+    Bye(Code.STOPS, "tired"),
 ]
 
 
@@ -66,11 +83,11 @@ def test_a_record_that_cannot_be_is_refused_at_once(data, told):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"to": "stock"}, "orders looking for stock, expected one for billing"),
+        ({"to": "stock"}, "orders looking for stock, expected a peer of billing"),
         ({"name": "stock"}, "found stock, expected orders"),
         (
             {"view": ("billing", "orders", "stock")},
-            "a view of billing, orders, stock, expected billing, orders",
+            "a system founded by billing, orders, stock, expected billing, orders",
         ),
         ({"protocol": "fifo"}, "protocol fifo, expected matrix"),
     ],
@@ -82,7 +99,106 @@ def test_a_hello_of_another_system_is_refused(change, told):
     check_hello(HELLO, OURS)
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            {"parameters": {"k": 6}},
+            "orders with parameters {'k': 6}, expected {'k': 5}: give all nodes the same",
+        ),
+        ({"packet_bytes": 8192}, "orders sending packets of up to 8192 bytes, expected at most 4096"),
+        ({"packet_bytes": 2048}, "orders taking packets of up to 2048 bytes, expected 4096 or more"),
+        (
+            {"payload_bytes": 2048},
+            "sending payloads of up to 2048 bytes, expected at most 1024: .*payload_bytes",
+        ),
+        ({"wire": 2}, "orders with packets of version 2, expected version 1: upgrade the older"),
+    ],
+)
+def test_a_peer_on_other_terms_is_refused(change, told):
+    terms = Terms("matrix", {"k": 5}, 4096, 1024, 64)
+    ours = Hello.of("billing", "orders", VIEW, terms, Link(epoch=9).hail())
+    theirs = Hello.of("orders", "billing", VIEW, terms, Link(epoch=7).hail())
+    check_hello(theirs, ours)
+    with pytest.raises(BadHello, match=told):
+        check_hello(replace(theirs, **change), ours)
+
+
+def test_a_peer_of_the_first_version_is_understood():
+    """It states no terms, and ends a connection by a sentence alone."""
+    first = {
+        "name": "orders",
+        "to": "billing",
+        "protocol": "matrix",
+        "view": VIEW,
+        "frame": HELLO.frame,
+        "antecede": 1,
+    }
+    body = msgspec.msgpack.encode(first)
+    sentence = b"refused a peer: found nothing good"
+    data = _record(1, body) + _record(4, sentence)
+    hello, bye = Session(9).feed(data)
+    assert hello == HELLO
+    check_hello(hello, replace(OURS, parameters={"k": 5}, packet_bytes=4096))
+    assert bye == Bye(Code.OTHER, sentence.decode())
+
+
+def _record(kind: int, body: bytes) -> bytes:
+    return (len(body) + 1).to_bytes(4, "big") + bytes([kind]) + body
+
+
+@pytest.mark.parametrize("code", [0, 9, 31])
+def test_a_reason_that_this_version_does_not_know_is_no_reason_to_act(code):
+    assert Session(9).feed(_record(4, bytes([code]) + b"why")) == [Bye(Code.OTHER, "why")]
+
+
+DEEP = 30_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (1, b"\x81\xa7unknown" + b"\x91" * DEEP + b"\x90"),
+        (5, b"\x81\xaaparameters\x81\xa1k" + b"\x91" * DEEP + b"\x90"),
+        (5, b"\x81\xa6groups" + b"\x91" * DEEP + b"\x90"),
+    ],
+    ids=["unknown field", "parameters", "groups"],
+)
+def test_what_nests_without_end_is_refused(kind, body):
+    with pytest.raises(BadHello, match="no hello"):
+        Session(9).feed(_record(kind, body))
+
+
+HEAVY = "\u0101"
+"""One character that takes three bytes of MessagePack, and eighty of memory."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (1, {"view": [HEAVY] * 21_000}),
+        (1, {"view": [""] * 64_000}),
+        (1, {"parameters": {f"{i:x}": i for i in range(8_000)}}),
+        (5, {"groups": [HEAVY] * 21_000}),
+        (5, {"parameters": {HEAVY * 64 + str(i): HEAVY * 256 for i in range(32)}}),
+    ],
+)
+def test_a_record_takes_no_more_memory_than_is_said(kind, fields):
+    hello = {"name": "a", "to": "b", "protocol": "p", "view": [], "frame": HELLO.frame, "antecede": 1}
+    join = {"name": "a", "to": "b", "protocol": "p", "parameters": {}, "address": "", "groups": []}
+    data = _record(kind, msgspec.msgpack.encode({**(hello if kind == 1 else join), **fields}))
+    assert len(data) <= HELLO_BYTES
+    session = Session(9)
+    tracemalloc.start()
+    try:
+        with suppress(BadHello):
+            session.feed(data)
+        assert tracemalloc.get_traced_memory()[1] <= SWELL * HELLO_BYTES
+    finally:
+        tracemalloc.stop()
+
+
 def test_another_version_is_refused():
     later = Hello("orders", "billing", "matrix", VIEW, HELLO.frame, antecede=2)
-    with pytest.raises(BadHello, match="version 2, expected 1"):
+    with pytest.raises(BadHello, match="version 2, expected version 1"):
         Session(9).feed(pack(later))

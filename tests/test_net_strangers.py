@@ -12,6 +12,7 @@ from antecede.link import Frame, Link
 from antecede.model import Message, Packet
 from antecede.net import Node, Settings, Tcp
 from antecede.net.peers.session import Beat, Bye, Hello, Join, Session, pack
+from antecede.net.peers.terms import Terms
 from antecede.process.inputs import Propose
 from antecede.process.views.members import Joiner, Plan, Report, encode_note
 from antecede.protocols.permit import Grant
@@ -23,10 +24,11 @@ IMPATIENT = Settings(
     hello_s=0.2, beat_s=0.05, dead_s=0.3, strangers=4, first_retry_s=0.01, last_retry_s=0.05, drain_s=0.1
 )
 VIEW = ("a", "b")
+TERMS = Terms("unordered")
 
 
 def hello(**change: Any) -> bytes:
-    fields: dict[str, Any] = {"name": "a", "to": "b", "protocol": "unordered", "view": VIEW, **change}
+    fields: dict[str, Any] = {"name": "a", "to": "b", "view": VIEW, "terms": TERMS, **change}
     return pack(Hello.of(**fields, hail=Link(epoch=1, peer=0).hail()))
 
 
@@ -47,10 +49,10 @@ async def end_of(reader: asyncio.StreamReader) -> list[object]:
         (b"GET / HTTP/1.1\r\n\r\n", "refused_bytes", "a record of 1195725856 bytes"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "refused_bytes", "a record of 369295618 bytes"),
         (bytes.fromhex("00000004") + b"\x01abc", "refused_hello", "no hello"),
-        (hello(name="mallory"), "refused_hello", "'mallory', expected a peer that dials this node"),
+        (hello(name="mallory"), "refused_hello", "'mallory', which is no member, expected one of a, b"),
         (hello(to="c"), "refused_hello", "a looking for c"),
-        (hello(view=("a", "b", "c")), "refused_hello", "a view of a, b, c"),
-        (hello(protocol="matrix"), "refused_hello", "protocol matrix, expected unordered"),
+        (hello(view=("a", "b", "c")), "refused_hello", "a of a system founded by a, b, c, expected a, b"),
+        (hello(terms=Terms("matrix")), "refused_hello", "a with protocol matrix, expected unordered"),
         (hello() + bytes.fromhex("7fffffff"), "refused_bytes", "a record of 2147483647 bytes"),
         (b"", "refused_slow", None),
         (hello()[:20], "refused_slow", None),
@@ -90,7 +92,8 @@ def join(**change: Any) -> bytes:
         (join(name="all"), "all, the name of a group"),
         (join(name="a"), "a, which is a member already"),
         (join(to="a"), "c looking for a"),
-        (join(parameters={"k": [1, {}]}), "parameters {'k': [1, {}]}"),
+        (join(parameters={"k": [1, {}]}), "Expected `bool | int | float | str | null`, got `array`"),
+        (join(parameters={"k": 1}), "parameters {'k': 1}: unordered"),
     ],
     ids=lambda value: "" if isinstance(value, bytes) else str(value)[:30],
 )
@@ -144,7 +147,7 @@ def test_a_packet_that_the_machine_refuses_ends_the_connection(payload, counted)
                 reader, writer = await asyncio.open_connection(host, int(port))
                 link, session = Link(epoch=1, peer=0), Session(epoch=1)
                 link.send(payload, now=0)
-                writer.write(pack(Hello.of("a", "b", "unordered", VIEW, link.hail())))
+                writer.write(pack(Hello.of("a", "b", VIEW, TERMS, link.hail())))
                 while data := await reader.read(1 << 16):
                     for record in session.feed(data):
                         frame = record.hail if isinstance(record, Hello) else record
@@ -179,7 +182,7 @@ def test_a_peer_that_falls_silent_is_noticed_and_dialled_again():
         dialled = asyncio.Queue[asyncio.StreamWriter]()
 
         async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            answer = Hello.of("b", "a", "permit", VIEW, Link(epoch=1, peer=0).hail())
+            answer = Hello.of("b", "a", VIEW, Terms("permit"), Link(epoch=1, peer=0).hail())
             await reader.read(1 << 16)
             writer.write(pack(answer))
             dialled.put_nowait(writer)
@@ -227,7 +230,7 @@ def test_a_peer_that_talks_and_never_reads_is_noticed():
             host, port = node.address.split(":")
             reader, writer = await asyncio.open_connection(host, int(port), limit=1)
             link, session = Link(epoch=1, peer=0), Session(epoch=1)
-            writer.write(pack(Hello.of("a", "b", "unordered", VIEW, link.hail())))
+            writer.write(pack(Hello.of("a", "b", VIEW, TERMS, link.hail())))
             while not link.met:
                 for record in session.feed(await reader.read(1 << 16)):
                     frame = record.hail if isinstance(record, Hello) else record

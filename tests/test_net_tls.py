@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,8 +12,11 @@ from typing import Any
 import pytest
 
 from antecede.cli import run
-from antecede.errors import BadParameter
+from antecede.errors import BadHello, BadParameter, CannotListen
+from antecede.link import Link
 from antecede.net import Node, Tcp, Tls
+from antecede.net.peers.session import Bye, Code, Hello, pack
+from antecede.net.peers.terms import Terms
 from antecede.net.transports.keys import make_keys
 from tests.net_world import PATIENCE_S, QUICK, Conversation
 
@@ -67,16 +71,81 @@ def test_nodes_with_certificates_talk(authority):
 )
 def test_a_peer_that_cannot_prove_its_name_is_refused(authority, caplog, name, keys, told):
     async def main():
-        addresses: dict[str, str] = {}
-        async with node("c", addresses, tls(authority, "c"), "127.0.0.1:0") as c, asyncio.timeout(PATIENCE_S):
-            addresses |= {"c": c.address, "b": c.address}
-            async with node("a", addresses, tls(authority, name, keys)) as a:
-                while not (c.counts["refused_hello"] and a.counts["unanswered"] + a.counts["refused_hello"]):
-                    await asyncio.sleep(0)
-                assert c.connected == ()
+        async with node("c", {}, tls(authority, "c"), "127.0.0.1:0") as c, asyncio.timeout(PATIENCE_S):
+            transport = Tcp(None, {"c": c.address}, tls(authority, name, keys))
+            with suppress(OSError, BadHello):
+                connection = await transport.connect("c")
+                await connection.open()
+                terms = Terms("matrix")
+                hello = Hello.of("a", "c", ("a", "b", "c"), terms, Link(epoch=1, peer=0).hail())
+                await connection.write(pack(hello))
+                while await connection.read():
+                    pass
+            while not c.counts["refused_hello"]:
+                await asyncio.sleep(0)
+            assert c.connected == ()
 
     asyncio.run(main())
     assert told in "\n".join(record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "told"),
+    [
+        ("b", "", r"b\.pem of the name b, expected one of this node's name, a"),
+        ("a", "other", "a.pem, expected one that its own authority .* signed, and that is valid now"),
+        ("a", "late", "valid now: certificate has expired"),
+    ],
+    ids=["another name", "another authority", "expired"],
+)
+def test_a_node_that_could_not_prove_its_name_does_not_start(authority, name, keys, told):
+    async def main():
+        addresses = {"c": "127.0.0.1:1"}
+        with pytest.raises(BadParameter, match=told):
+            await node("a", addresses, tls(authority, name, keys), "127.0.0.1:0").start()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("proved", [True, False], ids=["its own certificate", "another's"])
+def test_a_word_of_removal_counts_only_from_the_peer_itself(authority, proved):
+    """Whatever listens at a peer's address can say that we were removed: it has to be that peer."""
+
+    async def main():
+        impostor = Tcp("127.0.0.1:0", {}, tls(authority, "c" if proved else "b"))
+        met = asyncio.Event()
+
+        async def lie(connection):
+            with suppress(OSError, BadHello):
+                await connection.open()
+                await connection.write(pack(Bye(Code.GONE, "a, which is no member any more")))
+                await connection.read()
+            met.set()
+            connection.close()
+
+        await impostor.listen(lie)
+        addresses = {"c": impostor.address}
+        async with node("a", addresses, tls(authority, "a")) as a, asyncio.timeout(PATIENCE_S):
+            await met.wait()
+            while not a.counts["refused_hello"]:
+                await asyncio.sleep(0)
+            assert a.status().up is not proved
+            assert proved or "a refuses c: found c with the certificate of b" in a.status().refused["c"]
+        await impostor.close()
+
+    asyncio.run(main())
+
+
+def test_an_address_that_is_taken_is_told_as_the_system_tells_it():
+    async def main():
+        async with node("c", {}, None, "127.0.0.1:0") as c:
+            with pytest.raises(
+                CannotListen, match=rf"cannot listen at {c.address}: Address already in use"
+            ) as told:
+                await node("b", {}, None, c.address).start()
+            assert isinstance(told.value, OSError)
+
+    asyncio.run(main())
 
 
 def test_plain_text_on_a_tls_port_is_refused(authority):

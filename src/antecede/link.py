@@ -101,6 +101,7 @@ class Link:
         self.timeout_ns, self.ack_delay_ns = timeout_ns, ack_delay_ns
         self.least_timeout_ns, self.most_timeout_ns = least_timeout_ns, most_timeout_ns
         self.epoch, self.peer = epoch, peer
+        self._most_flying = window
         self.met = peer > 0
         """Whether the other end knows our incarnation."""
         self.resent = self.refused = 0
@@ -126,6 +127,10 @@ class Link:
         self._ack_due: int | None = None
         self._greeting_due: int | None = None if self.met else 0
         self._greetings = 0
+
+    def limit(self, window: int | None) -> None:
+        """Have no more payloads in flight than the other end takes. It is asked again with each connection."""
+        self._most_flying = self.window if window is None else max(1, min(self.window, window))
 
     # What a driver asks
 
@@ -365,7 +370,7 @@ class Link:
     # What leaves
 
     def _may_fly(self) -> bool:
-        return self._flown < self._last and self._flown < self._acked + self.window
+        return self._flown < self._last and self._flown < self._acked + self._most_flying
 
     def _fly(self, now: int) -> list[Frame]:
         """Transmit what the window has room for."""

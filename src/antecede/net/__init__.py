@@ -8,6 +8,7 @@ A thin asyncio shell round the machines. `core` is the process as one pure state
 
 from antecede.net.delivery import Delivery, Held, Missing
 from antecede.net.node import Node
+from antecede.net.peers.joining import Newcomer, anyone
 from antecede.net.settings import Settings
 from antecede.net.status import Status
 from antecede.net.transports.nats import Nats
@@ -24,10 +25,12 @@ __all__ = [
     "Memory",
     "Missing",
     "Nats",
+    "Newcomer",
     "Node",
     "Settings",
     "Status",
     "Tcp",
     "Tls",
     "Transport",
+    "anyone",
 ]

@@ -125,6 +125,9 @@ class Host:
         """Set once `failure` says why."""
         self._stirred = False
         """A turn is under way, and its end is planned."""
+        self.on_turnover: Callable[[], None] = lambda: None
+        """Called when the process has other peers than before, or its view has changed."""
+        self._turnover = core.changing.turnover
 
     # Inputs
 
@@ -227,6 +230,9 @@ class Host:
     def _tell(self) -> None:
         if self.arrivals.waiters and (self.core.inbox or not self.core.steady):
             self.arrivals.fire()
+        if self.core.changing.turnover != self._turnover:
+            self._turnover = self.core.changing.turnover
+            self.on_turnover()
 
     def _end_turn(self) -> None:
         self._stirred = False

@@ -48,7 +48,7 @@ from antecede.model import Message, View
 from antecede.net.delivery import Delivery, Durable, Held, stuck
 from antecede.net.driver import Host
 from antecede.net.observe.tracing import OPENTELEMETRY, current
-from antecede.net.peers.joining import ask
+from antecede.net.peers.joining import Admit, ask_to_join
 from antecede.net.peers.mesh import Mesh
 from antecede.net.peers.session import Join
 from antecede.net.settings import Settings
@@ -56,7 +56,7 @@ from antecede.net.status import Status
 from antecede.net.storage.journal import Journal
 from antecede.net.transports.tcp import Tcp
 from antecede.net.transports.tls import Tls
-from antecede.net.transports.transport import Connection, Transport
+from antecede.net.transports.transport import Certified, Connection, Transport
 from antecede.net.views import Member, asking, grouped
 from antecede.process.core import Core, Out
 from antecede.process.inputs import Restart
@@ -87,7 +87,8 @@ class Node(Member):
     With `join`, it becomes a member of a system that runs already, and `peers` are members to ask; `groups` are then
     the names of those that it will be in. `state` is called when another node joins, and gives what that one needs to
     know; `changed` is called with each new view. Both are called between messages: when the application asks for the
-    next one, and has taken all that were sent in the view before.
+    next one, and has taken all that were sent in the view before. `admit` decides who may join when this node is asked
+    (`peers.joining`): without it, nodes on this machine alone.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Node(Member):
         join: bool = False,
         state: Callable[[], bytes | Awaitable[bytes]] | None = None,
         changed: Callable[[Change], Awaitable[None] | None] | None = None,
+        admit: Admit | None = None,
         listen: str | None = None,
         journal: str | PathLike[str] | None = None,
         sync: Literal["full", "normal"] = "full",
@@ -116,7 +118,7 @@ class Node(Member):
         if clash := set(groups or ()) & set(view.names):
             raise BadParameter("node", "groups", ", ".join(sorted(clash)), "other names than the processes'")
         self._join = asking(name, view, protocol, parameters, groups) if join else None
-        self.state, self.changed = state, changed
+        self.state, self.changed, self._admit = state, changed, admit
         if transport is None and len(addresses) < len(view) - 1:
             raise BadParameter(
                 "node", "peers", "names without addresses", "an address for each, or a transport"
@@ -156,6 +158,8 @@ class Node(Member):
         if self._journal_path is not None:
             self._journal = Journal(self._journal_path, self._sync, self.settings.snapshot_inputs)
         try:
+            if isinstance(self._transport, Certified):
+                self._transport.check_name(self.name)
             await self._transport.listen(self._accept)
             await self._begin()
         except BaseException:
@@ -182,7 +186,7 @@ class Node(Member):
             # A new incarnation, durable before anyone hears of it: its frames wait for this input.
             self._host.happen(Restart(recording=self._recorder is not None))
             self._host.since = dict.fromkeys(core.inbox, time.monotonic_ns())
-        self._mesh = Mesh(self._host, self._transport, self.settings, Random(), self._waive)
+        self._mesh = Mesh(self._host, self._transport, self.settings, Random(), self._waive, self._admit)
         self._waive()
         self._begun = True
         host = self._host
@@ -211,7 +215,7 @@ class Node(Member):
         """Become a member."""
         join = replace(join, address=self._listed if self._has_place() else self._transport.address)
         members = [name for name in self._new.view.names if name != self.name]
-        roll = await ask(self._transport, members, join, self.settings, Random())
+        roll = await ask_to_join(self._transport, members, join, self.settings, Random())
         return self._make(join.protocol, View(roll.names), join.parameters, roll)
 
     def _has_place(self) -> bool:
@@ -467,6 +471,7 @@ class Node(Member):
             counts=dict(self.counts),
             view=core.changing.roll.number,
             members=self.members,
+            refused=self._mesh.refused,
         )
 
 

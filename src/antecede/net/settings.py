@@ -32,7 +32,10 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     backlog: int = 4096
     """Inputs that are not durable yet: beyond, nothing more is read from peers."""
     strangers: int = 64
-    """Connections at a time that have not said hello yet: beyond, more are refused."""
+    """Connections at a time, from addresses where no peer is, that have not said hello yet: beyond, the oldest of them
+    makes way."""
+    strangers_each: int = 8
+    """The same from one address."""
     snapshot_inputs: int = 20_000
     """Inputs in the journal, after which a snapshot takes their place."""
     beat_s: float = 1.0
@@ -50,7 +53,15 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
-        for name in ("queue", "held", "unacknowledged", "backlog", "strangers", "snapshot_inputs"):
+        for name in (
+            "queue",
+            "held",
+            "unacknowledged",
+            "backlog",
+            "strangers",
+            "strangers_each",
+            "snapshot_inputs",
+        ):
             if getattr(self, name) < 1:
                 raise BadParameter("settings", name, getattr(self, name), "1 or more")
         if not 0 < self.first_retry_s <= self.last_retry_s or not 0 < self.beat_s < self.dead_s:

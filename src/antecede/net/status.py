@@ -57,6 +57,8 @@ class Status(Struct, frozen=True):
     view: int = 1
     """The number of the view: it grows with each change."""
     members: tuple[str, ...] = ()
+    refused: dict[str, str] = {}
+    """Peers that there is no connection with because one of the two refuses the other, and why."""
 
 
 GAUGES = {

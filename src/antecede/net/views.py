@@ -16,6 +16,7 @@ from antecede.model import Message, View
 from antecede.net.driver import Host
 from antecede.net.peers.joining import FIXED
 from antecede.net.peers.session import Join
+from antecede.net.peers.terms import flat_parameters
 from antecede.net.settings import Settings
 from antecede.process.inputs import Pass, Propose, Waive
 from antecede.process.views.members import Change, Plan
@@ -196,4 +197,4 @@ def asking(
     """What one that joins asks for."""
     if len(view) < 2:
         raise BadParameter("node", "peers", "nobody else", "members to ask, since it joins")
-    return Join(name, "", protocol, dict(parameters or {}), "", tuple(groups or ()))
+    return Join(name, "", protocol, flat_parameters(protocol, parameters or {}), "", tuple(groups or ()))

@@ -1,6 +1,8 @@
 """How a node becomes a member: it asks one, which brings the change about, and gives it the view that it is in.
 
 ask      whoever wants to join dials one member after the other and says so (`session.Join`), until one answers
+decide   the member that is asked lets its operator decide (`Admit`). Without a rule, whoever is on the same machine may
+         join; whoever is not may not, though it has a certificate of the authority
 admit    the member proposes it, again and again, and says that it lives, until the view has changed for all; then it
          tells the view (`session.Welcome`), and the rest goes over links, as with any member
 refuse   a name that was used before, another protocol or other parameters, a protocol that cannot run among so many:
@@ -11,50 +13,78 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from random import Random
+from typing import Any, TypeAlias
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from antecede.errors import AntecedeError, BadHello, NotMember, PeerError
+from antecede.errors import BadHello, CallerError, NotMember, PeerError
 from antecede.net.driver import Host
-from antecede.net.peers.peer import GONE
-from antecede.net.peers.session import Beat, Bye, Join, Session, Welcome, pack
+from antecede.net.peers.session import Beat, Bye, Gone, Join, Rejected, Session, Welcome, pack
+from antecede.net.peers.terms import state_parameters
 from antecede.net.settings import Backoff, Settings
 from antecede.net.transports.transport import Connection, Transport
 from antecede.process.inputs import Propose
-from antecede.process.views.change import parameters_among
 from antecede.process.views.members import Joiner, Plan, Roll
 
-__all__ = ["FIXED", "LOOK_S", "admit", "ask", "is_gone"]
+__all__ = ["FIXED", "Admit", "Newcomer", "anyone", "ask_to_join", "let_join"]
 
 log = logging.getLogger("antecede.net")
 
-LOOK_S = 0.05
-"""How often one that waits for a change looks whether it has come."""
 FIXED = ("separator",)
 """Protocols whose views do not change: a topology goes with them."""
+
+
+class Newcomer(Struct, frozen=True):
+    """A node that asks to become a member, as the rule of an operator sees it."""
+
+    name: str
+    """Its own word, or proved by its certificate if it has one."""
+    address: str
+    """Where it says that members find it."""
+    groups: tuple[str, ...]
+    """The groups that it wants to be in."""
+    origin: str
+    """Where its connection comes from."""
+    certificate: Mapping[str, Any] | None
+    """What it proved its name with, as `ssl.SSLSocket.getpeercert` gives it."""
+
+
+Admit: TypeAlias = Callable[[Newcomer], bool | Awaitable[bool]]
+"""The rule of an operator: whether this node may become a member."""
+
+
+def anyone(newcomer: Newcomer) -> bool:
+    """The rule that admits whoever can connect: with TLS, every certificate of the authority."""
+    return True
 
 
 # Who joins
 
 
-async def ask(
+async def ask_to_join(
     transport: Transport, members: Sequence[str], join: Join, settings: Settings, random: Random
 ) -> Roll:
     """Be admitted by one of these. Raises `NotMember` if they refuse."""
     backoff = Backoff(settings, random)
     refusals: dict[str, str] = {}
+    told: dict[str, str] = {}
     while True:
         for member in members:
             try:
                 return await _ask(transport, member, join, settings)
             except BadHello as error:
-                refusals[member] = error.found
-                log.warning("%s: %s", join.name, error)
-            except (OSError, TimeoutError, PeerError) as error:
+                refusals[member] = error.reason if isinstance(error, Rejected) else str(error)
+                reason = f"{member} refuses it: {refusals[member]}"
+            except (OSError, PeerError) as error:
                 refusals.pop(member, None)
-                log.info("%s cannot ask %s: %s", join.name, member, error)
+                reason = f"{member} does not answer: {error}"
+            if told.get(member) != reason:
+                told[member] = reason
+                log.warning("%s cannot join yet: %s", join.name, reason)
         if len(refusals) == len(members):
             raise NotMember(join.name, f"cannot join: {refusals[members[0]]}")
         await asyncio.sleep(backoff.next())
@@ -82,7 +112,7 @@ async def _ask(transport: Transport, member: str, join: Join, settings: Settings
                         raise BadHello(f"a view without {join.name}", "one that it is in")
                     return record.roll
                 if isinstance(record, Bye):
-                    raise BadHello(record.reason, "a welcome")
+                    raise Rejected(record.code, record.reason)
     finally:
         connection.close()
 
@@ -90,45 +120,81 @@ async def _ask(transport: Transport, member: str, join: Join, settings: Settings
 # Who is asked
 
 
-async def admit(host: Host, connection: Connection, join: Join, settings: Settings) -> None:
-    """Let one join that asks for it. Raises `BadHello` if it cannot."""
-    _check(host, connection, join)
+async def let_join(
+    host: Host, connection: Connection, join: Join, settings: Settings, rule: Admit | None
+) -> None:
+    """Let one join that asks for it. Raises `BadHello` if it cannot, `OSError` if it has gone."""
+    _check(host, join)
+    await _decide(host, connection, join, settings, rule)
     membership = host.core.changing.membership
     plan = Plan(join=(Joiner(join.name, join.address, join.groups, host.name),))
-    loop = asyncio.get_running_loop()
-    said = loop.time() - settings.beat_s
-    while not (join.name in membership.roll.shown and membership.firm):
+
+    def done() -> bool:
         _check_name(host, join)
-        if loop.time() - said >= settings.beat_s:
-            said = loop.time()
-            host.happen(Propose(plan))
-            await connection.write(pack(Beat(False)))
-        await asyncio.sleep(LOOK_S)
         if (reason := membership.refused.get(join.name)) is not None:
             raise BadHello(reason, "one that can join")
-    _check_name(host, join)
+        return join.name in membership.roll.shown and membership.firm
+
+    while not done():
+        host.happen(Propose(plan))
+        await connection.write(pack(Beat(False)))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(settings.beat_s):
+                while not done():
+                    await host.room.wait()
+                    host.check()
     await host.durable(host.position)
     await connection.write(pack(Welcome(membership.roll)))
 
 
-def _check(host: Host, connection: Connection, join: Join) -> None:
+async def _decide(
+    host: Host, connection: Connection, join: Join, settings: Settings, rule: Admit | None
+) -> None:
+    """Ask the operator's rule. Raises `BadHello` if it says no, or fails."""
+    if rule is None:
+        if not connection.local:
+            raise BadHello(
+                f"{join.name[:100]} asking to join from {connection.origin}, which is another machine",
+                f"a rule at {host.name} that admits it: Node(admit=...), or admit = [names] in its configuration",
+            )
+        return
+    newcomer = Newcomer(join.name, join.address, join.groups, connection.origin, connection.certificate)
+    try:
+        async with asyncio.timeout(settings.hello_s):
+            answer = rule(newcomer)
+            allowed = answer if isinstance(answer, bool) else await answer
+    except Exception:
+        # What the application's rule raises is its own: the node goes on, and nobody is admitted by a failure.
+        log.exception("%s: the rule that admits nodes failed for %s", host.name, join.name)
+        allowed = False
+    if allowed is not True:
+        raise BadHello(
+            f"{join.name[:100]} asking to join from {connection.origin}",
+            f"one that the rule of {host.name} (admit) lets in",
+        )
+
+
+def _check(host: Host, join: Join) -> None:
     core = host.core
     if join.to != host.name:
-        raise BadHello(f"{join.name} looking for {join.to}", f"one for {host.name}")
-    if connection.proved not in (None, join.name):
-        raise BadHello(f"{join.name} with the certificate of {connection.proved}", "its own")
+        raise BadHello(f"{join.name} looking for {join.to}"[:200], f"one for {host.name}, which listens here")
     if join.protocol != core.machine.name:
-        raise BadHello(f"protocol {join.protocol}", core.machine.name)
+        raise BadHello(f"{join.name} with protocol {join.protocol}"[:200], f"{core.machine.name}")
     if core.machine.name in FIXED:
         raise BadHello(f"{join.name} joining", f"no change: views of {core.machine.name} have a topology")
-    theirs = parameters_among(join.protocol, join.parameters, core.changing.founders)
-    if theirs != core.parameters:
-        raise BadHello(f"parameters {theirs}"[:200], f"{core.parameters}"[:200])
+    founders = core.changing.founders
+    ours = state_parameters(join.protocol, core.parameters, founders)
+    try:
+        theirs = state_parameters(join.protocol, join.parameters, founders)
+    except CallerError as error:
+        raise BadHello(f"parameters {join.parameters}: {error}"[:300], f"{ours}"[:200]) from None
+    if theirs != ours:
+        raise BadHello(f"parameters {theirs}"[:200], f"{ours}"[:200])
     roll = core.changing.roll
     if core.me not in roll.members:
-        raise BadHello(f"{host.name}, {GONE}", "a member")
-    if join.name not in roll.names and (error := core.changing.accepts((*roll.shown, join.name))) is not None:
-        raise BadHello(str(error), "one that can join")
+        raise BadHello(f"{host.name}, which is no member any more", "a member to ask")
+    if join.name not in roll.names and (why := core.changing.accepts((*roll.shown, join.name))) is not None:
+        raise BadHello(str(why), "one that can join")
     _check_name(host, join)
 
 
@@ -143,13 +209,11 @@ def _check_name(host: Host, join: Join) -> None:
         return
     place = roll.place(join.name)
     if place not in roll.members:
-        raise BadHello(f"{join.name}, {GONE}", "a name that was never used: it joins anew under another")
+        raise Gone(
+            f"{join.name}, which is no member any more",
+            "a name that was never used: it joins anew under another",
+        )
     if place not in roll.donors:
         raise BadHello(
             f"{join.name}, which is a member already", "its journal; or to remove it, and another name"
         )
-
-
-def is_gone(error: AntecedeError) -> bool:
-    """Whether a peer refuses us because we are no member any more."""
-    return isinstance(error, BadHello) and error.found.startswith("a refusal:") and GONE in error.found

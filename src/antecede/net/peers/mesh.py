@@ -1,14 +1,19 @@
 """The connections of a node with all its peers: who dials, who is let in, and what happens when one is lost.
 
 Rules
-  dial      of two nodes, the one that comes first on the roll dials, so there is one connection for each pair;
-            if it fails or ends, again, after a time that doubles and has chance in it
-  hello     both say who they are and whom they mean (`session`); a stranger has `hello_s` for it and `HELLO_BYTES`
-  refuse    another name, view, protocol or version; a name that is not proved, where the transport proves names; bytes
-            that are no records; links that contradict each other. Each is logged, counted, and told to the peer.
+  dial      of two nodes, the one that comes first on the roll dials, so there is one connection for each pair; if it
+            fails, ends or is refused, again, after a time that doubles and has chance in it. The time is short again
+            once a connection has carried something
+  prove     where the transport proves names, the name is compared before anything that the peer says is acted upon
+  hello     both say who they are, whom they mean and on which terms (`session`, `terms`); a stranger has `hello_s` for
+            it and `HELLO_BYTES`, and makes way for others (`strangers`)
+  refuse    another name, view or system; other terms; bytes that are no records; links that contradict each other.
+            Each is counted, told to the peer, and shown in the status; it is logged once for each reason
   replace   a peer that dials again has lost its connection: the new one takes its place
   follow    peers are those that the process has links with: as its view changes, they come and go
   knock     a node that nobody talks to for long dials all: if it was removed, they tell it so
+  time      nothing is looked at before it is due: a mesh in which nothing happens wakes for its beats alone
+  fail      what nobody expected, in any task, stops the node
 """
 
 from __future__ import annotations
@@ -16,20 +21,32 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
-from itertools import count
 from random import Random
 from typing import Any
 
 from antecede.errors import AntecedeError, BadHello, BadParameter, NotMember, PeerError
 from antecede.net.driver import Host
-from antecede.net.peers.joining import admit, is_gone
-from antecede.net.peers.peer import GONE, Peer, refusal
-from antecede.net.peers.session import Bye, Hello, Join, Record, Session, check_hello, pack
+from antecede.net.peers.joining import Admit, let_join
+from antecede.net.peers.peer import Peer, Shared, explain, refusal
+from antecede.net.peers.session import (
+    Bye,
+    Code,
+    Gone,
+    Hello,
+    Join,
+    Record,
+    Rejected,
+    Session,
+    check_hello,
+    pack,
+)
+from antecede.net.peers.strangers import Door, Seldom
+from antecede.net.peers.terms import Terms, state_parameters
 from antecede.net.settings import Backoff, Settings
 from antecede.net.transports.transport import Connection, Learns, Transport
-from antecede.process.core import Out
+from antecede.process.core import Core, Out
 
 __all__ = ["Mesh"]
 
@@ -37,8 +54,10 @@ log = logging.getLogger("antecede.net")
 
 TICK_S = 0.01
 """How exact times are. Acknowledgements are the shortest of them, and wait about as long."""
-LOOK_EVERY = 5
-"""Ticks, after which the links that owe none are looked at too."""
+
+
+class Knock(BadHello):
+    """A member that we dial has dialled us: it hears from nobody, and wants to know whether it is a member."""
 
 
 class Mesh:
@@ -51,23 +70,42 @@ class Mesh:
         settings: Settings,
         random: Random,
         changed: Callable[[], None] = lambda: None,
+        admit: Admit | None = None,
     ) -> None:
-        """`changed` is called when the view has, or may have, changed."""
+        """`changed` is called when the view has, or may have, changed; `admit` decides who may join."""
         self.host, self.transport, self.settings = host, transport, settings
         self.counts: Counter[str] = Counter()
         self.paused: set[int] = set()
-        """Peers that asked us to pause."""
         self.pausing: set[int] = set()
-        """Peers that we asked to pause."""
         self.peers: dict[int, Peer] = {}
+        self._random, self._changed, self._admit = random, changed, admit
+        self._loop = asyncio.get_running_loop()
+        self._shared = Shared(
+            host,
+            settings,
+            _terms(host.core, settings),
+            self.counts,
+            self._start,
+            self.wake,
+            self.paused,
+            self.pausing,
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
         self._dialling: dict[int, asyncio.Task[None]] = {}
-        self._turnover = -1
-        self._alone = 0.0
+        self._door: Door[Connection] = Door(settings.strangers, settings.strangers_each)
+        self._seldom = Seldom(log, self._loop.time)
+        self._origins: dict[int, str] = {}
+        """Where each peer was last."""
+        self._alone = self._loop.time()
         """Since when nobody talks to us."""
-        self._random, self._changed = random, changed
+        self._planned = 0.0
+        """When `run` looks next."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._woken = asyncio.Event()
+        self._turned = False
+        """The view has changed, and nobody has followed it yet."""
         self._follow()
-        self._strangers = 0
-        self._serving: set[asyncio.Task[Any]] = set()
+        host.on_turnover = self._turn
 
     def transmit(self, out: Iterable[Out]) -> None:
         """Let frames out: those of one peer in one write."""
@@ -79,46 +117,116 @@ class Mesh:
                 touched[peer] = one
         for one in touched.values():
             one.flush()
+        self.wake()
 
     def watch(self, peer: int) -> None:
         """A message of this peer was taken: perhaps it may go on."""
         if peer in self.pausing and peer in self.peers:
             self.peers[peer].watch()
 
+    @property
+    def refused(self) -> dict[str, str]:
+        """Peers that there is no connection with because one of the two refuses the other, and why."""
+        return {
+            peer.name: peer.refusal
+            for peer in self.peers.values()
+            if peer.refusal is not None and not peer.connected
+        }
+
+    async def part(self) -> None:
+        """Say good-bye to all."""
+        await asyncio.gather(*(peer.part() for peer in self.peers.values()))
+
+    # Time
+
     async def run(self) -> None:
-        """Keep connections with all peers, until cancelled."""
-        loop = asyncio.get_running_loop()
-        changing = self.host.core.changing
-        self._alone = loop.time()
-        self._dial_all()
+        """Keep connections with all peers, until cancelled, or until the node fails."""
+        failing = asyncio.ensure_future(self.host.stopped.wait())
+        failing.add_done_callback(lambda _: self._woken.set())
         try:
-            for tick in count():
-                await asyncio.sleep(TICK_S)
-                now = loop.time()
-                if changing.turnover != self._turnover:
+            self._dial_all()
+            while self.host.failure is None:
+                if self._turned:
+                    self._turned = False
                     self._follow()
                     self._dial_all()
                     self._changed()
-                if tick % LOOK_EVERY == 0:
-                    self._knock(now)
-                    for peer in self.peers.values():
-                        peer.tick(now)
-                elif self.host.core.owing:
-                    self._acknowledge()
+                self._plan(max(self._look(self._loop.time()), self._loop.time() + TICK_S))
+                await self._woken.wait()
+                self._woken.clear()
         finally:
-            tasks = [*self._dialling.values(), *self._serving]
+            if self._timer is not None:
+                self._timer.cancel()
+            tasks = [failing, *self._tasks]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def wake(self) -> None:
+        """Something has happened that may be due soon: an acknowledgement, or a frame to be sent again."""
+        soon = self._loop.time() + TICK_S
+        if soon < self._planned:
+            self._plan(soon)
+
+    def _turn(self) -> None:
+        self._turned = True
+        self._plan(self._loop.time())
+
+    def _plan(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._planned = when
+        self._timer = self._loop.call_at(when, self._woken.set)
+
+    def _look(self, now: float) -> float:
+        """Do what is due; when something is due next."""
+        due = [now + 2 * self.settings.dead_s]
+        for peer in list(self.peers.values()):
+            peer.tick(now)
+            next_due = peer.due()
+            if next_due is not None:
+                due.append(next_due)
+        core = self.host.core
+        core.owing.intersection_update(
+            [peer for peer in core.owing if peer in core.links and core.links[peer].owes]
+        )
+        if (knocking := self._knock(now)) is not None:
+            due.append(knocking)
+        return min(due)
+
+    def _knock(self, now: float) -> float | None:
+        """Perhaps we were removed, and those that used to dial us do not any more: when to ask, if nobody talks."""
+        core = self.host.core
+        if core.me not in core.changing.roll.members or any(peer.connected for peer in self.peers.values()):
+            self._alone = now
+            return None
+        if now - self._alone >= 2 * self.settings.dead_s:
+            self._alone = now
+            for number, peer in self.peers.items():
+                if number < core.me:
+                    self._start(self._knock_at(peer))
+        return self._alone + 2 * self.settings.dead_s
+
+    async def _knock_at(self, peer: Peer) -> None:
+        await self._try(peer)
+
+    # Tasks
+
+    def _start(self, part: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a task. If it fails, so does the node."""
+        task = self.host.start_task(part, "in a task of its connections")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     # Who our peers are
 
     def _follow(self) -> None:
         """Have the peers that the process has links with."""
         core, roll = self.host.core, self.host.core.changing.roll
-        self._turnover = core.changing.turnover
         for number in [number for number in self.peers if number not in core.links]:
             self.peers.pop(number).drop()
+            self._origins.pop(number, None)
             if number in self._dialling:
                 self._dialling.pop(number).cancel()
         if core.me not in roll.members:
@@ -127,8 +235,7 @@ class Mesh:
                 self._dialling.popitem()[1].cancel()
         for number in core.links:
             if number not in self.peers:
-                peer = Peer(self.host, number, self.settings, self.counts, self.paused, self.pausing)
-                self.peers[number] = peer
+                peer = self.peers[number] = Peer(self._shared, number)
                 if peer.name in roll.addresses and isinstance(self.transport, Learns):
                     try:
                         self.transport.learn(peer.name, roll.addresses[peer.name])
@@ -144,33 +251,7 @@ class Mesh:
         if core.me in core.changing.roll.members:
             for number, peer in self.peers.items():
                 if number > core.me and number not in self._dialling:
-                    self._dialling[number] = asyncio.ensure_future(self._dial(peer))
-
-    def _knock(self, now: float) -> None:
-        """Perhaps we were removed, and those that used to dial us do not any more."""
-        core = self.host.core
-        if core.me not in core.changing.roll.members or any(peer.connected for peer in self.peers.values()):
-            self._alone = now
-        elif now - self._alone > 2 * self.settings.dead_s:
-            self._alone = now
-            for number, peer in self.peers.items():
-                if number < core.me:
-                    task = asyncio.ensure_future(self._try(peer))
-                    self._serving.add(task)
-                    task.add_done_callback(self._serving.discard)
-
-    def _acknowledge(self) -> None:
-        """Let out acknowledgements that are due."""
-        core = self.host.core
-        for peer in list(core.owing):
-            if peer in self.peers and self.peers[peer].connected:
-                self.host.tick(peer)
-            if peer not in core.links or not core.links[peer].owes:
-                core.owing.discard(peer)
-
-    async def part(self) -> None:
-        """Say good-bye to all."""
-        await asyncio.gather(*(peer.part() for peer in self.peers.values()))
+                    self._dialling[number] = self._start(self._dial(peer))
 
     # Dial and accept
 
@@ -182,10 +263,11 @@ class Mesh:
             await asyncio.sleep(backoff.next())
 
     async def _try(self, peer: Peer) -> bool:
+        """Dial once; whether the connection carried something."""
         try:
             async with asyncio.timeout(self.settings.hello_s):
                 connection = await self.transport.connect(peer.name)
-        except (OSError, TimeoutError, ValueError) as error:
+        except (OSError, UnicodeError) as error:
             # A host can be no host's name at all, which is not known before it is looked up.
             self.counts["unreachable"] += 1
             log.debug("%s cannot reach %s: %s", self.host.name, peer.name, error)
@@ -193,113 +275,176 @@ class Mesh:
         return await self._meet(connection, peer)
 
     async def accept(self, connection: Connection) -> None:
-        """What becomes of a connection that someone dialled."""
+        """What becomes of a connection that someone dialled. Whoever runs this may forget how it ends."""
         task = asyncio.current_task()
         assert task is not None
-        self._serving.add(task)
+        self._tasks.add(task)
         try:
-            if self._strangers >= self.settings.strangers:
-                self.counts["refused_busy"] += 1
+            if self.host.failure is not None:
                 connection.close()
                 return
+            self._let_in(connection)
             # Cancelled is how it ends when the node does: not an error of whoever accepted.
             with suppress(asyncio.CancelledError):
                 await self._meet(connection, None)
+        except Exception as error:
+            self.host.stop(error, "with a connection that was accepted")
         finally:
-            self._serving.discard(task)
+            self._door.leave(connection)
+            self._tasks.discard(task)
+
+    def _let_in(self, connection: Connection) -> None:
+        names = [peer.name for peer in self.peers.values()]
+        known = self.transport.origins(names).union(self._origins.values())
+        longest = self._door.enter(connection, known, len(names))
+        if longest is not None:
+            self.counts["refused_busy"] += 1
+            self._seldom.warn(
+                "busy",
+                longest.origin,
+                "%s closes a connection from %s that has not said hello: others wait, and there may be only so many "
+                "(settings.strangers, strangers_each)",
+                self.host.name,
+                longest.origin,
+            )
+            longest.close()
 
     async def _meet(self, connection: Connection, peer: Peer | None) -> bool:
-        """Say hello, carry on until the connection ends; whether it came so far as to carry anything."""
-        met = False
+        """Greet, and carry on until the connection ends; whether it carried something, and nobody refused."""
+        dialled = peer is not None
         try:
             session = Session(self.host.core.epoch, self.settings.limits)
-            async with asyncio.timeout(self.settings.hello_s):
-                greeted = await self._greet(connection, session, peer)
-            if isinstance(greeted, Join):
-                self._check_place(greeted)
-                await admit(self.host, connection, greeted, self.settings)
+            try:
+                async with asyncio.timeout(self.settings.hello_s):
+                    said, rest = await self._open(connection, session, peer)
+                    if isinstance(said, Hello):
+                        peer = peer or self._known(said.name)
+                        check_hello(said, peer.hello())
+                        if peer.number in self.host.core.refused:
+                            raise self.host.core.refused[peer.number]
+                        if not dialled:
+                            await self._say_hello(connection, peer)
+            except TimeoutError:
+                self._note_slow(connection, peer)
                 return False
-            met = True
-            found, hello, rest = greeted
-            await found.serve(connection, session, hello, rest)
+            finally:
+                self._door.leave(connection)
+            if isinstance(said, Join):
+                await self._let_join(connection, session, said)
+                return False
+            assert peer is not None
+            self._origins[peer.number] = connection.origin
+            return await peer.serve(connection, session, said, rest)
         except PeerError as error:
-            met = False
-            self.counts[refusal(error)] += 1
-            log.warning("%s: %s", self.host.name, error)
-            await self._refuse(connection, str(error))
-            core = self.host.core
-            if is_gone(error) and peer is not None and core.me in core.changing.roll.members:
-                self.host.fail(NotMember(self.host.name, "is no member any more: it left, or was removed"))
-        except TimeoutError:
-            self.counts["refused_slow"] += 1
-            log.warning("%s: a connection without a hello for %g s", self.host.name, self.settings.hello_s)
-        except (OSError, AntecedeError) as error:
-            if not met and peer is not None:
+            await self._refuse(connection, peer, error)
+            if isinstance(error, Rejected) and error.code is Code.GONE and dialled:
+                self._go()
+        except AntecedeError:
+            # The node has stopped, and says so to all who ask it; or it stops for this.
+            if self.host.failure is None:
+                raise
+        except OSError as error:
+            if dialled and peer is not None and not peer.connected:
                 self.counts["unanswered"] += 1
-                log.info("%s: %s was dialled and does not say hello: %s", self.host.name, peer.name, error)
+                log.info("%s dialled %s, and lost the connection: %s", self.host.name, peer.name, error)
         finally:
             connection.close()
-        return met
+        return False
 
-    def _check_place(self, join: Join) -> None:
-        """Refuse one that nobody could dial."""
+    def _go(self) -> None:
+        """A peer that we dialled, and that proved its name if it can, says that we are no member."""
+        core = self.host.core
+        if core.me in core.changing.roll.members:
+            self.host.fail(NotMember(self.host.name, "is no member any more: it left, or was removed"))
+
+    async def _let_join(self, connection: Connection, session: Session, join: Join) -> None:
         if isinstance(self.transport, Learns):
             try:
                 self.transport.check(join.address)
             except BadParameter as error:
+                # Nobody could dial it.
                 raise BadHello(f"{join.name[:100]} at {join.address[:100]!r}", error.expected) from None
+        await let_join(self.host, connection, join, self.settings, self._admit)
 
-    async def _refuse(self, connection: Connection, reason: str) -> None:
+    def _note_slow(self, connection: Connection, peer: Peer | None) -> None:
+        self.counts["refused_slow"] += 1
+        who = f"a connection from {connection.origin}" if peer is None else peer.name
+        self._seldom.warn(
+            "slow",
+            connection.origin,
+            "%s closes a connection: %s has not said hello within %g s (settings.hello_s)",
+            self.host.name,
+            who,
+            self.settings.hello_s,
+        )
+
+    async def _refuse(self, connection: Connection, peer: Peer | None, error: PeerError) -> None:
+        """Count it, log it, and tell the other end."""
+        name = self.host.name
+        if isinstance(error, Knock):
+            log.info("%s was asked by %s whether it is a member still, and says so", name, connection.origin)
+        else:
+            self.counts[refusal(error)] += 1
+            told = (
+                f"{peer.name if peer else 'a peer'} refuses {name}: {error.reason}"
+                if isinstance(error, Rejected)
+                else f"{name} refuses {peer.name if peer else connection.origin}: {explain(error)}"
+            )
+            if peer is None:
+                self._seldom.warn(type(error).__name__, connection.origin, "%s", told)
+            elif peer.refuse(told):
+                log.warning("%s (it is tried again, and logged when that changes)", told)
+        if isinstance(error, Rejected):
+            return
+        code = (
+            Code.GONE
+            if isinstance(error, Gone)
+            else Code.MEMBER
+            if isinstance(error, Knock)
+            else Code.REFUSED
+        )
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(self.settings.beat_s):
-                await connection.write(pack(Bye(reason)))
+                await connection.write(pack(Bye(code, explain(error))))
 
     # Hello
 
-    async def _greet(
+    async def _open(
         self, connection: Connection, session: Session, peer: Peer | None
-    ) -> tuple[Peer, Hello, list[Record]] | Join:
-        """Exchange hellos; who dials speaks first. It may be one that wants to join."""
+    ) -> tuple[Hello | Join, list[Record]]:
+        """Let names be proved, and hear who it is; who dials speaks first."""
+        await connection.open()
         if peer is not None:
-            await connection.open()
-            ours = await self._say_hello(connection, peer)
-            said, rest = await self._hear_hello(connection, session)
-        else:
-            self._strangers += 1
-            try:
-                await connection.open()
-                said, rest = await self._hear_hello(connection, session)
-            finally:
-                self._strangers -= 1
-            if isinstance(said, Join):
-                return said
-            peer = self._known(said.name)
-            ours = peer.hello()
-        if isinstance(said, Join):
-            raise BadHello(f"{said.name} joining", "a hello, of one that was dialled")
-        theirs = said
-        check_hello(theirs, ours)
-        if connection.proved is not None and connection.proved != theirs.name:
-            raise BadHello(f"{theirs.name} with the certificate of {connection.proved}", "its own")
-        if peer.number < self.host.core.me:
+            _check_proof(connection, peer.name)
             await self._say_hello(connection, peer)
-        return peer, theirs, rest
+        said, rest = await self._hear_hello(connection, session)
+        _check_proof(connection, said.name)
+        if isinstance(said, Join) and peer is not None:
+            raise BadHello(
+                f"{said.name[:100]}, which wants to join", f"a hello of {peer.name}, which was dialled"
+            )
+        return said, rest
 
     def _known(self, name: str) -> Peer:
         """The peer of this name, which has dialled."""
+        core = self.host.core
         for peer in self.peers.values():
-            if peer.name == name and peer.number < self.host.core.me:
-                return peer
-        names, roll = self.host.core.view.names, self.host.core.changing.roll
+            if peer.name == name:
+                if peer.number < core.me:
+                    return peer
+                raise Knock(f"{name}, a member that {self.host.name} dials", "it to wait until it is dialled")
+        names, roll = core.view.names, core.changing.roll
         if name in names and names.index(name) not in roll.members:
-            raise BadHello(f"{name}, {GONE}", "a member: it joins anew, under another name")
-        raise BadHello(f"{name[:100]!r}", "a peer that dials this node")
+            raise Gone(f"{name}, which is no member any more", "a member: it joins anew, under another name")
+        raise BadHello(
+            f"{name[:100]!r}, which is no member",
+            f"one of {', '.join(roll.shown)}"[:200] + ", or one that joins",
+        )
 
-    async def _say_hello(self, connection: Connection, peer: Peer) -> Hello:
+    async def _say_hello(self, connection: Connection, peer: Peer) -> None:
         hello = peer.hello()
         await self.host.durable(self.host.position)
         await connection.write(pack(hello))
-        return hello
 
     async def _hear_hello(
         self, connection: Connection, session: Session
@@ -311,7 +456,35 @@ class Mesh:
             match records[0]:
                 case Hello() | Join() as said:
                     return said, records[1:]
-                case Bye(reason=reason):
-                    raise BadHello(f"a refusal: {reason}", "a hello")
+                case Bye(code=Code.MEMBER):
+                    raise ConnectionResetError("it will dial")
+                case Bye(code=code, reason=reason):
+                    raise Rejected(code, reason)
         # One that refuses our certificate does no more than this.
-        raise ConnectionResetError("it closed the connection")
+        raise ConnectionResetError("it closed the connection before it said hello")
+
+
+def _check_proof(connection: Connection, name: str) -> None:
+    """Raise `BadHello` if the other end has proved another name than this."""
+    if connection.proved not in (None, name):
+        raise BadHello(
+            f"{name[:100]} with the certificate of {connection.proved}",
+            "its own: check addresses and certificates",
+        )
+
+
+def _terms(core: Core, settings: Settings) -> Terms:
+    """What we state to every peer."""
+    founders = core.changing.founders
+    given = dict(core.parameters)
+    if "topology" in core.machine.parameters:
+        # A process that comes back from its journal has it from its machine.
+        given["topology"] = core.machine.parameters["topology"]
+    limits = settings.limits
+    return Terms(
+        core.machine.name,
+        state_parameters(core.machine.name, given, founders),
+        limits.packet_bytes,
+        limits.payload_bytes,
+        core.window,
+    )

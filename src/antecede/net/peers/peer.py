@@ -10,47 +10,85 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from typing import Any
 
-from antecede.errors import BadFrame, BadHello, PeerError
+from msgspec import Struct
+
+from antecede.errors import BadFrame, BadHello, PeerError, WireError
 from antecede.link import Frame
 from antecede.net.driver import Host
-from antecede.net.peers.session import Beat, Bye, Hello, Join, Record, Session, Welcome, pack, pack_frame
+from antecede.net.peers.session import (
+    Beat,
+    Bye,
+    Code,
+    Gone,
+    Hello,
+    Join,
+    Record,
+    Session,
+    Welcome,
+    pack,
+    pack_frame,
+)
+from antecede.net.peers.terms import Terms
 from antecede.net.settings import Settings
 from antecede.net.transports.transport import Connection, Direct
 
-__all__ = ["GONE", "Peer", "refusal"]
+__all__ = ["Peer", "Shared", "explain", "refusal"]
 
 log = logging.getLogger("antecede.net")
 
-GONE = "which is no member any more"
-"""How a process that left, or was removed, is told so."""
-
-COUNTED = {"WireError": "refused_bytes", "BadHello": "refused_hello", "BadFrame": "refused_frame"}
+COUNTED = {"WireError": "refused_bytes", "BadFrame": "refused_frame"}
+NANOSECOND = 1e-9
 
 
 def refusal(error: PeerError) -> str:
     """Under which name a refused peer is counted."""
-    return COUNTED.get(type(error).__name__, "refused_packet")
+    return (
+        "refused_hello"
+        if isinstance(error, BadHello)
+        else COUNTED.get(type(error).__name__, "refused_packet")
+    )
+
+
+def explain(error: PeerError) -> str:
+    """What is wrong with a peer, for a sentence that says already who refuses whom."""
+    if isinstance(error, BadHello | BadFrame | WireError):
+        return f"found {error.found}, expected {error.expected}"
+    return str(error)
+
+
+class Shared(Struct, frozen=True):
+    """What all peers of a node have in common."""
+
+    host: Host
+    settings: Settings
+    terms: Terms
+    counts: Counter[str]
+    start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+    """Run a task whose failure is the node's."""
+    wake: Callable[[], None]
+    """Look soon at what time makes necessary."""
+    paused: set[int]
+    """Peers that asked us to pause."""
+    pausing: set[int]
+    """Peers that we asked to pause."""
 
 
 class Peer:
     """One peer, as a node sees it."""
 
-    def __init__(
-        self,
-        host: Host,
-        number: int,
-        settings: Settings,
-        counts: Counter[str],
-        paused: set[int],
-        pausing: set[int],
-    ) -> None:
-        self.host, self.number, self.settings, self.counts = host, number, settings, counts
-        self._paused, self._pausing = paused, pausing
-        self.name = host.core.view.name(number)
+    def __init__(self, shared: Shared, number: int) -> None:
+        self.host, self.settings, self.counts = shared.host, shared.settings, shared.counts
+        self._paused, self._pausing = shared.paused, shared.pausing
+        self._shared, self.number = shared, number
+        self.name = self.host.core.view.name(number)
         self.parted = False
         """It stopped, and has not come back."""
+        self.refusal: str | None = None
+        """Why the last connection with it was refused, here or there."""
         self._channel: Channel | None = None
 
     @property
@@ -72,8 +110,8 @@ class Peer:
         core = self.host.core
         names = core.view.name(core.me), self.name
         if self.number not in core.links:
-            raise BadHello(f"{self.name}, {GONE}", "a member")
-        return Hello.of(*names, core.machine.name, core.changing.founders, core.links[self.number].hail())
+            raise Gone(f"{self.name}, which is no member any more", "a member")
+        return Hello.of(*names, core.changing.founders, self._shared.terms, core.links[self.number].hail())
 
     def drop(self) -> None:
         """Have no more to do with it."""
@@ -99,30 +137,48 @@ class Peer:
     async def part(self) -> None:
         """Say good-bye, if the peer takes it soon."""
         if self._channel is not None:
-            await self._channel.say(Bye("it stops"), self.settings.beat_s)
+            await self._channel.say(Bye(Code.STOPS, f"{self.host.name} stops"), self.settings.beat_s)
+
+    def refuse(self, reason: str) -> bool:
+        """It was refused, or refused us; whether that is news."""
+        news, self.refusal = reason != self.refusal, reason
+        return news
 
     def tick(self, now: float) -> None:
         """What time makes necessary, now and then."""
         channel = self._channel
-        if channel is None:
+        if channel is None or channel.over:
             return
         silence = now - channel.heard
-        if silence > self.settings.dead_s:
-            self._give_up(channel, "silent", f"nothing from {self.name} for {silence:.1f} s")
+        if silence >= self.settings.dead_s:
+            self._give_up(channel, "silent", f"{self.name} has said nothing for {silence:.1f} s")
         elif channel.writing is not None:
             # To send again what it does not take would only make more of it.
-            if now - channel.writing > self.settings.dead_s:
+            if now - channel.writing >= self.settings.dead_s:
                 self._give_up(
-                    channel, "clogged", f"{self.name} takes nothing for {now - channel.writing:.1f} s"
+                    channel, "clogged", f"{self.name} has taken nothing for {now - channel.writing:.1f} s"
                 )
         else:
             self.host.tick(self.number)
-            if now - channel.spoke > self.settings.beat_s:
+            if now - channel.spoke >= self.settings.beat_s:
                 self.beat()
+
+    def due(self) -> float | None:
+        """When `tick` has something to do, if nothing happens before: perhaps a time that is past."""
+        channel, settings = self._channel, self.settings
+        if channel is None or channel.over:
+            return None
+        silent = channel.heard + settings.dead_s
+        if channel.writing is not None:
+            return min(silent, channel.writing + settings.dead_s)
+        due = min(silent, channel.spoke + settings.beat_s)
+        link = self.host.core.links.get(self.number)
+        deadline = None if link is None else link.deadline()
+        return due if deadline is None else min(due, deadline * NANOSECOND)
 
     def _give_up(self, channel: Channel, counted: str, reason: str) -> None:
         self.counts[counted] += 1
-        log.warning("%s: %s", self.host.name, reason)
+        log.warning("%s ends a connection: %s", self.host.name, reason)
         channel.over = True
         channel.connection.close()
 
@@ -136,15 +192,22 @@ class Peer:
 
     # A connection
 
-    async def serve(self, connection: Connection, session: Session, hello: Hello, rest: list[Record]) -> None:
-        """Carry on over this connection until it ends. Raises `PeerError` if the peer sends what it must not."""
+    async def serve(self, connection: Connection, session: Session, hello: Hello, rest: list[Record]) -> bool:
+        """Carry on over this connection until it ends; whether it carried something, and nobody refused.
+
+        Raises `PeerError` if the peer sends what it must not.
+        """
         if self._channel is not None:
             # The peer has lost the old one, or it would not have made another.
             self._channel.connection.close()
         channel = self._channel = Channel(connection, session)
-        writing = asyncio.ensure_future(channel.write())
+        writing = self._shared.start(channel.write())
         self.counts["connections"] += 1
         self.parted = False
+        link = self.host.core.links[self.number]
+        link.limit(hello.window)
+        before = link.acked, link.received
+        self._shared.wake()
         try:
             self.host.arrive(self.number, hello.hail)
             self.host.resume(self.number)
@@ -160,6 +223,10 @@ class Peer:
                 self._paused.discard(self.number)
                 self.counts["lost"] += 1
             await asyncio.wait({writing})
+        if channel.refused is None and (link.acked, link.received) != before:
+            self.refusal = None
+            return True
+        return False
 
     async def _read(self, channel: Channel) -> None:
         connection = channel.connection
@@ -173,7 +240,7 @@ class Peer:
         self._take(channel, channel.session.feed(data))
         if self.host.behind and isinstance(channel.connection, Direct) and channel.catching_up is None:
             channel.connection.hold()
-            channel.catching_up = asyncio.ensure_future(self._catch_up(channel, channel.connection))
+            channel.catching_up = self._shared.start(self._catch_up(channel, channel.connection))
 
     async def _catch_up(self, channel: Channel, connection: Direct) -> None:
         await self.host.keep_up()
@@ -188,16 +255,26 @@ class Peer:
                 case Beat(paused=paused):
                     (self._paused.add if paused else self._paused.discard)(self.number)
                     self.host.room.fire()
-                case Bye(reason=reason):
-                    log.info("%s: %s ends the connection: %s", self.host.name, self.name, reason)
-                    self.parted = True
-                    self.host.room.fire()
+                case Bye():
+                    self._hear_bye(channel, record)
                 case Hello() | Join() | Welcome():
                     raise BadHello("a hello", "only one, and as the first record")
         if records:
             channel.heard = asyncio.get_running_loop().time()
             self.watch()
             self._check()
+            if self.host.core.owing:
+                self._shared.wake()
+
+    def _hear_bye(self, channel: Channel, bye: Bye) -> None:
+        if bye.code is Code.REFUSED:
+            channel.refused = bye.reason
+            if self.refuse(f"{self.name} refuses {self.host.name}: {bye.reason}"):
+                log.warning("%s", self.refusal)
+        else:
+            log.info("%s: %s ends the connection: %s", self.host.name, self.name, bye.reason)
+            self.parted = True
+        self.host.room.fire()
 
     def _check(self) -> None:
         error = self.host.core.refused.get(self.number)
@@ -206,7 +283,7 @@ class Peer:
         held, most = self.host.core.held[self.number], 4 * self.settings.held
         if held > most:
             raise BadFrame(
-                f"{held} messages of {self.name} that wait here", f"at most {most}, as it was told"
+                f"{held} messages of {self.name} that wait here", f"at most {most}: it was asked to pause"
             )
 
 
@@ -220,6 +297,8 @@ class Channel:
         """Since when a write waits for the other end to take it."""
         self.over = False
         """It was given up, and will end soon."""
+        self.refused: str | None = None
+        """Why the peer ends it, if it refuses what we say."""
         self.catching_up: asyncio.Task[None] | None = None
         self._direct = connection if isinstance(connection, Direct) else None
         self._out: list[bytes] = []

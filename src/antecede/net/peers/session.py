@@ -2,19 +2,24 @@
 
 A record is four bytes that give the length of the rest (highest first), one byte that gives its kind, and its body.
 
-  1 hello    who speaks, to whom, of which view and protocol, and a first frame (MessagePack); the first record of each
-             side, and only the first
+  1 hello    who speaks, to whom, of which view, on which terms, and a first frame (MessagePack); the first record of
+             each side, and only the first
   2 frame    a frame of the link (`antecede.wire.frames`); its payload is a bundle of packets (`antecede.wire.bundles`)
   3 beat     one byte: 1 please send no more messages for now, 0 go on; also a sign of life
-  4 bye      a sentence (UTF-8): why the connection ends
+  4 bye      why the connection ends: one byte, a `Code`, and a sentence for people (UTF-8)
   5 join     instead of a hello, from one that wants to be a member (MessagePack)
   6 welcome  the answer: the view that it is in (MessagePack)
 
-Nothing is believed before the hello: until it is there, a record has `HELLO_BYTES` at most, and after it no more than
-a frame may have. So a stranger cannot make us keep more than that, whatever length it announces.
+What a peer says is data. Decisions hang on `Code`, never on a sentence. Every field has a closed type, so nothing nests
+deeper than these types do; a record that tries is refused like any other that is none. Until the hello is there, a
+record has `HELLO_BYTES` at most, and after it no more than a frame may have: a stranger cannot make a node keep more,
+whatever length it announces. A decoded hello or join takes at most `SWELL` times its bytes in memory.
+
+A node that knows more fields than its peer adds them at the end, and the peer ignores them; fields that a peer does not
+know have defaults. So nodes of two versions meet, and compare their `Terms` (`antecede.net.peers.terms`).
 
 >>> from antecede.link import Link
->>> hello = Hello.of("orders", "billing", "matrix", ("billing", "orders"), Link(epoch=7).hail())
+>>> hello = Hello.of("orders", "billing", ("billing", "orders"), Terms("matrix"), Link(epoch=7).hail())
 >>> session = Session(epoch=9)
 >>> data = pack(hello) + pack(Beat(paused=True))
 >>> session.feed(data[:9])
@@ -30,6 +35,7 @@ antecede.errors.WireError: not a packet: found a record of 1195725856 bytes, exp
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any, TypeAlias, assert_never
 
 import msgspec
@@ -38,16 +44,21 @@ from msgspec import Struct
 from antecede import wire
 from antecede.errors import BadHello, WireError
 from antecede.link import Frame
+from antecede.net.peers.terms import Parameters, Terms, check_terms
 from antecede.process.views.members import Roll
 from antecede.wire.frames import FRAME_BYTES, decode_frame, encode_frame, encode_head
 
 __all__ = [
     "HELLO_BYTES",
+    "SWELL",
     "Beat",
     "Bye",
+    "Code",
+    "Gone",
     "Hello",
     "Join",
     "Record",
+    "Rejected",
     "Session",
     "Welcome",
     "check_hello",
@@ -57,8 +68,40 @@ __all__ = [
 
 VERSION = 1
 HELLO_BYTES = 1 << 16
+SWELL = 40
+"""Bytes of memory that one byte of a hello or a join becomes, at most."""
 BYE_BYTES = 1000
 HELLO, FRAME, BEAT, BYE, JOIN, WELCOME = 1, 2, 3, 4, 5, 6
+
+
+class Code(IntEnum):
+    """Why a connection ends. Codes are below 32, where no sentence begins."""
+
+    OTHER = 0
+    """No reason that this version knows."""
+    STOPS = 1
+    """The node that says it stops, and will be dialled again."""
+    GONE = 2
+    """The node that hears it is no member any more: it left, or was removed."""
+    REFUSED = 3
+    """The node that hears it said something that the other does not take."""
+    MEMBER = 4
+    """The node that hears it is a member, and will be dialled by the one that says it."""
+
+
+_CODES = frozenset(Code)
+
+
+class Gone(BadHello):
+    """A peer that is no member any more: it is told so."""
+
+
+class Rejected(BadHello):
+    """The peer refused us, by this code."""
+
+    def __init__(self, code: Code, reason: str) -> None:
+        self.code, self.reason = code, reason
+        super().__init__(f"a refusal: {reason}", "a hello")
 
 
 class Hello(Struct, frozen=True):
@@ -71,14 +114,36 @@ class Hello(Struct, frozen=True):
     frame: bytes
     """The hail of the link, with its incarnations."""
     antecede: int = VERSION
+    wire: int = 1
+    parameters: Parameters | None = None
+    packet_bytes: int | None = None
+    payload_bytes: int | None = None
+    window: int | None = None
 
     @classmethod
-    def of(cls, name: str, to: str, protocol: str, view: tuple[str, ...], hail: Frame) -> Hello:
-        return cls(name, to, protocol, view, encode_frame(hail))
+    def of(cls, name: str, to: str, view: tuple[str, ...], terms: Terms, hail: Frame) -> Hello:
+        return cls(
+            name,
+            to,
+            terms.protocol,
+            view,
+            encode_frame(hail),
+            wire=terms.wire,
+            parameters=terms.parameters,
+            packet_bytes=terms.packet_bytes,
+            payload_bytes=terms.payload_bytes,
+            window=terms.window,
+        )
 
     @property
     def hail(self) -> Frame:
         return decode_frame(self.frame)
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(
+            self.protocol, self.parameters, self.packet_bytes, self.payload_bytes, self.window, self.wire
+        )
 
 
 class Join(Struct, frozen=True):
@@ -87,7 +152,7 @@ class Join(Struct, frozen=True):
     name: str
     to: str
     protocol: str
-    parameters: dict[str, Any]
+    parameters: Parameters
     address: str
     groups: tuple[str, ...]
     antecede: int = VERSION
@@ -102,14 +167,17 @@ class Beat(Struct, frozen=True):
 
 
 class Bye(Struct, frozen=True):
+    code: Code
     reason: str
+    """For people: nothing is decided by it."""
 
 
 Record: TypeAlias = Hello | Frame | Beat | Bye | Join | Welcome
+Greeting: TypeAlias = Hello | Join | Welcome
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Hello)
 _DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
+    HELLO: msgspec.msgpack.Decoder(Hello),
     JOIN: msgspec.msgpack.Decoder(Join),
     WELCOME: msgspec.msgpack.Decoder(Welcome),
 }
@@ -129,7 +197,7 @@ def pack(record: Record, agreed: tuple[int, int] = (0, 0), limits: wire.Limits |
         case Beat():
             kind, body = BEAT, bytes([record.paused])
         case Bye():
-            kind, body = BYE, record.reason.encode(errors="replace")[:BYE_BYTES]
+            kind, body = BYE, bytes([record.code]) + record.reason.encode(errors="replace")[:BYE_BYTES]
         case _:
             assert_never(record)
     return (len(body) + 1).to_bytes(4, "big") + bytes([kind]) + body
@@ -202,49 +270,57 @@ class Session:
 
     def _record(self, kind: int, body: memoryview) -> Record:
         if kind == BYE:
-            return Bye(bytes(body[:BYE_BYTES]).decode(errors="replace"))
+            return _bye(bytes(body[: BYE_BYTES + 1]))
         if (kind in (HELLO, JOIN)) is self.greeted:
             raise BadHello(f"a record of kind {kind}", "one hello, and as the first")
-        if kind == HELLO:
+        if kind in (HELLO, JOIN, WELCOME):
             self.greeted = True
-            return self._hello(body)
-        if kind in (JOIN, WELCOME):
-            self.greeted = True
-            return _greeting(kind, bytes(body))
+            greeting = _greeting(kind, body)
+            if isinstance(greeting, Hello):
+                self.agreed = greeting.hail.epoch, self.agreed[1]
+            return greeting
         if kind == FRAME:
             return decode_frame(body, self.agreed, self.limits)
         if kind == BEAT and bytes(body) in (b"\0", b"\1"):
             return Beat(bytes(body) == b"\1")
         raise WireError(f"a record of kind {kind} with {len(body)} bytes", "a frame, a beat or a bye")
 
-    def _hello(self, body: memoryview) -> Hello:
-        try:
-            hello = _DECODER.decode(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise BadHello(f"no hello: {error}", f"one of version {VERSION}") from None
-        if hello.antecede != VERSION:
-            raise BadHello(f"version {hello.antecede}", f"{VERSION}")
-        self.agreed = hello.hail.epoch, self.agreed[1]
-        return hello
+
+def _bye(body: bytes) -> Bye:
+    # A peer of the first version says a sentence alone.
+    coded = body[:1] < b" "
+    code = Code(body[0]) if coded and body and body[0] in _CODES else Code.OTHER
+    return Bye(code, body[coded:].decode(errors="replace"))
 
 
-def _greeting(kind: int, body: bytes) -> Join | Welcome:
+def _greeting(kind: int, body: memoryview) -> Greeting:
     try:
-        greeting: Join | Welcome = _DECODERS[kind].decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        greeting: Greeting = _DECODERS[kind].decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        # What nests deeper than the interpreter goes can only be in a field that nobody knows.
         raise BadHello(f"no hello: {error}", f"one of version {VERSION}") from None
-    if isinstance(greeting, Join) and greeting.antecede != VERSION:
-        raise BadHello(f"version {greeting.antecede}", f"{VERSION}")
+    if not isinstance(greeting, Welcome) and greeting.antecede != VERSION:
+        raise BadHello(
+            f"a hello of version {greeting.antecede}",
+            f"version {VERSION}: upgrade the older of the two nodes",
+        )
     return greeting
 
 
 def check_hello(found: Hello, expected: Hello) -> None:
-    """Refuse a peer of another system. `expected` is our own hello to it, or to whoever it says that it is."""
+    """Refuse a peer of another system, or one on other terms. `expected` is our own hello to it."""
     if found.to != expected.name:
-        raise BadHello(f"{found.name} looking for {found.to}", f"one for {expected.name}")
+        raise BadHello(
+            f"{found.name} looking for {found.to}"[:200],
+            f"a peer of {expected.name}, which listens here: check the addresses of both",
+        )
     if found.name != expected.to:
-        raise BadHello(f"{found.name}", f"{expected.to}")
+        raise BadHello(
+            f"{found.name}"[:200], f"{expected.to}, which was dialled: check its address in the configuration"
+        )
     if found.view != expected.view:
-        raise BadHello(f"a view of {', '.join(found.view)}"[:200], ", ".join(expected.view)[:200])
-    if found.protocol != expected.protocol:
-        raise BadHello(f"protocol {found.protocol}", expected.protocol)
+        raise BadHello(
+            f"{found.name} of a system founded by {', '.join(found.view)}"[:300],
+            f"{', '.join(expected.view)}"[:300] + ": give all founders the same peers",
+        )
+    check_terms(expected.terms, found.terms, found.name)

@@ -20,6 +20,7 @@ import asyncio
 import logging
 import re
 import secrets
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from os import PathLike, fspath
@@ -92,6 +93,7 @@ class Nats:
             raise BadParameter("nats", "prefix", repr(prefix), "words of letters, digits, _ and -, and dots")
         if window < 1:
             raise BadParameter("nats", "window", window, "1 or more bytes")
+        self._tls, self._local = tls, all(is_loopback(_host(url)) for url in self._urls)
         self._client_class = _client_class()
         self._name, self._prefix, self._window = name, prefix, window
         self._credentials = None if credentials is None else fspath(credentials)
@@ -110,6 +112,15 @@ class Nats:
     def address(self) -> str:
         """The subject under which it listens."""
         return f"{self._prefix}.{token(self._name)}"
+
+    def origins(self, peers: Iterable[str]) -> set[str]:
+        """Their subjects. Whoever dials says which is its own, and proves it with `tls`."""
+        return {f"{self._prefix}.{token(peer)}" for peer in peers}
+
+    def check_name(self, name: str) -> None:
+        """Raise `BadParameter` unless our certificate is one of this name that peers believe."""
+        if self._tls is not None:
+            self._tls.check_name(name)
 
     async def listen(self, accept: Accept) -> None:
         """Take connections. A server that is not there is looked for until it is."""
@@ -204,7 +215,7 @@ class Nats:
         def forget() -> None:
             self._connections.pop(id, None)
 
-        connection = NatsConnection(client, here, there, self._window, expected, forget)
+        connection = NatsConnection(client, here, there, self._window, expected, forget, self._local)
         self._connections[id] = connection
         return connection
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 __all__ = ["ANSWER", "CREDIT", "DATA", "DIAL", "END", "HEAD", "RESET", "WORD", "NatsConnection", "word"]
@@ -32,9 +32,18 @@ class NatsConnection:
     """One end of a connection. `expected` is the number of the first message of the other end that is to come."""
 
     def __init__(
-        self, client: Any, here: str, there: str, window: int, expected: int, forget: Callable[[], None]
+        self,
+        client: Any,
+        here: str,
+        there: str,
+        window: int,
+        expected: int,
+        forget: Callable[[], None],
+        local: bool = False,
     ) -> None:
         self.proved: str | None = None
+        self.certificate: Mapping[str, Any] | None = None
+        self.origin, self.local = there.rpartition(".")[0], local
         self._client, self._here, self._there, self._window = client, here, there, window
         self._forget = forget
         self._piece = min(PIECE, client.max_payload - HEAD)

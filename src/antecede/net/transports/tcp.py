@@ -12,11 +12,13 @@ antecede.errors.BadParameter: peers: address is 'localhost', expected host:port
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-from antecede.errors import BadHello, BadParameter
+from antecede.errors import BadHello, BadParameter, CannotListen
 from antecede.net.transports.tls import Tls, is_loopback, name_of
 from antecede.net.transports.transport import Accept, Connection
 
@@ -59,6 +61,7 @@ class Tcp:
         self._contexts = (
             (None, None) if tls is None else (tls.context(server=False), tls.context(server=True))
         )
+        self._tls = tls
         self._server: asyncio.Server | None = None
         self._chunk = bytearray(CHUNK)
 
@@ -69,6 +72,16 @@ class Tcp:
             raise BadParameter("node", "address", "none", "a node that listens")
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def origins(self, peers: Iterable[str]) -> set[str]:
+        """Their hosts, and loopback, where whoever is on this machine comes from."""
+        known = (self._addresses[peer] for peer in peers if peer in self._addresses)
+        return {"127.0.0.1", "::1", *(parse_address(address)[0] for address in known)}
+
+    def check_name(self, name: str) -> None:
+        """Raise `BadParameter` unless our certificate is one of this name that peers believe."""
+        if self._tls is not None:
+            self._tls.check_name(name)
 
     def check(self, address: str) -> None:
         if not is_loopback(parse_address(address)[0]) and self._guarded:
@@ -90,7 +103,8 @@ class Tcp:
                 lambda: TcpConnection(self._chunk, self._contexts[1], accept), host, port
             )
         except OSError as error:
-            raise BadParameter("node", "address", f"{host}:{port}", f"one to listen at: {error}") from None
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+            raise CannotListen("node", f"{host}:{port}", reason) from None
 
     async def connect(self, peer: str) -> Connection:
         if peer not in self._addresses:
@@ -116,6 +130,8 @@ class TcpConnection(asyncio.BufferedProtocol):
     def __init__(self, chunk: bytearray, context: ssl.SSLContext | None, accept: Accept | None) -> None:
         self._chunk, self._context, self._accept = memoryview(chunk), context, accept
         self.proved: str | None = None
+        self.certificate: Mapping[str, Any] | None = None
+        self.origin, self.local = "", False
         self._unread = bytearray()
         self._take: Callable[[bytes | memoryview], None] | None = None
         self._ended = self._full = False
@@ -128,6 +144,8 @@ class TcpConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self.origin = str((transport.get_extra_info("peername") or ("",))[0])
+        self.local = is_loopback(self.origin)
         # Records are batched before they get here: to wait for more is only delay.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._accept is not None:
@@ -190,7 +208,8 @@ class TcpConnection(asyncio.BufferedProtocol):
         if transport is None:
             raise ConnectionResetError("the connection was lost while names were proved")
         self._transport = transport
-        self.proved = name_of(transport.get_extra_info("peercert"))
+        self.certificate = transport.get_extra_info("peercert")
+        self.proved = name_of(self.certificate)
 
     async def read(self) -> bytes:
         while not self._unread and not self._ended and self._error is None:

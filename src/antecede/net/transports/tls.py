@@ -53,6 +53,40 @@ class Tls(Struct, frozen=True):
             raise BadParameter("tls", "keys", found, f"files that can be read: {reason}") from None
         return context
 
+    def check_name(self, name: str) -> None:
+        """Raise `BadParameter` unless the certificate is one of this name that peers believe.
+
+        Both ends of a connection are played here, so whatever a peer would refuse is found before one does.
+        """
+        server, client = self.context(server=True), self.context(server=False)
+        to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+        ends = [
+            client.wrap_bio(to_client, to_server, server_hostname="antecede"),
+            server.wrap_bio(to_server, to_client, server_side=True),
+        ]
+        for end in ends * 3:
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLError as error:
+                reason = getattr(error, "verify_message", "") or error.reason or str(error)
+                expected = (
+                    f"one that its own authority {self.authority} signed, and that is valid now: {reason}"
+                )
+                raise BadParameter("tls", "certificate", self.certificate, expected) from None
+        try:
+            found = name_of(ends[0].getpeercert())
+        except BadHello as error:
+            raise BadParameter("tls", "certificate", error.found, error.expected) from None
+        if found != name:
+            raise BadParameter(
+                "tls",
+                "certificate",
+                f"{self.certificate} of the name {found}",
+                f"one of this node's name, {name}",
+            )
+
 
 def name_of(certificate: Mapping[str, Any] | None) -> str:
     """The name that a verified certificate proves.

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Mapping
+from typing import Any
 
 from antecede.errors import BadHello
 from antecede.net.transports.tls import name_of
@@ -23,6 +25,8 @@ class Sealed:
 
     def __init__(self, carrier: Connection, context: ssl.SSLContext, server: bool) -> None:
         self.proved: str | None = None
+        self.certificate: Mapping[str, Any] | None = None
+        self.origin, self.local = carrier.origin, carrier.local
         self._carrier = carrier
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=server)
@@ -42,7 +46,8 @@ class Sealed:
             except ssl.SSLError as error:
                 raise BadHello(f"no TLS: {error.reason or error}", "a certificate of our authority") from None
         await self._flush()
-        self.proved = name_of(self._tls.getpeercert())
+        self.certificate = self._tls.getpeercert()
+        self.proved = name_of(self.certificate)
 
     async def read(self) -> bytes:
         while True:

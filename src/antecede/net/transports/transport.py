@@ -8,23 +8,28 @@ within itself it neither loses nor reorders. Nothing else is asked: links number
   `nats.Nats`      a NATS server, where nodes meet
 
 `Connection.proved` is the name that the other end has proved to have, None where the transport proves nothing.
+`Connection.origin` is where the other end is, as far as the transport knows; `local` whether that is this machine.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from antecede.errors import BadParameter
 
-__all__ = ["Accept", "Connection", "Direct", "Learns", "Memory", "MemoryTransport", "Transport"]
+__all__ = ["Accept", "Certified", "Connection", "Direct", "Learns", "Memory", "MemoryTransport", "Transport"]
 
 
 class Connection(Protocol):
     """One connection, seen from one end."""
 
     proved: str | None
+    certificate: Mapping[str, Any] | None
+    """What the other end proved its name with, as `ssl.SSLSocket.getpeercert` gives it."""
+    origin: str
+    local: bool
 
     async def open(self) -> None:
         """Do what comes before the first byte, such as to prove names. Raises `BadHello` if the other end cannot."""
@@ -69,6 +74,9 @@ class Transport(Protocol):
     def address(self) -> str:
         """Where it listens, once it does."""
 
+    def origins(self, peers: Iterable[str]) -> set[str]:
+        """Where connections of these peers may come from, as far as it knows."""
+
     async def listen(self, accept: Accept) -> None:
         """Take connections from now on."""
 
@@ -88,6 +96,14 @@ class Learns(Protocol):
 
     def learn(self, peer: str, address: str) -> None:
         """Where a peer is found from now on."""
+
+
+@runtime_checkable
+class Certified(Protocol):
+    """A transport that proves our name to peers."""
+
+    def check_name(self, name: str) -> None:
+        """Raise `BadParameter` if it would prove another name than this, or none that peers believe."""
 
 
 class Memory:
@@ -134,7 +150,7 @@ class Memory:
     def connect(self, name: str, peer: str) -> MemoryConnection:
         if peer not in self._accepting or frozenset((name, peer)) in self._cut:
             raise ConnectionRefusedError(f"{peer} cannot be reached")
-        near, far = MemoryConnection(self._open.pop), MemoryConnection(self._open.pop)
+        near, far = MemoryConnection(self._open.pop, peer), MemoryConnection(self._open.pop, name)
         near.other, far.other = far, near
         self._open |= {near: (name, peer), far: (peer, name)}
         task = asyncio.ensure_future(self._accepting[peer](far))
@@ -153,6 +169,9 @@ class MemoryTransport:
     def address(self) -> str:
         return self._name
 
+    def origins(self, peers: Iterable[str]) -> set[str]:
+        return set(peers)
+
     async def listen(self, accept: Accept) -> None:
         self._network.listen(self._name, accept)
 
@@ -166,8 +185,10 @@ class MemoryTransport:
 class MemoryConnection:
     """One end. What was written before the end closed can still be read, as with TCP."""
 
-    def __init__(self, on_close: Callable[[MemoryConnection], object]) -> None:
+    def __init__(self, on_close: Callable[[MemoryConnection], object], origin: str) -> None:
         self.proved: str | None = None
+        self.certificate: Mapping[str, Any] | None = None
+        self.origin, self.local = origin, True
         self.other: MemoryConnection = self
         self._on_close = on_close
         self._arrived = bytearray()

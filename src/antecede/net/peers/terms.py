@@ -1,0 +1,112 @@
+"""What two nodes must agree on before they carry messages for each other: each states its terms in its hello.
+
+  equal     the protocol, its parameters, and the version of the wire
+  fits      whatever one node may send, the other takes: packets and payloads of so many bytes
+  smaller   the window: each node has no more payloads under way than the other takes
+
+Terms that a peer does not state, because it is older than they are, are not compared.
+
+>>> ours, theirs = Terms("permit", packet_bytes=4096), Terms("permit", packet_bytes=8192)
+>>> check_terms(ours, theirs, "bob")
+Traceback (most recent call last):
+antecede.errors.BadHello: refused a peer: found bob sending packets of up to 8192 bytes, expected at most 4096: give \
+both nodes the same limits.packet_bytes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from antecede import wire
+from antecede.errors import BadHello, BadParameter
+from antecede.model import View
+from antecede.process.views.change import parameters_among
+from antecede.protocols import create
+
+__all__ = ["Parameters", "Terms", "check_terms", "flat_parameters", "state_parameters"]
+
+Scalar: TypeAlias = bool | int | float | Annotated[str, Meta(max_length=256)] | None
+Parameters: TypeAlias = Annotated[dict[Annotated[str, Meta(max_length=64)], Scalar], Meta(max_length=32)]
+"""The parameters of a protocol as a peer is told them: flat, and few."""
+
+
+class Terms(Struct, frozen=True):
+    """What one node states."""
+
+    protocol: str
+    parameters: Parameters | None = None
+    packet_bytes: int | None = None
+    payload_bytes: int | None = None
+    window: int | None = None
+    wire: int = wire.VERSION
+
+
+def state_parameters(protocol: str, parameters: Mapping[str, Any], founders: Sequence[str]) -> Parameters:
+    """All parameters of a protocol, defaults too, as every node of the system states them. Raises `CallerError`.
+
+    What is large, such as a topology, is stated by its digest.
+
+    >>> state_parameters("monitor", {}, ["ann", "bob"])
+    {'monitor': 'ann'}
+    >>> state_parameters("bounded", {}, ["ann", "bob"])
+    {'k': 4}
+    """
+    chosen = parameters_among(protocol, parameters, founders)
+    stated = {**create(protocol, View(tuple(founders)), founders[0], **chosen).parameters, **chosen}
+    return {name: _state(value) for name, value in sorted(stated.items())}
+
+
+def _state(value: Any) -> Scalar:
+    plain = getattr(value, "plain", None)
+    if plain is not None:
+        value = plain()
+    if (
+        value is None
+        or isinstance(value, bool | int | float)
+        or (isinstance(value, str) and len(value) <= 256)
+    ):
+        return value
+    return "sha256 " + sha256(msgspec.msgpack.encode(value, order="deterministic")).hexdigest()
+
+
+def flat_parameters(protocol: str, parameters: Mapping[str, Any]) -> Parameters:
+    """The parameters that one who joins states."""
+    try:
+        return msgspec.convert(dict(parameters), Parameters)
+    except msgspec.ValidationError as error:
+        raise BadParameter(
+            protocol, "parameters", str(error), "numbers and short texts, since it joins"
+        ) from None
+
+
+def check_terms(ours: Terms, theirs: Terms, peer: str) -> None:
+    """Raise `BadHello` if we cannot carry messages for this peer."""
+    if theirs.protocol != ours.protocol:
+        raise BadHello(
+            f"{peer} with protocol {theirs.protocol}"[:200],
+            f"{ours.protocol}: all nodes of a system run the same one",
+        )
+    if theirs.wire != ours.wire:
+        raise BadHello(
+            f"{peer} with packets of version {theirs.wire}",
+            f"version {ours.wire}: upgrade the older of the two nodes",
+        )
+    if None not in (theirs.parameters, ours.parameters) and theirs.parameters != ours.parameters:
+        raise BadHello(
+            f"{peer} with parameters {theirs.parameters}"[:300],
+            f"{ours.parameters}"[:300] + ": give all nodes the same",
+        )
+    for name, what in (("packet_bytes", "packets"), ("payload_bytes", "payloads")):
+        there, here = getattr(theirs, name), getattr(ours, name)
+        if there is None or here is None or there == here:
+            continue
+        verb = "sending" if there > here else "taking"
+        bound = f"at most {here}" if there > here else f"{here} or more"
+        raise BadHello(
+            f"{peer} {verb} {what} of up to {there} bytes", f"{bound}: give both nodes the same limits.{name}"
+        )

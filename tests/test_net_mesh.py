@@ -1,0 +1,361 @@
+"""The connections of nodes that go wrong in ways that nobody expected, or do nothing at all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import selectors
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from antecede.errors import AntecedeError
+from antecede.link import Link
+from antecede.net import Memory, Node, Settings, Tcp
+from antecede.net.peers import mesh as meshes
+from antecede.net.peers import peer as peers
+from antecede.net.peers.joining import Newcomer, anyone
+from antecede.net.peers.session import Bye, Code, Hello, Session, pack
+from antecede.net.peers.terms import Terms
+from antecede.net.transports.transport import MemoryConnection, MemoryTransport
+from antecede.wire import Limits
+from tests.net_world import PATIENCE_S, QUICK, in_memory, over_tcp
+
+VIEW = ("a", "b")
+IMPATIENT = Settings(hello_s=0.3, beat_s=0.05, dead_s=0.3, first_retry_s=0.01, last_retry_s=0.05, drain_s=0.1)
+
+
+# What nobody expected
+
+
+class Planted(Exception):
+    """What no code of ours raises."""
+
+
+def _raise(*_: Any, **__: Any) -> Any:
+    raise Planted("in a task")
+
+
+async def _raise_later(*_: Any, **__: Any) -> Any:
+    await asyncio.sleep(0)
+    raise Planted("in a task")
+
+
+TASKS: dict[str, tuple[type, str, Callable[..., Any]]] = {
+    "dialling": (MemoryTransport, "connect", _raise_later),
+    "greeting": (MemoryConnection, "open", _raise_later),
+    "saying hello": (peers.Peer, "hello", _raise),
+    "hearing hello": (Session, "feed", _raise),
+    "reading": (peers.Peer, "_take", _raise),
+    "serving": (peers.Peer, "serve", _raise_later),
+    "writing": (peers.Channel, "_gathered", _raise),
+    "time": (peers.Peer, "tick", _raise),
+    "following": (meshes.Mesh, "_follow", _raise),
+    "accepting": (meshes.Mesh, "_let_in", _raise),
+    "knocking": (meshes.Mesh, "_knock", _raise),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("when", ["before they meet", "afterwards"])
+def test_what_nobody_expected_in_a_task_stops_the_node(monkeypatch, task, when):
+    """A node whose dial task has died would be up, and never talk to that peer again."""
+
+    async def main() -> None:
+        network = Memory()
+        owner, name, failing = TASKS[task]
+        async with asyncio.timeout(PATIENCE_S), in_memory(2, network, settings=IMPATIENT) as (p1, p2):
+            if when == "afterwards":
+                await p1.send("p2", b"hello")
+                await p2.receive()
+            monkeypatch.setattr(owner, name, failing)
+            if when == "afterwards":
+                network.reset("p1", "p2")
+            # As if the view had changed.
+            p1._host.on_turnover()
+            while p1.status().up and p2.status().up:
+                with suppress(AntecedeError):
+                    await p1.send("p2", b"more")
+                await asyncio.sleep(0)
+            monkeypatch.undo()
+            failed = p2 if p1.status().up else p1
+            assert "Planted" in (failed.status().failure or "")
+            with pytest.raises(AntecedeError, match="Planted"):
+                await failed.send("p1", b"")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\x81\xaaparameters\x81\xa1k" + b"\x91" * 3000 + b"\x90",
+        b"\x81\xa7unknown" + b"\x91" * 3000 + b"\x90",
+        b"\xc1",
+    ],
+    ids=["deep parameters", "deep field", "garbage"],
+)
+@pytest.mark.parametrize("kind", [1, 5, 6])
+def test_a_peer_that_answers_nonsense_is_dialled_again(kind, body):
+    async def main() -> None:
+        dialled = asyncio.Queue[None]()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write((len(body) + 1).to_bytes(4, "big") + bytes([kind]) + body)
+            await reader.read()
+            writer.close()
+            dialled.put_nowait(None)
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with Node("a", {"b": address}, settings=IMPATIENT) as node, asyncio.timeout(PATIENCE_S):
+            for _ in range(3):
+                await dialled.get()
+            assert node.status().up
+            assert "a refuses b: found" in node.status().refused["b"]
+        server.close()
+
+    asyncio.run(main())
+
+
+def test_no_sentence_of_a_peer_decides_anything():
+    async def main() -> None:
+        dialled = asyncio.Queue[None]()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            sentence = "refused a peer: found a, which is no member any more, expected a member"
+            writer.write(pack(Bye(Code.REFUSED, sentence)))
+            await reader.read()
+            writer.close()
+            dialled.put_nowait(None)
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with Node("a", {"b": address}, settings=IMPATIENT) as node, asyncio.timeout(PATIENCE_S):
+            for _ in range(3):
+                await dialled.get()
+            assert node.status().up
+        server.close()
+
+    asyncio.run(main())
+
+
+# Peers that do not agree
+
+
+def test_nodes_of_other_limits_refuse_each_other_once(caplog):
+    """Without a comparison the smaller one ended every connection, and the larger one sent all of it again."""
+
+    async def main() -> None:
+        network, settled = Memory(), Settings(first_retry_s=0.01, last_retry_s=0.2, drain_s=0.1)
+        large = Settings(
+            first_retry_s=0.01,
+            last_retry_s=0.2,
+            drain_s=0.1,
+            limits=Limits(packet_bytes=8 << 20, payload_bytes=4 << 20),
+        )
+        a = Node("a", VIEW, transport=network.at("a"), settings=large)
+        b = Node("b", VIEW, transport=network.at("b"), settings=settled)
+        async with a, b, asyncio.timeout(PATIENCE_S):
+            await a.send("b", bytes(3 << 20))
+            while a.counts["refused_hello"] < 5:
+                await asyncio.sleep(0.01)
+            assert a.counts["connections"] == b.counts["connections"] == 0, "nothing was sent in vain"
+            told = "b refuses a: found a sending packets of up to 8388608 bytes, expected at most 4194304: give both"
+            assert told in a.status().refused["b"]
+            assert told in b.status().refused["a"]
+
+    asyncio.run(main())
+    warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len([line for line in warnings if "refuses" in line]) == 2, warnings
+
+
+def test_nodes_of_other_windows_talk(caplog):
+    async def main() -> None:
+        network = Memory()
+        small = Settings(queue=2, first_retry_s=0.01, last_retry_s=0.05, drain_s=1)
+        a = Node("a", VIEW, transport=network.at("a"), settings=QUICK, protocol="fifo")
+        b = Node("b", VIEW, transport=network.at("b"), settings=small, protocol="fifo")
+        async with a, b, asyncio.timeout(PATIENCE_S):
+            for k in range(200):
+                await a.send("b", str(k).encode())
+                await asyncio.sleep(0)
+            assert [(await b.receive()).payload for _ in range(200)] == [str(k).encode() for k in range(200)]
+            assert a.counts["resent"] == 0, "the smaller window was kept to"
+
+    asyncio.run(main())
+
+
+def test_a_refused_peer_comes_back_once_it_agrees():
+    async def main() -> None:
+        network = Memory()
+        async with Node("b", VIEW, transport=network.at("b"), settings=QUICK, protocol="fifo") as b:
+            async with Node("a", VIEW, transport=network.at("a"), settings=QUICK, protocol="matrix") as a:
+                while "a" not in b.status().refused or "b" not in a.status().refused:
+                    await asyncio.sleep(0)
+                assert "protocol matrix, expected fifo" in a.status().refused["b"]
+            async with (
+                Node("a", VIEW, transport=network.at("a"), settings=QUICK, protocol="fifo") as a,
+                asyncio.timeout(PATIENCE_S),
+            ):
+                await a.send("b", b"hello")
+                assert (await b.receive()).payload == b"hello"
+                assert a.status().refused == b.status().refused == {}
+
+    asyncio.run(main())
+
+
+# Strangers
+
+
+@pytest.mark.parametrize("idle", [80, 200])
+def test_idle_strangers_do_not_keep_a_known_peer_out(caplog, idle):
+    async def main() -> None:
+        settings = Settings(first_retry_s=0.01, last_retry_s=0.05, drain_s=0.1)
+        addresses: dict[str, str] = {}
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            Node("b", VIEW, transport=Tcp("127.0.0.1:0", addresses), settings=settings) as b,
+        ):
+            host, port = b.address.split(":")
+            held = [await asyncio.open_connection(host, int(port)) for _ in range(idle)]
+            async with Node("a", {"b": b.address}, settings=settings) as a:
+                await a.send("b", b"hello")
+                assert (await b.receive()).payload == b"hello"
+                assert a.counts["connections"] == 1, "at the first attempt"
+            assert b.counts["refused_busy"] >= idle - 9 - 1
+            for _, writer in held:
+                writer.close()
+
+    asyncio.run(main())
+    told = [line for line in caplog.messages if "closes a connection from 127.0.0.1" in line]
+    assert len(told) == 1, "with the address, and not each time"
+
+
+# Who may join
+
+
+def _node(name: str, network: Memory, **options: Any) -> Node:
+    return Node(name, VIEW[:1], transport=network.at(name), settings=QUICK, **options)
+
+
+@pytest.mark.parametrize("way", ["function", "coroutine"])
+def test_a_rule_decides_who_may_join(way):
+    async def main() -> None:
+        network, seen = Memory(), list[Newcomer]()
+
+        def rule(newcomer: Newcomer) -> bool:
+            seen.append(newcomer)
+            return newcomer.name != "mallory" and "secret" not in newcomer.groups
+
+        async def later(newcomer: Newcomer) -> bool:
+            await asyncio.sleep(0)
+            return rule(newcomer)
+
+        admit = rule if way == "function" else later
+        async with _node("a", network, admit=admit) as a, asyncio.timeout(PATIENCE_S):
+            for name, groups in (("mallory", ["all"]), ("eve", ["all", "secret"])):
+                with pytest.raises(AntecedeError, match=f"{name} asking to join from {name}"):
+                    await _node(name, network, join=True, groups=groups).start()
+            async with _node("bob", network, join=True, groups=["all"]):
+                assert a.members == ("a", "bob")
+        assert seen[2] == Newcomer("bob", "bob", ("all",), "bob", None)
+
+    asyncio.run(main())
+
+
+def test_a_rule_that_fails_admits_nobody_and_stops_nothing(caplog):
+    async def main() -> None:
+        network = Memory()
+        async with _node("a", network, admit=_raise) as a, asyncio.timeout(PATIENCE_S):
+            with pytest.raises(AntecedeError, match="the rule of a"):
+                await _node("bob", network, join=True).start()
+            assert a.members == ("a",)
+            assert a.status().up
+
+    asyncio.run(main())
+    assert "the rule that admits nodes failed for bob" in caplog.text
+
+
+@pytest.mark.parametrize("admit", [None, anyone])
+def test_a_certificate_is_not_enough_beyond_this_machine(monkeypatch, admit):
+    async def main() -> None:
+        network = Memory()
+        connect = network.connect
+
+        def from_elsewhere(name: str, peer: str) -> MemoryConnection:
+            connection = connect(name, peer)
+            connection.other.local, connection.other.origin = False, "10.0.0.9"
+            return connection
+
+        monkeypatch.setattr(network, "connect", from_elsewhere)
+        async with _node("a", network, admit=admit) as a, asyncio.timeout(PATIENCE_S):
+            if admit is None:
+                with pytest.raises(
+                    AntecedeError, match=r"from 10.0.0.9, which is another machine.*Node\(admit="
+                ):
+                    await _node("bob", network, join=True).start()
+                assert a.members == ("a",)
+            else:
+                async with _node("bob", network, join=True):
+                    assert a.members == ("a", "bob")
+
+    asyncio.run(main())
+
+
+# Nothing at all
+
+
+class Counting(selectors.DefaultSelector):
+    """Counts how often an event loop looks for something to do."""
+
+    looks = 0
+
+    def select(self, timeout: float | None = None) -> Any:
+        self.looks += 1
+        return super().select(timeout)
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_nodes_that_do_nothing_wake_for_their_beats_alone(tmp_path, journal):
+    async def main(selector: Counting) -> int:
+        addresses: dict[str, str] = {}
+        settings = Settings(beat_s=0.25, dead_s=2.0, drain_s=0.1)
+        options = {name: {"journal": tmp_path / name} if journal else {} for name in VIEW}
+        transports = {name: Tcp("127.0.0.1:0", addresses) for name in VIEW}
+        b = Node("b", VIEW, transport=transports["b"], settings=settings, **options["b"])
+        a = Node("a", VIEW, transport=transports["a"], settings=settings, **options["a"])
+        async with asyncio.timeout(PATIENCE_S), b:
+            addresses["b"] = b.address
+            async with a:
+                await a.send("b", b"hello")
+                (await b.receive()).ack()
+                await asyncio.sleep(1.0)
+                before = selector.looks
+                await asyncio.sleep(8 * settings.beat_s)
+                return selector.looks - before
+
+    selector = Counting()
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+        looks = runner.run(main(selector))
+    # Each of the two says and hears eight beats. At a look each 10 ms there were 400.
+    assert looks <= 4 * 2 * 8, looks
+
+
+def test_the_door_lets_a_hello_through_in_the_old_form():
+    """A node of the first version states no terms, and is a peer like any other."""
+
+    async def main() -> None:
+        async with over_tcp(2, protocol="fifo") as (_, p2), asyncio.timeout(PATIENCE_S):
+            host, port = p2.address.split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            hello = Hello.of("p1", "p2", ("p1", "p2"), Terms("fifo"), Link(epoch=1, peer=0).hail())
+            writer.write(pack(hello))
+            [first, *_] = Session(1).feed(await reader.read(1 << 16))
+            assert isinstance(first, Hello)
+            assert first.terms.window == QUICK.queue
+            writer.close()
+
+    asyncio.run(main())
