@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from antecede.errors import BadParameter
+from antecede.errors import BadParameter, CannotListen
 from antecede.net import Memory
 from antecede.net.serve.health import Health
 from antecede.net.serve.listener import AT_A_TIME
+from antecede.net.status import Status
 from tests.net_world import PATIENCE_S, in_memory
 
 
@@ -61,8 +62,42 @@ def test_what_is_not_asked_properly_is_refused():
             assert await held[-1][0].read() == b""
             for _, writer in held:
                 writer.close()
-            with pytest.raises(BadParameter, match="one to listen at"):
+            with pytest.raises(
+                CannotListen, match=f"metrics: cannot listen at {health.address}: Address already"
+            ):
                 async with Health(health.address, p1.status):
                     pass
 
     asyncio.run(main())
+
+
+def test_others_read_metrics_only_if_the_operator_says_so():
+    async def main():
+        async with in_memory(1) as (p1,):
+            with pytest.raises(
+                BadParameter, match=r"0\.0\.0\.0:0, expected one of this machine \(loopback\), or"
+            ):
+                Health("0.0.0.0:0", p1.status)
+            async with Health("0.0.0.0:0", p1.status, open_to_others=True) as health:
+                port = health.address.rpartition(":")[2]
+                assert (await get(f"127.0.0.1:{port}", "/health"))[0] == 200
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_fails_is_logged_and_ends_its_connection_alone(caplog):
+    async def main():
+        def broken() -> Status:
+            raise RuntimeError("planted")
+
+        async with Health("127.0.0.1:0", broken) as health:
+            host, port = health.address.split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"GET /health HTTP/1.1\r\n\r\n")
+            async with asyncio.timeout(PATIENCE_S):
+                assert await reader.read() == b""
+            writer.close()
+
+    asyncio.run(main())
+    assert "metrics at 127.0.0.1" in caplog.text
+    assert "planted" in caplog.text

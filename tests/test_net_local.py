@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from antecede.errors import BadParameter
+from antecede.errors import BadParameter, CannotListen
 from antecede.net import Memory, Node, Settings
 from antecede.net.serve import local as module
 from antecede.net.serve.lines import LONGEST
 from antecede.net.serve.local import Local
-from tests.net_world import PATIENCE_S
+from tests.net_world import PATIENCE_S, in_memory
 from tests.processes import free_addresses
 from tests.test_cli_node import Process
 
@@ -105,7 +105,7 @@ def test_only_the_owner_may_open_it_and_it_goes_with_the_node(tmp_path):
             assert path.stat().st_mode & 0o777 == 0o600
             client = await Client.at(path)
             client.ask(do="receive")
-            with pytest.raises(BadParameter, match="another process listens there"):
+            with pytest.raises(CannotListen, match="another process listens there"):
                 async with served(path):
                     pass
         assert await client.ending() == ["closed"]
@@ -124,7 +124,7 @@ def test_the_socket_of_a_killed_node_is_taken_over_and_a_file_is_not(tmp_path):
         with pytest.raises(BadParameter, match="no socket"):
             async with served(tmp_path / "f"):
                 pass
-        with pytest.raises(BadParameter, match="a path to listen at"):
+        with pytest.raises(CannotListen, match="cannot listen at"):
             async with served(tmp_path / ("x" * 200)):
                 pass
 
@@ -214,3 +214,27 @@ def test_a_process_is_used_by_its_socket_and_comes_back_after_a_kill(tmp_path):
         assert process.stop() == 0
     finally:
         process.process.kill()
+
+
+def test_nobody_connects_before_the_socket_is_its_owners_alone(tmp_path, monkeypatch):
+    """The file is open to others for a moment: nothing listens there yet. The process's umask stays as it is."""
+    tried = list[str]()
+    chmod = Path.chmod
+
+    def try_first(path: Path, mode: int) -> None:
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                tried.append("refused")
+        chmod(path, mode)
+
+    monkeypatch.setattr(Path, "chmod", try_first)
+    monkeypatch.setattr(os, "umask", lambda _: pytest.fail("the umask is the whole process's"))
+
+    async def main():
+        async with in_memory(1) as (p1,), Local(p1, tmp_path / "s") as local:
+            assert local.path.stat().st_mode & 0o777 == 0o600
+
+    asyncio.run(main())
+    assert tried == ["refused"]

@@ -92,15 +92,21 @@ def node(
     socket = None if described.socket is None else config.parent / described.socket
     feed = described.served(config.parent) or nullcontext()
     alone = role is Role.router
-    if (
-        asyncio.run(_run(described.node(config.parent), feed, described.metrics, socket, alone))
-        == signal.SIGINT
-    ):
+    made = described.node(config.parent)
+    window: AbstractAsyncContextManager[Any] = nullcontext()
+    if described.metrics is not None:
+        open_to_others = described.metrics_open_to_others
+        window = Health(described.metrics, made.status, open_to_others=open_to_others)
+    if asyncio.run(_run(made, feed, window, socket, alone)) == signal.SIGINT:
         raise typer.Exit(130)
 
 
 async def _run(
-    node: Node, feed: AbstractAsyncContextManager[Any], metrics: str | None, socket: Path | None, alone: bool
+    node: Node,
+    feed: AbstractAsyncContextManager[Any],
+    window: AbstractAsyncContextManager[Any],
+    socket: Path | None,
+    alone: bool,
 ) -> int:
     """Run until a signal comes, and say which; or raise what made the node fail. `alone`: no program is behind it."""
     loop = asyncio.get_running_loop()
@@ -118,7 +124,6 @@ async def _run(
         async def say(event: dict[str, Any]) -> None:
             await loop.run_in_executor(thread, _write, msgspec.json.encode(event) + b"\n")
 
-        window = nullcontext() if metrics is None else Health(metrics, node.status)
         async with feed, node, window:
             local = nullcontext() if socket is None else Local(node, socket)
             talk = _talk(node, say) if socket is None and not alone else _stay(node, say, local, stopped)

@@ -7,6 +7,7 @@ sync = "full"
 trace = "trace"                 # where to record events, of the run `run`
 feed = "127.0.0.1:7101"         # where to serve them
 metrics = "127.0.0.1:9100"      # where an operator looks (health)
+metrics_open_to_others = false  # true: beyond loopback too, where everyone can read them
 socket = "ann.sock"             # where programs talk to it, instead of standard input and output (local)
 
 transport = "nats://127.0.0.1:4222"    # a broker to meet at; then `peers` is a list of names, without addresses
@@ -93,6 +94,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     journal: str | None = None
     sync: Literal["full", "normal"] = "full"
     metrics: str | None = None
+    metrics_open_to_others: bool = False
     socket: str | None = None
     trace: str | None = None
     run: str = "nodes"

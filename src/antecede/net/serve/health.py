@@ -4,8 +4,8 @@
   /health    200 while the node runs, else 503 with the reason
   /ready     200 once all peers are connected, else 503 with those that are not
 
-One request a connection, `PATIENCE_S` for it, `HEAD_BYTES` of it, and so many at a time. It has no TLS and changes
-nothing: let it listen where only the operator can reach it.
+One request a connection, `PATIENCE_S` for it, `HEAD_BYTES` of it, and so many at a time. It changes nothing, but it has
+no TLS and asks nobody for a name: so it listens on loopback, unless the operator says that others may read it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from antecede.errors import BadParameter
 from antecede.net.serve.listener import Answering
 from antecede.net.status import Status, expose
+from antecede.net.transports.tcp import parse_address
+from antecede.net.transports.tls import is_loopback
 
 __all__ = ["Health"]
 
@@ -25,11 +28,20 @@ REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 503: "Service Unavai
 
 
 class Health(Answering):
-    """Serves what `status` says, at an address."""
+    """Serves what `status` says, at an address: one of loopback, unless others are `open_to_others`.
+
+    >>> Health("0.0.0.0:9100", lambda: None)
+    Traceback (most recent call last):
+    antecede.errors.BadParameter: metrics: address is 0.0.0.0:9100, expected one of this machine (loopback), or \
+metrics_open_to_others = true
+    """
 
     kind = "metrics"
 
-    def __init__(self, address: str, status: Callable[[], Status]) -> None:
+    def __init__(self, address: str, status: Callable[[], Status], *, open_to_others: bool = False) -> None:
+        if not is_loopback(parse_address(address)[0]) and not open_to_others:
+            expected = "one of this machine (loopback), or metrics_open_to_others = true"
+            raise BadParameter("metrics", "address", address, expected)
         super().__init__(address, HEAD_BYTES)
         self._status = status
 

@@ -1,21 +1,26 @@
 """Answers one question a connection, at an address: what `health` and `feed` have in common.
 
 Bounded: `AT_A_TIME` connections, more are closed at once; a question of so many bytes. Whoever asks may be slow, break
-off or send nonsense: that ends its connection and nothing else. How long it is waited for, the answer says.
+off or send nonsense: that ends its connection and nothing else. An answer that fails for another reason is logged.
+How long it is waited for, the answer says.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from ssl import SSLContext
 from typing import Self
 
-from antecede.errors import BadParameter
+from antecede.errors import CannotListen
 from antecede.net.transports.tcp import parse_address
 
 __all__ = ["AT_A_TIME", "Answering"]
+
+log = logging.getLogger("antecede.net")
 
 AT_A_TIME = 16
 
@@ -39,7 +44,8 @@ class Answering(ABC):
                 self._serve, host, port, limit=self._limit, ssl=self._context
             )
         except OSError as error:
-            raise BadParameter(self.kind, "address", f"{host}:{port}", f"one to listen at: {error}") from None
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+            raise CannotListen(self.kind, f"{host}:{port}", reason) from None
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -54,8 +60,10 @@ class Answering(ABC):
         self._busy += 1
         try:
             if self._busy <= AT_A_TIME:
-                with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                     await self._answer(reader, writer)
+        except Exception:
+            log.exception("%s at %s cannot answer", self.kind, self.address)
         finally:
             self._busy -= 1
             writer.close()

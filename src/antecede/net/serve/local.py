@@ -1,7 +1,8 @@
 """A node behind a local socket: clients on this machine, in any language, by the lines of `lines`.
 
 Rules
-  who       the socket is a file that only its owner may open (0600): who can open it may do everything
+  who       the socket is a file that only its owner may open (0600), before anyone can connect to it: who can open
+            it may do everything
   many      up to `AT_A_TIME` clients at once; each gets the answers to its own requests
   one       messages go to the one client that asked for them ({"do": "receive"}). When it goes, the next one that asks
             gets again, first and in their order, those that were not acknowledged; any client may acknowledge
@@ -23,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from antecede.errors import BadParameter
+from antecede.errors import BadParameter, CannotListen
 from antecede.net.node import Node
 from antecede.net.serve.lines import LONGEST, Desk, Lines, ready
 
@@ -44,13 +45,16 @@ class Local:
 
     async def __aenter__(self) -> Local:
         self._check_free()
-        before = os.umask(0o177)
+        door = socket.socket(socket.AF_UNIX)
         try:
-            self._server = await asyncio.start_unix_server(self._serve, self.path, limit=LONGEST)
+            self.path.unlink(missing_ok=True)
+            door.bind(str(self.path))
+            # Nobody can connect before it listens: so nobody could while the file was open to others.
+            self.path.chmod(0o600)
+            self._server = await asyncio.start_unix_server(self._serve, sock=door, limit=LONGEST)
         except OSError as error:
-            raise self._refusal(error.strerror or str(error)) from None
-        finally:
-            os.umask(before)
+            door.close()
+            raise CannotListen("socket", str(self.path), error.strerror or str(error)) from None
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -60,19 +64,18 @@ class Local:
         await asyncio.gather(*self._clients, return_exceptions=True)
         self.path.unlink(missing_ok=True)
 
-    def _refusal(self, reason: str) -> BadParameter:
-        return BadParameter("node", "socket", str(self.path), f"a path to listen at: {reason}")
-
     def _check_free(self) -> None:
         """Refuse a path that is taken: asyncio would remove the socket of another node."""
         try:
             if not stat.S_ISSOCK(self.path.stat().st_mode):
-                raise self._refusal("there is a file that is no socket")
+                raise BadParameter(
+                    "node", "socket", str(self.path), "a path without a file that is no socket"
+                )
         except FileNotFoundError:
             return
         with socket.socket(socket.AF_UNIX) as probe, suppress(ConnectionRefusedError):
             probe.connect(str(self.path))
-            raise self._refusal("another process listens there")
+            raise CannotListen("socket", str(self.path), "another process listens there")
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
