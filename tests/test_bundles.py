@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from random import Random
 from typing import Any
 
@@ -16,7 +17,14 @@ from antecede.protocols import PROTOCOLS, Machine, create
 from antecede.protocols.permit import PermitStamp, Taken
 from antecede.protocols.unordered import Plain
 from antecede.wire import Limits, encode
-from antecede.wire.bundles import decode_bundle, encode_bundle, encode_whole
+from antecede.wire.bundles import (
+    MEMORY_BASE,
+    MEMORY_FACTOR,
+    PACKETS,
+    decode_bundle,
+    encode_bundle,
+    encode_whole,
+)
 
 VIEW = View.numbered(3)
 
@@ -105,7 +113,8 @@ def test_what_looks_like_a_bundle_is_one_or_refused(runs):
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (b"\xdd\xff\xff\xff\xff", "truncated"),
+        (b"\xdd\xff\xff\xff\xff", "of length <= 65536"),
+        (b"\xdd\x00\x00\xff\xff", "truncated"),
         (b"\x91" * 100_000, "no bundle"),
         (msgspec.msgpack.encode([[99, [], []]]), "no bundle"),
         (msgspec.msgpack.encode([[1, [1], [[-1, 1, b""]]]]), "no bundle"),
@@ -176,3 +185,44 @@ def test_what_comes_before_a_packet_that_is_refused_has_been_received():
         p2.receive_all([packets[0], packets[1], bad, packets[2]], effects)
     assert effects[-1] == Packet(1, 0, Taken(2))
     assert [message.number for message in p2.eligible()] == [1]
+
+
+# Memory
+
+
+DENSE = {
+    "empty runs of control": lambda size: [[8, []]] * (size // 3),
+    "empty runs of messages": lambda size: [[1, [], []]] * (size // 4),
+    "control of one byte": lambda size: [[15, [1] * size]],
+    "control of three bytes": lambda size: [[15, [1000] * (size // 3)]],
+    "rows without payload": lambda size: [[2, [1], [[1, 1, b""]] * (size // 5)]],
+    "rows with large numbers": lambda size: [[2, [1], [[1000, 1000, b"x"]] * (size // 10)]],
+    "rows of a matrix": lambda size: [[3, [1], [[1, [[0, 0, []]] * (size // 4), b""]]]],
+    "counts of a matrix": lambda size: [[3, [1], [[1, [[0, 0, [1000] * (size // 3)]], b""]]]],
+    "matrices without rows": lambda size: [[3, [1], [[1, [], b""]] * (size // 5)]],
+    "destinations": lambda size: [[1, [1000] * (size // 3), []]],
+    "packets without bytes": lambda size: [[0, [b""] * (size // 2)]],
+    "packets of control": lambda size: [[0, [bytes.fromhex("010f000105")] * min(size // 7, PACKETS)]],
+    "as many packets as may be": lambda size: [[13, [1], [[1, 2, b"x" * 8]] * PACKETS]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dense", DENSE)
+def test_a_bundle_becomes_no_more_memory_than_is_stated(dense):
+    data = msgspec.msgpack.encode(DENSE[dense](4 << 20))
+    tracemalloc.start()
+    try:
+        decode_bundle(data, 0, 1, Limits(packet_bytes=4 << 20))
+    except PeerError:
+        pass
+    finally:
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert most <= MEMORY_FACTOR * len(data) + MEMORY_BASE, f"{most / len(data):.1f} times its bytes"
+
+
+def test_a_bundle_of_too_many_packets_is_refused():
+    most = decode_bundle(msgspec.msgpack.encode([[15, [1] * PACKETS]]), 0, 1)
+    assert len(most) == PACKETS
+    with pytest.raises(WireError, match=f"a bundle of {PACKETS + 1} packets"):
+        decode_bundle(msgspec.msgpack.encode([[15, [1] * (PACKETS + 1)]]), 0, 1)

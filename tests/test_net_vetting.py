@@ -14,19 +14,24 @@ from antecede.process.inputs import Propose, Send
 from antecede.process.views.members import (
     MARK,
     Ahead,
+    Ask,
     Go,
     Install,
+    Installed,
     Joiner,
     Later,
     Note,
     Plan,
     Report,
+    Resume,
     Roll,
     Settle,
     Stop,
     Stopped,
+    Withdrawn,
     encode_note,
 )
+from antecede.process.views.membership import JOINERS
 from antecede.wire.bundles import encode_bundle
 
 NAMES = ("a", "b", "c")
@@ -152,6 +157,19 @@ REFUSED: dict[str, tuple[One, int, Note | bytes]] = {
     "a report of less than nothing": (leading("flush"), 1, Report(2, {0: -1}, NOBODY, 0)),
     "a report of more than can be counted": (leading("flush"), 1, Report(2, {0: HUGE}, NOBODY, 0)),
     "a report of fewer messages than there were": (leading("flush"), 1, Report(2, NOBODY, NOBODY, -1)),
+    "one asks for another to leave": (One("a"), 1, Ask(LEAVE)),
+    "one asks for whom another has asked": (One("a"), 1, Ask(Plan(join=(Joiner("d", "", (), "c"),)))),
+    "one asks to be removed": (One("a"), 1, Ask(Plan(remove=("b",)))),
+    "one asks for a name that nobody can read": (
+        One("a"),
+        1,
+        Ask(Plan(join=(Joiner("d" * 999, "", (), "b"),))),
+    ),
+    "one withdraws more than can be": (One("a"), 1, Withdrawn(("d",) * 9999, 1)),
+    "a stop of one that does not lead": (One("c"), 1, Stop(2, FIRST, LEAVE)),
+    "a stop of one that does not lead, for nothing": (One("a"), 2, Stop(2, FIRST, Plan(remove=("b",)))),
+    "to resume, by one that does not lead": (settled(), 2, Resume(2)),
+    "to resume what another begins": (One("b"), 2, Resume(2)),
     "no note at all": (One("b"), 0, MARK + b"\x93\x01"),
 }
 
@@ -161,7 +179,7 @@ def test_a_note_that_no_sound_process_sends_is_refused(case):
     one, source, note = REFUSED[case]
     before = one.state()
     one.payload(source, note if isinstance(note, bytes) else encode_note(note))
-    assert type(one.core.refused[source]).__name__ in ("BadFrame", "WireError")
+    assert one.core.refused[source].kind in ("BadFrame", "WireError")
     assert one.state() == before
     Core.restore(one.core.snapshot())
 
@@ -194,7 +212,7 @@ def test_packets_of_one_that_has_left_are_refused():
     there.core.apply(Send((1,), b"too late"), now=0)
     packets = there.core.out[1].packets()
     one.payload(2, encode_bundle(packets))
-    assert type(one.core.refused[2]).__name__ == "BadFrame"
+    assert one.core.refused[2].kind == "BadFrame"
     assert not one.core.inbox
 
 
@@ -213,3 +231,41 @@ def test_what_was_sent_in_an_earlier_view_is_not_read_as_of_this_one(protocol):
     one.core.apply(Propose(Plan(remove=("c",))), now=0)
     change = one.core.changing.ready[-1]
     assert [(lost.sender, lost.first, lost.to) for lost in change.lost] == [("b", 2, ("c",))]  # type: ignore[union-attr]
+
+
+def test_one_that_was_never_heard_stops_nobody():
+    """A member can name whom it likes as one that joins: all would wait for it in the next change."""
+    one = One("a")
+    ghosts = tuple(Joiner(f"ghost {k:02}", "", (), "b") for k in range(2 * JOINERS))
+    one.hear(1, Ask(Plan(join=ghosts)))
+    for _ in range(3):
+        for place in (1, 2):
+            one.hear(place, *answers(one))
+    membership: Any = one.core.changing.membership
+    assert len(membership.roll.members) == 3 + JOINERS
+    one.hear(2, Ask(LEAVE))
+    assert membership.going
+    assert not membership.led
+    progress = membership.progress()
+    assert progress is not None
+    assert (progress.stage, progress.leave) == ("wanted", ("c",))
+    assert progress.awaits == tuple(joiner.name for joiner in ghosts[:JOINERS])
+    # All come at last, and then it begins.
+    begun = []
+    for place in membership.roll.members[3:]:
+        one.core.arrive(place, Frame(1, 1, 0, 0, 0, None, True, True), now=0)
+        begun.append(one.core.changing.membership.led is not None)
+    assert begun == [False] * (JOINERS - 1) + [True]
+
+
+def answers(one: One) -> list[Note]:
+    """What a member that does all that it is told to says next."""
+    led = one.core.changing.membership.led
+    if led is None:
+        return []
+    says: dict[str, Note] = {
+        "stop": Stopped(led.round, ()),
+        "flush": Report(led.round, NOBODY, NOBODY, 0),
+        "install": Installed(led.round),
+    }
+    return [says[led.stage]]

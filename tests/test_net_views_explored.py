@@ -51,6 +51,13 @@ STORIES = {
         for x in "ab"
         for z in "ab"
     },
+    **{f"one joins by {x}, or not": Story("ab", PAIR, (join(x),), withdraws=True) for x in "ab"},
+    "one joins by c, or not": Story("abc", ONE, (join("c"),), withdraws=True),
+    "one joins or not, one leaves": Story("ab", ONE[:0], (join("a"), leave("b")), withdraws=True),
+    "one joins or not, one dies": Story("ab", PAIR[:1], (join("b"), remove("a", "b")), "a", withdraws=True),
+    "one joins or not, permits are under way": Story(
+        "ab", PAIR, (join("b"),), protocol="permit", withdraws=True
+    ),
     "two leave": Story("abc", ONE, (leave("a"), leave("c"))),
     "one of two leaves": Story("ab", PAIR, (leave("a"),)),
     "one joins, permits are under way": Story("ab", PAIR, (join("b"),), protocol="permit"),
@@ -238,6 +245,22 @@ def part_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Changing, "install", install)
 
 
+def stay_stopped(patch: pytest.MonkeyPatch) -> None:
+    """A round that is called off leaves all where they are."""
+    patch.setattr(Membership, "_resume", lambda self, leader, round: None)
+
+
+def resume_now_only(patch: pytest.MonkeyPatch) -> None:
+    """A word that a round is off is forgotten if it overtakes the word that it began."""
+    real = Membership._resume
+
+    def resume(self: Membership, leader: int, round: int) -> None:
+        if round <= self.promised:
+            real(self, leader, round)
+
+    patch.setattr(Membership, "_resume", resume)
+
+
 NEEDED: dict[Patch, tuple[str, str]] = {
     settle_at_once: ("c leaves, a dies", "refuses"),
     send_on: ("one joins by b", "is not so"),
@@ -250,11 +273,13 @@ NEEDED: dict[Patch, tuple[str, str]] = {
     forget_once: ("a dies, c has it removed", "messages"),
     decide_anew: ("b leaves, a dies", "refuses"),
     leave_behind: ("b leaves, a dies", "is stuck"),
-    lead_others: ("b leaves, a dies", "is stuck"),
+    lead_others: ("b leaves, a dies", "refuses"),
     wait_for_the_leader: ("one joins by b, a dies", "is stuck"),
     repeat_a_round: ("one joins by b, a dies", "two views of one number"),
     live_early: ("one joins by b, a dies", "has the dead among its members"),
     part_at_once: ("b leaves, c dies", "is stuck"),
+    stay_stopped: ("one joins by b, or not", "is stuck"),
+    resume_now_only: ("one joins by b, or not", "is stuck"),
 }
 
 

@@ -1,7 +1,8 @@
 """Every schedule of a change of the view: whole processes (`Core`), a network that delays and reorders at will.
 
 What a schedule chooses: which payload in flight arrives; when a process sends its next message; when a change is
-wanted; when a process crashes for good, and when an operator has it removed; when one that joined begins to live.
+wanted, and when it is wanted no more; when a process crashes for good, and when an operator has it removed; when one
+that joined begins to live.
 Global states are walked breadth first, and each is expanded once. As in `antecede.explore`, what an input does to a
 process is worked out once for each of its states (`tests.view_steps`).
 
@@ -31,8 +32,8 @@ from unittest.mock import patch
 
 from antecede.model import Event
 from antecede.oracle import check
-from antecede.process import core
-from antecede.process.inputs import Propose, Send
+from antecede.process import core, snapshots
+from antecede.process.inputs import Propose, Send, Withdraw
 from antecede.process.views.members import Plan, Roll, is_note
 from tests.view_steps import Flight, Local, Post, Processes, Wrong
 
@@ -55,6 +56,8 @@ class Global(NamedTuple):
     """What the dead have recorded."""
     repeats: int = 0
     """How often something was asked for again."""
+    withdrawn: bool = False
+    """Whoever was to join is not wanted any more."""
 
 
 ABSENT, DEAD = -1, -2
@@ -74,6 +77,8 @@ class Story:
     crashes: str = ""
     """Who may crash, one of them and for good; it is then removed, by whom `wants` says or by the first that lives."""
     protocol: str = "matrix"
+    withdraws: bool = False
+    """Whoever wanted someone to join may withdraw that."""
 
 
 @dataclass
@@ -152,6 +157,7 @@ class Search:
             must += 1
             yield told, after
         yield from self._crashes(state)
+        yield from self._withdrawals(state)
         if not must:
             again = list(self._repeat(state))
             yield from again
@@ -239,7 +245,21 @@ class Search:
                 after = state._replace(locals=tuple(locals_), flying=flying, events=events)
                 yield f"{name} crashes", after
 
+    def _withdrawals(self, state: Global) -> Iterator[tuple[str, Global]]:
+        if not self.story.withdraws or state.withdrawn:
+            return
+        for which, (who, plan) in enumerate(self.story.wants):
+            local = state.locals[self.places[who]]
+            if plan.join and state.asked[which] and local >= 0:
+                names = tuple(joiner.name for joiner in plan.join)
+                after = self._after(state, self.places[who], Withdraw(names), withdrawn=True)
+                yield f"{who} withdraws {names}", after
+
     # Ends
+
+    def _is_wanted(self, state: Global, plan: Plan) -> bool:
+        """Whether someone still waits for it."""
+        return not (plan.join and state.withdrawn)
 
     def _repeat(self, state: Global) -> Iterator[tuple[str, Global]]:
         """Whoever waits for a change asks for it again, if that changes anything."""
@@ -249,7 +269,8 @@ class Search:
             others = self.names if plan.remove else ()
             able = [name for name in (who, *others) if self._may_ask(state, name, plan)]
             for name in able[:1]:
-                if state.asked[which] and not self._is_done(state, name, plan):
+                wanted = state.asked[which] and self._is_wanted(state, plan)
+                if wanted and not self._is_done(state, name, plan):
                     after = self._after(state, self.places[name], Propose(plan), repeats=state.repeats + 1)
                     yield f"{name} repeats {plan}", after
 
@@ -280,7 +301,8 @@ class Search:
         if len({rolls[place].number for place in staying}) > 1:
             raise Wrong(f"members are in several views: {rolls}")
         for (who, plan), asked in zip(self.story.wants, state.asked, strict=True):
-            if asked and self.places[who] in staying and plan.left(rolls[self.places[who]]):
+            wanted_still = asked and self._is_wanted(state, plan)
+            if wanted_still and self.places[who] in staying and plan.left(rolls[self.places[who]]):
                 raise Wrong(f"what {who} wanted is not so: {plan}")
         if not any(living[place].orphaned for place in staying):
             self._judge_messages(state, living, dead)
@@ -301,7 +323,7 @@ class Search:
 
 def explore(story: Story, most: int = 1_000_000) -> Found:
     """Every schedule of a story, or as many states as `most`."""
-    with patch.object(core, "Link", Post):
+    with patch.object(core, "Link", Post), patch.object(snapshots, "Link", Post):
         return Search(story, most).run()
 
 

@@ -28,7 +28,7 @@ class Post:
     def __init__(self, **_: Any) -> None:
         self.last = self.received = self.acked = 0
         self.early: set[int] = set()
-        self.owes, self.unacknowledged, self.met = False, 0, True
+        self.owes, self.unacknowledged, self.met, self.peer = False, 0, True, 1
 
     def send(self, payload: bytes, now: int) -> list[Frame]:
         self.last += 1

@@ -16,6 +16,7 @@ AntecedeError
 │   ├── Misrouted             a packet for someone else, or from outside the view
 │   ├── BadStamp              a stamp of another protocol, of another size, or that contradicts its message
 │   ├── BadHello              a peer of another name, view, protocol or version, or one that cannot prove its name
+│   ├── Refused               a peer that sent what no sound process sends, and is heard no more
 │   ├── BadFrame              a frame that no sound end of a link sends: one of the two has lost its state
 │   └── WireError             bytes that are no packet: garbage, truncated, too large, another version
 ├── NodeFailed                a node stopped, because something happened that nobody expected: its `__cause__`
@@ -60,6 +61,7 @@ __all__ = [
     "NotEligible",
     "NotMember",
     "PeerError",
+    "Refused",
     "UnknownProcess",
     "Unsupported",
     "WireError",
@@ -163,6 +165,14 @@ class BadStamp(PeerError):
     def __init__(self, process: str, source: str, found: str, expected: str) -> None:
         self.process, self.source, self.found, self.expected = process, source, found, expected
         super().__init__(f"{process} refused a packet of {source}: stamp {found}, expected {expected}")
+
+
+class Refused(PeerError):
+    """`kind` is the error for which it was refused, and `why` its sentence."""
+
+    def __init__(self, peer: str, kind: str, why: str) -> None:
+        self.peer, self.kind, self.why = peer, kind, why
+        super().__init__(f"{peer} is refused for good: {why}")
 
 
 class BadFrame(PeerError):

@@ -43,7 +43,7 @@ from antecede.link import Frame
 from antecede.model import Id, Message
 from antecede.net.storage.journal import Journal
 from antecede.process.core import Core, Out
-from antecede.process.inputs import Acknowledge, Arrive, Input, Propose, Send, Take, Time, Turn
+from antecede.process.inputs import Acknowledge, Arrive, Close, Input, Propose, Send, Take, Time, Turn
 
 __all__ = ["Host", "Signal"]
 
@@ -184,7 +184,7 @@ class Host:
             return
         self._begin()
         try:
-            core.take(identity, message, keep=self._journal is not None)
+            core.take(identity, keep=self._journal is not None)
         except BaseException as error:
             self.crash(error, "in an input Take")
         self._write(Take(*identity))
@@ -212,7 +212,7 @@ class Host:
             # As `take` does it, with nothing to write.
             self.since.pop(identity, None)
             try:
-                core.take(identity, message, keep=False)
+                core.take(identity, keep=False)
             except BaseException as error:
                 self.crash(error, "in an input Take")
             if not self._stirred and (core.gathered or self.arrivals.waiters or self.room.waiters):
@@ -393,6 +393,8 @@ class Host:
                     journal.append(batch)
                 self._commit(self._durable + len(batch))
             if self._ended and not self._batch and self.failure is None:
+                # All that was handed over is durable: nothing else may have been.
+                self.core.apply(Close(), self.clock())
                 await self._loop.run_in_executor(self._thread, journal.append, [], self.core.snapshot())
                 return
 

@@ -184,7 +184,7 @@ class Node(Member):
             self._recorder = _recorder(self._trace, self._run, core)
         if core is not self._new:
             # A new incarnation, durable before anyone hears of it: its frames wait for this input.
-            self._host.happen(Restart(recording=self._recorder is not None))
+            self._host.happen(Restart(self._recorder is not None, self.settings.limits))
             self._host.since = dict.fromkeys(core.inbox, time.monotonic_ns())
         self._mesh = Mesh(self._host, self._transport, self.settings, Random(), self._waive, self._admit)
         self._waive()
@@ -400,21 +400,19 @@ class Node(Member):
             first = self._first_ready(wanted)
             if first is None:
                 return None
-            host.take(first)
-            return self._handed(first)
-        for identity, message in core.inbox.items():
-            if wanted is None or wanted == message.sender:
-                if identity in host.fresh:
-                    return None
-                host.take(message)
-                return self._handed(message)
-        return None
+            return self._hand_over(first)
+        message = core.next_message(wanted)
+        if message is None or message.id in host.fresh:
+            return None
+        return self._hand_over(message)
 
-    def _handed(self, message: Message) -> Delivery:
+    def _hand_over(self, message: Message) -> Delivery:
+        again = message.id in self._host.core.repeats
+        self._host.take(message)
         self._taken += 1
         if self._mesh.pausing:
             self._mesh.watch(message.sender)
-        return Delivery(self._host.core.view, message, False, self._acknowledge)
+        return Delivery(self._host.core.view, message, again, self._acknowledge)
 
     def _acknowledge(self, message: Message) -> Durable:
         if self._journal is None:

@@ -3,20 +3,33 @@
 Parts
   machine    the protocol's, which makes every decision about order
   links      an end for each peer, which see to it that each payload arrives, once
-  out        what gathers for each peer, until a `Turn` makes one payload of it (`outgoing`, `antecede.wire.bundles`)
+  out        what gathers for each peer, until a `Turn` makes one payload of it (`outbox`, `antecede.wire.bundles`)
   inbox      messages that the machine has offered, in the order of the offers: the application may take them
   taken      messages that the application took and has not acknowledged, in the order in which it took them
   again      those of them that it took before a restart, and is to be handed first
+  repeats    messages that it may have taken before a restart: that it took them was not durable yet
   record     the events of this process that are in no trace yet, if it records
-  changing   how its view changes, and all that is different afterwards (`changing`, `membership`)
+  changing   how its view changes (`views`)
 
-Processes are named by their positions on the roll of the system (`roll`), which never change. While the view is the
-first, the machine names them the same, and `first` is true: what is below knows no other case.
+Processes are named by their positions on the roll of the system (`views.members`), which never change; the machine of a
+view has a numbering of its own (`views.numbering`), in the first view the same.
 
 Inputs are values (`inputs`), given to `apply`; what leaves are frames for peers' links. What is in the inbox follows
 from the inputs alone, its order too: a process replayed from its journal offers the same messages in the same order.
 Time is passed in, and changes no state that a restart needs. So `tick`, `resume`, and the arrival of a bare frame that
 does not greet (`arrive`) are no inputs of the journal: what they teach can be had again.
+
+What decides how packets become payloads, and so the numbers of the links, is state: `sending`, the limits under which
+this process sends, are in the snapshot, and change by the input `Restart`. `limits` are the widest that were ever in
+force here: what was sent under them still arrives, and is still accepted.
+
+Errors
+  refusal    a `CallerError` of `send`, `take` or `propose`, a `BadFrame` of `arrive`: nothing has changed
+  Refused    a peer sent what no sound process sends. It is in `refused` from then on, in the snapshot too: what it says
+             is not heard, and nothing is acknowledged to it. Only the peer's removal from the view ends it.
+  the rest   is a bug, here or in a part. The process is left in no defined state: `failure` says why, every later call
+             raises, so that nothing that was not done is ever acknowledged. A restart from the journal comes back to
+             the state before the input: it was never written.
 
 >>> from antecede.model import View
 >>> from antecede.process.inputs import Acknowledge, Send, Take
@@ -36,17 +49,22 @@ does not greet (`arrive`) are no inputs of the journal: what they teach can be h
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias, assert_never
 
+from msgspec import Struct
+
 from antecede import wire
-from antecede.errors import BadParameter, BadSnapshot, CallerError, NotEligible, PeerError
+from antecede.errors import BadFrame, BadParameter, NotEligible, PeerError, Refused
 from antecede.link import Frame, Link
 from antecede.model import Effect, Id, Message, Packet, View
+from antecede.process import snapshots
 from antecede.process.events import Record
 from antecede.process.inputs import (
     Acknowledge,
     Arrive,
+    Close,
     Input,
     Pass,
     Propose,
@@ -55,19 +73,24 @@ from antecede.process.inputs import (
     Send,
     Take,
     Time,
+    Told,
     Turn,
     Waive,
+    Withdraw,
 )
 from antecede.process.outbox import Outgoing
 from antecede.process.views.change import Changing, parameters_among
-from antecede.process.views.members import MARK, Roll
+from antecede.process.views.members import Change, Roll, is_note
+from antecede.process.views.numbering import Numbering
 from antecede.protocols import Machine, create, restore
-from antecede.protocols.machine import plain, portable, typed
-from antecede.wire.bundles import decode_bundle, encode_bundle, encode_whole
+from antecede.wire import Limits
+from antecede.wire.bundles import PACKETS, decode_bundle, encode_bundle, encode_whole
+from antecede.wire.octets import OWN
 
-__all__ = ["Core", "Out"]
+__all__ = ["RULES", "Core", "Out", "Requirements"]
 
-SNAPSHOT_VERSION = 3
+RULES = 4
+"""The version of what an input does, where it differs from earlier ones: inputs replay by the rules of their time."""
 
 MILLISECOND = 1_000_000
 
@@ -83,8 +106,20 @@ TIMES = {
 ACK_EVERY = 128
 """Packets of a peer, after which it hears at once that they have arrived, though nothing goes back to carry it."""
 
+ENTRY_BYTES = 24
+"""An entry of a stamp, at most, besides a set of processes and a label."""
+
 Out: TypeAlias = tuple[int, Frame]
 """A frame, and the peer that it is for."""
+
+
+class Requirements(Struct, frozen=True):
+    """What two processes must have in common to talk: they compare it when they meet."""
+
+    protocol: str
+    wire_version: int
+    limits: Limits
+    """What each may have sent, and so the other must accept."""
 
 
 class Core:
@@ -100,7 +135,9 @@ class Core:
         parameters: Mapping[str, Any],
         window: int,
     ) -> None:
-        self.machine, self.limits = machine, limits
+        self.sending = self.limits = limits
+        """What `send` takes; and what may arrive, or be on its way since it was sent."""
+        self.rules = RULES
         self.epoch, self.window = epoch, window
         """The incarnation of all links, and the window of new ones."""
         self.parameters = dict(parameters)
@@ -108,24 +145,30 @@ class Core:
         self.view = View(roll.names)
         """All that are or were members."""
         self.me = roll.place(machine.view.name(machine.me))
-        self.first = roll.number == 1
-        """It is in its first view, and that is not changing."""
         self.steady = True
         """The view is not changing, and the application has come to it."""
+        self.adopt(machine, roll)
         self.changing = Changing(self, roll)
-        eligible = map(self.changing.outward, machine.eligible())
-        self.inbox: dict[Id, Message] = {message.id: message for message in eligible}
+        self.inbox: dict[Id, Message] = {}
+        self._inner: dict[Id, Message] = {}
+        """What is in the inbox as the machine has it, where its numbering is another."""
+        for inner in machine.eligible():
+            self._offer(inner)
         self.taken: dict[Id, Message] = {}
         self.again: deque[Message] = deque()
+        self.repeats: dict[Id, None] = {}
+        """In the order in which they were taken, if they were."""
+        self.closed = False
+        """All that was handed over is known: `Close` was the last input."""
         self.unsent: set[int] = set()
-        """Numbers of messages of ours of which no packet has left the machine yet."""
+        """Numbers of messages of ours of which no packet has left the machine yet, as the machine counts them."""
         self.held = [0] * len(self.view)
         """How many messages of each sender have arrived and were not taken yet."""
         self.record = Record()
         self.arrived: list[Id] = []
         """The messages that arrived with the last input."""
-        self.refused: dict[int, PeerError] = {}
-        """Peers that sent what no sound process sends, with the reason."""
+        self.refused: dict[int, Refused] = {}
+        self.failure: BaseException | None = None
         self.out = {peer: Outgoing(merge=not machine.needs_fifo) for peer in self.links}
         self.gathered, self.weight = False, 0
         """Whether anything has gathered, and how many bytes of payload."""
@@ -153,15 +196,31 @@ class Core:
         A founder is in the first view, of all in `view`. One that joins is given the roll that it is on.
         """
         roll = roll or Roll.first(view.names, {})
+        limits = limits or wire.Limits()
+        limits.check()
         name = view.name(view.id(me))
         chosen = parameters_among(protocol, parameters or {}, roll.names[: roll.founders])
         machine = create(protocol, View(roll.shown), name, **chosen)
         peers = [place for place in roll.members if roll.names[place] != name]
-        core = cls(machine, {}, limits or wire.Limits(), roll, epoch, chosen, window)
+        core = cls(machine, {}, limits, roll, epoch, chosen, window)
         for peer in peers:
             core.link(peer)
         core.changing.await_state(roll.donors.get(core.me))
         return core
+
+    def adopt(self, machine: Machine, roll: Roll) -> None:
+        """Go on with this machine, which is for this view."""
+        self.machine, self.numbering = machine, Numbering(roll)
+        self._set_room()
+
+    def send_under(self, limits: wire.Limits, rules: int) -> None:
+        """From now on, send what these limits allow, by these rules. What was allowed before is still accepted."""
+        self.sending, self.limits, self.rules = limits, self.limits.widen(limits), rules
+        self._set_room()
+
+    def _set_room(self) -> None:
+        self._room = -1 if self.machine.stamps_grow else self.sending.packet_bytes - self._stamp_bytes()
+        """Payloads up to this size fit into a packet with any stamp."""
 
     def link(self, peer: int) -> None:
         """Have a link with one more peer, which is as new as we are to it."""
@@ -177,307 +236,391 @@ class Core:
         self.heard.pop(peer)
         self.owing.discard(peer)
         self.touched.pop(peer, None)
+        self.refused.pop(peer, None)
         return self.links.pop(peer), self.out.pop(peer)
+
+    # What a driver asks
 
     @property
     def sent(self) -> int:
         """How many messages this process has sent, ever."""
-        return self.machine.sent if self.first else self.changing.sent
+        roll = self.changing.roll
+        if self.me not in roll.members:
+            return roll.sent[self.me]
+        return self.machine.sent + self.numbering.base(self.me)
+
+    @property
+    def untold(self) -> list[Change]:
+        """Changes that the application came to, and that it is to be told of: again after a crash, until `Told`."""
+        return self.changing.untold
+
+    def requirements(self) -> Requirements:
+        """What a peer must have in common with this process."""
+        return Requirements(self.machine.name, wire.VERSION, self.limits)
+
+    def hail(self, peer: int) -> Frame:
+        """What to say first over a new connection. Raises `Refused` if this peer is not heard any more."""
+        if peer in self.refused:
+            raise self.refused[peer]
+        return self.links[peer].hail()
+
+    def next_message(self, sender: int | None = None) -> Message | None:
+        """The message of the inbox to take next: what may have been taken before a restart comes first."""
+        for identity in self.repeats:
+            if sender in (None, identity[0]) and identity in self.inbox:
+                return self.inbox[identity]
+        if sender is None:
+            return next(iter(self.inbox.values()), None)
+        return next((message for identity, message in self.inbox.items() if identity[0] == sender), None)
 
     # Inputs
 
     def apply(self, given: Input, now: int) -> list[Out]:
-        """Let something happen. A raised error changes nothing, unless it is no `AntecedeError`."""
+        """Let something happen: all of it, or nothing if a refusal is raised. Any other error ends the process."""
+        self.check()
         self.arrived.clear()
         match given:
             case Send():
                 self.send(given.to, given.payload, given.label, given.context)
-                return []
             case Arrive():
                 return self.arrive(given.source, given.frame, now)
             case Take():
-                self._take((given.sender, given.number))
-                return []
+                self.take((given.sender, given.number))
             case Acknowledge():
                 self.taken.pop((given.sender, given.number), None)
-                return []
             case Turn():
                 return self.turn(now)
+            case _:
+                if isinstance(given, Restart) and given.limits is not None:
+                    given.limits.check()
+                with self._whole():
+                    return self._apply(given, now)
+        return []
+
+    def _apply(
+        self, given: Propose | Pass | Waive | Told | Withdraw | Restart | Close | Time | Recorded, now: int
+    ) -> list[Out]:
+        match given:
             case Propose(plan):
                 self.changing.propose(plan)
-                return []
-            case Pass(number, state):
-                self.changing.pass_on(number, state)
-                return []
+            case Withdraw(names):
+                self.changing.withdraw(names)
+            case Pass():
+                self.closed = False
+                self.changing.pass_on(given.number, given.state, given.told)
             case Waive(number):
                 self.changing.waive(number)
-                return []
+            case Told(number):
+                self.changing.untold = [change for change in self.untold if change.number != number]
             case Restart():
-                return self._restart(given.recording, now)
+                return self._restart(given, now)
+            case Close():
+                self.closed = True
             case Time() | Recorded():
                 self.record.note(given)
-                return []
-        assert_never(given)
+            case _:
+                assert_never(given)
+        return []
+
+    def check(self) -> None:
+        """Raise if the process has failed: it is in no state to go on from."""
+        if self.failure is not None:
+            raise AssertionError(f"the process has failed: {self.failure!r}") from self.failure
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """What happens here happens as a whole; or the process has failed."""
+        try:
+            yield
+        except BaseException as error:
+            self.failure = error
+            raise
 
     def send(self, to: tuple[int, ...], payload: bytes, label: str = "", context: str = "") -> Message:
-        """The application sends a message."""
-        if label or context or len(payload) > self.limits.payload_bytes:
+        """The application sends a message. A `CallerError` changes nothing: the message has used up no number."""
+        if self.failure is not None:
+            self.check()
+        numbering = self.numbering
+        seats = numbering.seats(to)
+        machine, limits = self.machine, self.sending
+        if label or context or len(payload) > limits.payload_bytes:
             self._check_size(payload, label, context)
-        if not self.first:
-            return self.changing.send(to, payload, label, context)
-        message, effects = self.machine.send(to, payload, label, context)
-        if self.record.on:
-            self.record.event("send", message)
-        one = effects[0] if len(effects) == len(message.to) == 1 else None
-        if type(one) is Packet and one.message is message:
-            # As below, for what has one copy and leaves at once: most messages.
-            waiting = self.out[one.dest]
-            waiting.gathered.append(one)
-            waiting.pending += 1
-            self.gathered, self.touched[one.dest] = True, None
-            self.weight += len(payload)
-            return message
-        me = self.me
-        if me in message.to:
-            self.held[me] += 1
-            self.arrived.append((me, message.number))
-        if message.to != (me,):
-            self.unsent.add(message.number)
-        if effects:
-            self._follow(effects)
+        if len(payload) > self._room and len(payload) + self._stamp_bytes() > limits.packet_bytes:
+            self._rehearse(seats, payload, label, context)
+        inner, effects = machine.send(seats, payload, label, context)
+        try:
+            message = numbering.outward(inner)
+            if self.record.on:
+                self.record.event("send", message)
+            me = self.me
+            if me in message.to:
+                self.held[me] += 1
+                self.arrived.append((me, message.number))
+            if message.to != (me,):
+                self.unsent.add(inner.number)
+            if effects:
+                self.follow(effects)
+        except BaseException as error:
+            self.failure = error
+            raise
         return message
 
     def _check_size(self, payload: bytes, label: str, context: str) -> None:
         """Refuse, before the machine counts it, what the wire would not carry."""
-        size, most = len(payload), self.limits.payload_bytes
+        size, most = len(payload), self.sending.payload_bytes
         if size > most:
             raise BadParameter("message", "payload", f"{size} bytes", f"at most {most}")
         for name, text in (("label", label), ("context", context)):
-            size, most = len(text.encode(errors="replace")), self.limits.label_bytes
+            size, most = len(text.encode(errors="replace")), self.sending.label_bytes
             if size > most or any("\ud800" <= one <= "\udfff" for one in text):
                 raise BadParameter("message", name, f"{size} bytes", f"Unicode text of at most {most}")
 
+    def _stamp_bytes(self) -> int:
+        """What a packet of the next message has besides its payload, at most."""
+        machine, limits = self.machine, self.sending
+        entry = ENTRY_BYTES + machine.n // 8 + (limits.label_bytes if machine.labels else 0)
+        return machine.stamp_entries * entry + 2 * limits.label_bytes + machine.n // 8 + 256
+
+    def _rehearse(self, seats: tuple[int, ...], payload: bytes, label: str, context: str) -> None:
+        """Refuse a message whose packets are too large. Only a machine can tell, so a copy of ours sends first."""
+        copy = restore(self.machine.snapshot())
+        for effect in copy.send(seats, payload, label, context)[1]:
+            if isinstance(effect, Packet):
+                size, most = len(encode_whole(effect, self.sending)), self.sending.packet_bytes
+                if size > most:
+                    raise BadParameter("message", "packet", f"{size} bytes with its stamp", f"at most {most}")
+
     def arrive(self, source: int, frame: Frame, now: int) -> list[Out]:
         """A frame arrives. Raises `BadFrame` if the two ends contradict each other: one has lost its state."""
+        if self.failure is not None:
+            self.check()
         self.arrived.clear()
         link = self.links.get(source)
-        if link is None:
-            # It was removed, and may not know.
+        if link is None or (self.refused and source in self.refused and self.rules > 3):
+            # It was removed, and may not know; or it is not heard any more.
             return []
-        payloads, frames = link.receive(frame, now)
-        self.out[source].acknowledged(link.acked)
-        if link.owes:
-            self.owing.add(source)
-        for payload in payloads:
-            try:
-                self._receive(source, payload)
-            except PeerError as error:
-                # The link has handed it over for good. Replayed, it is refused again, so this is no broken invariant.
-                self.refused[source] = error
-        if payloads and not self.steady:
-            # Not for a bare frame, which is no input of the journal.
-            self.changing.watch()
+        try:
+            payloads, frames = link.receive(frame, now)
+        except BadFrame:
+            raise
+        except BaseException as error:
+            self.failure = error
+            raise
+        try:
+            self.out[source].acknowledged(link.acked)
+            if link.owes:
+                self.owing.add(source)
+            for payload in payloads:
+                try:
+                    self._receive(source, payload)
+                except PeerError as error:
+                    self._refuse(source, error)
+                    if self.rules > 3:
+                        frames = []
+                        break
+            if frame.greets and self.changing.membership.wanted:
+                self.changing.meet()
+            if payloads and not self.steady:
+                # Not for a bare frame, which is no input of the journal.
+                self.changing.watch()
+        except BaseException as error:
+            self.failure = error
+            raise
         return [(source, frame) for frame in frames]
+
+    def _refuse(self, peer: int, error: PeerError) -> None:
+        """Hear this peer no more. Its link has counted what was refused: so it tells the peer nothing any more."""
+        self.refused[peer] = Refused(self.view.name(peer), type(error).__name__, str(error))
+        self.owing.discard(peer)
 
     def _receive(self, source: int, payload: bytes) -> None:
         """Give the machine what a payload of the link holds."""
-        if not self.first or payload[:1] == MARK:
-            self.changing.receive(source, payload)
+        if is_note(payload):
+            self.changing.hear(source, payload)
             return
-        me = self.me
-        packets = decode_bundle(payload, source, me, self.limits)
-        self.hear(source, len(packets))
+        numbering, members = self.numbering, self.changing.roll.members
+        if source not in members or self.me not in members:
+            raise BadFrame(f"packets of {self.view.name(source)} to one in another view", "those of a member")
+        there, me = numbering.seat(source), self.machine.me
+        packets = decode_bundle(payload, there, me, self.limits)
+        self.heard[source] += len(packets)
+        if self.heard[source] >= ACK_EVERY:
+            self.touched[source] = None
         arrived, recording, mine = self.arrived, self.record.on, 0
         for packet in packets:
             message = packet.message
             if message is not None and me in message.to:
-                arrived.append((message.sender, message.number))
-                mine += message.sender == source
+                arrived.append(numbering.identify(message))
+                mine += message.sender == there
                 if recording:
-                    self.record.event("receive", message)
+                    self.record.event("receive", numbering.outward(message))
         self.held[source] += mine
         effects: list[Effect] = []
         try:
             self.machine.receive_all(packets, effects)
         finally:
-            self._follow(effects)
+            self.follow(effects)
 
-    def hear(self, peer: int, packets: int) -> None:
-        """So many packets of a peer have arrived."""
-        self.heard[peer] += packets
-        if self.heard[peer] >= ACK_EVERY:
-            self.touched[peer] = None
-
-    def _take(self, identity: Id) -> None:
-        if not self.first:
-            self.changing.take(identity)
-            return
-        message = self.inbox.get(identity)
+    def take(self, identity: Id, keep: bool = True) -> Message:
+        """The application takes a message that was offered; `keep` it until it is acknowledged."""
+        if self.failure is not None:
+            self.check()
+        ready = self.changing.ready
+        message = self.changing.first_ready(identity) if ready else self.inbox.get(identity)
         if message is None:
             raise NotEligible(self.view.name(self.me), identity, "it was not offered")
-        self.take(identity, message)
-
-    def take(self, identity: Id, message: Message, keep: bool = True) -> None:
-        """The application takes a message that is in the inbox; `keep` it until it is acknowledged."""
-        if not self.first:
-            self.changing.take(identity, keep)
-            return
-        effects = self.machine.deliver(message)
-        if self.record.on:
-            self.record.event("deliver", message)
-        inbox, held, sender = self.inbox, self.held, identity[0]
-        del inbox[identity]
-        if keep:
-            self.taken[identity] = message
-        if held[sender]:
-            held[sender] -= 1
-        for effect in effects:
-            if type(effect) is Message:
-                inbox[effect.sender, effect.number] = effect
+        try:
+            if ready:
+                self.changing.take_ready()
+                effects: list[Effect] = []
             else:
-                self._follow((effect,))
+                inner = self._inner.pop(identity) if self._inner else message
+                effects = self.machine.deliver(inner)
+                del self.inbox[identity]
+            if message.number:
+                # Number 0 is the state that one that joined was given: no message, and no event.
+                if self.record.on:
+                    self.record.event("deliver", message)
+                if self.held[identity[0]]:
+                    self.held[identity[0]] -= 1
+            if keep:
+                self.taken[identity] = message
+            if self.repeats:
+                self.repeats.pop(identity, None)
+            self.closed = False
+            if effects:
+                self.follow(effects)
+        except BaseException as error:
+            self.failure = error
+            raise
+        return message
 
-    def _follow(self, effects: Sequence[Effect]) -> None:
-        if not self.first:
-            self.changing.follow(effects)
-            return
-        out, unsent, weight = self.out, self.unsent, 0
+    def _offer(self, inner: Message) -> None:
+        message = self.numbering.outward(inner)
+        self.inbox[message.sender, message.number] = message
+        if message is not inner:
+            self._inner[message.sender, message.number] = inner
+
+    def follow(self, effects: Sequence[Effect]) -> None:
+        """Do what the machine wants: offer messages, and gather packets."""
+        place, out, unsent, weight = self.numbering.place, self.out, self.unsent, 0
         for effect in effects:
             if type(effect) is Message:
-                self.inbox[effect.sender, effect.number] = effect
+                self._offer(effect)
                 continue
-            assert isinstance(effect, Packet)
-            message, waiting = effect.message, out[effect.dest]
-            self.gathered, self.touched[effect.dest] = True, None
+            assert type(effect) is Packet
+            dest, message = place(effect.dest), effect.message
+            if message is not None and unsent and message.sender == self.machine.me:
+                unsent.discard(message.number)
+            waiting = out.get(dest)
+            if waiting is None:
+                self.changing.give_up(message, dest)
+                continue
+            self.gathered, self.touched[dest] = True, None
             if message is None:
                 waiting.control(effect)
-                continue
-            # As `Outgoing` would do it: the only thing that is done for each copy of each message.
-            waiting.gathered.append(effect)
-            waiting.pending += 1
-            weight += len(message.payload)
-            if unsent and message.sender == self.machine.me:
-                unsent.discard(message.number)
-        if weight:
-            self.weight += weight
+            else:
+                waiting.message(effect)
+                weight += len(message.payload)
+        self.weight += weight
+
+    def drain(self) -> Iterator[Message]:
+        """All that the machine offers, delivered one after the other, whoever takes it."""
+        while self.inbox:
+            identity, message = next(iter(self.inbox.items()))
+            del self.inbox[identity]
+            yield message
+            self.follow(self.machine.deliver(self._inner.pop(identity, message)))
 
     def turn(self, now: int) -> list[Out]:
         """Make a payload for each peer of what has gathered for it."""
+        if self.failure is not None:
+            self.check()
         out: list[Out] = []
-        gathered, self.gathered, self.weight = self.gathered, False, 0
-        for peer in self.touched:
-            link, waiting = self.links[peer], self.out[peer]
-            frames = self._leave(link, waiting, waiting.take(), now) if waiting else link.acknowledge()
-            out += [(peer, frame) for frame in frames]
-            self.heard[peer] = 0
-        self.touched.clear()
-        if gathered and (not self.first or self.changing.membership.notes):
-            # If nothing had gathered, this turn is no input of the journal.
-            out += self.changing.turn(now)
+        try:
+            gathered, self.gathered, self.weight = self.gathered, False, 0
+            for peer in self.touched:
+                link, waiting = self.links[peer], self.out[peer]
+                frames = self._leave(link, waiting, waiting.take(), now) if waiting else link.acknowledge()
+                self.heard[peer] = 0
+                if not self.refused or peer not in self.refused:
+                    out += [(peer, frame) for frame in frames]
+            self.touched.clear()
+            if gathered:
+                # If nothing had gathered, this turn is no input of the journal.
+                out += self.changing.turn(now)
+        except BaseException as error:
+            self.failure = error
+            raise
         return out
 
     def _leave(self, link: Link, waiting: Outgoing, packets: list[Packet[Any]], now: int) -> list[Frame]:
-        data = encode_bundle(packets, self.limits)
-        if len(data) > self.limits.packet_bytes:
+        most = self.sending.packet_bytes
+        data = encode_bundle(packets, OWN)
+        if len(data) > most or (len(packets) > PACKETS and self.rules > 3):
             if len(packets) > 1:
                 half = len(packets) // 2
                 frames = self._leave(link, waiting, packets[:half], now)
                 return frames + self._leave(link, waiting, packets[half:], now)
-            data = encode_whole(packets[0], self.limits)
+            data = encode_whole(packets[0], OWN)
         frames = link.send(data, now)
         waiting.leave(link.last, len([None for packet in packets if packet.message is not None]))
         return frames
 
-    def _restart(self, recording: bool, now: int) -> list[Out]:
-        self.record.on = recording
+    def _restart(self, restart: Restart, now: int) -> list[Out]:
+        self.record.on = restart.recording
         self.again = deque(self.taken.values())
+        if not self.closed:
+            self.repeats |= dict.fromkeys(self._deliverable())
+        self.closed = False
         self.epoch += 1
         for link in self.links.values():
             link.restart()
-        return self.turn(now)
+        # What had gathered was sent under the limits, and by the rules, of that time.
+        out = self.turn(now)
+        if restart.limits is not None:
+            self.send_under(restart.limits, RULES)
+        return out
+
+    def _deliverable(self) -> Iterator[Id]:
+        """All that could be taken now, one after the other, if nothing else arrived: in the order of the inbox."""
+        yield from [one.id for one in self.changing.ready if isinstance(one, Message)]
+        machine, numbering = restore(self.machine.snapshot()), self.numbering
+        offered = deque(numbering.inward(message) for message in self.inbox.values())
+        while offered:
+            inner = offered.popleft()
+            yield numbering.identify(inner)
+            offered += [effect for effect in machine.deliver(inner) if isinstance(effect, Message)]
 
     # No inputs
 
     def tick(self, peer: int, now: int) -> list[Out]:
         """What time makes necessary on one link."""
+        self.check()
         link = self.links.get(peer)
         due = None if link is None else link.deadline()
-        if link is None or due is None or due > now:
+        if link is None or due is None or due > now or peer in self.refused:
             return []
-        return [(peer, frame) for frame in link.tick(now)]
+        with self._whole():
+            return [(peer, frame) for frame in link.tick(now)]
 
     def resume(self, peer: int, now: int) -> list[Out]:
         """There is a new connection with this peer, and what it has received is known."""
+        self.check()
         link = self.links.get(peer)
-        return [] if link is None else [(peer, frame) for frame in link.resume(now)]
+        if link is None or peer in self.refused:
+            return []
+        with self._whole():
+            return [(peer, frame) for frame in link.resume(now)]
 
     # Snapshots
 
     def snapshot(self) -> dict[str, Any]:
         """The whole process as plain data."""
-        return {
-            "antecede": SNAPSHOT_VERSION,
-            "machine": self.machine.snapshot(),
-            "links": [[peer, portable(link.snapshot())] for peer, link in sorted(self.links.items())],
-            "inbox": [list(identity) for identity in self.inbox],
-            "taken": plain(list(self.taken.values())),
-            "unsent": sorted(self.unsent),
-            "held": list(self.held),
-            "record": self.record.snapshot(),
-            "epoch": self.epoch,
-            "window": self.window,
-            # Where there is a topology, the view does not change, and the machine keeps it.
-            "parameters": {name: one for name, one in self.parameters.items() if name != "topology"},
-            "first": self.first,
-            "changing": self.changing.snapshot(),
-            "out": [
-                [peer, encode_bundle(waiting.packets(), self.limits)]
-                for peer, waiting in sorted(self.out.items())
-                if waiting
-            ],
-        }
+        self.check()
+        return snapshots.take(self)
 
     @classmethod
     def restore(cls, snapshot: Mapping[str, Any], limits: wire.Limits | None = None) -> Core:
-        """The process whose snapshot this was."""
-        if snapshot.get("antecede") != SNAPSHOT_VERSION:
-            raise BadSnapshot("process version", snapshot.get("antecede"), SNAPSHOT_VERSION)
-        try:
-            machine = restore(snapshot["machine"])
-            links = {int(peer): Link.restore(link) for peer, link in snapshot["links"]}
-            core = cls(
-                machine,
-                links,
-                limits or wire.Limits(),
-                typed(snapshot["changing"]["membership"]["roll"], Roll),
-                typed(snapshot["epoch"], int),
-                typed(snapshot["parameters"], dict[str, Any]),
-                typed(snapshot["window"], int),
-            )
-            core.first = typed(snapshot["first"], bool)
-            core.changing.load(snapshot["changing"])
-            offered = core.inbox
-            core.inbox = {
-                (sender, number): offered.pop((sender, number)) for sender, number in snapshot["inbox"]
-            }
-            if offered:
-                raise ValueError(f"{len(offered)} eligible messages are missing from the inbox")
-            taken = typed(snapshot["taken"], list[Message])
-            core.taken = {message.id: message for message in taken}
-            core.unsent = set(typed(snapshot["unsent"], list[int]))
-            core.held = typed(snapshot["held"], list[int])
-            core.record = Record.restore(snapshot["record"])
-            core._gather(snapshot["out"])
-        except (LookupError, TypeError, ValueError, CallerError, PeerError) as error:
-            raise BadSnapshot("process", f"{type(error).__name__}: {error}", "the state of one") from error
-        return core
-
-    def _gather(self, out: Sequence[tuple[int, bytes]]) -> None:
-        """Take over what has gathered, and count what is on its way."""
-        for peer, link in self.links.items():
-            for number, packets in self.changing.unacknowledged(peer, link):
-                messages = sum(packet.message is not None for packet in packets)
-                self.out[peer].pending += messages
-                self.out[peer].leave(number, messages)
-        for peer, data in out:
-            self._follow(decode_bundle(data, *self.changing.seats(peer), self.limits))
+        """The process whose snapshot this was. `limits` are for those of a time when a snapshot did not have them."""
+        return snapshots.restore(cls, snapshot, limits or wire.Limits())

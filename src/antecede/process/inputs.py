@@ -19,10 +19,12 @@ from msgspec import Struct
 from antecede.errors import BadJournal
 from antecede.link import Frame
 from antecede.process.views.members import Plan
+from antecede.wire import Limits
 
 __all__ = [
     "Acknowledge",
     "Arrive",
+    "Close",
     "Input",
     "Pass",
     "Propose",
@@ -31,8 +33,10 @@ __all__ = [
     "Send",
     "Take",
     "Time",
+    "Told",
     "Turn",
     "Waive",
+    "Withdraw",
     "decode_inputs",
     "encode_inputs",
     "encode_into",
@@ -95,6 +99,8 @@ class Restart(Struct, frozen=True, gc=False, array_like=True, tag=4):
 
     recording: bool = False
     """Whether it keeps its events for a trace, from now on."""
+    limits: Limits | None = None
+    """What it may send from now on; None: as before. What was sent or accepted before stays as it is."""
 
 
 class Time(Struct, frozen=True, gc=False, array_like=True, tag=5):
@@ -125,6 +131,8 @@ class Pass(Struct, frozen=True, gc=False, array_like=True, tag=9):
     number: int
     state: bytes | None = None
     """What it gives to those who joined, if it owes them a state."""
+    told: bool = True
+    """Nobody waits to be told of this change. If False, it is in `Core.untold` until `Told`, across restarts."""
 
 
 class Waive(Struct, frozen=True, gc=False, array_like=True, tag=10):
@@ -133,8 +141,37 @@ class Waive(Struct, frozen=True, gc=False, array_like=True, tag=10):
     number: int
 
 
+class Told(Struct, frozen=True, gc=False, array_like=True, tag=11):
+    """The application was told of a change, by a callback that has returned: it need not be told again."""
+
+    number: int
+
+
+class Close(Struct, frozen=True, gc=False, array_like=True, tag=12):
+    """The process stops, and all that was handed over is in its journal: what was only offered was not handed over."""
+
+
+class Withdraw(Struct, frozen=True, gc=False, array_like=True, tag=13):
+    """Whoever wanted these to join does not any more. What is in a view by then stays."""
+
+    names: tuple[str, ...]
+
+
 Input: TypeAlias = (
-    Send | Arrive | Take | Acknowledge | Restart | Time | Recorded | Turn | Propose | Pass | Waive
+    Send
+    | Arrive
+    | Take
+    | Acknowledge
+    | Restart
+    | Time
+    | Recorded
+    | Turn
+    | Propose
+    | Pass
+    | Waive
+    | Told
+    | Close
+    | Withdraw
 )
 
 _ENCODER = msgspec.msgpack.Encoder()

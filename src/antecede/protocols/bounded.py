@@ -75,6 +75,11 @@ class Bounded(Receiver):
     def parameters(self) -> dict[str, Any]:
         return {"k": self.k}
 
+    @property
+    def stamp_entries(self) -> int:
+        # The column of a destination may grow by one before the extra messages leave.
+        return 3 * (self.k + self.n)
+
     def _send(self, message: Message) -> list[Effect]:
         matrix = tuple(
             (i, j, count) for j, column in enumerate(self._columns) for i, count in sorted(column.items())

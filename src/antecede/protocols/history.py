@@ -283,6 +283,7 @@ class History(Receiver):
     labels = True
     counted = "sender"
     sparse = True
+    stamps_grow = True
 
     def __init__(self, view: View, me: str | int, **rules: bool) -> None:
         super().__init__(view, me)
@@ -293,6 +294,10 @@ class History(Receiver):
     @property
     def parameters(self) -> dict[str, Any]:
         return asdict(self.rules)
+
+    @property
+    def stamp_entries(self) -> int:
+        return max([len(context.H) for context in self._contexts.values()], default=0) + 2
 
     def _context(self, label: str) -> Histories:
         context = self._contexts.get(label)

@@ -50,6 +50,8 @@ class Machine(ABC):
     """A packet's arrival changes nothing but what is held, so it makes no difference when it arrives."""
     commuting: ClassVar[tuple[type[Stamp], ...]] = ()
     """The kinds of control packets of which the same can be said."""
+    stamps_grow: ClassVar[bool] = False
+    """Whether `stamp_entries` changes as messages are sent and delivered."""
     state: ClassVar[Mapping[str, Any]] = {"sent": int}
     """The attributes that are the machine's state, with their types: what a snapshot holds.
 
@@ -83,6 +85,11 @@ class Machine(ABC):
     def needs_fifo(self) -> bool:
         """Whether the protocol relies on channels that do not reorder."""
         return False
+
+    @property
+    def stamp_entries(self) -> int:
+        """How many numbers or identifiers the stamp of the next message can have, at most."""
+        return self.n + 2
 
     def orders_at(self, process: int) -> bool:
         """Whether the promise of `order` covers deliveries at this process."""

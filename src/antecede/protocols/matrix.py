@@ -73,6 +73,10 @@ class Matrix(Receiver):
         self._sifted: tuple[MatrixStamp | None, list[Row]] = (None, [])
         """The stamp that was looked at last, and its rows that were newer than ours: versions only grow."""
 
+    @property
+    def stamp_entries(self) -> int:
+        return self.n * (self.n + 2)
+
     # Rule i'
 
     def _send(self, message: Message) -> list[Effect]:

@@ -39,11 +39,16 @@ class Optimal(Receiver):
     state = {**Receiver.state, "_log": dict[Id, int]}
     counted = "sender"
     sparse = True
+    stamps_grow = True
 
     def __init__(self, view: View, me: str | int) -> None:
         super().__init__(view, me)
         self._log: dict[Id, int] = {}
         """(sender, clock) -> Dests"""
+
+    @property
+    def stamp_entries(self) -> int:
+        return len(self._log) + 2
 
     def _send(self, message: Message) -> list[Effect]:
         to = mask(message.to)

@@ -24,17 +24,21 @@ True
 Traceback (most recent call last):
 antecede.errors.WireError: not a packet: found no bundle: Expected `array`, got `int`, expected runs of packets
 
-Numbers are unsigned and below 2**63, as elsewhere. A bundle may be written in several ways, and all are read. It makes
-no more objects than its bytes allow, about 20 bytes of memory for one. What the stamps say, the machine judges.
+Numbers are unsigned and below 2**63, as elsewhere. A bundle may be written in several ways, and all are read. What the
+stamps say, the machine judges.
+
+Memory: decoding n bytes takes at most `MEMORY_FACTOR` * n + `MEMORY_BASE` bytes at any moment. The densest thing that a
+bundle can say is a row of three small numbers, which becomes a tuple; packets and runs, which are larger, are at most
+`PACKETS` in one bundle. So a frame of 4 MiB never becomes more than 100 MB.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from antecede.errors import BadParameter, Misrouted, WireError
 from antecede.model import Message, Packet, Stamp, Uint
@@ -46,9 +50,14 @@ from antecede.protocols.unordered import Plain
 from antecede.wire import decode, encode
 from antecede.wire.octets import Limits
 
-__all__ = ["decode_bundle", "encode_bundle", "encode_whole"]
+__all__ = ["MEMORY_BASE", "MEMORY_FACTOR", "PACKETS", "decode_bundle", "encode_bundle", "encode_whole"]
 
 LIMITS = Limits()
+
+PACKETS: Final = 1 << 16
+"""Packets in one bundle, at most: who has more for a peer makes several bundles of them."""
+MEMORY_FACTOR: Final = 18
+MEMORY_BASE: Final = 200 * PACKETS
 
 Numbered: TypeAlias = list[tuple[Uint, Uint, bytes]]
 
@@ -139,7 +148,7 @@ CONTROL_STAMPS: dict[type[Controls], Callable[[Any], Stamp]] = {
 }
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(list[Run])
+_DECODER = msgspec.msgpack.Decoder(Annotated[list[Run], Meta(max_length=PACKETS)])
 
 
 def encode_bundle(packets: Sequence[Packet[Any]], limits: Limits = LIMITS) -> bytes:
@@ -205,6 +214,9 @@ def decode_bundle(data: bytes, source: int, dest: int, limits: Limits = LIMITS) 
         runs = _DECODER.decode(data)
     except msgspec.MsgspecError as error:
         raise WireError(f"no bundle: {error}", "runs of packets") from None
+    count = sum(map(_count, runs)) if len(data) > PACKETS else 0
+    if count > PACKETS:
+        raise WireError(f"a bundle of {count} packets", f"at most {PACKETS}")
     packets: list[Packet[Any]] = []
     for run in runs:
         match run:
@@ -231,6 +243,16 @@ def decode_bundle(data: bytes, source: int, dest: int, limits: Limits = LIMITS) 
     if len(data) > limits.payload_bytes:
         _check_payloads(packets, limits)
     return packets
+
+
+def _count(run: Run) -> int:
+    match run:
+        case Whole():
+            return len(run.packets)
+        case PlainRun() | FifoRun() | MatrixRun() | PermitRun():
+            return len(run.rows)
+        case _:
+            return len(run.numbers)
 
 
 def _decode(raw: bytes, source: int, limits: Limits) -> Packet[Any]:

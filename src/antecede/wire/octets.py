@@ -23,13 +23,16 @@ from itertools import compress, count
 from typing import NoReturn
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from antecede.errors import BadParameter, WireError
 from antecede.model import bits
 
-__all__ = ["MAX_UINT", "Limits", "Reader", "Writer", "listed"]
+__all__ = ["MAX_UINT", "OWN", "Limits", "Reader", "Writer", "listed"]
 
 MAX_UINT = (1 << 63) - 1
+ROOM = 256
+"""Bytes of a packet besides its payload, label, context, destinations and a stamp that grows with the view."""
 FIRST, ONE, BITMAP, LIST = range(4)
 _DIGITS = bytes.maketrans(b"01", b"\0\1")
 
@@ -48,6 +51,36 @@ class Limits(Struct, frozen=True, gc=False):
     entries: int = 1 << 20
     """Of a stamp: identifiers of a history or a log, counts of a vector or a matrix."""
     label_bytes: int = 1024
+
+    def check(self) -> None:
+        """Refuse limits under which a payload of the largest size would not fit into a packet.
+
+        A stamp that grows (a matrix, a history) may still not fit: then the `send` is refused that would make it.
+
+        >>> Limits(payload_bytes=8 << 20).check()
+        Traceback (most recent call last):
+        antecede.errors.BadParameter: limits: packet_bytes is 4194304, expected 8391040 or more for payload_bytes
+        """
+        for name, value in asdict(self).items():
+            if value < 1:
+                raise BadParameter("limits", name, value, "1 or more")
+        least = self.payload_bytes + 2 * self.label_bytes + self.processes // 8 + ROOM
+        if self.packet_bytes < least:
+            expected = f"{least} or more for payload_bytes"
+            raise BadParameter("limits", "packet_bytes", self.packet_bytes, expected)
+
+    def widen(self, other: Limits) -> Limits:
+        """The limits that let everything pass that one of both lets pass.
+
+        >>> Limits(packet_bytes=100, processes=9).widen(Limits(packet_bytes=200, processes=8)).processes
+        9
+        """
+        mine, theirs = asdict(self), asdict(other)
+        return Limits(**{name: max(value, theirs[name]) for name, value in mine.items()})
+
+
+OWN = Limits(MAX_UINT, MAX_UINT, MAX_UINT, MAX_UINT, MAX_UINT)
+"""For what this process has written itself, under whatever limits there were then."""
 
 
 def _header(members: int) -> int:

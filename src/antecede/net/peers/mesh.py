@@ -83,7 +83,7 @@ class Mesh:
         self._shared = Shared(
             host,
             settings,
-            _terms(host.core, settings),
+            _terms(host.core),
             self.counts,
             self._start,
             self.wake,
@@ -313,7 +313,7 @@ class Mesh:
         """Greet, and carry on until the connection ends; whether it carried something, and nobody refused."""
         dialled = peer is not None
         try:
-            session = Session(self.host.core.epoch, self.settings.limits)
+            session = Session(self.host.core.epoch, self.host.core.limits)
             try:
                 async with asyncio.timeout(self.settings.hello_s):
                     said, rest = await self._open(connection, session, peer)
@@ -473,14 +473,15 @@ def _check_proof(connection: Connection, name: str) -> None:
         )
 
 
-def _terms(core: Core, settings: Settings) -> Terms:
+def _terms(core: Core) -> Terms:
     """What we state to every peer."""
     founders = core.changing.founders
     given = dict(core.parameters)
     if "topology" in core.machine.parameters:
         # A process that comes back from its journal has it from its machine.
         given["topology"] = core.machine.parameters["topology"]
-    limits = settings.limits
+    # Not those of the settings: what was sent under larger ones may still be on its way.
+    limits = core.limits
     return Terms(
         core.machine.name,
         state_parameters(core.machine.name, given, founders),

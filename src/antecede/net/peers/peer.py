@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from antecede.errors import BadFrame, BadHello, PeerError, WireError
+from antecede.errors import BadFrame, BadHello, PeerError, Refused, WireError
 from antecede.link import Frame
 from antecede.net.driver import Host
 from antecede.net.peers.session import (
@@ -46,11 +46,10 @@ NANOSECOND = 1e-9
 
 def refusal(error: PeerError) -> str:
     """Under which name a refused peer is counted."""
-    return (
-        "refused_hello"
-        if isinstance(error, BadHello)
-        else COUNTED.get(type(error).__name__, "refused_packet")
-    )
+    if isinstance(error, BadHello):
+        return "refused_hello"
+    kind = error.kind if isinstance(error, Refused) else type(error).__name__
+    return COUNTED.get(kind, "refused_packet")
 
 
 def explain(error: PeerError) -> str:
@@ -111,7 +110,7 @@ class Peer:
         names = core.view.name(core.me), self.name
         if self.number not in core.links:
             raise Gone(f"{self.name}, which is no member any more", "a member")
-        return Hello.of(*names, core.changing.founders, self._shared.terms, core.links[self.number].hail())
+        return Hello.of(*names, core.changing.founders, self._shared.terms, core.hail(self.number))
 
     def drop(self) -> None:
         """Have no more to do with it."""

@@ -1,9 +1,9 @@
-"""What a change of the view does to a process (`core`): the body of its `membership`; and the process afterwards.
+"""What a change of the view does to a process (`core`): the body of its `membership`.
 
 Parts
   ready     messages that the machine delivered because the view changes, and between them the changes, in the order in
             which the application is to have them: all of one view before any of the next
-  seats     how the machine of this view names processes and messages
+  untold    changes that the application came to, and was not told of yet
   lost      what was given up because a process was removed
 
 The machine of a view lives as long as the view. When a change settles, the machine delivers everything, and the
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from antecede.errors import BadFrame, BadParameter, CallerError, NotEligible, UnknownProcess
+from antecede.errors import BadParameter, CallerError, UnknownProcess
 from antecede.link import Link
-from antecede.model import Effect, Id, Message, Packet, View, Waiting
+from antecede.model import Id, Message, Packet, View, Waiting
 from antecede.process.views.members import (
     Change,
     Lost,
@@ -34,10 +34,10 @@ from antecede.process.views.members import (
     is_note,
 )
 from antecede.process.views.membership import Counts, Membership
-from antecede.process.views.numbering import Seats
 from antecede.protocols import create
 from antecede.protocols.machine import plain, typed
 from antecede.wire.bundles import decode_bundle
+from antecede.wire.octets import OWN
 
 if TYPE_CHECKING:
     from antecede.process.core import Core, Out
@@ -63,12 +63,12 @@ class Changing:
         self._core = core
         self.membership = Membership(roll, core.me, self)
         self.ready: deque[Message | Change] = deque()
+        self.untold: list[Change] = []
         self.lost: list[Lost] = []
         self.donor: int | None = None
         """Whose state we wait for, having joined."""
         self.turnover = 0
         """Counts the changes of who our peers are."""
-        self._seats = Seats(roll)
         self._pieces: list[bytes] = []
         self._removed: tuple[int, ...] = ()
         self._told: dict[int, int] = {}
@@ -90,13 +90,6 @@ class Changing:
     def orphaned(self) -> bool:
         """Whoever was to give us our state is gone, and did not."""
         return self.donor is not None and self.donor not in self.roll.members
-
-    @property
-    def sent(self) -> int:
-        me = self._core.me
-        if me not in self.roll.members:
-            return self.roll.sent[me]
-        return self._core.machine.sent + self._seats.base(me)
 
     @property
     def owed(self) -> tuple[int, ...]:
@@ -133,21 +126,20 @@ class Changing:
         """Ours, and that of a peer."""
         if self._core.me not in self.roll.members or peer not in self.roll.members:
             return 0, 0
-        return self._seats.seat(self._core.me), self._seats.seat(peer)
-
-    def outward(self, message: Message) -> Message:
-        return message if self.roll.number == 1 else self._seats.outward(message)
+        numbering = self._core.numbering
+        return numbering.seat(self._core.me), numbering.seat(peer)
 
     def waiting(self) -> list[Waiting]:
         """What the machine holds, and for what."""
-        return [self._seats.waiting(held) for held in self._core.machine.waiting()]
+        core = self._core
+        return [core.numbering.waiting(held) for held in core.machine.waiting()]
 
     def unacknowledged(self, peer: int, link: Link) -> Iterator[tuple[int, list[Packet[Any]]]]:
         """Payloads with packets of this view that a peer is not known to have, by number."""
-        seats, limits, over = self.seats(peer), self._core.limits, self._over.get(peer, 0)
+        seats, over = self.seats(peer), self._over.get(peer, 0)
         for number, payload in link.snapshot()["unacknowledged"]:
             if number > over and not is_note(payload):
-                yield number, decode_bundle(payload, *seats, limits)
+                yield number, decode_bundle(payload, *seats, OWN)
 
     # What happens
 
@@ -156,11 +148,28 @@ class Changing:
         self.membership.ask(plan)
         self.watch()
 
-    def pass_on(self, number: int, state: bytes | None) -> None:
+    def withdraw(self, names: tuple[str, ...]) -> None:
+        """Whoever wanted these to join does not any more."""
+        self.membership.withdraw(names)
+        self.watch()
+
+    def first_ready(self, identity: Id) -> Message | None:
+        """The message that is to be taken next, if it is this one."""
+        message = self.ready[0]
+        return message if isinstance(message, Message) and message.id == identity else None
+
+    def take_ready(self) -> None:
+        """The application takes what is first. The machine has delivered it long ago: nothing follows from it."""
+        self.ready.popleft()
+        self._stir()
+
+    def pass_on(self, number: int, state: bytes | None, told: bool) -> None:
         """The application has come to a change; with the state that it gives to those who joined, if it owes one."""
         change = self.ready.popleft()
         assert isinstance(change, Change)
         assert change.number == number
+        if not told:
+            self.untold.append(change)
         for place in change.owed:
             self.membership.notes += [(place, piece) for piece in _pieces(state)]
         self._stir()
@@ -181,12 +190,10 @@ class Changing:
         self._stir()
 
     def _stir(self) -> None:
-        """See that notes leave with the next turn, and that the process knows that it is not in its first view."""
+        """See that notes leave with the next turn, and that the process knows whether its view changes."""
         core, membership = self._core, self.membership
         if membership.notes:
             core.gathered = True
-        if not membership.going:
-            core.first = False
         core.steady = membership.going and not self.ready and self.donor is None
 
     def await_state(self, donor: int | None) -> None:
@@ -196,6 +203,8 @@ class Changing:
 
     def turn(self, now: int) -> list[Out]:
         """Let the notes out."""
+        if self._core.steady and not self.membership.notes:
+            return []
         self.watch()
         out: list[Out] = []
         notes, self.membership.notes = self.membership.notes, []
@@ -203,10 +212,13 @@ class Changing:
             link = self._core.links.get(dest)
             if link is not None:
                 self._told[dest] = self._told.get(dest, 0) + 1
-                out += [(dest, frame) for frame in link.send(encode_note(note), now)]
+                frames = link.send(encode_note(note), now)
+                if dest not in self._core.refused:
+                    out += [(dest, frame) for frame in frames]
         return out
 
-    def _hear(self, source: int, payload: bytes) -> None:
+    def hear(self, source: int, payload: bytes) -> None:
+        """A note has arrived."""
         self._heard[source] = self._heard.get(source, 0) + 1
         note = decode_note(payload)
         if isinstance(note, State):
@@ -227,94 +239,11 @@ class Changing:
                 self._core.arrived.append(state.id)
             self._pieces, self.donor = [], None
 
-    # What a process does that is not in its first view, or not for long
-
-    def send(self, to: tuple[int, ...], payload: bytes, label: str, context: str) -> Message:
-        core = self._core
-        seats = tuple([self._seats.seat(place) for place in to])
-        inside, effects = core.machine.send(seats, payload, label, context)
-        message = self._seats.outward(inside)
-        if core.record.on:
-            core.record.event("send", message)
-        if core.me in to:
-            core.held[core.me] += 1
-            core.arrived.append(message.id)
-        if to != (core.me,):
-            core.unsent.add(inside.number)
-        self.follow(effects)
-        return message
-
-    def receive(self, source: int, payload: bytes) -> None:
-        if is_note(payload):
-            self._hear(source, payload)
-            return
-        core = self._core
-        if core.me not in self.roll.members or source not in self.roll.members:
-            raise BadFrame(f"packets of {core.view.name(source)} to one in another view", "those of a member")
-        me, there = self.seats(source)
-        packets = decode_bundle(payload, there, me, core.limits)
-        core.hear(source, len(packets))
-        outward, arrived, recording, mine = self._seats.outward, core.arrived, core.record.on, 0
-        for packet in packets:
-            message = packet.message
-            if message is not None and me in message.to:
-                message = outward(message)
-                arrived.append((message.sender, message.number))
-                mine += message.sender == source
-                if recording:
-                    core.record.event("receive", message)
-        core.held[source] += mine
-        effects: list[Effect] = []
-        try:
-            core.machine.receive_all(packets, effects)
-        finally:
-            self.follow(effects)
-
-    def take(self, identity: Id, keep: bool = True) -> None:
-        core = self._core
-        message = self.ready[0] if self.ready else core.inbox.get(identity)
-        if not isinstance(message, Message) or message.id != identity:
-            raise NotEligible(core.view.name(core.me), identity, "it was not offered")
-        if self.ready:
-            self.ready.popleft()
-            self._stir()
-        else:
-            del core.inbox[identity]
-            self.follow(core.machine.deliver(self._seats.inward(message)))
-        if keep:
-            core.taken[identity] = message
-        if message.number:
-            # Number 0 is the state that one that joined was given: no message, and no event.
-            if core.record.on:
-                core.record.event("deliver", message)
-            core.held[message.sender] = max(0, core.held[message.sender] - 1)
-
-    def follow(self, effects: Sequence[Effect]) -> None:
-        core, seats = self._core, self._seats
-        for effect in effects:
-            if isinstance(effect, Message):
-                message = seats.outward(effect)
-                core.inbox[message.id] = message
-                continue
-            dest, carried = seats.place(effect.dest), effect.message
-            waiting = core.out.get(dest)
-            if carried is not None and carried.sender == core.machine.me:
-                core.unsent.discard(carried.number)
-            if waiting is None:
-                self._give_up(carried, dest)
-                continue
-            core.gathered, core.touched[dest] = True, None
-            if carried is None:
-                waiting.control(effect)
-            else:
-                waiting.message(effect)
-                core.weight += len(carried.payload)
-
     # The body of a membership
 
     def cut(self, place: int) -> None:
         core, seat = self._core, self.seats(place)[1]
-        core.first = core.steady = False
+        core.steady = False
         rest = core.unlink(place)
         if rest is None:
             return
@@ -322,13 +251,13 @@ class Changing:
         self.turnover += 1
         sent = [packet for _, packets in self.unacknowledged(place, link) for packet in packets]
         for packet in (*sent, *waiting.packets()):
-            self._give_up(packet.message, place)
-        self.follow(core.machine.cut(seat))
+            self.give_up(packet.message, place)
+        core.follow(core.machine.cut(seat))
 
-    def _give_up(self, message: Message | None, place: int) -> None:
+    def give_up(self, message: Message | None, place: int) -> None:
         """A message of ours to one that was removed will not arrive, as far as we know."""
         if message is not None:
-            message, name = self._seats.outward(message), self._core.view.name
+            message, name = self._core.numbering.outward(message), self._core.view.name
             self.lost.append(Lost(name(message.sender), message.number, message.number, (name(place),)))
 
     def settle(self, removed: tuple[int, ...]) -> None:
@@ -344,16 +273,14 @@ class Changing:
 
     def _drain(self) -> None:
         """Deliver whatever can be delivered, as if the application took it at once."""
-        core, seats = self._core, self._seats
+        core = self._core
         while True:
-            while core.inbox:
-                message = core.inbox.pop(next(iter(core.inbox)))
-                self.ready.append(message)
-                self.follow(core.machine.deliver(seats.inward(message)))
-            effects = [one for place in self._removed for one in core.machine.forget(seats.seat(place))]
+            self.ready.extend(core.drain())
+            seats = [core.numbering.seat(place) for place in self._removed]
+            effects = [one for seat in seats for one in core.machine.forget(seat)]
             if not effects:
                 return
-            self.follow(effects)
+            core.follow(effects)
 
     def counts(self) -> Counts | None:
         core = self._core
@@ -362,7 +289,7 @@ class Changing:
         return Counts(
             {peer: link.last - self._told.get(peer, 0) for peer, link in core.links.items()},
             {peer: link.received - self._heard.get(peer, 0) for peer, link in core.links.items()},
-            self.sent,
+            core.sent,
         )
 
     def install(self, roll: Roll) -> None:
@@ -375,14 +302,13 @@ class Changing:
         self.ready.append(self._change(roll))
         self.lost, self._removed = [], ()
         self.turnover += 1
-        core.first = core.steady = False
+        core.steady = False
         core.view = View(roll.names)
         core.unsent.clear()
         core.held += [0] * (len(roll.names) - len(core.held))
         me = roll.names[core.me]
         if core.me in roll.members:
-            self._seats = Seats(roll)
-            core.machine = create(core.machine.name, View(roll.shown), me, **core.parameters)
+            core.adopt(create(core.machine.name, View(roll.shown), me, **core.parameters), roll)
         self._over = {peer: link.last for peer, link in core.links.items()}
         for place in roll.donors:
             core.link(place)
@@ -403,6 +329,18 @@ class Changing:
                 core.unlink(place)
                 self.turnover += 1
 
+    def rules(self) -> int:
+        return self._core.rules
+
+    def strangers(self) -> tuple[int, ...]:
+        links, founders = self._core.links, self.roll.founders
+        return tuple(place for place, link in sorted(links.items()) if place >= founders and not link.peer)
+
+    def meet(self) -> None:
+        """A peer has told us its incarnation, perhaps the first."""
+        self.membership.meet()
+        self._stir()
+
     def accepts(self, names: tuple[str, ...]) -> CallerError | None:
         core = self._core
         if not names:
@@ -419,6 +357,7 @@ class Changing:
         return {
             "membership": self.membership.snapshot(),
             "ready": [[int(isinstance(one, Change)), plain(one)] for one in self.ready],
+            "untold": plain(self.untold),
             "notes": [[dest, encode_note(note)] for dest, note in self.membership.notes],
             "lost": plain(self.lost),
             "donor": self.donor,
@@ -433,6 +372,7 @@ class Changing:
         self.membership.load(snapshot["membership"])
         kinds: tuple[Any, Any] = (Message, Change)
         self.ready = deque(typed(one, kinds[kind]) for kind, one in snapshot["ready"])
+        self.untold = typed(snapshot["untold"], list[Change])
         self.membership.notes = [(int(dest), decode_note(note)) for dest, note in snapshot["notes"]]
         self.lost = typed(snapshot["lost"], list[Lost])
         self.donor = typed(snapshot["donor"], int | None)

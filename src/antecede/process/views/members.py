@@ -39,11 +39,13 @@ __all__ = [
     "Note",
     "Plan",
     "Report",
+    "Resume",
     "Roll",
     "Settle",
     "State",
     "Stop",
     "Stopped",
+    "Withdrawn",
     "decode_note",
     "encode_note",
     "is_note",
@@ -85,6 +87,12 @@ class Plan(Struct, frozen=True):
             tuple(sorted({*self.leave, *other.leave}.difference(removed))),
             tuple(removed),
         )
+
+    def without(self, names: Iterable[str], by: str) -> Plan:
+        """The plan, but for those of these that would join by this member."""
+        gone = set(names)
+        join = tuple(joiner for joiner in self.join if joiner.name not in gone or joiner.by != by)
+        return Plan(join, self.leave, self.remove)
 
     def left(self, roll: Roll, also: Iterable[str] = ()) -> Plan:
         """What of it is not done in this view. Whoever is in `also` is removed though it is no member."""
@@ -232,6 +240,8 @@ class Ask(Note, frozen=True, tag=0):
     """To the leader: this is wanted."""
 
     plan: Plan
+    wish: int = 0
+    """How often this process had withdrawn something by then: so a wish that was overtaken is known."""
 
 
 class Stop(Note, frozen=True, tag=1):
@@ -304,7 +314,34 @@ class State(Note, frozen=True, tag=10):
     last: bool
 
 
-AnyNote: TypeAlias = Ask | Stop | Stopped | Settle | Report | Install | Installed | Go | Ahead | Later | State
+class Withdrawn(Note, frozen=True, tag=11):
+    """To the leader: these, who were to join by the one that says so, are not to join any more."""
+
+    names: tuple[str, ...]
+    wish: int
+
+
+class Resume(Note, frozen=True, tag=12):
+    """From the leader: the round is off, since nobody wants it any more. The view goes on as it is."""
+
+    round: int
+
+
+AnyNote: TypeAlias = (
+    Ask
+    | Stop
+    | Stopped
+    | Settle
+    | Report
+    | Install
+    | Installed
+    | Go
+    | Ahead
+    | Later
+    | State
+    | Withdrawn
+    | Resume
+)
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(AnyNote)

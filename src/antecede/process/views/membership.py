@@ -10,6 +10,8 @@
   decide   when all have reported, and what each has sent to each other is what the other has got, nothing is under way,
            and nothing can begin: the old view is over. The leader makes the new one, which all install, durably
   go       once all have installed it, sends go on, in the new view
+  resume   whoever wanted someone to join may withdraw that. If nothing else is wanted, and no view was decided, the
+           leader calls the round off: sends go on, in the old view. A round that removes someone is never called off
 
 Why nothing is under way. The reports make a cut through the history of the members. What is counted as received has no
 gaps (`Body.counts`), so equal counts mean that all that was sent before the cut was received before it. No process
@@ -47,16 +49,23 @@ from antecede.process.views.members import (
     Note,
     Plan,
     Report,
+    Resume,
     Roll,
     Settle,
     State,
     Stop,
     Stopped,
+    Withdrawn,
 )
 from antecede.process.views.validation import vet
 from antecede.protocols.machine import plain, typed
 
-__all__ = ["Body", "Counts", "Membership"]
+__all__ = ["Body", "Counts", "Membership", "Progress"]
+
+JOINERS = 16
+"""Who joins with one view, at most. The others wait for the next."""
+WISHES = 64
+"""Names that one member wants to join, or has withdrawn, that are remembered."""
 
 
 class Counts(Struct, frozen=True):
@@ -65,6 +74,19 @@ class Counts(Struct, frozen=True):
     out: dict[int, int]
     into: dict[int, int]
     sent: int
+
+
+class Progress(Struct, frozen=True):
+    """A change that is under way, or wanted, as one process sees it: what users of a system that stands still ask."""
+
+    stage: str
+    """wanted (not begun), stop, flush or install at its leader; follow at others."""
+    leader: str
+    awaits: tuple[str, ...]
+    """Whom it waits for: members that did not say yet that they have done their part."""
+    join: tuple[str, ...]
+    leave: tuple[str, ...]
+    remove: tuple[str, ...]
 
 
 class Body(Protocol):
@@ -87,6 +109,12 @@ class Body(Protocol):
 
     def accepts(self, names: tuple[str, ...]) -> CallerError | None:
         """Why the protocol cannot run among these, if it cannot."""
+
+    def rules(self) -> int:
+        """Of which version the inputs are that are replayed (`core.RULES`)."""
+
+    def strangers(self) -> tuple[int, ...]:
+        """Members that joined and were never heard here."""
 
 
 class Led(Struct):
@@ -114,6 +142,8 @@ class Kept(Struct):
     wanted: Plan
     led: Led | None
     reported: Report | None
+    wish: int = 0
+    withdrawn: dict[int, dict[str, int]] = {}
 
 
 class Membership:
@@ -142,6 +172,10 @@ class Membership:
         """Who could not join, and why; since the last restart."""
         self.reported: Report | None = None
         """What the leader was told last; perhaps one of an earlier round."""
+        self.wish = 0
+        """Counts what we have withdrawn."""
+        self.withdrawn: dict[int, dict[str, int]] = {}
+        """What others have withdrawn: by whom, the name, and the count then. An older wish was overtaken."""
         self._own: deque[AnyNote] = deque()
 
     @property
@@ -153,6 +187,30 @@ class Membership:
         """Whoever joined with this view may begin to live: it will not be forgotten with the leader that made it."""
         return self.going or self.promised > self.roll.number
 
+    def progress(self) -> Progress | None:
+        """The change that is under way or wanted, and what it waits for; None if there is none."""
+        led, names = self.led, self.roll.names
+        if led is not None:
+            stage, plan, leader = led.stage, led.plan, self.me
+            members = self._taking_part(plan)
+            match stage:
+                case "stop":
+                    awaited = [place for place in members if place not in led.stopped]
+                case "flush":
+                    awaited = self._unreported(led, members)
+                case _:
+                    awaited = sorted(led.awaited)
+        elif not self.going and self.is_member:
+            stage, plan, leader, awaited = "follow", self.plan, self.leader, [self.leader]
+        elif self.wanted:
+            leader = self._leader(self.wanted)
+            stage, plan, awaited = "wanted", self.wanted, list(self._body.strangers()) or [leader]
+        else:
+            return None
+        join = tuple(joiner.name for joiner in plan.join)
+        told = tuple(names[place] for place in awaited)
+        return Progress(stage, names[leader], told, join, plan.leave, plan.remove)
+
     # What happens
 
     def ask(self, plan: Plan) -> None:
@@ -160,7 +218,13 @@ class Membership:
         # Who else is to be removed may be known elsewhere, and decides who leads.
         hearers = self.roll.without(plan.remove) if plan.remove else (self._leader(self.wanted | plan),)
         for place in hearers:
-            self._say(place, Ask(plan))
+            self._say(place, Ask(plan, self.wish))
+        self._work()
+
+    def withdraw(self, names: tuple[str, ...]) -> None:
+        """Someone here does not want these to join any more. Who is in a view by then stays."""
+        self.wish += 1
+        self._say(self._leader(self.wanted), Withdrawn(names, self.wish))
         self._work()
 
     def hear(self, source: int, note: AnyNote) -> None:
@@ -168,6 +232,12 @@ class Membership:
         vet(self, self._body, source, note)
         self._hear(source, note)
         self._work()
+
+    def meet(self) -> None:
+        """Someone was heard for the first time: what waited for that goes on."""
+        if self.wanted:
+            self._consider()
+            self._work()
 
     def watch(self) -> None:
         """Report, if there is news. To be called once all that has arrived was looked at: links count it before."""
@@ -192,8 +262,10 @@ class Membership:
 
     def _hear(self, source: int, note: AnyNote) -> None:
         match note:
-            case Ask(plan):
-                self._wish(plan)
+            case Ask(plan, wish):
+                self._wish(self._not_withdrawn(source, plan, wish))
+            case Withdrawn():
+                self._withdraw(source, note)
             case Stop():
                 self._stop(source, note)
             case Stopped():
@@ -214,6 +286,8 @@ class Membership:
                 self._catch_up(roll)
             case Later(round):
                 self._yield(round)
+            case Resume(round):
+                self._resume(source, round)
             case State():
                 raise AssertionError("the state of one that joins is not for its membership")
             case _:
@@ -244,6 +318,13 @@ class Membership:
         if round == self.promised:
             self.settled = True
             self._body.settle(self._places(self.plan.remove))
+
+    def _resume(self, leader: int, round: int) -> None:
+        if round > self.promised:
+            # It has overtaken the `Stop`, which is nothing to us any more.
+            self.promised, self.leader = round, leader
+        elif round == self.promised and round > self.roll.number:
+            self.going, self.settled, self.plan = self.is_member, False, Plan()
 
     def _install(self, roll: Roll) -> None:
         self._body.install(roll)
@@ -284,6 +365,33 @@ class Membership:
             # Who wants more than this repeats it, and will know by then who leads.
             self.wanted |= Plan(remove=plan.remove)
 
+    def _not_withdrawn(self, source: int, plan: Plan, wish: int) -> Plan:
+        """What of a plan was not withdrawn since; and no more names of one member than are remembered."""
+        by = self.roll.names[source]
+        old = [name for name, when in self.withdrawn.get(source, {}).items() if wish < when]
+        known = {joiner.name for joiner in self.wanted.join if joiner.by == by}
+        new = [joiner.name for joiner in plan.join if joiner.name not in known]
+        return plan.without((*old, *new[max(0, WISHES - len(known)) :]), by)
+
+    def _withdraw(self, source: int, note: Withdrawn) -> None:
+        by, withdrawn = self.roll.names[source], self.withdrawn.setdefault(source, {})
+        for name in note.names:
+            withdrawn.pop(name, None)
+            withdrawn[name] = note.wish
+        while len(withdrawn) > WISHES:
+            del withdrawn[next(iter(withdrawn))]
+        self.wanted = self.wanted.without(note.names, by)
+        led = self.led
+        if led is None or led.stage == "install" or led.plan.without(note.names, by) == led.plan:
+            return
+        self.wanted = plan = self._left()
+        if plan or led.plan.remove or self.cut:
+            self._begin()
+            return
+        self.led = None
+        for place in self._taking_part(led.plan):
+            self._say(place, Resume(led.round))
+
     def _consider(self) -> None:
         """Begin, begin anew, or wait for the end of what is under way."""
         self.wanted = plan = self._left()
@@ -291,13 +399,17 @@ class Membership:
         if led is None:
             gone = self.leader in self._places(plan.remove)
             leads = self.is_member and self._leader(plan) == self.me
-            if plan and leads and (self.going or gone or self.leader == self.me):
+            if plan and leads and (self.going or gone or self.leader == self.me) and not self._waits(plan):
                 self._begin()
         elif led.stage == "install":
             led.awaited.difference_update(self._places(plan.remove))
             self._finish()
         elif not set(plan.remove) <= set(led.plan.remove):
             self._begin()
+
+    def _waits(self, plan: Plan) -> bool:
+        """Whether a member that nobody ever heard would stop all the others: it comes first, or is removed."""
+        return not plan.remove and self._body.rules() > 3 and bool(self._body.strangers())
 
     def _begin(self) -> None:
         plan = self.wanted = self._possible(self.wanted)
@@ -311,13 +423,16 @@ class Membership:
 
     def _possible(self, plan: Plan) -> Plan:
         """The plan, or as much of it as leaves members among whom the protocol can run."""
-        for part in (plan, Plan(leave=plan.leave, remove=plan.remove), Plan(remove=plan.remove), Plan()):
+        begun = Plan() if self.led is None else Plan(remove=self.led.plan.remove)
+        if self._body.rules() > 3:
+            plan = Plan(plan.join[:JOINERS], plan.leave, plan.remove)
+        for part in (plan, Plan(leave=plan.leave, remove=plan.remove), Plan(remove=plan.remove), begun):
             error = self._body.accepts(self.roll.follow(0, part, {}).shown)
             if error is None:
                 return part
             dropped = (*(joiner.name for joiner in plan.join), *plan.leave, *plan.remove)
             self.refused |= dict.fromkeys(dropped, str(error))
-        return Plan()
+        return begun
 
     def _taking_part(self, plan: Plan) -> tuple[int, ...]:
         return self.roll.without(plan.remove)
@@ -346,11 +461,19 @@ class Membership:
         if before is None or _total(before) < _total(report):
             # Counts only grow: one with less was overtaken.
             led.reports[source] = report
-        members, reports = self._taking_part(led.plan), led.reports
-        if reports.keys() >= set(members) and all(
-            reports[p].out.get(q, 0) == reports[q].into.get(p, 0) for p in members for q in members if p != q
-        ):
+        members = self._taking_part(led.plan)
+        if not self._unreported(led, members):
             self._decide(led, members)
+
+    def _unreported(self, led: Led, members: tuple[int, ...]) -> list[int]:
+        """Who has not reported, or has not got all that others say they sent to it."""
+        reports = led.reports
+        missing = [place for place in members if place not in reports]
+        return missing or [
+            q
+            for q in members
+            if any(reports[p].out.get(q, 0) != reports[q].into.get(p, 0) for p in members if p != q)
+        ]
 
     def _decide(self, led: Led, members: tuple[int, ...]) -> None:
         sent = {place: led.reports[place].sent for place in members}
@@ -406,7 +529,7 @@ class Membership:
     def snapshot(self) -> dict[str, Any]:
         kept = Kept(
             self.roll, self.promised, self.leader, self.going, self.settled, self.plan, self.cut, self.wanted,
-            self.led, self.reported,
+            self.led, self.reported, self.wish, self.withdrawn,
         )  # fmt: skip
         result: dict[str, Any] = plain(kept)
         return result
@@ -416,6 +539,7 @@ class Membership:
         self.roll, self.promised, self.leader = kept.roll, kept.promised, kept.leader
         self.going, self.settled, self.plan, self.cut = kept.going, kept.settled, kept.plan, kept.cut
         self.wanted, self.led, self.reported = kept.wanted, kept.led, kept.reported
+        self.wish, self.withdrawn = kept.wish, kept.withdrawn
 
 
 def _total(report: Report) -> int:

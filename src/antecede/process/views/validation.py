@@ -12,13 +12,19 @@ Rules
              or one that is ahead of us, if we lead; nobody tells us of one that has removed us
   leader     a round that we follow is settled, and a view let go, by the one that leads it
   members    who takes part in our round says that it has stopped, and reports; nobody who talks to us has cut us off
+  wishes     a member asks for those to join that have asked it, and for nobody to leave but itself; names, addresses
+             and groups are short, and not many
+  stop       whoever says stop leads: every member before it is one that it removes, or that was removed here before
 
-What a member says may still be a lie: one that is believed to be a member can name others as crashed, or end a view
-early. Only that it cannot break the process that hears it.
+What a member says may still be a lie: one that is believed to be a member can name others as crashed, and so lead; the
+first of the members can stop all, until it is removed; each member can bring in others that nobody ever hears, up to
+`membership.JOINERS`, and then nobody joins or leaves until they are removed. Only that it cannot break the process that
+hears it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from antecede.errors import BadFrame
@@ -26,14 +32,18 @@ from antecede.process.views.members import (
     HIGHEST,
     Ahead,
     AnyNote,
+    Ask,
     Go,
     Install,
     Later,
+    Plan,
     Report,
+    Resume,
     Roll,
     Settle,
     Stop,
     Stopped,
+    Withdrawn,
 )
 
 if TYPE_CHECKING:
@@ -41,6 +51,8 @@ if TYPE_CHECKING:
 
 __all__ = ["vet"]
 
+NAME_BYTES, NAMES = 255, 4096
+"""Of a name, an address or a group; and in one wish, at most."""
 LEAP = 1 << 32
 """More rounds than can begin without our hearing of them. If one could name any, the last would soon be reached."""
 
@@ -61,6 +73,19 @@ def _doubt(now: Membership, source: int, note: AnyNote) -> str | None:
             names = now.roll.names
             if not _near(now, round) or names[now.me] in plan.remove or names[source] in plan.remove:
                 return "which does not lead us"
+            before = [place for place in note.roll.without(plan.remove) if place < source]
+            if source not in note.roll.members or not now.cut.issuperset(before):
+                return "which is not the first of those that stay"
+        case Ask(plan):
+            return _doubt_wish(now, source, plan)
+        case Withdrawn(told, _) if not _are_short(told):
+            return "with names that are too long, or too many"
+        case Resume(round) if round >= now.promised:
+            before = [place for place in now.roll.members if place < source]
+            if not _near(now, round) or not now.cut.issuperset(before):
+                return "which does not lead this round"
+            if round == now.promised and source != now.leader:
+                return "which does not lead this round"
         case Settle(round) if round == now.promised:
             if source != now.leader or round <= now.roll.number:
                 return "which does not lead this round"
@@ -78,6 +103,20 @@ def _doubt(now: Membership, source: int, note: AnyNote) -> str | None:
         case Stopped() | Report():
             return _doubt_answer(now, source, note)
     return None
+
+
+def _doubt_wish(now: Membership, source: int, plan: Plan) -> str | None:
+    name = now.roll.names[source]
+    if any(joiner.by != name for joiner in plan.join) or not set(plan.leave) <= {name}:
+        return "which speaks for others"
+    if name in plan.remove:
+        return "which wants to be removed"
+    told = [one for joiner in plan.join for one in (joiner.name, joiner.address, *joiner.groups)]
+    return None if _are_short((*told, *plan.remove)) else "with names that are too long, or too many"
+
+
+def _are_short(names: Sequence[str]) -> bool:
+    return len(names) <= NAMES and all(len(name) <= NAME_BYTES for name in names)
 
 
 def _doubt_answer(now: Membership, source: int, note: Stopped | Report) -> str | None:

@@ -1,0 +1,99 @@
+"""A process as plain data with a version, and back: what a journal begins with. Older versions are upgraded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from antecede import wire
+from antecede.errors import BadSnapshot, CallerError, PeerError, Refused
+from antecede.link import Link
+from antecede.model import Message
+from antecede.process.events import Record
+from antecede.process.upgrade import VERSION, upgrade
+from antecede.process.views.members import Roll
+from antecede.protocols import restore as restore_machine
+from antecede.protocols.machine import plain, portable, typed
+from antecede.wire.bundles import decode_bundle, encode_bundle
+from antecede.wire.octets import OWN
+
+if TYPE_CHECKING:
+    from antecede.process.core import Core
+
+__all__ = ["restore", "take"]
+
+
+def take(core: Core) -> dict[str, Any]:
+    """The whole process."""
+    return {
+        "antecede": VERSION,
+        "rules": core.rules,
+        "machine": core.machine.snapshot(),
+        "links": [[peer, portable(link.snapshot())] for peer, link in sorted(core.links.items())],
+        "inbox": [list(identity) for identity in core.inbox],
+        "taken": plain(list(core.taken.values())),
+        "repeats": [list(identity) for identity in core.repeats],
+        "closed": core.closed,
+        "unsent": sorted(core.unsent),
+        "held": list(core.held),
+        "record": core.record.snapshot(),
+        "epoch": core.epoch,
+        "window": core.window,
+        "limits": plain(core.limits),
+        "sending": plain(core.sending),
+        "refused": [[peer, one.peer, one.kind, one.why] for peer, one in sorted(core.refused.items())],
+        # Where there is a topology, the view does not change, and the machine keeps it.
+        "parameters": {name: one for name, one in core.parameters.items() if name != "topology"},
+        "changing": core.changing.snapshot(),
+        "out": [
+            [peer, encode_bundle(waiting.packets(), OWN)]
+            for peer, waiting in sorted(core.out.items())
+            if waiting
+        ],
+    }
+
+
+def restore(kind: type[Core], snapshot: Mapping[str, Any], limits: wire.Limits) -> Core:
+    """The process whose snapshot this was."""
+    snapshot = upgrade(snapshot, limits)
+    try:
+        core = kind(
+            restore_machine(snapshot["machine"]),
+            {int(peer): Link.restore(link) for peer, link in snapshot["links"]},
+            typed(snapshot["limits"], wire.Limits),
+            typed(snapshot["changing"]["membership"]["roll"], Roll),
+            typed(snapshot["epoch"], int),
+            typed(snapshot["parameters"], dict[str, Any]),
+            typed(snapshot["window"], int),
+        )
+        core.send_under(typed(snapshot["sending"], wire.Limits), typed(snapshot["rules"], int))
+        core.changing.load(snapshot["changing"])
+        offered = core.inbox
+        core.inbox = {(sender, number): offered.pop((sender, number)) for sender, number in snapshot["inbox"]}
+        if offered:
+            raise ValueError(f"{len(offered)} eligible messages are missing from the inbox")
+        core.taken = {message.id: message for message in typed(snapshot["taken"], list[Message])}
+        core.repeats = dict.fromkeys(typed(snapshot["repeats"], list[tuple[int, int]]))
+        core.closed = typed(snapshot["closed"], bool)
+        core.unsent = set(typed(snapshot["unsent"], list[int]))
+        core.held = typed(snapshot["held"], list[int])
+        core.record = Record.restore(snapshot["record"])
+        core.refused = {
+            peer: Refused(name, error, why)
+            for peer, name, error, why in typed(snapshot["refused"], list[tuple[int, str, str, str]])
+        }
+        _gather(core, snapshot["out"])
+    except (LookupError, TypeError, ValueError, CallerError, PeerError) as error:
+        raise BadSnapshot("process", f"{type(error).__name__}: {error}", "the state of one") from error
+    return core
+
+
+def _gather(core: Core, out: Sequence[tuple[int, bytes]]) -> None:
+    """Take over what has gathered, and count what is on its way."""
+    for peer, link in core.links.items():
+        for number, packets in core.changing.unacknowledged(peer, link):
+            messages = sum(packet.message is not None for packet in packets)
+            core.out[peer].pending += messages
+            core.out[peer].leave(number, messages)
+    for peer, data in out:
+        core.follow(decode_bundle(data, *core.changing.seats(peer), OWN))

@@ -1,0 +1,54 @@
+"""Snapshots of earlier versions, as the present one has them.
+
+A journal is a snapshot and the inputs since. Its inputs replay by the rules of their time: `rules` in the snapshot says
+which, until a `Restart` of the present version comes. Inputs of earlier versions are read as they are: new fields have
+defaults that mean what was meant before they were there.
+
+version  until    what is different
+  3      0.1      no limits in the snapshot: the node's settings decided, so those of the node that opens it do; who was
+                  refused was forgotten by a snapshot, and was heard again; a bundle had no most number of packets; what
+                  a change was told of was told before `Pass`, once; no one could withdraw
+  4      now
+
+>>> upgrade({"antecede": 2}, Limits())
+Traceback (most recent call last):
+antecede.errors.BadSnapshot: snapshot: process version is 2, expected '3 to 4'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from antecede.errors import BadSnapshot
+from antecede.protocols.machine import plain
+from antecede.wire import Limits
+
+__all__ = ["OLDEST", "VERSION", "upgrade"]
+
+OLDEST = 3
+VERSION = 4
+
+
+def upgrade(snapshot: Mapping[str, Any], limits: Limits) -> Mapping[str, Any]:
+    """The same process as a snapshot of the present version; `limits` are for versions that did not have them."""
+    version = snapshot.get("antecede")
+    if version == VERSION:
+        return snapshot
+    if version != OLDEST:
+        raise BadSnapshot("process version", version, f"{OLDEST} to {VERSION}")
+    changing = snapshot.get("changing")
+    if not isinstance(changing, Mapping):
+        raise BadSnapshot("process", "changing", "the state of a view")
+    told = plain(limits)
+    return {
+        **snapshot,
+        "antecede": VERSION,
+        "rules": OLDEST,
+        "limits": told,
+        "sending": told,
+        "refused": [],
+        "repeats": [],
+        "closed": False,
+        "changing": {**changing, "untold": []},
+    }

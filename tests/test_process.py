@@ -1,0 +1,348 @@
+"""A process fails closed: what it refuses leaves no trace, what it did not get it never acknowledges.
+
+And a restart is a function of the journal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from antecede.errors import BadParameter, CallerError, Refused
+from antecede.link import Frame
+from antecede.model import Packet, View
+from antecede.process.core import Core, Out
+from antecede.process.inputs import (
+    Acknowledge,
+    Arrive,
+    Close,
+    Input,
+    Restart,
+    Send,
+    Take,
+    Turn,
+    decode_inputs,
+    encode_inputs,
+)
+from antecede.protocols import PROTOCOLS
+from antecede.wire import Limits
+from antecede.wire.bundles import PACKETS
+
+PAIR = View.of("a", "b")
+SMALL = Limits(packet_bytes=3000, payload_bytes=1000, label_bytes=100)
+LARGE = Limits(packet_bytes=60_000, payload_bytes=2000, label_bytes=100)
+
+
+class Journaled:
+    """A process, and its journal as it would be on disk: encoded, a snapshot and the inputs since."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.state = msgspec.msgpack.encode(core.snapshot())
+        self.inputs: list[bytes] = []
+        self.now = 0
+
+    def happen(self, given: Input) -> list[Out]:
+        self.now += 1
+        out = self.core.apply(given, self.now)
+        self.inputs.append(encode_inputs([given]))
+        return out
+
+    def turn(self) -> list[Out]:
+        return self.happen(Turn())
+
+    def rest(self) -> None:
+        """A snapshot takes the place of the inputs."""
+        self.state, self.inputs = msgspec.msgpack.encode(self.core.snapshot()), []
+
+    def recover(self, durable: int | None = None) -> None:
+        """Killed: only so many inputs were durable, or all."""
+        del self.inputs[len(self.inputs) if durable is None else durable :]
+        self.core = Core.restore(msgspec.msgpack.decode(self.state))
+        for record in self.inputs:
+            for given in decode_inputs(record):
+                self.core.apply(given, 0)
+
+    def restart(self, limits: Limits | None = None, durable: int | None = None) -> list[Out]:
+        self.recover(durable)
+        return self.happen(Restart(False, limits or self.core.sending))
+
+
+def pair(protocol: str, limits: Limits | None = None) -> list[Journaled]:
+    return [Journaled(Core.new(protocol, PAIR, me, epoch=1, limits=limits)) for me in (0, 1)]
+
+
+def talk(both: list[Journaled], out: list[tuple[int, Out]] | None = None) -> list[bytes]:
+    """Let all frames pass until nothing is left to say; what the second has been handed by then."""
+    got: list[bytes] = []
+    flying = list(out or [])
+    for round in range(400):
+        for me, one in enumerate(both):
+            one.now += 20_000_000_000 if round % 40 == 0 else 1_000_000
+            flying += [(me, sent) for sent in one.core.tick(1 - me, one.now)]
+            if one.core.gathered:
+                flying += [(me, sent) for sent in one.turn()]
+        arriving, flying = flying, []
+        for source, (dest, frame) in arriving:
+            there = both[dest]
+            if frame.bare and not frame.greets:
+                answers = there.core.arrive(source, frame, there.now)
+            else:
+                answers = there.happen(Arrive.of(source, frame))
+            flying += [(dest, answer) for answer in answers]
+        for place, one in enumerate(both):
+            while (message := one.core.next_message()) is not None:
+                one.happen(Take(*message.id))
+                one.happen(Acknowledge(*message.id))
+                got += [message.payload] if place == 1 else []
+    return got
+
+
+def greet(both: list[Journaled]) -> None:
+    assert talk(both) == []
+    assert all(one.core.links[1 - me].met for me, one in enumerate(both))
+
+
+# Limits are state
+
+
+@pytest.mark.parametrize("protocol", ["fifo", "matrix", "permit", "history"])
+@pytest.mark.parametrize(("before", "after"), [(SMALL, LARGE), (LARGE, SMALL)], ids=["larger", "smaller"])
+@pytest.mark.parametrize("rested", [False, True], ids=["inputs", "snapshot"])
+def test_a_restart_with_other_limits_loses_and_repeats_nothing(protocol, before, after, rested):
+    both = pair(protocol, before)
+    greet(both)
+    payloads = [bytes([k]) * 700 for k in range(8)]
+    for payload in payloads[:4]:
+        both[0].happen(Send((1,), payload))
+    # They left under the old limits, in as many payloads as these make: some arrived.
+    frames = [(0, out) for out in both[0].turn()]
+    for payload in payloads[4:]:
+        both[0].happen(Send((1,), payload))
+    if rested:
+        both[0].rest()
+    out = [(0, sent) for sent in both[0].restart(after)]
+    out += [(1, sent) for sent in both[1].restart(after)]
+    assert both[0].core.sending == after
+    got = talk(both, [*frames[:1], *out])
+    # Once more, from what the first restart has written.
+    out = [(0, sent) for sent in both[0].restart(before)] + [(1, sent) for sent in both[1].restart(before)]
+    both[0].happen(Send((1,), b"last"))
+    assert got + talk(both, out) == [*payloads, b"last"]
+
+
+def test_what_was_sent_under_larger_limits_still_arrives_where_they_are_smaller_now():
+    both = pair("fifo", LARGE)
+    greet(both)
+    both[0].happen(Send((1,), bytes(1900)))
+    out = [(me, sent) for me, one in enumerate(both) for sent in one.restart(SMALL)]
+    with pytest.raises(BadParameter, match="payload is 1900 bytes, expected at most 1000"):
+        both[0].happen(Send((1,), bytes(1900)))
+    assert talk(both, out) == [bytes(1900)]
+    assert both[0].core.requirements() == both[1].core.requirements()
+    assert both[0].core.requirements().limits == LARGE.widen(SMALL)
+
+
+def test_limits_under_which_a_payload_does_not_fit_are_refused():
+    bad = Limits(packet_bytes=4 << 20, payload_bytes=8 << 20)
+    with pytest.raises(BadParameter, match="packet_bytes is 4194304, expected"):
+        Core.new("fifo", PAIR, 0, epoch=1, limits=bad)
+    core = Core.new("fifo", PAIR, 0, epoch=1)
+    before = core.snapshot()
+    with pytest.raises(BadParameter):
+        core.apply(Restart(False, bad), 0)
+    assert core.snapshot() == before
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_payload_of_the_largest_size_fits_with_a_label_and_a_context(protocol):
+    view = View.numbered(9)
+    limits = Limits(
+        packet_bytes=1000 + 2 * 100 + 9 // 8 + 256, payload_bytes=1000, label_bytes=100, processes=9
+    )
+    core = Core.new(protocol, view, 0, epoch=1, limits=limits)
+    label = "x" * 100 if PROTOCOLS[protocol].labels else ""
+    core.apply(Send(tuple(range(9)), bytes(1000), label, "y" * 100), 0)
+    core.apply(Turn(), 0)
+    assert core.sent == 1
+    assert not core.gathered
+
+
+# What is refused leaves no trace
+
+
+def test_a_message_that_is_refused_for_its_stamp_has_used_up_no_number():
+    """Its stamp is known only when it is sent; so a copy of the machine sends first."""
+    view = View.numbered(40)
+    limits = Limits(packet_bytes=2600, payload_bytes=1000, label_bytes=100, processes=40)
+    cores = [Journaled(Core.new("matrix", view, me, epoch=1, limits=limits)) for me in range(40)]
+    for source in range(1, 40):
+        # Each tells the first of one more row.
+        machine = cores[source].core.machine
+        _, effects = machine.send(range(40), b"")
+        [packet] = [one for one in effects if isinstance(one, Packet) and one.dest == 0]
+        cores[0].core.follow(cores[0].core.machine.receive(packet))
+        cores[0].happen(Take(source, 1))
+    before = cores[0].core.snapshot()
+    with pytest.raises(BadParameter, match="expected at most 2600"):
+        cores[0].core.apply(Send((1,), bytes(1000)), 0)
+    assert cores[0].core.snapshot() == before
+    cores[0].core.apply(Send((1,), bytes(700)), 0)
+    cores[0].core.apply(Turn(), 0)
+    assert cores[0].core.sent == 1
+
+
+REFUSED: dict[str, Input] = {
+    "a payload that is too large": Send((1,), bytes(2 << 20)),
+    "a label that is no text": Send((1,), b"", "\ud800"),
+    "a label where none is ordered": Send((1,), b"", "a label"),
+    "a context that is too long": Send((1,), b"", "", "x" * 2000),
+    "a message to nobody": Send((), b""),
+    "a message to a stranger": Send((7,), b""),
+    "a message that was not offered": Take(1, 1),
+    "limits that cannot be": Restart(False, Limits(packet_bytes=1)),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("protocol", ["matrix", "permit"])
+def test_a_refused_input_leaves_no_trace(protocol, case):
+    core = Core.new(protocol, PAIR, 0, epoch=1)
+    core.apply(Send((1,), b"before"), 0)
+    before = core.snapshot()
+    with pytest.raises(CallerError):
+        core.apply(REFUSED[case], 0)
+    assert core.failure is None
+    assert core.snapshot() == before
+
+
+# Who sends what no sound process sends
+
+
+def payload_of(out: list[Out]) -> list[tuple[int, Frame]]:
+    return [(peer, frame) for peer, frame in out if not frame.bare]
+
+
+def test_what_was_refused_is_not_acknowledged_and_the_peer_is_refused_for_good():
+    both = pair("fifo")
+    greet(both)
+    both[0].happen(Send((1,), b"good"))
+    [(_, good)] = payload_of(both[0].turn())
+    there = both[1]
+    there.happen(Arrive.of(0, good))
+    bad = Frame(good.epoch, good.peer, good.number + 1, good.ack, 0, b"garbage")
+    out = there.happen(Arrive.of(0, bad))
+    assert there.core.refused[0].kind == "WireError"
+    for _ in range(2):
+        # Now, and after a restart: from the inputs, and then from a snapshot.
+        there.now += 60_000_000_000
+        later = Frame(good.epoch, good.peer, good.number + 2, good.ack, 0, good.payload)
+        out += (
+            there.happen(Arrive.of(0, later))
+            + there.core.tick(0, there.now)
+            + there.core.resume(0, there.now)
+        )
+        there.happen(Send((0,), b"an answer, for when it is removed"))
+        out += there.turn()
+        with pytest.raises(Refused, match="a is refused for good: not a packet: found no bundle"):
+            there.core.hail(0)
+        assert out == [], "nothing is acknowledged to it, and nothing said"
+        out += there.restart()
+        assert "refused for good" in str(there.core.refused[0])
+        there.rest()
+    assert list(there.core.inbox) == [(0, 1)]
+
+
+def test_a_bundle_of_many_packets_leaves_in_parts_that_a_peer_takes():
+    both = pair("fifo")
+    greet(both)
+    for _ in range(PACKETS + 5):
+        both[0].core.send((1,), b"")
+    out = both[0].core.turn(1)
+    assert len(payload_of(out)) == 2
+    for _, frame in out:
+        both[1].core.arrive(0, frame, 1)
+    assert not both[1].core.refused
+    assert both[1].core.held == [PACKETS + 5, 0]
+
+
+# What comes again
+
+
+def handed(journaled: Journaled, count: int) -> list[tuple[int, int]]:
+    """Hand over so many, as a node does it: the next one first."""
+    taken = []
+    for _ in range(count):
+        message = journaled.core.next_message()
+        assert message is not None
+        journaled.happen(Take(*message.id))
+        taken.append(message.id)
+    return taken
+
+
+@pytest.mark.parametrize("protocol", ["matrix", "permit", "fifo", "history", "buffer"])
+@pytest.mark.parametrize("durable", range(7))
+def test_all_that_was_handed_over_comes_again_first_and_in_its_order(protocol, durable):
+    """Wherever the journal ends: that a message was taken need not be durable when a process is killed."""
+    one = Journaled(Core.new(protocol, PAIR, 0, epoch=1))
+    for _ in range(8):
+        one.happen(Send((0,), b""))
+    sent = len(one.inputs)
+    first = handed(one, 6)
+    one.restart(durable=sent + durable)
+    one.happen(Send((0,), b"news"))
+    again = [message.id for message in one.core.again]
+    assert again == first[:durable]
+    repeated: list[tuple[int, int]] = []
+    while len(again) + len(repeated) < 6:
+        message = one.core.next_message()
+        assert message is not None
+        assert message.id in one.core.repeats, "it may have been handed over before"
+        one.happen(Take(*message.id))
+        repeated.append(message.id)
+    assert again + repeated == first
+    # What could not have been handed over is not said to be.
+    rest = handed(one, 2)
+    assert rest == [(0, 7), (0, 8)]
+    news = one.core.next_message()
+    assert news is not None
+    assert news.id not in one.core.repeats
+
+
+def test_after_a_clean_stop_only_what_was_handed_over_comes_again():
+    one = Journaled(Core.new("matrix", PAIR, 0, epoch=1))
+    for _ in range(4):
+        one.happen(Send((0,), b""))
+    handed(one, 2)
+    one.happen(Close())
+    one.rest()
+    one.restart()
+    assert [message.number for message in one.core.again] == [1, 2]
+    assert not one.core.repeats
+    # But what may have been handed over before an earlier crash still may have.
+    one.restart()
+    one.happen(Close())
+    one.rest()
+    one.restart()
+    assert list(one.core.repeats) == [(0, 3), (0, 4)]
+
+
+def test_a_process_that_was_told_of_a_wrong_turn_stays_failed():
+    core: Any = Core.new("matrix", PAIR, 0, epoch=1)
+    core.machine.deliver = None
+    core.apply(Send((0,), b""), 0)
+    with pytest.raises(TypeError):
+        core.apply(Take(0, 1), 0)
+    for call in (
+        lambda: core.apply(Turn(), 0),
+        lambda: core.send((0,), b""),
+        lambda: core.take((0, 1)),
+        lambda: core.turn(0),
+        lambda: core.arrive(1, Frame(1, 1, 0, 0, 0, None, True, True), 0),
+        lambda: core.tick(1, 0),
+        lambda: core.resume(1, 0),
+        core.snapshot,
+    ):
+        with pytest.raises(AssertionError, match="the process has failed: TypeError"):
+            call()
