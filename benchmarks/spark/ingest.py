@@ -1,11 +1,11 @@
 """Ingest beside Spark reading the same lines of text, in one run on the same session.
 
-    python -m benchmarks.spark.ingest [--megabytes 400] [--times 3] [--formats F,F] [--all] [--dir DIR] [--out FILE]
+    python -m benchmarks.spark.ingest [--megabytes 40] [--times 3] [--formats F,F] [--all] [--dir DIR] [--out FILE]
 
-Logs are made for each format: eight processes that talk to each other, with vector clocks. *Text* is
-`spark.read.text(file)` into a sink that drops the rows: Spark finds the lines and does nothing with them. *Log* is the
-first and longest job of `antecede ingest`: each line is parsed and checked, and the log is written as Parquet.
-*All* is the whole command: clocks checked, messages resolved, a trace written. Best of the times.
+Logs are made for each format: eight processes that talk to each other, with vector clocks, each format in eight files.
+*Text* is `spark.read.text(directory)` into a sink that drops the rows: Spark finds the lines, and no more.
+*Log* parses and checks each line, and hands the rows to such a sink. *All* is the whole command: clocks checked,
+messages resolved, a trace written. Best of the times.
 
 Beside the seconds on the clock are those of all processors together: of Java, and of the Pythons that it started. On a
 machine with other work to do, the first depend on it, the second hardly.
@@ -28,7 +28,6 @@ from pyspark.sql import SparkSession
 
 from antecede.spark import connect
 from antecede.spark.ingest.api import ingest
-from antecede.spark.ingest.writer import write_log
 from benchmarks.spark.processors import processors
 
 NAMES = [f"node-{name}" for name in range(8)]
@@ -85,12 +84,12 @@ WRITERS: dict[str, Callable[..., str]] = {"tracing": tracing, "tlaplus": tlaplus
 
 
 def made(home: Path, format: str, megabytes: int) -> tuple[Path, int]:
-    """A directory of log files, and how many lines they have. ShiViz logs are often many: there are eight."""
+    """A directory of eight log files, and how many lines they have: a file is read by one task."""
     place = home / f"{format}-{megabytes}"
     if not place.is_dir():
         part = home / f"{format}.part"
         part.mkdir(parents=True)
-        files = 8 if format == "shiviz" else 1
+        files = 8
         for number in range(files):
             left = (megabytes << 20) // files
             with (part / f"{number}.log").open("w") as file:
@@ -121,18 +120,15 @@ def case(spark: SparkSession, home: Path, format: str, asked: argparse.Namespace
         spark.read.text(str(place)).write.format("noop").mode("overwrite").save()
 
     def log() -> None:
-        shutil.rmtree(out, ignore_errors=True)
         read = ingest(spark, place, format, pattern=pattern)
-        assert read._source is not None
-        told = write_log(spark, read._source, f"file:{out}")
-        assert told.rejected == 0
+        read.log.write.format("noop").mode("overwrite").save()
 
     def everything() -> None:
         shutil.rmtree(out, ignore_errors=True)
         counts = ingest(spark, place, format, pattern=pattern).write(out).counts()
         assert counts.rejected == counts.clocks == 0
 
-    # Kernels are compiled, and Java is warm, before anything is timed.
+    # Java is warm before anything is timed.
     text()
     log()
     plain, made_log = best(asked.times, text), best(asked.times, log)
@@ -151,7 +147,7 @@ def case(spark: SparkSession, home: Path, format: str, asked: argparse.Namespace
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Ingest beside Spark reading the same lines.")
-    parser.add_argument("--megabytes", type=int, default=400)
+    parser.add_argument("--megabytes", type=int, default=40)
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--formats", default=",".join(WRITERS))
     parser.add_argument("--all", action="store_true", help="time the whole command, too")

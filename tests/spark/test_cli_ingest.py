@@ -31,6 +31,8 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[in
         ),
         (["--format", "table", "--map", "process"], "--map is process, expected OURS=THEIRS"),
         (["--format", "table", "--map", "run=a", "--map", "run=b"], "--map is run twice"),
+        (["--format", "csv"], "expected one of shiviz, tracing, tlaplus, table"),
+        (["--format", "table"], "map is missing, expected it for a table"),
         ([], "Missing option '--format'"),
     ],
 )
@@ -42,6 +44,19 @@ def test_what_is_wrong_with_a_request_is_said_before_spark_starts(
     assert wrong in err
     assert len(err.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_table_without_messages_is_no_yes(
+    spark: object, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("pod,at\na,1\nb,2\n")
+    options = ["--format", "table", "--map", "process=pod", "--map", "time_ns=at"]
+    code, printed, err = said(capsys, table, *options, "--out", tmp_path / "out", "--json")
+    assert code == 0, err
+    assert json.loads(printed)["verdict"] == "unknown"
+    assert err.startswith("unknown: 2 events, 0 messages, 1 runs")
+    assert "neither messages nor vector clocks, so nothing can be verified" in err
 
 
 def test_a_log_is_read_and_what_cannot_be_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -58,6 +73,8 @@ def test_a_log_is_read_and_what_cannot_be_is_told(capsys: pytest.CaptureFixture[
         "clocks": 0,
         "messages": 0,
         "unknown": 1,
+        "vectors": 2,
+        "tied": 0,
         "examples": [],
         "out": str(out),
     }

@@ -142,8 +142,8 @@ def rows_of(table):
     return sorted(rows, key=lambda row: (row["run"], row["line"]))
 
 
-def test_parts_of_a_file_are_read_by_many_tasks_with_exact_line_numbers(spark, tmp_path, monkeypatch):
-    from antecede.spark.ingest import tasks as logfiles
+def test_files_of_any_storage_are_read_with_exact_line_numbers(spark, tmp_path, monkeypatch):
+    from antecede.spark.ingest import tasks
     from antecede.trace.foreign.shiviz import Expressions
 
     text = "\n".join(
@@ -152,46 +152,20 @@ def test_parts_of_a_file_are_read_by_many_tasks_with_exact_line_numbers(spark, t
     (tmp_path / "a.jsonl").write_text(text)
     (tmp_path / "b.jsonl").write_text(text[:50])
     (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(text.encode()))
-    source = logfiles.log_files(spark, [tmp_path], "tracing", Expressions(), part=1000)
-    assert len(source.tasks) > 5
     expected = []
     for name in ("a.jsonl", "b.jsonl", "c.jsonl.gz"):
         data = text[:50].encode() if name == "b.jsonl" else text.encode()
-        part = lines.Part(f"file:{tmp_path}/{name}", name, 0, len(data))
-        for batch in lines.read(io.BytesIO(data), part, tracing.read):
+        for batch in lines.read(io.BytesIO(data), f"file:{tmp_path}/{name}", name, tracing.read):
             expected += batch.to_pylist(maps_as_pydicts="strict")
-    assert rows_of(logfiles.read(spark, source)) == expected
-    # Where tasks run elsewhere, jobs say what is looked up here.
-    parts = [part for task in source.tasks for part in task]
-    assert logfiles.counted(spark, parts) == logfiles.counted_here(spark, parts)
-    names = sorted({part.file for part in parts})
-    assert logfiles.sizes_by_job(spark, names) == logfiles.sizes_here(spark, names)
+    source = tasks.list_log_files(spark, [tmp_path], "tracing", Expressions())
+    assert rows_of(tasks.read_log_files(spark, source)) == expected
+    # Many files share a task.
+    monkeypatch.setattr(tasks, "TASKS", 2)
+    assert [len(own) for own in source.deal()] == [2, 1]
+    assert rows_of(tasks.read_log_files(spark, source)) == expected
     # Storage that only Spark can open gives the same.
-    monkeypatch.setattr(logfiles, "readable", lambda path: False)
-    whole = logfiles.log_files(spark, [tmp_path], "tracing", Expressions(), part=1000)
-    assert rows_of(logfiles.read(spark, whole)) == expected
-
-
-def test_parts_of_a_text_are_read_by_many_tasks(spark, tmp_path):
-    from antecede.spark.ingest import tasks as logfiles
-    from antecede.spark.ingest.writer import write_log
-    from antecede.trace.foreign import shiviz
-
-    text = "".join(
-        f'ann {{"ann": {number}}}\nhello {number}\n' + "?\n" * (number % 7 == 0) for number in range(1, 99)
-    )
-    (tmp_path / "a.log").write_text(text)
-    asked = shiviz.Expressions(CHORD)
-    source = logfiles.log_files(spark, [tmp_path / "a.log"], "shiviz", asked, part=500)
-    assert len(source.tasks) > 3
-    expected = []
-    for batch in shiviz.read(io.BytesIO(text.encode()), f"file:{tmp_path}/a.log", "a.log", asked):
-        expected += batch.to_pylist(maps_as_pydicts="strict")
-    assert rows_of(logfiles.read(spark, source)) == sorted(expected, key=lambda row: row["line"])
-    told = write_log(spark, source, f"file:{tmp_path}/out")
-    assert (told.events, told.rejected) == (98, 14)
-    events = rows_of(spark.read.parquet(f"{tmp_path}/out/log"))
-    assert [row["text"] for row in events] == [f"hello {number}" for number in range(1, 99)]
+    monkeypatch.setattr(tasks, "readable", lambda path: False)
+    assert rows_of(tasks.read_log_files(spark, source)) == expected
 
 
 TABLE = """where,what,id,at,note
@@ -212,14 +186,14 @@ def test_a_table_with_other_names(spark, tmp_path):
     assert sorted(row["reason"] for row in read.rejected.collect()) == [
         "it has no process",
         "its kind is none of send, receive and deliver: shouts",
-        "its time_ns is no bigint: late",
+        "its time_ns is not a time: late",
     ]
     events = sorted(read.events.collect())
     assert [(row["run"], row["process"], row["kind"], row["time_ns"], row["to"]) for row in events] == [
-        ("table", "ann", "send", 10, ["bob"]),
-        ("table", "bob", "deliver", 20, None),
+        ("t.csv", "ann", "send", 10, ["bob"]),
+        ("t.csv", "bob", "deliver", 20, None),
     ]
-    assert check(events_of(tmp_path / "out", "table")).violations == ()
+    assert check(events_of(tmp_path / "out", "t.csv")).violations == ()
 
 
 def test_a_table_with_the_identities_of_a_trace(spark):
@@ -309,3 +283,148 @@ def test_on_other_kinds_of_spark_it_is_the_same(where, request, written, tmp_pat
     read, place = written
     told = request.getfixturevalue(where)(SCRIPT, place, tmp_path / "out")
     assert told.strip().splitlines()[-1] == str(read.counts())
+
+
+# What was wrong with tables
+
+
+def ingest_rows(spark, rows, columns, *names, **more):
+    from antecede.spark.ingest.api import ingest_table
+
+    mapping = dict(name.split("=") for name in names)
+    return ingest_table(spark.createDataFrame(rows, columns), mapping, **more)
+
+
+@pytest.mark.parametrize(
+    ("kind", "times"),
+    [
+        ("timestamp", ["2023-01-29 08:43:00.000001", "2023-01-29 08:43:00.000002"]),
+        ("timestamp_ntz", ["2023-01-29 08:43:00.000001", "2023-01-29 08:43:00.000002"]),
+        ("string", ["2023-01-29T08:43:00.000001Z", "2023-01-29T09:43:00.000002+01:00"]),
+        ("string", ["1674981780000001000", "1674981780000002000"]),
+    ],
+)
+def test_times_of_any_type_keep_their_fractions(spark, kind, times):
+    from antecede.spark.ingest.api import ingest_table
+
+    table = spark.createDataFrame(
+        [("p", "send", times[1]), ("p", "deliver", times[0])], "p string, k string, t string"
+    )
+    table = table.withColumn("t", table["t"].cast(kind))
+    read = ingest_table(table, {"process": "p", "kind": "k", "time_ns": "t"})
+    assert sorted((row["index"], row["kind"], row["time_ns"]) for row in read.log.collect()) == [
+        (0, "deliver", 1674981780000001000),
+        (1, "send", 1674981780000002000),
+    ]
+
+
+def test_text_has_times_to_the_nanosecond(spark):
+    rows = [("p", "2023-01-29T08:43:00.123456789Z"), ("p", "2023-01-29T08:43:00.1234567Z"), ("p", "noon")]
+    read = ingest_rows(spark, rows, "p string, t string", "process=p", "time_ns=t")
+    assert sorted(row["time_ns"] % 10**9 for row in read.log.collect()) == [123456700, 123456789]
+    assert [row["reason"] for row in read.rejected.collect()] == ["its time_ns is not a time: noon"]
+
+
+def test_ties_are_counted_and_settled_by_the_rule(spark, tmp_path):
+    from antecede.spark.ingest.api import ingest
+
+    lines = [
+        "p,send,m2,5,z",
+        "p,,,5,y",
+        "p,deliver,m1,5,x",
+        "p,send,m3,5,a",
+        "q,send,m1,4,b",
+        "q,deliver,m2,9,c",
+    ]
+    (tmp_path / "t.csv").write_text("p,k,m,t,note\n" + "\n".join(lines))
+    mapping = {"process": "p", "kind": "k", "message": "m", "time_ns": "t", "text": "note"}
+    for setting in ("true", "false"):
+        spark.conf.set("spark.sql.adaptive.enabled", setting)
+        try:
+            read = ingest(spark, tmp_path / "t.csv", "table", mapping=mapping).write(tmp_path / setting)
+        finally:
+            spark.conf.unset("spark.sql.adaptive.enabled")
+        rows = read.log.where("process = 'p'").orderBy("index").collect()
+        assert [row["text"] for row in rows] == ["x", "y", "z", "a"]
+        assert read.counts().tied == 3
+        assert json.loads(read.runs.collect()[0]["parameters"])["tied"] == 3
+
+
+def test_a_repeated_index_is_refused_whatever_the_plan_is(spark):
+    """S20: rows of one index came in an order that changed with the plan."""
+    rows = [("p", 3, "b"), ("p", 3, "a"), ("p", 4, "c"), ("q", 3, "d")]
+    told = []
+    for setting in ("true", "false"):
+        spark.conf.set("spark.sql.adaptive.enabled", setting)
+        try:
+            read = ingest_rows(spark, rows, "p string, i int, n string", "process=p", "index=i", "text=n")
+            told.append(
+                (
+                    sorted(row["text"] for row in read.log.collect()),
+                    [(row["text"], row["reason"]) for row in read.rejected.collect()],
+                )
+            )
+        finally:
+            spark.conf.unset("spark.sql.adaptive.enabled")
+    [first, second] = told
+    assert first == second
+    assert first == (
+        ["a", "c", "d"],
+        [('{"p":"p","i":3,"n":"b"}', "its index is that of another row of its process: 3")],
+    )
+
+
+def test_each_file_of_a_table_is_a_run(spark, tmp_path):
+    from antecede.spark.ingest.api import ingest
+
+    place = tmp_path / "a b%20"
+    place.mkdir()
+    for name in ("x 1.csv", "y.csv"):
+        (place / name).write_text("p,t\np,1\n")
+    (place / "z.csv.gz").write_bytes(gzip.compress(b"p,t\nq,1\n"))
+    mapping = {"process": "p", "time_ns": "t"}
+    read = ingest(spark, place, "table", mapping=mapping).write(tmp_path / "out")
+    assert sorted(row["run"] for row in read.runs.collect()) == ["x 1.csv", "y.csv", "z.csv.gz"]
+    assert {row["file"] for row in read.log.where("run = 'x 1.csv'").collect()} == {f"file:{place}/x 1.csv"}
+    one = ingest(spark, place, "table", mapping=mapping, run="all")
+    assert [(row["run"], row["count"]) for row in one.log.groupBy("run").count().collect()] == [("all", 3)]
+
+
+def test_an_empty_table_is_named(spark, tmp_path):
+    from antecede.errors import BadTrace
+    from antecede.spark.ingest.api import ingest
+
+    (tmp_path / "t.csv").write_text("")
+    with pytest.raises(BadTrace, match=r"t\.csv: found an empty file, expected a first line"):
+        ingest(spark, tmp_path / "t.csv", "table", mapping={"process": "p", "time_ns": "t"})
+
+
+def test_a_table_of_another_library_is_refused_by_name():
+    import pandas as pd
+
+    from antecede.spark.ingest.api import ingest_table
+
+    with pytest.raises(BadParameter, match="table is a DataFrame of pandas, expected a Spark DataFrame"):
+        ingest_table(pd.DataFrame({"p": ["a"]}), {"process": "p"})  # type: ignore[arg-type]
+
+
+def test_a_null_entry_of_a_vector_is_refused(spark):
+    rows = [("p", {"p": 1, "q": None}), ("p", {"p": 2, "q": -1}), ("p", {"p": 1})]
+    read = ingest_rows(spark, rows, "p string, v map<string,int>", "process=p", "vector=v")
+    assert [row["index"] for row in read.log.collect()] == [0]
+    assert {row["reason"] for row in read.rejected.collect()} == {
+        "its clock has an entry that is no number of 0 or more"
+    }
+
+
+def test_a_trace_that_was_written_says_its_order(written):
+    """S14: verify took its slow path on every trace that came from a log."""
+    from antecede.spark.trace.api import Trace
+    from antecede.spark.trace.plan import plan
+
+    read, _ = written
+    trace = Trace.read(read.log.sparkSession, read.path)
+    runs = [row["run"] for row in read.runs.collect()]
+    assert trace.files is not None
+    ways = plan(trace.files, runs).ways
+    assert ways == {"good.jsonl": "sequence", "odd %20.jsonl": "pack"}

@@ -15,6 +15,7 @@ import typer
 
 from antecede.cli.spark_session import Master, Remote, working
 from antecede.errors import BadParameter
+from antecede.trace.foreign.formats import refuse_request
 
 if TYPE_CHECKING:
     from antecede.spark.ingest.api import Counts, Ingested
@@ -59,14 +60,12 @@ def ingest(
 ) -> None:
     """Read logs of other programs, keep what cannot be read, and say whether their clocks agree.
 
-    Exit code 0: all was read, and the clocks are consistent. 1: lines were rejected, or clocks are not.
+    Exit code 0: all was read, and the clocks are consistent. 1: lines were rejected, or clocks are not. The answer is
+    unknown, with exit code 0, if the log has neither messages nor clocks.
     docs/ingest.md explains the formats and what is written.
     """
-    from antecede.trace.foreign.shiviz import expressions
-
-    # What can be refused without a Spark is.
-    expressions(pattern, delimiter)
-    mapping = mapped(columns)
+    mapping = parse_mapping(columns)
+    refuse_request(format, pattern, delimiter, mapping)
     with working(master, remote, "listing files") as work:
         from antecede.spark.ingest.api import ingest as read_logs
 
@@ -77,16 +76,17 @@ def ingest(
         written = read.write(out)
         work.say("counting")
         counts = written.counts()
-        examples = [] if right(counts) else told(written)
-    report(counts, examples, out, as_json)
-    if not right(counts):
+        verdict = judge(counts)
+        examples = collect_examples(written) if verdict == "no" else []
+    report(verdict, counts, examples, out, as_json)
+    if verdict == "no":
         raise typer.Exit(1)
 
 
-def mapped(columns: Sequence[str] | None) -> dict[str, str] | None:
+def parse_mapping(columns: Sequence[str] | None) -> dict[str, str] | None:
     """The mapping of a table's columns.
 
-    >>> mapped(["process=host", "time_ns=when"])
+    >>> parse_mapping(["process=host", "time_ns=when"])
     {'process': 'host', 'time_ns': 'when'}
     """
     if not columns:
@@ -102,19 +102,21 @@ def mapped(columns: Sequence[str] | None) -> dict[str, str] | None:
     return mapping
 
 
-def right(counts: Counts) -> bool:
-    return counts.rejected == counts.clocks == 0
+def judge(counts: Counts) -> str:
+    """Yes: all was read, and it can be checked. Without messages or clocks there is nothing that could be wrong."""
+    if counts.rejected or counts.clocks:
+        return "no"
+    return "yes" if counts.messages or counts.vectors else "unknown"
 
 
-def told(read: Ingested) -> list[dict[str, Any]]:
+def collect_examples(read: Ingested) -> list[dict[str, Any]]:
     """Some of what is wrong, as it is in the tables."""
     rejected = read.rejected.orderBy("file", "line").limit(SHOWN).collect()
     clocks = read.clocks.orderBy("run", "process", "index", "entry").limit(SHOWN).collect()
     return [row.asDict() for row in (*rejected, *clocks)]
 
 
-def report(counts: Counts, examples: Sequence[dict[str, Any]], out: str, as_json: bool) -> None:
-    verdict = "yes" if right(counts) else "no"
+def report(verdict: str, counts: Counts, examples: Sequence[dict[str, Any]], out: str, as_json: bool) -> None:
     if as_json:
         print(
             json.dumps(
@@ -124,11 +126,17 @@ def report(counts: Counts, examples: Sequence[dict[str, Any]], out: str, as_json
     for row in examples:
         print(sentence(row), file=sys.stderr)
     unknown = f", {counts.unknown} of them of unknown order" if counts.unknown else ""
-    print(
-        f"{verdict}: {counts.events} events, {counts.messages} messages, {counts.runs} runs{unknown}; "
-        f"{counts.rejected} lines rejected, {counts.clocks} entries of clocks wrong: {out}",
-        file=sys.stderr,
-    )
+    parts = [
+        f"{counts.events} events, {counts.messages} messages, {counts.runs} runs{unknown}",
+        f"{counts.rejected} lines rejected, {counts.clocks} entries of clocks wrong",
+    ]
+    if counts.tied:
+        parts.append(
+            f"{counts.tied} events tied in time, deliveries first and sends last, then as in the file"
+        )
+    if verdict == "unknown":
+        parts.append("neither messages nor vector clocks, so nothing can be verified")
+    print(f"{verdict}: {'; '.join(parts)}: {out}", file=sys.stderr)
 
 
 def sentence(row: dict[str, Any]) -> str:

@@ -16,31 +16,30 @@ These are read whenever they are asked for. `write` makes a directory of them, w
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter
-from antecede.spark.ingest import to_trace as identities
+from antecede.spark.errors import raise_task_errors
+from antecede.spark.frames import refuse_other_tables
+from antecede.spark.ingest import to_trace
 from antecede.spark.ingest.clocks import FINDINGS, consistency
 from antecede.spark.ingest.schema import SPARK_LOG, SPARK_REJECTED
-from antecede.spark.ingest.table import mapped, table_of
-from antecede.spark.ingest.tasks import FORMATS, LogFiles, log_files, read
-from antecede.spark.ingest.writer import write_log
-from antecede.spark.storage import absolute, escaped, join, place, put, readable, whole
+from antecede.spark.ingest.table import map_columns, read_table
+from antecede.spark.ingest.tasks import list_log_files, read_log_files
+from antecede.spark.ingest.writer import write_events, write_runs
+from antecede.spark.storage import absolute, escaped, join, whole
 from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS
-from antecede.trace import RUNS
 from antecede.trace.foreign import shiviz
+from antecede.trace.foreign.formats import TABLE, refuse_request
 
 __all__ = ["Counts", "Ingested", "ingest", "ingest_table"]
-
-TABLE: Final = "table"
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,10 @@ class Counts:
     messages: int
     unknown: int
     """Runs whose order cannot be told."""
+    vectors: int
+    """Events with a vector clock."""
+    tied: int
+    """Events whose time, or clock, is that of the event before them at their process."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +67,8 @@ class Ingested:
     format: str
     path: str | None = None
     """Where it was written."""
-    _source: LogFiles | None = field(default=None, repr=False)
-    _told: DataFrame | None = field(default=None, repr=False)
-    """The log, with what else a table says."""
-    _unread: DataFrame | None = field(default=None, repr=False)
+    _read: DataFrame | None = field(default=None, repr=False)
+    """All that was read, if it is not written: events, with what else a table says, and rows with a reason."""
 
     # Planned when they are asked for: a plan of many steps takes longer to make than a small log to read.
 
@@ -77,27 +78,28 @@ class Ingested:
 
     @cached_property
     def events(self) -> DataFrame:
-        return self._at("events") if self.path else identities.events(self._full, self._found, self.clocks)
+        return self._at("events") if self.path else to_trace.events(self._full, self._messages, self.clocks)
 
     @cached_property
     def rejected(self) -> DataFrame:
-        if self._unread is None:
+        if self._read is None:
             return self._at("rejected")
-        return self._unread.unionByName(identities.rejected_sends(self._full, self._found))
+        unread = self._read.where("reason is not null").select(SPARK_REJECTED.names)
+        return unread.unionByName(to_trace.rejected_sends(self._full, self._messages))
 
     @cached_property
     def runs(self) -> DataFrame:
         if self.path:
             return self._at("runs.parquet")
-        return identities.runs(self.log, self.events, self.rejected, self.clocks, self.format)
+        return to_trace.runs(self._full, self.events, self.rejected, self.clocks, self.format)
 
     @cached_property
-    def _found(self) -> DataFrame:
-        return identities.messages(self._full)
+    def _messages(self) -> DataFrame:
+        return to_trace.messages(self._full)
 
     @property
     def _full(self) -> DataFrame:
-        return self.log if self._told is None else self._told
+        return self.log if self._read is None else self._read.where("reason is null")
 
     def _at(self, name: str) -> DataFrame:
         assert self.path is not None
@@ -105,54 +107,53 @@ class Ingested:
 
     def write(self, out: str | os.PathLike[str], *, replace: bool = False) -> Ingested:
         """Write a directory, whole or not at all, and give what is there. The logs are read once."""
-        with whole(out, replace=replace) as aside:
-            self._write(aside)
-        return written(self.log.sparkSession, absolute(out), self.format)
+        assert self._read is not None, "it is written already"
+        self._read.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            with raise_task_errors(), whole(out, replace=replace) as aside:
+                self._write(aside)
+        finally:
+            self._read.unpersist()
+        spark, place = self.log.sparkSession, absolute(out)
+        return Ingested(at(spark, place, "log"), self.format, place)
 
     def _write(self, aside: str) -> None:
-        """Write the log first. All the rest is made of the files that are there then: no log is parsed again."""
         spark = self.log.sparkSession
-        told = None
-        if self._source is not None and readable(aside):
-            told = write_log(spark, self._source, aside)
-        else:
-            self.log.write.parquet(join(aside, "log"))
-            (self.rejected if self._unread is None else self._unread).write.parquet(join(aside, "rejected"))
-        log = at(spark, aside, "log")
-        known = told is None or told.sends + told.deliveries > 0
-        consistency(log, messages=known).write.parquet(join(aside, "clocks"))
+        self.log.write.parquet(join(aside, "log"))
+        known = self.log.where("kind is not null and message is not null").count()
+        clocks = self.clocks if known else consistency(self.log, messages=False)
+        clocks.write.parquet(join(aside, "clocks"))
         clocks = at(spark, aside, "clocks")
-        # A table says more than a log has columns for.
-        full = self._told if self._source is None and self._told is not None else log
         if known:
-            found = identities.messages(full)
-            identities.events(full, found, clocks).write.parquet(join(aside, "events"))
-            sends = at(spark, aside, "events").where("kind = 'send'").count()
-            if told is None or told.sends > sends:
-                resent = identities.rejected_sends(full, found)
-                resent.write.mode("append").parquet(join(aside, "rejected"))
+            events = to_trace.events(self._full, self._messages, clocks)
         else:
-            spark.createDataFrame([], SPARK_EVENTS).coalesce(1).write.parquet(join(aside, "events"))
+            events = spark.createDataFrame([], SPARK_EVENTS)
+        write_events(events, known, join(aside, "events"))
+        self.rejected.write.parquet(join(aside, "rejected"))
         events, rejected = at(spark, aside, "events"), at(spark, aside, "rejected")
-        write_runs(identities.runs(log, events, rejected, clocks, self.format), join(aside, "runs.parquet"))
+        runs = to_trace.runs(self._full, events, rejected, clocks, self.format)
+        write_runs(runs, join(aside, "runs.parquet"))
 
     def counts(self) -> Counts:
         """Count everything, in one job."""
-        unknown = self.runs.where(F.get_json_object("parameters", "$.unknown").isNotNull())
+        unknown = F.get_json_object("parameters", "$.unknown")
+        tied = F.get_json_object("parameters", "$.tied").cast("bigint")
         tables = {
             "runs": self.runs,
             "events": self.log,
+            "vectors": self.log.where("vector is not null"),
             "rejected": self.rejected,
             "clocks": self.clocks,
             "messages": self.events.where("kind = 'send'"),
-            "unknown": unknown,
+            "unknown": self.runs.where(unknown.isNotNull()),
         }
-        parts = [table.select(F.lit(name).alias("name")) for name, table in tables.items()]
-        told = {
-            row["name"]: row["count"]
-            for row in reduce(DataFrame.union, parts).groupBy("name").count().collect()
-        }
-        return Counts(**{name: told.get(name, 0) for name in tables})
+        parts = [
+            table.select(F.lit(name).alias("name"), F.lit(1).alias("one")) for name, table in tables.items()
+        ]
+        parts.append(self.runs.where(tied > 0).select(F.lit("tied").alias("name"), tied.alias("one")))
+        sums = reduce(DataFrame.union, parts).groupBy("name").agg(F.sum("one").alias("count"))
+        found = {row["name"]: row["count"] for row in sums.collect()}
+        return Counts(**{name: found.get(name, 0) for name in (*tables, "tied")})
 
 
 def ingest(
@@ -171,49 +172,30 @@ def ingest(
     table their meaning (`antecede.spark.ingest.table`). With `run`, all files are one run of that name; else each is
     its own.
     """
+    refuse_request(format, pattern, delimiter, mapping)
     many = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    if format not in (*FORMATS, TABLE):
-        raise BadParameter("ingest", "format", format, f"one of {', '.join((*FORMATS, TABLE))}")
-    if format != "shiviz" and (pattern or delimiter):
-        raise BadParameter("ingest", "pattern", f"given for {format}", "it for shiviz only")
-    if (format == TABLE) != (mapping is not None):
-        raise BadParameter(
-            "ingest", "map", "given" if mapping else "missing", "it for a table, and only there"
-        )
     if not many:
         raise BadParameter("ingest", "files", "none", "one or more")
     if mapping is not None:
-        return ingest_table(table_of(spark, many, mapping), mapping, run=run)
+        return ingest_table(read_table(spark, many, mapping), mapping, run=run)
     asked = shiviz.expressions(pattern, delimiter)
-    source = log_files(spark, many, format, asked, run)
-    table = read(spark, source)
-    return derived(events_in(table), unread_in(table), format, source)
+    return of_rows(read_log_files(spark, list_log_files(spark, many, format, asked, run)), format)
 
 
 def ingest_table(table: DataFrame, mapping: Mapping[str, str], *, run: str | None = None) -> Ingested:
     """Read a DataFrame as a log. `mapping` says which of its columns is which of ours."""
-    told = mapped(table, mapping, run).withColumn("line", F.lit(None).cast("bigint"))
-    told = told.withColumn("text", F.coalesce("text", F.col("row"))).withColumn("fields", F.col("row"))
+    refuse_other_tables("ingest", table)
+    rows = map_columns(table, mapping, run)
     if "sender" in mapping:
         identity = F.to_json(F.struct("sender", "number", "control"))
         known = F.col("sender").isNotNull() & F.col("number").isNotNull()
-        told = told.withColumn("message", F.when(known, identity))
-    good = told.where("reason is null").drop("reason", "row")
-    bad = told.where("reason is not null").withColumn("text", F.col("row"))
-    return derived(good, bad.select(SPARK_REJECTED.names), TABLE)
+        rows = rows.withColumn("message", F.when(known, identity))
+    return of_rows(rows, TABLE)
 
 
-def events_in(table: DataFrame) -> DataFrame:
-    return table.where("reason is null").select(SPARK_LOG.names)
-
-
-def unread_in(table: DataFrame) -> DataFrame:
-    return table.where("reason is not null").select(SPARK_REJECTED.names)
-
-
-def derived(log: DataFrame, unread: DataFrame, format: str, source: LogFiles | None = None) -> Ingested:
+def of_rows(read: DataFrame, format: str) -> Ingested:
     """What follows from events and from lines that could not be read."""
-    return Ingested(log.select(SPARK_LOG.names), format, _source=source, _told=log, _unread=unread)
+    return Ingested(read.where("reason is null").select(SPARK_LOG.names), format, _read=read)
 
 
 # Files
@@ -229,24 +211,3 @@ SCHEMAS: Final = {
 
 def at(spark: SparkSession, directory: str, name: str) -> DataFrame:
     return spark.read.schema(SCHEMAS[name]).parquet(escaped(join(directory, name)))
-
-
-def written(spark: SparkSession, directory: str, format: str) -> Ingested:
-    """What `write` left in a directory."""
-    return Ingested(at(spark, directory, "log"), format, directory)
-
-
-def write_runs(runs: DataFrame, path: str) -> None:
-    """The table of runs as one file, which is what a trace has. One task writes it: a row a run."""
-
-    def one_file(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = [row for batch in batches for row in batch.to_pylist()]
-        system, inside = place(path)
-        pq.write_table(pa.Table.from_pylist(rows, RUNS), inside, filesystem=system)
-        yield pa.RecordBatch.from_pydict({"rows": [len(rows)]})
-
-    if not runs.coalesce(1).mapInArrow(one_file, "rows bigint").collect():
-        # Where there is no row there is no task.
-        empty = pa.BufferOutputStream()
-        pq.write_table(RUNS.empty_table(), empty)
-        put(path, empty.getvalue().to_pybytes())

@@ -24,6 +24,7 @@ SPARK_LOG: Final = StructType(
         StructField("fields", StringType()),
         StructField("file", StringType(), False),
         StructField("line", LongType()),
+        StructField("time_ns", LongType()),
     ]
 )
 

@@ -2,7 +2,7 @@
 
 A mapping says which column of the table is which of ours:
   process         where it happened; needed
-  run             which run; without it, all rows are one
+  run             which run; without it, each file is one, and a DataFrame is one run `table`
   kind            send, deliver, or neither; of any case
   message         a message's identity, whatever it is: the same at its send and at its deliveries
   sender, number  or its identity as a trace has it
@@ -10,26 +10,35 @@ A mapping says which column of the table is which of ours:
   vector          a vector clock: a map, or JSON in a string
   index           the position in the process's own order: any integer that grows; without it, the vector's own entry,
                   or else the order of `clock` or `time_ns`
-  time_ns, clock, control, label, stamp_entries, stamp_bytes, text   as in a trace or a log
+  time_ns         nanoseconds since 1970, a timestamp, or a time as ISO 8601 writes it
+  clock, control, label, stamp_entries, stamp_bytes, text   as in a trace or a log
 
-A row that lacks what it needs, or has a value that cannot be what it should, is rejected with the reason. Its text is
-the row, as JSON.
+A row that lacks what it needs, or has a value that cannot be what it should, or the index of another row of its
+process, is rejected with the reason. Its text is the row, as JSON.
+
+Rows of a process that have one time, or one clock, are *tied*. Deliveries then come before other events, and sends
+last; between equals the order of the file decides, and of a DataFrame, which has no order, the text of the row. `runs`
+says how many events are tied.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
+from urllib.parse import unquote
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window, WindowSpec
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
 
-from antecede.errors import BadParameter
-from antecede.spark.storage import absolute, escaped, files
+from antecede.errors import BadParameter, BadTrace
+from antecede.spark.frames import quote, to_nanoseconds
+from antecede.spark.ingest.tasks import CODECS, list_files, name_runs
+from antecede.spark.storage import absolute, escaped
 
-__all__ = ["COLUMNS", "mapped", "table_of"]
+__all__ = ["COLUMNS", "map_columns", "read_table"]
 
 COLUMNS: Final[dict[str, str]] = {
     "run": "string",
@@ -51,60 +60,96 @@ COLUMNS: Final[dict[str, str]] = {
 }
 """What a column can be, and its type."""
 
-RUN: Final = "table"
+WORDS: Final = {
+    "bigint": "an integer",
+    "int": "an integer",
+    "boolean": "true or false",
+    "map<string,bigint>": "a map of integers",
+    "array<string>": "a list of names",
+}
+"""A type, for people."""
+
+FILE: Final = "antecede.file"
+RUN: Final = "antecede.run"
+AT: Final = "antecede.at"
+OWN: Final = (FILE, RUN, AT)
+"""Columns that `read_table` adds: the file of a row, the run that is named for it, and the place in it."""
 
 
-def table_of(
+def read_table(
     spark: SparkSession, paths: Sequence[str | os.PathLike[str]], mapping: Mapping[str, str]
 ) -> DataFrame:
     """The table in these files: Parquet, CSV with a first line of names, or JSON Lines, by the end of their names."""
-    names: list[str] = []
-    for path in paths:
-        found = files(spark, os.fspath(path), "*")
-        if not found:
-            raise BadParameter("ingest", "file", os.fspath(path), "a file, or a directory with files")
-        names += found
-    kinds = {os.path.splitext(name)[1] for name in names}
+    names = list_files(spark, paths)
+    kinds = {kind_of(name) for name in names}
     if len(kinds) != 1 or not kinds <= {".parquet", ".csv", ".json", ".jsonl", ".ndjson"}:
         raise BadParameter(
             "ingest", "files", ", ".join(sorted(kinds)), "Parquet, CSV or JSON Lines, all of one kind"
         )
     [kind] = kinds
-    places = [escaped(absolute(name)) for name in names]
+    places = [escaped(name) for name in names]
     if kind == ".parquet":
         table = spark.read.parquet(*places)
     elif kind == ".csv":
-        table = spark.read.option("header", True).option("mode", "PERMISSIVE").csv(places)
+        # Files are checked against each other's names of columns: without it, Spark goes by the first file alone.
+        table = spark.read.option("header", True).option("enforceSchema", False).csv(places)
     else:
         # JSON has no columns before it is read: those that are asked for are taken as they are written.
         types = {"vector": MapType(StringType(), StringType()), "to": ArrayType(StringType())}
         fields = [StructField(name, types.get(ours, StringType())) for ours, name in mapping.items()]
         table = spark.read.schema(StructType(fields)).json(places)
-    return table.withColumn(FILE, F.col("_metadata.file_path"))
+    if not table.columns:
+        raise BadTrace(names[0], "an empty file", "a first line with the names of the columns")
+    # Within a block of a file ids grow with the rows.
+    at = F.struct("_metadata.file_block_start", F.monotonically_increasing_id())
+    # Spark writes the beginning of a local path in two ways.
+    path = F.regexp_replace("_metadata.file_path", "^file:/+", "file:/")
+    placed = table.withColumns({FILE: path, AT: at})
+    written = {absolute(unquote(path)): re.sub("^file:/+", "file:/", path) for path in table.inputFiles()}
+    runs = [(written[name], name, run) for name, run in name_runs(names).items() if name in written]
+    known = spark.createDataFrame(runs, f"`{FILE}` string, __name string, `{RUN}` string")
+    told = placed.join(F.broadcast(known), FILE, "left")
+    named = F.coalesce("__name", F.col(quote(FILE)))
+    return told.withColumns({FILE: named, RUN: F.coalesce(F.col(quote(RUN)), named)}).drop("__name")
 
 
-FILE: Final = "antecede.file"
+def kind_of(name: str) -> str:
+    """The end of a file's name, which says what it is.
+
+    >>> kind_of("file:/a.csv"), kind_of("file:/a.csv.gz")
+    ('.csv', '.csv')
+    """
+    base, end = os.path.splitext(name)
+    return os.path.splitext(base)[1] if end in CODECS else end
 
 
-def mapped(table: DataFrame, mapping: Mapping[str, str], run: str | None) -> DataFrame:
-    """The table with our names: the columns of `COLUMNS`, and row (as JSON), file and reason."""
+def map_columns(table: DataFrame, mapping: Mapping[str, str], run: str | None) -> DataFrame:
+    """The table with our names: the columns of `COLUMNS`, and file, line, fields, tied and reason."""
     refuse_mapping(table, mapping, run)
-    types = {field.name: field.dataType for field in table.schema}
+    types = {field.name: field.dataType.simpleString() for field in table.schema}
     columns = [
-        (
-            taken(ours, mapping[ours], types[mapping[ours]].simpleString())
-            if ours in mapping
-            else F.lit(None).cast(kind)
-        ).alias(ours)
+        (cast_column(ours, mapping[ours], types[mapping[ours]]) if ours in mapping else F.lit(None).cast(kind))
+        .alias(ours)
         for ours, kind in COLUMNS.items()
-    ]
-    given = [F.col(quoted(name)).alias(f"_{ours}") for ours, name in mapping.items()]
-    row = F.to_json(F.struct([F.col(quoted(name)) for name in table.columns if name != FILE])).alias("row")
-    file = F.col(quoted(FILE)) if FILE in table.columns else F.lit("table")
-    told = table.select(*columns, *given, row, file.alias("file"))
-    told = told.withColumn("run", F.lit(run or RUN) if "run" not in mapping else F.col("run"))
-    told = told.withColumn("kind", F.lower("kind")).withColumn("reason", reason(mapping))
-    return told.withColumn("index", position(mapping)).drop(*(f"_{ours}" for ours in mapping))
+    ]  # fmt: skip
+    given = [F.col(quote(name)).alias(f"_{ours}") for ours, name in mapping.items()]
+    row = F.to_json(F.struct([F.col(quote(name)) for name in table.columns if name not in OWN]))
+    in_files = FILE in table.columns
+    told = table.select(
+        *columns,
+        *given,
+        row.alias("fields"),
+        (F.col(quote(FILE)) if in_files else F.lit("table")).alias("file"),
+        (F.col(quote(AT)) if in_files else F.lit(0)).alias("__at"),
+        (F.col(quote(RUN)) if in_files else F.lit("table")).alias("__run"),
+        F.lit(None).cast("bigint").alias("line"),
+    )
+    if "run" not in mapping:
+        told = told.withColumn("run", F.col("__run") if run is None else F.lit(run))
+    told = told.withColumn("kind", F.lower("kind")).withColumn("reason", explain_refusal(mapping))
+    told = rank_rows(told, mapping)
+    text = F.when(F.col("reason").isNull(), F.coalesce("text", "fields")).otherwise(F.col("fields"))
+    return told.withColumn("text", text).drop("__at", "__run", *(f"_{ours}" for ours in mapping))
 
 
 def refuse_mapping(table: DataFrame, mapping: Mapping[str, str], run: str | None) -> None:
@@ -112,7 +157,7 @@ def refuse_mapping(table: DataFrame, mapping: Mapping[str, str], run: str | None
         if ours not in COLUMNS:
             raise BadParameter("ingest", "map", f"{ours}={name}", f"one of {', '.join(COLUMNS)}")
         if name not in table.columns:
-            shown = ", ".join(column for column in table.columns if column != FILE)
+            shown = ", ".join(column for column in table.columns if column not in OWN)
             raise BadParameter("ingest", "map", f"{ours}={name}", f"a column of the table: {shown}")
     if "process" not in mapping:
         raise BadParameter("ingest", "map", "without process", "the column that says where it happened")
@@ -124,28 +169,26 @@ def refuse_mapping(table: DataFrame, mapping: Mapping[str, str], run: str | None
         raise BadParameter("ingest", "map", "only one of sender and number", "both, or message")
 
 
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def taken(ours: str, name: str, found: str) -> Column:
+def cast_column(ours: str, name: str, found: str) -> Column:
     """A column of theirs as one of ours; null where that cannot be."""
-    kind, column = COLUMNS[ours], F.col(quoted(name))
+    kind, column = COLUMNS[ours], F.col(quote(name))
     if found == kind:
         return column
+    if ours == "time_ns":
+        return to_nanoseconds(name, found)
     if ours == "vector" and found == "string":
         return F.from_json(column, kind)
     if ours == "to" and found == "string":
         return F.coalesce(F.from_json(column, kind), F.split(column, r"\s*,\s*"))
-    return F.expr(f"try_cast({quoted(name)} as {kind})")
+    return F.expr(f"try_cast({quote(name)} as {kind})")
 
 
-def reason(mapping: Mapping[str, str]) -> Column:
+def explain_refusal(mapping: Mapping[str, str]) -> Column:
     """Why a row cannot be read: the first thing that is wrong with it, or null."""
     wrong = [
         (
             F.col(f"_{ours}").isNotNull() & F.col(ours).isNull(),
-            f"its {ours} is no {kind}: ",
+            f"its {ours} is not {'a time' if ours == 'time_ns' else WORDS.get(kind, kind)}: ",
             F.col(f"_{ours}"),
         )
         for ours, kind in COLUMNS.items()
@@ -161,18 +204,35 @@ def reason(mapping: Mapping[str, str]) -> Column:
     if "vector" in mapping:
         own = F.coalesce(F.element_at("vector", F.col("process")), F.lit(0))
         wrong += [(own < 1, "its clock has no entry of its own process ", F.col("process"))]
+        least = F.array_min(F.transform(F.map_values("vector"), lambda entry: F.coalesce(entry, F.lit(-1))))
+        wrong += [(least < 0, "its clock has an entry that is no number of 0 or more", F.lit(""))]
     chosen = F.lit(None).cast("string")
     for condition, text, shown in reversed(wrong):
         chosen = F.when(condition, F.concat(F.lit(text), shown.cast("string"))).otherwise(chosen)
     return chosen
 
 
-def position(mapping: Mapping[str, str]) -> Column:
+def rank_rows(told: DataFrame, mapping: Mapping[str, str]) -> DataFrame:
+    """The rows with `index` and `tied`; one that repeats an index is refused."""
     if "index" in mapping:
-        return F.col("index")
+        before = F.lag("index").over(order_rows("index"))
+        repeats = F.col("reason").isNull() & (before == F.col("index"))
+        reason = F.concat(F.lit("its index is that of another row of its process: "), F.col("index"))
+        return told.withColumn("reason", F.when(repeats, reason).otherwise(F.col("reason"))).withColumn(
+            "tied", F.lit(False)
+        )
     if "vector" in mapping:
-        return F.element_at("vector", F.col("process")) - 1
-    order = next(ours for ours in ("clock", "time_ns") if ours in mapping)
-    # Rows of one time keep an order that does not change from reading to reading.
-    own = Window.partitionBy("run", "process", F.col("reason").isNull()).orderBy(order, "row")
-    return F.row_number().over(own).cast("bigint") - 1
+        own = F.element_at("vector", F.col("process")) - 1
+        return told.withColumn("index", own).withColumn("tied", F.lit(False))
+    by = next(ours for ours in ("clock", "time_ns") if ours in mapping)
+    tied = F.coalesce(F.lag(by).over(order_rows(by)) == F.col(by), F.lit(False))
+    index = F.row_number().over(order_rows(by)).cast("bigint") - 1
+    return told.withColumns({"index": index, "tied": tied})
+
+
+def order_rows(by: str) -> WindowSpec:
+    """The rows of a process in their order; rows that cannot be read are apart."""
+    kind = F.when(F.col("kind") == "deliver", 0).when(F.col("kind") == "send", 2).otherwise(1)
+    return Window.partitionBy("run", "process", F.col("reason").isNull()).orderBy(
+        by, kind, "file", "__at", "fields"
+    )

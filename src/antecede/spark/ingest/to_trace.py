@@ -64,9 +64,9 @@ def events(log: DataFrame, found: DataFrame, clocks: DataFrame) -> DataFrame:
     columns: dict[str, Column] = {
         "index": F.row_number().over(own).cast("bigint") - 1,
         "to": F.when(F.col("kind") == "send", F.col("to")),
-        "control": said(log, "control", F.lit(False)),
-        "time_ns": said(log, "time_ns", F.lit(0).cast("bigint")),
-        "clock": said(log, "clock", F.when(F.col("wrong").isNull(), total)),
+        "control": column_or(log, "control", F.lit(False)),
+        "time_ns": F.coalesce("time_ns", F.lit(0)),
+        "clock": column_or(log, "clock", F.when(F.col("wrong").isNull(), total)),
     }
     names = {*kept.columns}
     return kept.join(F.broadcast(wrong), "run", "left").select(
@@ -79,7 +79,7 @@ def events(log: DataFrame, found: DataFrame, clocks: DataFrame) -> DataFrame:
     )
 
 
-def said(log: DataFrame, name: str, otherwise: Column) -> Column:
+def column_or(log: DataFrame, name: str, otherwise: Column) -> Column:
     """What a table says in a column, if it has it."""
     return F.coalesce(F.col(name), otherwise) if name in log.columns else otherwise
 
@@ -98,9 +98,11 @@ def rejected_sends(log: DataFrame, found: DataFrame) -> DataFrame:
 
 def runs(log: DataFrame, events: DataFrame, rejected: DataFrame, clocks: DataFrame, format: str) -> DataFrame:
     """A row for each run of the log (`SPARK_RUNS`), with the reason if its order cannot be told."""
+    tied = F.count_if(F.col("tied")) if "tied" in log.columns else F.lit(0)
     known = log.groupBy("run").agg(
         F.collect_set("process").alias("own"),
         F.count(F.when(F.col("message").isNull() & F.col("kind").isNotNull(), 1)).alias("anonymous"),
+        tied.alias("tied"),
     )
     sent = events.groupBy("run").agg(
         F.count("*").alias("messages"),
@@ -113,7 +115,11 @@ def runs(log: DataFrame, events: DataFrame, rejected: DataFrame, clocks: DataFra
     for other in (sent, broken, wrong):
         told = told.join(other, "run", "left")
     told = told.na.fill(0, ["messages", "undelivered", "rejected", "wrong"])
-    parameters = F.struct(F.lit(format).alias("format"), unknown().alias("unknown"))
+    parameters = F.struct(
+        F.lit(format).alias("format"),
+        F.when(F.col("tied") > 0, F.col("tied")).alias("tied"),
+        unknown().alias("unknown"),
+    )
     others = F.coalesce("others", F.array().cast("array<string>"))
     columns: dict[str, Column] = {
         "run": F.col("run"),
@@ -134,7 +140,7 @@ def runs(log: DataFrame, events: DataFrame, rejected: DataFrame, clocks: DataFra
 def unknown() -> Column:
     """Why the order of a run cannot be told, or null."""
 
-    def counted(column: str, one: str, many: str) -> Column:
+    def say_count(column: str, one: str, many: str) -> Column:
         number = F.col(column)
         said = F.when(number == 1, F.lit(one)).otherwise(F.concat(number.cast("string"), F.lit(f" {many}")))
         return F.when(number > 0, said)
@@ -142,12 +148,12 @@ def unknown() -> Column:
     reasons = F.concat_ws(
         "; ",
         F.when((F.col("messages") == 0) | (F.col("anonymous") > 0), F.lit(NO_MESSAGES)),
-        counted(
+        say_count(
             "undelivered",
             "a message was delivered nowhere, and the log does not say to whom it was sent",
             "messages were delivered nowhere, and the log does not say to whom they were sent",
         ),
-        counted("rejected", "one line could not be read", "lines could not be read"),
-        counted("wrong", "an entry of a clock is wrong", "entries of clocks are wrong"),
+        say_count("rejected", "one line could not be read", "lines could not be read"),
+        say_count("wrong", "an entry of a clock is wrong", "entries of clocks are wrong"),
     )
     return F.when(reasons != "", reasons)

@@ -1,191 +1,150 @@
-"""Tasks that read logs and write Parquet by themselves: no row passes through Java.
+"""The files of a trace that `ingest` writes: its events in the order of their clocks, and the table of its runs.
 
-Each task writes one file into `log/`, and one into `rejected/` if it has lines that could not be read. A file is
-written under a hidden name and then renamed, so a task that is tried again, or runs twice, changes nothing: its files
-have the same names and the same rows.
+A file of events says that it is in order (`antecede.trace.schema`), so readers need no sort: that is a note in the
+footer, which Spark's own writer cannot make. So tasks write with PyArrow. A task writes under a hidden name and then
+renames the file: a task that is tried again, or runs twice, changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from operator import add
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from msgspec import Struct
-from msgspec.structs import asdict, astuple, replace
 from pyspark import TaskContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame
 
-from antecede.spark.ingest.schema import SPARK_REJECTED
-from antecede.spark.ingest.tasks import LINES, SMALL, LogFiles, batches_of, decoded, each_task
-from antecede.spark.storage import join, place
-from antecede.trace.foreign.lines import Part
-from antecede.trace.foreign.log import LOG, READ
+from antecede.spark.storage import place, put
+from antecede.trace.schema import EVENTS, ORDER, ORDER_KEY, RUNS
 
-__all__ = ["Hidden", "Written", "write_log"]
+__all__ = ["write_events", "write_runs"]
 
-REJECTED: Final = pa.schema([READ.field(name) for name in SPARK_REJECTED.names])
-
-GROUP: Final = 1 << 14
-
-OPTIONS: Final[dict[str, Any]] = {
-    # Names repeat; tokens and numbers do not, and texts where they are codes.
-    "use_dictionary": ["run", "process", "kind", "file", "reason", "vector.key_value.key"],
-    # Numbers are near each other, those of a clock too: their differences are short, which compressing them is not.
-    "column_encoding": dict.fromkeys(("index", "line", "vector.key_value.value"), "DELTA_BINARY_PACKED"),
-    # A third larger than zstd makes it, and as quick to write as nothing compressed.
-    "compression": "lz4",
-    # Arrow cannot read maps with integers for names back: a file need not say that it was written from them.
-    "store_schema": False,
-    "write_statistics": ["run", "process", "index", "line"],
-}
+FULL: Final = 1_000_000
+"""Events of a file at most, about."""
+STRINGS: Final = [field.name for field in EVENTS if pa.types.is_string(field.type)]
 
 
-class Written(Struct, frozen=True):
-    """What tasks wrote, in numbers."""
+def write_events(events: DataFrame, rows: int, directory: str) -> None:
+    """Write about so many events, sorted by (run, clock, process, index)."""
+    keys = ("run", "clock", "process", "index")
+    files = -(-rows // FULL)
+    spread = events.repartitionByRange(files, *keys) if files > 1 else events.repartition(1)
 
-    events: int = 0
-    rejected: int = 0
-    sends: int = 0
-    """Sends whose message is known."""
-    deliveries: int = 0
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"rows": [write_sorted(batches, directory)]})
 
-    def __add__(self, other: Written) -> Written:
-        return Written(*map(add, astuple(self), astuple(other)))
+    told = spread.sortWithinPartitions(*keys).mapInArrow(write, "rows bigint").collect()
+    if not told:
+        # Where there is no row there is no task; and a directory without a file is no table.
+        EventFile(directory, "00000.parquet", {ORDER_KEY: ORDER}).write_empty()
 
 
-def write_log(spark: SparkSession, source: LogFiles, directory: str) -> Written:
-    """Write `log/` and `rejected/`."""
+def write_runs(runs: DataFrame, path: str) -> None:
+    """Write the table of runs as one file, which is what a trace has. One task writes it: a row a run."""
 
-    def work(source: LogFiles, task: int) -> Iterator[pa.RecordBatch]:
-        told = asdict(task_written(source, task, directory))
-        yield pa.RecordBatch.from_pydict({name: [count] for name, count in told.items()})
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        put(path, to_bytes(pa.Table.from_pylist(rows, RUNS)))
+        yield pa.RecordBatch.from_pydict({"rows": [len(rows)]})
 
-    columns = ", ".join(f"{name} bigint" for name in Written.__struct_fields__)
-    told = each_task(spark, source, work, columns).collect()
-    return sum((Written(*row) for row in told), Written())
+    if not runs.coalesce(1).mapInArrow(write, "rows bigint").collect():
+        put(path, to_bytes(RUNS.empty_table()))
+
+
+def to_bytes(table: pa.Table) -> bytes:
+    data = pa.BufferOutputStream()
+    pq.write_table(table, data)
+    return bytes(data.getvalue().to_pybytes())
 
 
 # In tasks
 
 
-def task_written(source: LogFiles, task: int, directory: str) -> Written:
-    schema = codes_of(source.format) if any(map(large, source.tasks[task])) else None
-    log = Hidden(join(directory, "log"), f"{task:05d}.parquet", LOG if schema is None else columns_of(schema))
-    rejected = Hidden(join(directory, "rejected"), f"{task:05d}.parquet", REJECTED)
-    total = Written()
+def write_sorted(batches: Iterable[pa.RecordBatch], directory: str) -> int:
+    """Write a task's events, and how many they were. Runs without clocks have files of their own, in no order."""
+    context = TaskContext.get()
+    part = context.partitionId() if context else 0
+    rows = 0
+    writers = {
+        True: EventFile(directory, f"{part:05d}.parquet", {ORDER_KEY: ORDER}),
+        False: EventFile(directory, f"{part:05d}-unordered.parquet", {}),
+    }
     try:
-        # A directory without a file is no table.
-        log.open()
-        if task == 0:
-            rejected.open()
-        for batch in batches_of(source, task):
-            reasons = batch.column("reason")
-            if reasons.null_count < batch.num_rows:
-                rejected.write(batch.filter(pc.is_valid(reasons)).select(REJECTED.names))
-                batch = batch.filter(pc.is_null(reasons))
-            log.write((decoded(batch) if schema is None else codes(batch, schema)).select(LOG.names))
-            total += counted(batch)
-        log.show()
-        rejected.show()
+        for batch in batches:
+            rows += batch.num_rows
+            for events in part_runs(pa.Table.from_batches([batch]).cast(EVENTS)):
+                writers[events["clock"].null_count == 0].write(events)
+        for writer in writers.values():
+            writer.show()
     except BaseException:
-        log.drop()
-        rejected.drop()
+        for writer in writers.values():
+            writer.drop()
         raise
-    return replace(total, rejected=rejected.rows)
+    return rows
 
 
-def large(part: Part) -> bool:
-    return part.start > 0 or part.end - part.start >= SMALL
+def part_runs(events: pa.Table) -> Iterator[pa.Table]:
+    """The events of each run: sorted events are cut where their run changes."""
+    if not len(events):
+        return
+    run = events["run"].combine_chunks()
+    changes = pc.not_equal(run[1:], run[:-1]).to_numpy(zero_copy_only=False)
+    ends = [*(np.flatnonzero(changes) + 1), len(events)]
+    for start, end in pairwise([0, *ends]):
+        yield events.slice(int(start), int(end - start))
 
 
-def codes_of(format: str) -> pa.Schema:
-    """The columns with names as integers: what compiled code gives."""
-    from antecede.spark.ingest.fastlines import ENCODED, TOLD
+class EventFile:
+    """A file of events that is not seen before it is whole. Each run has row groups of its own."""
 
-    return ENCODED if format in LINES else TOLD
-
-
-def columns_of(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([schema.field(name) for name in LOG.names])
-
-
-def codes(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    from antecede.spark.ingest.fastlines import encoded
-
-    return encoded(batch, schema)
-
-
-def counted(events: pa.RecordBatch) -> Written:
-    message = events.column("message")
-    if message.null_count == len(message):
-        return Written(events.num_rows)
-    kind = events.column("kind").cast(pa.string()).filter(pc.is_valid(message))
-    sends = pc.sum(pc.equal(kind, "send")).as_py() or 0
-    return Written(events.num_rows, 0, sends, len(kind) - sends)
-
-
-class Hidden:
-    """A Parquet file that is not seen before it is whole. Nothing is written that was not opened or given a row."""
-
-    def __init__(self, directory: str, name: str, schema: pa.Schema) -> None:
-        self.rows = 0
-        self._schema = schema
+    def __init__(self, directory: str, name: str, notes: dict[bytes, bytes]) -> None:
         self._system, self._directory = place(directory)
         context = TaskContext.get()
         attempt = context.taskAttemptId() if context else 0
         self._path = f"{self._directory}/{name}"
-        self._part = f"{self._directory}/.{name}.{attempt}.part"
+        self._aside = f"{self._directory}/.{name}.{attempt}.part"
+        self._notes = notes
         self._writer: pq.ParquetWriter | None = None
-        self._held: list[pa.RecordBatch] = []
+        self._held: list[pa.Table] = []
 
-    def open(self) -> None:
-        if self._writer is None:
-            self._system.create_dir(self._directory, recursive=True)
-            names = [name for name in OPTIONS["use_dictionary"] if name.split(".")[0] in self._schema.names]
-            if pa.types.is_dictionary(self._schema.field("text").type):
-                names.append("text")
-            told = [name for name in OPTIONS["write_statistics"] if name in self._schema.names]
-            packed = {
-                name: encoding
-                for name, encoding in OPTIONS["column_encoding"].items()
-                if name.split(".")[0] in self._schema.names
-            }
-            options = {
-                **OPTIONS,
-                "use_dictionary": names,
-                "write_statistics": told,
-                "column_encoding": packed,
-            }
-            self._writer = pq.ParquetWriter(self._part, self._schema, filesystem=self._system, **options)
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self.open()
-        self.rows += batch.num_rows
-        if batch.num_rows >= GROUP:
-            # A row group of its own: its names are numbered in one way.
+    def write(self, events: pa.Table) -> None:
+        """Add events of one run."""
+        if self._held and self._held[0]["run"][0] != events["run"][0]:
             self._flush()
-        self._held.append(batch)
-        if sum(held.num_rows for held in self._held) >= GROUP:
+        self._held.append(events)
+        if sum(map(len, self._held)) >= 1 << 17:
             self._flush()
 
     def show(self) -> None:
-        """Make it visible, if it is there."""
+        """Make the file visible, if it has events."""
+        self._flush()
         if self._writer is not None:
-            self._flush()
+            self._writer.add_key_value_metadata(self._notes)
             self._writer.close()
-            self._system.move(self._part, self._path)
+            self._system.move(self._aside, self._path)
+
+    def write_empty(self) -> None:
+        self._open()
+        self.show()
 
     def drop(self) -> None:
         if self._writer is not None:
             self._writer.close()
-            self._system.delete_file(self._part)
+            self._system.delete_file(self._aside)
 
     def _flush(self) -> None:
-        assert self._writer is not None
         if self._held:
-            self._writer.write_table(pa.Table.from_batches(self._held), row_group_size=1 << 20)
+            self._open().write_table(pa.concat_tables(self._held))
             self._held = []
+
+    def _open(self) -> pq.ParquetWriter:
+        if self._writer is None:
+            self._system.create_dir(self._directory, recursive=True)
+            self._writer = pq.ParquetWriter(
+                self._aside, EVENTS, filesystem=self._system, use_dictionary=STRINGS
+            )
+        return self._writer

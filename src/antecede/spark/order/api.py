@@ -33,8 +33,7 @@ from antecede.spark.errors import raise_task_errors
 from antecede.spark.order.cuts import consistent, edges, lines_of
 from antecede.spark.order.gaps import survey, unsent
 from antecede.spark.order.lamport import with_clock
-from antecede.spark.order.position import placed, positioned
-from antecede.spark.order.tally import Tallied, tallied
+from antecede.spark.order.position import positioned
 from antecede.spark.storage import absolute, escaped, join, whole
 from antecede.spark.trace.api import Trace
 
@@ -113,9 +112,6 @@ def order(trace: Trace, *, partitions: int | None = None) -> Ordered:
     `release`.
     """
     with raise_task_errors():
-        counted = tallied(trace, partitions)
-        if counted is not None:
-            return by_files(trace, counted)
         runs = survey(trace.events)
         timed = with_clock(trace, surveyed=runs)
         computed = timed is not trace
@@ -129,16 +125,6 @@ def order(trace: Trace, *, partitions: int | None = None) -> Ordered:
         found = positioned(rows, *KEYS, partitions=partitions, known=known)
     by, kept = ("computed clock", (timed.events,)) if computed else ("clock", ())
     return Ordered(shown(found, trace), missing, by, kept=kept)
-
-
-def by_files(trace: Trace, counted: Tallied) -> Ordered:
-    """The order of a trace whose footers and files have told everything that is to be known before the sort."""
-    rows, missing = trace.events, trace.events.select("run", "sender", "number").limit(0)
-    if not counted.complete:
-        concerned, missing = unsent(rows)
-        rows = marked(rows, concerned, missing)
-    found = placed(rows, *KEYS, counted.grid, counted.cells, counted.partitions)
-    return Ordered(shown(found, trace), missing, "clock")
 
 
 def shown(rows: DataFrame, trace: Trace) -> DataFrame:

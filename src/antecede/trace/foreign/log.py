@@ -35,6 +35,8 @@ LOG: Final = pa.schema(
         pa.field("file", pa.string(), nullable=False),
         # Where the event begins in its file, from 1; null for a table, which has no lines.
         pa.field("line", pa.int64()),
+        # When it happened, where the log tells.
+        pa.field("time_ns", pa.int64()),
     ]
 )
 
@@ -111,17 +113,18 @@ class Rows:
             pa.array(self._indices, pa.int64()),
             pa.array(self._kinds, pa.string()),
             pa.array(self._messages, pa.string()),
-            maps(self._vectors),
+            pack_maps(self._vectors),
             pa.array(self._texts, pa.string()),
             pa.array(self._fields, pa.string()),
             pa.array([self.file] * len(self), pa.string()),
             pa.array(self._lines, pa.int64()),
+            pa.nulls(len(self), pa.int64()),
             pa.array(self._reasons, pa.string()),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=READ)
 
 
-def maps(vectors: list[Mapping[str, int] | None]) -> pa.Array:
+def pack_maps(vectors: list[Mapping[str, int] | None]) -> pa.Array:
     """Vectors without their zeros."""
     offsets: list[int | None] = [0]
     keys: list[str] = []

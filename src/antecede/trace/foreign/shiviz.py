@@ -58,13 +58,13 @@ def expressions(pattern: str | None, delimiter: str | None) -> Expressions:
     antecede.errors.BadParameter: shiviz: pattern is (?<host>.*), expected the named groups host, clock and event
     """
     if pattern is not None:
-        refuse_groups(pattern, compiled(pattern, "pattern"))
+        refuse_groups(pattern, compile_expression(pattern, "pattern"))
     if delimiter is not None:
-        compiled(delimiter, "delimiter")
+        compile_expression(delimiter, "delimiter")
     return Expressions(pattern, delimiter)
 
 
-def compiled(text: str, which: str) -> re.Pattern[str]:
+def compile_expression(text: str, which: str) -> re.Pattern[str]:
     """An expression of JavaScript or Python, as Python's."""
     python = NAMED.sub(lambda m: "(?P<" if m["open"] else f"(?P={m['back']})" if m["back"] else m[0], text)
     try:
@@ -114,14 +114,9 @@ class Reader:
         """The line in which that is."""
         self._ended = False
         self._more()
-        self.pattern, self.delimiter = self._opening(asked)
-        self._others = [name for name in self.pattern.groupindex if name not in NEEDED]
+        self._pattern, self._delimiter = self._opening(asked)
+        self._others = [name for name in self._pattern.groupindex if name not in NEEDED]
         self._groups = (*NEEDED, *self._others)
-
-    @property
-    def line(self) -> int:
-        """The number of the line where it is."""
-        return self._line
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         yield from self._read_window()
@@ -131,50 +126,12 @@ class Reader:
             self._text, self._at = self._text[start:], self._at - start
             self._more()
             yield from self._read_window()
-        if rows := self.rows():
-            yield rows
-
-    def rows(self) -> pa.RecordBatch | None:
-        """What was read and not yet given, if anything."""
-        return self._batch() if len(self._rows) else None
+        if len(self._rows):
+            yield self._batch()
 
     def _batch(self) -> pa.RecordBatch:
         rows, self._rows = self._rows, Rows(self._rows.file)
         return rows.batch()
-
-    def stretch(
-        self, data: bytes, behind: str | None, number: int, most: int, final: bool
-    ) -> tuple[int, str | None]:
-        """Read whole lines from somewhere in the file, for an expression that matches two lines (`twolines`).
-
-        `number` is the first line's. If the search goes on in the line before, `behind` is what is left of that one.
-        Reading stops after `most` records, or where what follows could change what is found, unless this is `final`.
-        Gives how many lines are done, and what is left of the last of them if the search goes on there.
-        """
-        text = data.decode(errors="surrogateescape").replace("\r\n", "\n")
-        if behind is not None:
-            # A sign before it says that this is not the beginning of a line.
-            text = "}" + behind + text
-        self._text, self._ended = text, final
-        self._at, self._line = (0, number) if behind is None else (1, number - 1)
-        for match in self.pattern.finditer(text, self._at):
-            if match.end() == len(text) and not final:
-                break
-            self._pass(match.start())
-            self._record(match)
-            self._go(match.end())
-            most -= 1
-            if most <= 0 and text.startswith("\n", self._at):
-                return self._line - number + 1, "\n"
-        lines = data.count(b"\n")
-        if final:
-            self._pass(len(text))
-            return lines + 1, None
-        last = text.rfind("\n", 0, -1) + 1
-        if self._at >= max(last, 1):
-            return lines, text[self._at :]
-        self._pass(last)
-        return lines - 1, None
 
     # The text
 
@@ -206,8 +163,8 @@ class Reader:
                 own[line] = ""
         delimiter = asked.delimiter or own[1]
         return (
-            compiled(asked.pattern or own[0] or DEFAULT, "pattern"),
-            compiled(delimiter, "delimiter") if delimiter else None,
+            compile_expression(asked.pattern or own[0] or DEFAULT, "pattern"),
+            compile_expression(delimiter, "delimiter") if delimiter else None,
         )
 
     def _go(self, to: int) -> None:
@@ -234,7 +191,7 @@ class Reader:
         """Read the text, up to where the next window could change what is found."""
         text = self._text
         limit = len(text) if self._ended else max(len(text) - self._look, self._at)
-        for mark in self.delimiter.finditer(text, self._at) if self.delimiter else ():
+        for mark in self._delimiter.finditer(text, self._at) if self._delimiter else ():
             if mark.start() > limit:
                 yield from self._read_execution(mark.start(), limit)
                 return
@@ -255,7 +212,7 @@ class Reader:
         """Read from here what belongs to one execution, whose text ends at `end`: the records that end by `limit`."""
         text = self._text
         to = end if limit >= end else text.rfind("\n", 0, limit) + 1
-        for match in self.pattern.finditer(text, self._at, end):
+        for match in self._pattern.finditer(text, self._at, end):
             start, over = match.span()
             if over > limit:
                 to = min(to, text.rfind("\n", 0, start) + 1)

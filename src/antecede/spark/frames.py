@@ -1,0 +1,50 @@
+"""What users hand in as a table: is it a DataFrame of Spark, how are its columns named, what do its times mean."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from antecede.errors import BadParameter
+
+__all__ = ["quote", "refuse_other_tables", "to_nanoseconds"]
+
+
+def refuse_other_tables(owner: str, table: object) -> None:
+    """A table of another library has to become one of Spark first.
+
+    >>> refuse_other_tables("order", [1, 2])
+    Traceback (most recent call last):
+    antecede.errors.BadParameter: order: table is a list, expected a Spark DataFrame (spark.createDataFrame)
+    """
+    if not isinstance(table, DataFrame):
+        kind = type(table)
+        library = kind.__module__.partition(".")[0]
+        name = kind.__name__ if library == "builtins" else f"{kind.__name__} of {library}"
+        raise BadParameter(owner, "table", f"a {name}", "a Spark DataFrame (spark.createDataFrame)")
+
+
+def quote(name: str) -> str:
+    """A column's name, as an expression has it.
+
+    >>> quote("span.id")
+    '`span.id`'
+    """
+    return "`" + name.replace("`", "``") + "`"
+
+
+def to_nanoseconds(name: str, type_name: str) -> Column:
+    """A column of this type as nanoseconds since 1970: integers are that; text may be ISO 8601, to the nanosecond.
+
+    Null where it is neither.
+    """
+    column = F.col(quote(name))
+    if type_name in ("timestamp", "timestamp_ntz", "date"):
+        return F.unix_micros(column.cast("timestamp")) * 1000
+    if type_name != "string":
+        return F.expr(f"try_cast({quote(name)} as bigint)")
+    micros = F.expr(f"unix_micros(try_cast({quote(name)} as timestamp))") * 1000
+    # Spark's timestamps end at the microsecond.
+    rest = F.regexp_extract(column, r"\.\d{6}(\d{1,3})", 1)
+    nanos = F.when(rest == "", 0).otherwise(F.rpad(rest, 3, "0").cast("bigint"))
+    return F.coalesce(F.expr(f"try_cast({quote(name)} as bigint)"), micros + nanos)
