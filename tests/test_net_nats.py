@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import inspect
 import json
 import os
 import subprocess
@@ -17,6 +19,8 @@ import pytest
 
 from antecede.errors import BadParameter
 from antecede.net import Memory, Nats, Node, Tls
+from antecede.net.transports import nats as nats_module
+from antecede.net.transports import nats_connection as nats_connection_module
 from antecede.net.transports.keys import make_keys
 from antecede.net.transports.nats_connection import ANSWER, CREDIT, DATA, DIAL, HEAD, NatsConnection
 from antecede.net.transports.tls_stream import Sealed
@@ -420,3 +424,17 @@ def test_processes_talk_through_a_broker(server, tmp_path):
             one.terminate()
             one.communicate()
     assert (ann.returncode, bob.returncode) == (0, 0)
+
+
+def test_nothing_private_of_the_client_is_used():
+    """Another version of nats-py may have none of it."""
+    for module in (nats_module, nats_connection_module):
+        tree = ast.parse(inspect.getsource(module))
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr.startswith("_")
+                and not node.attr.startswith("__")
+            ):
+                assert isinstance(node.value, ast.Name), ast.unparse(node)
+                assert node.value.id == "self", ast.unparse(node)

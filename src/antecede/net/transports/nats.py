@@ -22,7 +22,6 @@ import re
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
 from os import PathLike, fspath
 from random import Random
 from typing import Any
@@ -40,7 +39,10 @@ __all__ = ["Nats", "token"]
 log = logging.getLogger("antecede.net")
 
 CONNECT_S = 2
-LOOK_S = 0.1
+LOOK_S = 1.0
+"""How often a server that says nothing is looked at."""
+END_S = 0.02
+"""How long a client may take to end, once it has said that something is wrong."""
 PING_S = 2
 """A server that answers two pings in a row with nothing is taken for dead."""
 PENDING = 1 << 26
@@ -102,7 +104,7 @@ class Nats:
         )
         self._backoff = Backoff(settings or Settings(), Random())
         self._client: Any = None
-        self._subscription: Any = None
+        self._taking: asyncio.Task[Any] | None = None
         self._accept: Accept | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._connections: dict[str, NatsConnection] = {}
@@ -166,6 +168,8 @@ class Nats:
                 try:
                     await _until_lost(client, lost)
                     log.warning("%s has lost NATS at %s: %s", self._name, self._where, client.last_error)
+                except Exception:  # To look for a server again is right, whatever is wrong with this one.
+                    log.exception("%s gives up its connection to NATS at %s", self._name, self._where)
                 finally:
                     await self._lose(client)
             attempted.set()
@@ -194,18 +198,35 @@ class Nats:
             pending_size=1 << 40,
             **more,
         )
-        take = partial(self._take, client)
-        self._subscription = await client.subscribe(f"{self.address}.*", cb=take, pending_bytes_limit=PENDING)
-        # The ping of a flush passes what waits to be written: only the second comes after the subscription.
-        await client.flush(CONNECT_S)
-        await client.flush(CONNECT_S)
+        probe, probed = secrets.token_hex(16), asyncio.get_running_loop().create_future()
+
+        async def take(message: Any) -> None:
+            if message.subject.endswith(probe):
+                # What runs this is ours to end, should the client fail while it closes.
+                self._taking = asyncio.current_task()
+                if not probed.done():
+                    probed.set_result(None)
+            else:
+                await self._take(client, message)
+
+        await client.subscribe(f"{self.address}.*", cb=take, pending_bytes_limit=PENDING)
+        # Once our own message comes back, the server knows that we listen.
+        await client.publish(f"{self.address}.{probe}", b"")
+        async with asyncio.timeout(CONNECT_S):
+            await probed
         return client
 
     async def _lose(self, client: Any) -> None:
         self._client = None
         for connection in list(self._connections.values()):
             connection.broken("the server is lost")
-        await _bury(client, self._subscription)
+        # What was published has left by then: such as ends of connections.
+        try:
+            await client.close()
+        except Exception as error:  # It may fail to write to a server that is gone, and leave a task behind.
+            log.debug("%s: NATS: %r", self._name, error)
+        if self._taking is not None:
+            self._taking.cancel()
 
     # Messages
 
@@ -278,20 +299,9 @@ def _client_class() -> Any:
 
 async def _until_lost(client: Any, lost: asyncio.Event) -> None:
     while client.is_connected:
-        # Not all the ways in which a client ends are told.
+        # Not all the ways in which a client ends are told; what is told may come before its end.
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_S):
                 await lost.wait()
+            await asyncio.sleep(END_S)
         lost.clear()
-        await asyncio.sleep(0)
-
-
-async def _bury(client: Any, subscription: Any) -> None:
-    """Close a client, once what was published has left: such as ends of connections."""
-    await client.close()
-    # One that fails while it closes leaves its tasks and its socket behind.
-    subscription._stop_processing()
-    client._transport.close()
-    for task in (client._flusher_task, client._reading_task):
-        if task.done() and not task.cancelled():
-            task.exception()
