@@ -89,7 +89,7 @@ class Held(Struct, frozen=True):
     sender: str
     number: int
     awaits: tuple[Missing, ...]
-    where: Literal["held", "unsent"]
+    where: Literal["held", "unsent", "joining", "changing"]
     reason: str
     since_s: float | None
     """Seconds since it arrived here, or since the node started; None if it is our own."""

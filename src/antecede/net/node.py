@@ -433,7 +433,8 @@ class Node(Member):
     def waiting(self) -> list[Held]:
         """What is held here, for which messages of whom, and since when; and what we sent that may not leave yet."""
         core = self._host.core
-        return stuck(core.view, core.changing.waiting(), self._host.since, time.monotonic_ns())
+        held = stuck(core.view, core.changing.waiting(), self._host.since, time.monotonic_ns())
+        return held + self._mesh.joins.held()
 
     @property
     def connected(self) -> tuple[str, ...]:
@@ -469,6 +470,8 @@ class Node(Member):
             counts=dict(self.counts),
             view=core.changing.roll.number,
             members=self.members,
+            changing=core.changing.membership.progress(),
+            joining=dict(self._mesh.joins.waiting),
             refused=self._mesh.refused,
         )
 

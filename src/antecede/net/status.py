@@ -21,6 +21,8 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
+from antecede.process.views.membership import Progress
+
 __all__ = ["Status", "expose"]
 
 
@@ -57,6 +59,10 @@ class Status(Struct, frozen=True):
     view: int = 1
     """The number of the view: it grows with each change."""
     members: tuple[str, ...] = ()
+    changing: Progress | None = None
+    """The change of the view that is under way or wanted, and whom it waits for; `send` waits while it is under way."""
+    joining: dict[str, tuple[str, ...]] = {}
+    """Nodes that asked this one to join, and the members that each waits for."""
     refused: dict[str, str] = {}
     """Peers that there is no connection with because one of the two refuses the other, and why."""
 
@@ -89,6 +95,12 @@ def expose(status: Status) -> str:
 def _lines(status: Status) -> Iterator[str]:
     node = {"node": status.node}
     yield from _metric("up", "gauge", "Whether the node runs.", [(node, status.up)])
+    changing = status.changing is not None
+    yield from _metric("changing", "gauge", "Whether a change of the view is under way.", [(node, changing)])
+    joining = len(status.joining)
+    yield from _metric("joining", "gauge", "Nodes that wait to join by this one.", [(node, joining)])
+    refused = len(status.refused)
+    yield from _metric("refused", "gauge", "Peers that refuse this node, or are refused.", [(node, refused)])
     for name, text in GAUGES.items():
         yield from _metric(name, "gauge", text, [(node, getattr(status, name))])
     for name, text in TOTALS.items():

@@ -3,8 +3,11 @@
 ask      whoever wants to join dials one member after the other and says so (`session.Join`), until one answers
 decide   the member that is asked lets its operator decide (`Admit`). Without a rule, whoever is on the same machine may
          join; whoever is not may not, though it has a certificate of the authority
+wait     a change needs all members: while one of them cannot be reached, the join waits before anything stops, and
+         says for whom (`Joins`): in the status, in `waiting()`, in the metrics, and once in the log
 admit    the member proposes it, again and again, and says that it lives, until the view has changed for all; then it
          tells the view (`session.Welcome`), and the rest goes over links, as with any member
+withdraw a node that gives up, or dies, before it is in a view does not become a member: the proposal is withdrawn
 refuse   a name that was used before, another protocol or other parameters, a protocol that cannot run among so many:
          with a sentence, at once
 """
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any, TypeAlias
@@ -22,15 +25,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antecede.errors import BadHello, CallerError, NotMember, PeerError
+from antecede.net.delivery import Held
 from antecede.net.driver import Host
 from antecede.net.peers.session import Beat, Bye, Gone, Join, Rejected, Session, Welcome, pack
 from antecede.net.peers.terms import state_parameters
 from antecede.net.settings import Backoff, Settings
 from antecede.net.transports.transport import Connection, Transport
-from antecede.process.inputs import Propose
+from antecede.process.inputs import Propose, Withdraw
 from antecede.process.views.members import Joiner, Plan, Roll
+from antecede.process.views.membership import Progress
 
-__all__ = ["FIXED", "Admit", "Newcomer", "anyone", "ask_to_join", "let_join"]
+__all__ = ["FIXED", "Admit", "Joins", "Newcomer", "anyone", "ask_to_join"]
 
 log = logging.getLogger("antecede.net")
 
@@ -120,31 +125,128 @@ async def _ask(transport: Transport, member: str, join: Join, settings: Settings
 # Who is asked
 
 
-async def let_join(
-    host: Host, connection: Connection, join: Join, settings: Settings, rule: Admit | None
-) -> None:
-    """Let one join that asks for it. Raises `BadHello` if it cannot, `OSError` if it has gone."""
-    _check(host, join)
-    await _decide(host, connection, join, settings, rule)
-    membership = host.core.changing.membership
-    plan = Plan(join=(Joiner(join.name, join.address, join.groups, host.name),))
+class Joins:
+    """The nodes that a member lets join, and what each waits for. `down` says which members cannot be reached."""
 
-    def done() -> bool:
-        _check_name(host, join)
+    def __init__(
+        self,
+        host: Host,
+        settings: Settings,
+        rule: Admit | None,
+        down: Callable[[], tuple[str, ...]],
+    ) -> None:
+        self._host, self._settings, self._rule, self._down = host, settings, rule, down
+        self.waiting: dict[str, tuple[str, ...]] = {}
+        """Who wants to join -> the members that it waits for, if it does."""
+        self._asking: dict[str, tuple[Connection, asyncio.Event]] = {}
+        """Who wants to join -> over which connection; the event is set when that is over."""
+
+    def withdraw_old(self) -> None:
+        """Having come back from a journal, withdraw what we wanted before: whoever still wants to join asks again."""
+        host = self._host
+        wanted = host.core.changing.membership.wanted.join
+        if names := tuple(joiner.name for joiner in wanted if joiner.by == host.name):
+            host.happen(Withdraw(names))
+
+    def held(self) -> list[Held]:
+        """What waits, as `Node.waiting` tells it: nodes that want to join, and a change that all wait for."""
+        held = [
+            Held(name, 0, (), "joining", f"waits to join until {', '.join(awaits)} can be reached", None)
+            for name, awaits in self.waiting.items()
+            if awaits
+        ]
+        progress = self._host.core.changing.membership.progress()
+        if progress is not None and progress.awaits:
+            reason = f"the view changes ({_describe(progress)}), and waits for {', '.join(progress.awaits)}"
+            held.append(Held(progress.leader, 0, (), "changing", reason, None))
+        return held
+
+    async def let_join(self, connection: Connection, join: Join) -> None:
+        """Let one join that asks for it. Raises `BadHello` if it cannot, `OSError` if it has gone."""
+        host = self._host
+        _check(host, join)
+        await _decide(host, connection, join, self._settings, self._rule)
+        while (before := self._asking.get(join.name)) is not None:
+            # It has lost its connection, or it would not ask again.
+            before[0].close()
+            await before[1].wait()
+        over = asyncio.Event()
+        self._asking[join.name], self.waiting[join.name] = (connection, over), ()
+        gone = asyncio.ensure_future(_until_gone(connection))
+        try:
+            await self._bring_about(connection, join, gone)
+        except BaseException:
+            # Cancelled too: the node stops, and the one that asked will ask another.
+            if host.failure is None and join.name not in host.core.changing.roll.names:
+                log.warning("%s withdraws the join of %s", host.name, join.name)
+                host.happen(Withdraw((join.name,)))
+            raise
+        finally:
+            gone.cancel()
+            over.set()
+            del self._asking[join.name], self.waiting[join.name]
+        await host.durable(host.position)
+        await connection.write(pack(Welcome(host.core.changing.membership.roll)))
+
+    async def _bring_about(self, connection: Connection, join: Join, gone: asyncio.Future[None]) -> None:
+        """Have the view changed, unless the one that asked goes first."""
+        host, beat_s = self._host, self._settings.beat_s
+        plan = Plan(join=(Joiner(join.name, join.address, join.groups, host.name),))
+        while not self._is_in(join):
+            if self._note(join.name):
+                host.happen(Propose(plan))
+            await connection.write(pack(Beat(False)))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(beat_s):
+                    while not self._is_in(join) and not gone.done():
+                        await _either(host.room.wait(), gone)
+                        host.check()
+            if gone.done():
+                await gone
+
+    def _is_in(self, join: Join) -> bool:
+        membership = self._host.core.changing.membership
+        _check_name(self._host, join)
         if (reason := membership.refused.get(join.name)) is not None:
             raise BadHello(reason, "one that can join")
         return join.name in membership.roll.shown and membership.firm
 
-    while not done():
-        host.happen(Propose(plan))
-        await connection.write(pack(Beat(False)))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(settings.beat_s):
-                while not done():
-                    await host.room.wait()
-                    host.check()
-    await host.durable(host.position)
-    await connection.write(pack(Welcome(membership.roll)))
+    def _note(self, name: str) -> bool:
+        """Note, and log once, whom a join waits for; whether it may be proposed now."""
+        progress, down = self._host.core.changing.membership.progress(), self._down()
+        begun = progress is not None and name in progress.join
+        awaits = tuple(sorted({*down, *(progress.awaits if progress is not None and begun else ())}))
+        awaits = tuple(one for one in awaits if one != self._host.name)
+        if down and awaits != self.waiting[name]:
+            log.warning(
+                "%s: %s waits to join until %s can be reached; remove whoever will not come back",
+                self._host.name,
+                name,
+                ", ".join(down),
+            )
+        self.waiting[name] = awaits
+        return begun or not down
+
+
+def _describe(progress: Progress) -> str:
+    parts = (("joins", progress.join), ("leaves", progress.leave), ("is removed", progress.remove))
+    return "; ".join(f"{name} {verb}" for verb, names in parts for name in names) or "nobody comes or goes"
+
+
+async def _until_gone(connection: Connection) -> None:
+    """Wait until the one that asked says something, or goes: it has nothing more to say."""
+    if await connection.read():
+        raise BadHello("more from one that wants to join", "it to wait for its welcome")
+    raise ConnectionResetError("it closed the connection")
+
+
+async def _either(first: Coroutine[Any, Any, None], second: asyncio.Future[None]) -> None:
+    """Wait for one of the two."""
+    waiting = asyncio.ensure_future(first)
+    try:
+        await asyncio.wait({waiting, second}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
 
 
 async def _decide(

@@ -28,7 +28,7 @@ from typing import Any
 
 from antecede.errors import AntecedeError, BadHello, BadParameter, NotMember, PeerError
 from antecede.net.driver import Host
-from antecede.net.peers.joining import Admit, let_join
+from antecede.net.peers.joining import Admit, Joins
 from antecede.net.peers.peer import Peer, Shared, explain, refusal
 from antecede.net.peers.session import (
     Bye,
@@ -78,7 +78,8 @@ class Mesh:
         self.paused: set[int] = set()
         self.pausing: set[int] = set()
         self.peers: dict[int, Peer] = {}
-        self._random, self._changed, self._admit = random, changed, admit
+        self._random, self._changed = random, changed
+        self.joins = Joins(host, settings, admit, self._unreachable)
         self._loop = asyncio.get_running_loop()
         self._shared = Shared(
             host,
@@ -133,6 +134,9 @@ class Mesh:
             if peer.refusal is not None and not peer.connected
         }
 
+    def _unreachable(self) -> tuple[str, ...]:
+        return tuple(peer.name for peer in self.peers.values() if not peer.connected)
+
     async def part(self) -> None:
         """Say good-bye to all."""
         await asyncio.gather(*(peer.part() for peer in self.peers.values()))
@@ -144,6 +148,7 @@ class Mesh:
         failing = asyncio.ensure_future(self.host.stopped.wait())
         failing.add_done_callback(lambda _: self._woken.set())
         try:
+            self.joins.withdraw_old()
             self._dial_all()
             while self.host.failure is None:
                 if self._turned:
@@ -364,7 +369,7 @@ class Mesh:
             except BadParameter as error:
                 # Nobody could dial it.
                 raise BadHello(f"{join.name[:100]} at {join.address[:100]!r}", error.expected) from None
-        await let_join(self.host, connection, join, self.settings, self._admit)
+        await self.joins.let_join(connection, join)
 
     def _note_slow(self, connection: Connection, peer: Peer | None) -> None:
         self.counts["refused_slow"] += 1

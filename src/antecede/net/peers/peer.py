@@ -203,6 +203,7 @@ class Peer:
         writing = self._shared.start(channel.write())
         self.counts["connections"] += 1
         self.parted = False
+        self.host.room.fire()
         link = self.host.core.links[self.number]
         link.limit(hello.window)
         before = link.acked, link.received

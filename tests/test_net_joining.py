@@ -1,0 +1,165 @@
+"""Joins that have to wait, are given up, or find a member that is gone: seen by all, and without a trace afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from antecede.net import Memory, Node, Settings
+from tests.net_world import PATIENCE_S
+
+QUICK = Settings(first_retry_s=0.01, last_retry_s=0.05, drain_s=0.1, beat_s=0.05, dead_s=0.5)
+NAMES = ["a", "b", "c"]
+
+
+class System:
+    """Members in one program, of which any can be cut off."""
+
+    def __init__(self) -> None:
+        self.network = Memory()
+
+    def founder(self, name: str, **options: Any) -> Node:
+        return Node(name, NAMES, transport=self.network.at(name), settings=QUICK, **options)
+
+    def newcomer(self, name: str, ask: list[str], **options: Any) -> Node:
+        return Node(name, ask, join=True, transport=self.network.at(name), settings=QUICK, **options)
+
+    async def connect(self, *nodes: Node) -> None:
+        while not all(len(node.connected) == 2 for node in nodes):
+            await asyncio.sleep(0)
+
+    def cut(self, name: str) -> None:
+        for other in NAMES:
+            if other != name:
+                self.network.cut(name, other)
+
+    def heal(self, name: str) -> None:
+        for other in NAMES:
+            if other != name:
+                self.network.heal(name, other)
+
+
+@pytest.mark.parametrize("asked", ["a", "b"], ids=["the leader", "another"])
+def test_a_join_waits_for_a_member_that_is_down_and_sends_go_on(asked, caplog):
+    async def main() -> None:
+        system = System()
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            system.founder("a") as a,
+            system.founder("b") as b,
+            system.founder("c") as c,
+        ):
+            nodes = {"a": a, "b": b}
+            await system.connect(a, b, c)
+            system.cut("c")
+            d = system.newcomer("d", [asked])
+            starting = asyncio.ensure_future(d.start())
+            while nodes[asked].status().joining.get("d") != ("c",):
+                await asyncio.sleep(0)
+            for _ in range(20):
+                await a.send("b", b"on and on")
+                assert (await b.receive()).payload == b"on and on"
+            [held] = [one for one in nodes[asked].waiting() if one.where == "joining"]
+            assert (held.sender, held.reason) == ("d", "waits to join until c can be reached")
+            assert not starting.done()
+            system.heal("c")
+            await starting
+            assert d.members == ("a", "b", "c", "d")
+            assert nodes[asked].status().joining == {}
+            await d.close()
+
+    asyncio.run(main())
+    told = [line for line in caplog.messages if "d waits to join until c can be reached" in line]
+    assert len(told) == 1, caplog.messages
+
+
+@pytest.mark.parametrize("asked", ["a", "b"], ids=["the leader", "another"])
+def test_a_join_that_is_cancelled_leaves_nobody_behind(asked):
+    async def main() -> None:
+        system = System()
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            system.founder("a") as a,
+            system.founder("b") as b,
+            system.founder("c") as c,
+        ):
+            nodes = {"a": a, "b": b}
+            await system.connect(a, b, c)
+            system.cut("c")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await system.newcomer("d", [asked]).start()
+            while nodes[asked].status().joining:
+                await asyncio.sleep(0)
+            system.heal("c")
+            await system.connect(a, b, c)
+            await a.send(["b", "c"], b"as before")
+            assert [(await node.receive()).payload for node in (b, c)] == [b"as before"] * 2
+            assert a.members == b.members == c.members == ("a", "b", "c")
+            async with system.newcomer("d", [asked]) as d:
+                assert d.members == ("a", "b", "c", "d")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("asked", ["a", "b"], ids=["the leader", "another"])
+def test_a_change_that_has_begun_is_called_off_if_the_join_is(asked, monkeypatch):
+    """A member beats, and does nothing else: so the change begins, and all stop for it, and say why."""
+
+    async def main() -> None:
+        system = System()
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            system.founder("a") as a,
+            system.founder("b") as b,
+            system.founder("c") as c,
+        ):
+            nodes = {"a": a, "b": b}
+            await system.connect(a, b, c)
+            monkeypatch.setattr(c._host, "arrive", lambda peer, frame: None)
+            starting = asyncio.ensure_future(system.newcomer("d", [asked]).start())
+            while (progress := a.status().changing) is None or progress.awaits != ("c",):
+                await asyncio.sleep(0)
+            held = [one.reason for one in a.waiting() if one.where == "changing"]
+            assert held == ["the view changes (d joins), and waits for c"]
+            starting.cancel()
+            while any(node.status().changing for node in nodes.values()):
+                await asyncio.sleep(0)
+            await a.send("b", b"as before")
+            assert (await b.receive()).payload == b"as before"
+            assert a.members == b.members == ("a", "b", "c")
+
+    asyncio.run(main())
+
+
+def test_a_node_that_asks_again_takes_its_own_place(caplog):
+    caplog.set_level(logging.INFO)
+
+    async def main() -> None:
+        system = System()
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            system.founder("a") as a,
+            system.founder("b") as b,
+            system.founder("c") as c,
+        ):
+            await system.connect(a, b, c)
+            system.cut("c")
+            starting = asyncio.ensure_future(system.newcomer("d", ["a"]).start())
+            while "d" not in a.status().joining:
+                await asyncio.sleep(0)
+            system.network.forget("d")
+            d = system.newcomer("d", ["a"])
+            again = asyncio.ensure_future(d.start())
+            while "withdraws the join of d" not in caplog.text:
+                await asyncio.sleep(0)
+            starting.cancel()
+            system.heal("c")
+            await again
+            assert a.members == ("a", "b", "c", "d")
+            await d.close()
+
+    asyncio.run(main())
