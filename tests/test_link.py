@@ -423,7 +423,7 @@ def test_an_end_that_forgot_what_it_acknowledged_is_found_out():
     forgetful = Link()
     forgetful.restart()
     [greeting] = forgetful.tick(2)
-    with pytest.raises(BadFrame, match="without number 1"):
+    with pytest.raises(BadFrame, match="has not received payload 1"):
         a.receive(greeting, 3)
 
 

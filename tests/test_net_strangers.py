@@ -214,6 +214,37 @@ def test_a_node_that_lost_its_state_is_refused_by_its_peers():
                     await asyncio.sleep(0)
             assert b.counts["refused_frame"] >= 1
             assert b.connected == ()
+            told = b.status().refused["a"]
+            assert (
+                "b refuses a: found a peer that knows of 0 payloads that it sent, where 1 have arrived here"
+                in told
+            )
+            assert "its newest journal: it came back without it" in told
+
+    asyncio.run(main())
+
+
+def test_a_peer_in_an_earlier_incarnation_is_told_so():
+    """A node without a journal counts its incarnations by its clock, which may be set back."""
+
+    async def main():
+        transport = Tcp("127.0.0.1:0", {})
+        async with Node("b", VIEW, transport=transport, protocol="unordered", settings=IMPATIENT) as node:
+            for epoch in (9, 8):
+                async with asyncio.timeout(PATIENCE_S):
+                    host, port = node.address.split(":")
+                    reader, writer = await asyncio.open_connection(host, int(port))
+                    hail = Link(epoch=epoch, peer=0).hail()
+                    writer.write(pack(Hello.of("a", "b", VIEW, TERMS, hail)))
+                    records = Session(epoch=1).feed(await reader.read(1 << 16))
+                    writer.close()
+            [bye] = records
+            assert isinstance(bye, Bye)
+            assert (
+                "a in incarnation 8, which is older than 9, its last, expected a later one: set its clock"
+                in bye.reason
+            )
+            assert "incarnation 8" in node.status().refused["a"]
 
     asyncio.run(main())
 

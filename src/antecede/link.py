@@ -307,23 +307,37 @@ class Link:
         if negative or frame.early & 1 or not 0 <= frame.early < 1 << EARLY_BITS:
             raise BadFrame(f"impossible numbers in {frame!r}"[:200], "those of a link")
         if frame.epoch >= self.peer and frame.peer > self.epoch:
-            raise BadFrame(f"one for our incarnation {frame.peer}", f"at most {self.epoch}: our state is old")
+            raise BadFrame(
+                f"a peer that has met this node in incarnation {frame.peer}, where it is in {self.epoch}",
+                "this node's newest journal: it came back from an older copy of it",
+            )
 
     def _check_acks(self, frame: Frame) -> None:
         highest = frame.ack + frame.early.bit_length()
         if highest > self._last:
-            raise BadFrame(f"an acknowledgement of number {highest}", f"at most {self._last}, our last")
+            raise BadFrame(
+                f"an acknowledgement of payload {highest}, where this node knows of {self._last} that it sent",
+                "this node's newest journal: it came back without it, or from an older copy",
+            )
 
     def _check_greeting(self, frame: Frame) -> None:
         """An end that restarted knows all that it ever acknowledged or sent, or it has lost something for good."""
         self._check_acks(frame)
         known = self._received + self._early.bit_length()
         if frame.number < known:
-            raise BadFrame(f"a restart at number {frame.number}", f"{known} or later, which has arrived")
+            raise BadFrame(
+                f"a peer that knows of {frame.number} payloads that it sent, where {known} have arrived here",
+                "its newest journal: it came back without it, or from an older copy. If the journal is lost, remove "
+                "the peer, and let it join under another name",
+            )
         for number in range(min(frame.ack, self._acked) + 1, self._last + 1):
             held = number <= frame.ack or frame.early >> (number - frame.ack - 1) & 1
             if not held and number not in self._payloads:
-                raise BadFrame(f"a restart without number {number}", "all that it has acknowledged")
+                raise BadFrame(
+                    f"a peer that has not received payload {number}, which it had acknowledged",
+                    "its newest journal: it came back without it, or from an older copy. If the journal is lost, "
+                    "remove the peer, and let it join under another name",
+                )
 
     def _meet(self, epoch: int) -> None:
         """The other end has restarted: whatever was in flight to it is due now, as if never sent."""

@@ -325,6 +325,7 @@ class Mesh:
                     if isinstance(said, Hello):
                         peer = peer or self._known(said.name)
                         check_hello(said, peer.hello())
+                        self._check_incarnation(said, peer)
                         if peer.number in self.host.core.refused:
                             raise self.host.core.refused[peer.number]
                         if not dialled:
@@ -445,6 +446,15 @@ class Mesh:
             f"{name[:100]!r}, which is no member",
             f"one of {', '.join(roll.shown)}"[:200] + ", or one that joins",
         )
+
+    def _check_incarnation(self, hello: Hello, peer: Peer) -> None:
+        """A link ignores what an earlier incarnation says: so nothing would pass, and nobody would know why."""
+        last = self.host.core.links[peer.number].peer
+        if hello.hail.epoch < last:
+            raise BadHello(
+                f"{peer.name} in incarnation {hello.hail.epoch}, which is older than {last}, its last",
+                "a later one: set its clock, which went back, or give it its newest journal",
+            )
 
     async def _say_hello(self, connection: Connection, peer: Peer) -> None:
         hello = peer.hello()
