@@ -47,6 +47,11 @@ help: ## list these commands
 java:
 	@scripts/java
 
+# Spark's classes, so that each Java starts in half the time (src/antecede/spark/class_archive.py). Nothing needs it.
+.PHONY: archive
+archive: $(INSTALLED) java
+	@$(BIN)/python -m antecede.spark.class_archive >/dev/null || true
+
 .PHONY: demo
 demo: $(INSTALLED) java ## see messages delivered out of order, and in causal order
 	@$(BIN)/antecede demo $(ARGS)
@@ -54,7 +59,7 @@ demo: $(INSTALLED) java ## see messages delivered out of order, and in causal or
 # Tests on Spark run in two processes, file by file: most of their time one of them alone waits for Spark to plan. More
 # would cost more Javas than they gain. 5: no test has the name asked for.
 .PHONY: test
-test: $(INSTALLED) java ## run the tests on the installed wheel
+test: $(INSTALLED) java archive ## run the tests on the installed wheel
 	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --ignore tests/spark $(ARGS) || [ $$? = 5 ]
 	$(BIN)/python -m pytest -n $(SPARKS) --dist loadfile tests/spark $(ARGS) || [ $$? = 5 ]
 

@@ -95,6 +95,8 @@ class Driver:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
     """`cluster(**environment)`: a driver of two worker processes."""
+    from antecede.spark.class_archive import java_options
+
     drivers = []
 
     def start(**environment):
@@ -103,6 +105,7 @@ def cluster(tmp_path_factory):
             from antecede.spark import connect
             spark = connect({CLUSTER!r}, log={str(home / "log")!r}, settings={{
                 "spark.executor.memory": "1g",
+                "spark.executor.defaultJavaOptions": {java_options(small=True)!r},
                 "spark.sql.shuffle.partitions": "2",
                 "spark.local.dir": {str(home)!r},
             }})
@@ -131,6 +134,8 @@ def server(tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    from antecede.spark.class_archive import java_options
+
     home = tmp_path_factory.mktemp("connect")
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     settings = {
@@ -140,6 +145,7 @@ def server(tmp_path_factory):
         "spark.ui.enabled": "false",
         "spark.local.dir": home,
         "spark.sql.warehouse.dir": home / "warehouse",
+        "spark.driver.defaultJavaOptions": java_options(small=True),
     }
     options = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
     command = [

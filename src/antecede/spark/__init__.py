@@ -14,20 +14,29 @@
     connect    a Spark to work on, for whoever has none
     ship       the package itself, to workers that do not have it
 
-Importing this imports PySpark; importing `antecede` does not. docs/pipeline.md is the tour.
+Importing this imports PySpark; importing `antecede` does not. A name is loaded when it is asked for: a worker that runs
+one step does not pay for the others. docs/pipeline.md is the tour.
 """
 
-from antecede.spark.ingest.api import Ingested, ingest, ingest_table
-from antecede.spark.measure.api import Measures, measure
-from antecede.spark.order.api import Ordered, order
-from antecede.spark.order.by_vector import order_stamped
-from antecede.spark.session import connect
-from antecede.spark.shipping import ship
-from antecede.spark.stream import deliver_stream
-from antecede.spark.stream.verify import verify_stream
-from antecede.spark.sweep.api import Swept, sweep
-from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS, Trace
-from antecede.spark.verify.api import Verification, verify
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from antecede.spark.ingest.api import Ingested, ingest, ingest_table
+    from antecede.spark.measure.api import Measures, measure
+    from antecede.spark.order.api import Ordered, order
+    from antecede.spark.order.by_vector import order_stamped
+    from antecede.spark.session import connect
+    from antecede.spark.shipping import ship
+    from antecede.spark.stream import deliver_stream
+    from antecede.spark.stream.verify import verify_stream
+    from antecede.spark.sweep.api import Swept, sweep
+    from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS, Trace
+    from antecede.spark.verify.api import Verification, verify
 
 __all__ = [
     "sweep",
@@ -50,3 +59,38 @@ __all__ = [
     "SPARK_EVENTS",
     "SPARK_RUNS",
 ]
+
+HOMES: Final = {
+    "ingest.api": ("Ingested", "ingest", "ingest_table"),
+    "measure.api": ("Measures", "measure"),
+    "order.api": ("Ordered", "order"),
+    "order.by_vector": ("order_stamped",),
+    "session": ("connect",),
+    "shipping": ("ship",),
+    "stream": ("deliver_stream",),
+    "stream.verify": ("verify_stream",),
+    "sweep.api": ("Swept", "sweep"),
+    "trace.api": ("SPARK_EVENTS", "SPARK_RUNS", "Trace"),
+    "verify.api": ("Verification", "verify"),
+}
+"""The modules that the names above are loaded from."""
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in HOMES.items():
+        if name in names:
+            value = getattr(import_module(f"{__name__}.{home}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class Package(ModuleType):
+    """Python binds the folder `order` to that name here when it is imported. The name is the function's."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in __all__ and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = Package
