@@ -20,12 +20,15 @@ PATIENCE_S = 20.0
 class Process:
     """`antecede node`, running."""
 
-    def __init__(self, directory: Path, name: str, peers: dict[str, str], extra: str = "") -> None:
+    def __init__(
+        self, directory: Path, name: str, peers: dict[str, str], extra: str = "", join: bool = False
+    ) -> None:
         self.config = directory / f"{name}.toml"
         addresses = "\n".join(f'{peer} = "{address}"' for peer, address in peers.items())
-        self.config.write_text(
-            f'name = "{name}"\n{extra}\n[peers]\n{addresses}\n[groups]\nall = {sorted(peers)}\n'
-        )
+        system = f"[peers]\n{addresses}\n[groups]\nall = {sorted(peers)}\n"
+        if join:
+            system = f'[join]\ngroups = ["all"]\n[join.members]\n{addresses}\n'
+        self.config.write_text(f'name = "{name}"\n{extra}\n{system}')
         self.start()
 
     def start(self) -> None:

@@ -25,7 +25,7 @@ class System:
         return Node(name, NAMES, transport=self.network.at(name), settings=QUICK, **options)
 
     def newcomer(self, name: str, ask: list[str], **options: Any) -> Node:
-        return Node(name, ask, join=True, transport=self.network.at(name), settings=QUICK, **options)
+        return Node.join(name, ask, transport=self.network.at(name), settings=QUICK, **options)
 
     async def connect(self, *nodes: Node) -> None:
         while not all(len(node.connected) == 2 for node in nodes):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from antecede.errors import AntecedeError
+from antecede.errors import AntecedeError, NodeFailed
 from antecede.link import Link
 from antecede.net import Memory, Node, Settings, Tcp
 from antecede.net.peers import mesh as meshes
@@ -84,6 +84,10 @@ def test_what_nobody_expected_in_a_task_stops_the_node(monkeypatch, task, when):
             assert "Planted" in (failed.status().failure or "")
             with pytest.raises(AntecedeError, match="Planted"):
                 await failed.send("p1", b"")
+            for node in (p1, p2):
+                # The other one may have failed too, and would say so now.
+                with suppress(NodeFailed):
+                    await node.close()
 
     asyncio.run(main())
 
@@ -237,8 +241,8 @@ def test_idle_strangers_do_not_keep_a_known_peer_out(caplog, idle):
 # Who may join
 
 
-def _node(name: str, network: Memory, **options: Any) -> Node:
-    return Node(name, VIEW[:1], transport=network.at(name), settings=QUICK, **options)
+def _node(name: str, network: Memory, make: Callable[..., Node] = Node, **options: Any) -> Node:
+    return make(name, VIEW[:1], transport=network.at(name), settings=QUICK, **options)
 
 
 @pytest.mark.parametrize("way", ["function", "coroutine"])
@@ -258,8 +262,8 @@ def test_a_rule_decides_who_may_join(way):
         async with _node("a", network, admit=admit) as a, asyncio.timeout(PATIENCE_S):
             for name, groups in (("mallory", ["all"]), ("eve", ["all", "secret"])):
                 with pytest.raises(AntecedeError, match=f"{name} asking to join from {name}"):
-                    await _node(name, network, join=True, groups=groups).start()
-            async with _node("bob", network, join=True, groups=["all"]):
+                    await _node(name, network, Node.join, groups=groups).start()
+            async with _node("bob", network, Node.join, groups=["all"]):
                 assert a.members == ("a", "bob")
         assert seen[2] == Newcomer("bob", "bob", ("all",), "bob", None)
 
@@ -271,7 +275,7 @@ def test_a_rule_that_fails_admits_nobody_and_stops_nothing(caplog):
         network = Memory()
         async with _node("a", network, admit=_raise) as a, asyncio.timeout(PATIENCE_S):
             with pytest.raises(AntecedeError, match="the rule of a"):
-                await _node("bob", network, join=True).start()
+                await _node("bob", network, Node.join).start()
             assert a.members == ("a",)
             assert a.status().up
 
@@ -296,10 +300,10 @@ def test_a_certificate_is_not_enough_beyond_this_machine(monkeypatch, admit):
                 with pytest.raises(
                     AntecedeError, match=r"from 10.0.0.9, which is another machine.*Node\(admit="
                 ):
-                    await _node("bob", network, join=True).start()
+                    await _node("bob", network, Node.join).start()
                 assert a.members == ("a",)
             else:
-                async with _node("bob", network, join=True):
+                async with _node("bob", network, Node.join):
                     assert a.members == ("a", "bob")
 
     asyncio.run(main())

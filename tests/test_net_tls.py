@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from antecede.cli import run
-from antecede.errors import BadHello, BadParameter, CannotListen
+from antecede.errors import BadHello, BadParameter, CannotListen, NotMember
 from antecede.link import Link
 from antecede.net import Node, Tcp, Tls
 from antecede.net.peers.session import Bye, Code, Hello, pack
@@ -131,6 +131,9 @@ def test_a_word_of_removal_counts_only_from_the_peer_itself(authority, proved):
                 await asyncio.sleep(0)
             assert a.status().up is not proved
             assert proved or "a refuses c: found c with the certificate of b" in a.status().refused["c"]
+            if proved:
+                with pytest.raises(NotMember):
+                    await a.close()
         await impostor.close()
 
     asyncio.run(main())

@@ -33,7 +33,7 @@ def build(name: str, described: dict[str, Any], network: Memory, directory: Path
         "settings": QUICK,
     }
     if name in described.get("joined", {}):
-        return Node(name, described["names"], join=True, groups=described["joined"][name], **options)
+        return Node.join(name, described["names"], groups=described["joined"][name], **options)
     return Node(name, described["names"], groups=described.get("groups"), **options)
 
 

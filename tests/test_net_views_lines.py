@@ -20,7 +20,7 @@ def test_programs_join_with_a_state_leave_and_remove(tmp_path):
             one.hear("ready")
         ann.ask(do="send", to="all", text="Tea?")
         assert bob.hear("message")["text"] == "Tea?"
-        eve = Process(tmp_path, "eve", addresses, "join = true")
+        eve = Process(tmp_path, "eve", addresses, join=True)
         running.append(eve)
         assert ann.hear("wanted") == {"event": "wanted", "for": ["eve"]}
         ann.ask(do="state", text="Tea? was asked")

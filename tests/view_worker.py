@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from antecede.net import Node, Settings
+from antecede.net.node import NodeOptions
 from antecede.process.views.members import Change
 
 SETTINGS = Settings(
@@ -42,13 +43,8 @@ class Worker:
         text = self.file.read_text() if self.file.exists() else ""
         # A line that a crash cut off was not acknowledged.
         self.words = text.split("\n")[:-1]
-        groups: Any = ["all"] if config["join"] else {"all": list(config["peers"])}
-        self.node = Node(
-            self.name,
-            config["peers"],
+        options = NodeOptions(
             protocol=config["protocol"],
-            groups=groups,
-            join=config["join"],
             listen=config["address"],
             journal=config["journal"],
             trace=config["trace"],
@@ -56,6 +52,11 @@ class Worker:
             state=self.state,
             changed=self.changed,
         )
+        if config["join"]:
+            self.node = Node.join(self.name, config["peers"], groups=["all"], **options)
+        else:
+            groups = {"all": list(config["peers"])}
+            self.node = Node(self.name, config["peers"], groups=groups, **options)
 
     def state(self) -> bytes:
         return "\n".join(self.words).encode()

@@ -52,12 +52,12 @@ def _lie() -> None:
 def _deafen() -> None:
     receive = Node.receive
 
-    async def deaf(self: Node, sender: str | None = None) -> Any:
-        delivery = await receive(self, sender)
+    async def deaf(self: Node, *, sender: str | None = None) -> Any:
+        delivery = await receive(self, sender=sender)
         if delivery.number % ONE_IN["deaf"]:
             return delivery
         delivery.ack()
-        return await receive(self, sender)
+        return await receive(self, sender=sender)
 
     Node.receive = deaf  # type: ignore[method-assign]
 

@@ -9,6 +9,8 @@ AntecedeError
 │   ├── CannotListen          an address is taken, or is none of this machine; an OSError too
 │   ├── NoSpark               Spark does not start, or is not where it was said to be
 │   ├── Closed                a node that its application closed, or has not started, is asked for something
+│   ├── WrongLoop             a node is asked for something in another event loop than its own
+│   ├── NotDrained            a node was closed before its peers had all that it sent, and was to say so
 │   ├── NotMember             a node that left, was removed, or never became a member is asked for something
 │   ├── Unsupported           the protocol does not offer this (labels, a set of destinations ...)
 │   └── NotEligible           a delivery of a message that may not be delivered now
@@ -34,7 +36,7 @@ A raised error leaves the machine as it was. Broken invariants are assertions: b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 __all__ = [
     "AntecedeError",
@@ -58,6 +60,7 @@ __all__ = [
     "NoDestination",
     "NoSpark",
     "NodeFailed",
+    "NotDrained",
     "NotEligible",
     "NotMember",
     "PeerError",
@@ -65,6 +68,7 @@ __all__ = [
     "UnknownProcess",
     "Unsupported",
     "WireError",
+    "WrongLoop",
 ]
 
 
@@ -120,6 +124,21 @@ class Closed(CallerError):
     def __init__(self, node: str, why: str) -> None:
         self.node, self.why = node, why
         super().__init__(f"node {node} {why}")
+
+
+class WrongLoop(CallerError):
+    def __init__(self, node: str) -> None:
+        self.node = node
+        super().__init__(f"node {node} runs in another event loop: use it in the one that started it")
+
+
+class NotDrained(CallerError):
+    """`left` has the number of messages that each peer did not acknowledge."""
+
+    def __init__(self, node: str, left: Mapping[str, int]) -> None:
+        self.node, self.left = node, dict(left)
+        told = ", ".join(f"{count} by {name}" for name, count in self.left.items())
+        super().__init__(f"node {node} was closed before all messages were acknowledged: {told} were not")
 
 
 class NotMember(CallerError):

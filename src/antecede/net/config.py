@@ -10,6 +10,7 @@ metrics = "127.0.0.1:9100"      # where an operator looks (health)
 metrics_open_to_others = false  # true: beyond loopback too, where everyone can read them
 socket = "ann.sock"             # where programs talk to it, instead of standard input and output (local)
 
+state = true                    # programs that talk to it give a state to nodes that join (lines)
 transport = "nats://127.0.0.1:4222"    # a broker to meet at; then `peers` is a list of names, without addresses
 
 [peers]                         # the same for all nodes
@@ -19,9 +20,10 @@ bob = "127.0.0.1:7002"
 [groups]
 all = ["ann", "bob"]
 
-join = true                     # become a member of a system that runs: `peers` are members to ask, and itself if it
-                                # is to listen there; `groups` those that it will be in, each with an empty list
-state = true                    # programs that talk to it give a state to nodes that join (lines)
+[join]                          # become a member of a system that runs, instead of `peers` and `groups`
+groups = ["all"]                # those that it will be in
+[join.members]                  # some to ask, and itself if it is to listen there; or a list of names
+bob = "127.0.0.1:7002"
 
 [tls]                           # needed beyond loopback
 authority = "keys/authority.pem"
@@ -49,7 +51,7 @@ import msgspec
 from msgspec import Struct
 
 from antecede.errors import BadConfig
-from antecede.net.node import Node
+from antecede.net.node import Node, NodeOptions
 from antecede.net.settings import Settings
 from antecede.net.transports.nats import Nats
 from antecede.net.transports.tls import Tls
@@ -78,16 +80,21 @@ class Graph(Struct, frozen=True, forbid_unknown_fields=True):
         return Topology.of(self.links, self.processes, separators=self.separators)
 
 
+class Joining(Struct, frozen=True, forbid_unknown_fields=True):
+    members: dict[str, str] | list[str]
+    groups: list[str] = []
+
+
 class Config(Struct, frozen=True, forbid_unknown_fields=True):
     """What a file says."""
 
     name: str
-    peers: dict[str, str] | list[str]
+    peers: dict[str, str] | list[str] | None = None
     protocol: str = "permit"
     parameters: dict[str, Any] = {}
     topology: Graph | None = None
     groups: dict[str, list[str]] = {}
-    join: bool = False
+    join: Joining | None = None
     state: bool = False
     listen: str | None = None
     transport: str | None = None
@@ -102,17 +109,19 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     tls: Keys | None = None
     settings: Settings = Settings()
 
+    def __post_init__(self) -> None:
+        if (self.peers is None) is (self.join is None):
+            raise ValueError("a node has `peers`, if it is a founder, or `join`, and not both")
+        if self.join is not None and self.groups:
+            raise ValueError("`groups` are for founders: `join.groups` names those that it will be in")
+
     def node(self, root: Path) -> Node:
         """The node that it describes; paths are relative to `root`."""
         tls = self._keys(root)
         routed = {} if self.topology is None else {"topology": self.topology.topology()}
-        return Node(
-            self.name,
-            self.peers,
+        options = NodeOptions(
             protocol=self.protocol,
             parameters={**self.parameters, **routed},
-            groups=self.groups,
-            join=self.join,
             state=_nobody if self.state else None,
             listen=self.listen,
             journal=None if self.journal is None else root / self.journal,
@@ -123,6 +132,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
             transport=None if self.transport is None else Nats(self.transport, self.name, tls=tls),
             settings=self.settings,
         )
+        if self.join is not None:
+            return Node.join(self.name, self.join.members, groups=self.join.groups, **options)
+        return Node(self.name, self.peers or {}, groups=self.groups, **options)
 
     def refuse_no_router(self) -> None:
         """Raise `BadConfig` unless the topology has this node as a router."""

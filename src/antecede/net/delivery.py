@@ -10,7 +10,7 @@ from msgspec import Struct
 from antecede.model import Id, Message, View, Waiting
 from antecede.net.observe.tracing import extract
 
-__all__ = ["Delivery", "Durable", "Held", "Missing", "stuck"]
+__all__ = ["Contact", "Delivery", "Durable", "Held", "Missing", "Sent", "stuck"]
 
 
 class Durable(Struct, frozen=True, eq=False, gc=False):
@@ -21,6 +21,40 @@ class Durable(Struct, frozen=True, eq=False, gc=False):
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._durable(self._position).__await__()
+
+
+class Sent(Struct, frozen=True, eq=False, gc=False):
+    """A message that was sent. (sender, number) is its identity."""
+
+    _view: View
+    _message: Message
+
+    @property
+    def sender(self) -> str:
+        return self._view.names[self._message.sender]
+
+    @property
+    def number(self) -> int:
+        """The sender's count of its messages."""
+        return self._message.number
+
+    @property
+    def to(self) -> tuple[str, ...]:
+        return tuple(map(self._view.name, self._message.to))
+
+    @property
+    def label(self) -> str:
+        return self._message.label
+
+    def __repr__(self) -> str:
+        return f"<message {self.number} of {self.sender} to {', '.join(self.to)}>"
+
+
+class Contact(Struct, frozen=True):
+    """A peer, and whether there is a connection with it now."""
+
+    peer: str
+    connected: bool
 
 
 class Delivery(Struct, frozen=True, eq=False, gc=False):
@@ -89,7 +123,9 @@ class Held(Struct, frozen=True):
     sender: str
     number: int
     awaits: tuple[Missing, ...]
-    where: Literal["held", "unsent", "joining", "changing"]
+    where: Literal["held", "unsent", "blocked", "joining", "changing"]
+    """Not deliverable yet; not let out by the protocol yet; not sent, because a destination can take no more; a node
+    that waits to join; a change of the view that waits for members."""
     reason: str
     since_s: float | None
     """Seconds since it arrived here, or since the node started; None if it is our own."""

@@ -102,7 +102,8 @@ class Host:
         """The journal is written to by `thread`, where that waits for the disk."""
         self.core, self.clock, self.transmit = core, clock, transmit
         self.name = core.view.name(core.me)
-        self.arrivals, self.room = Signal(), Signal()
+        self.arrivals, self.room, self.contacts = Signal(), Signal(), Signal()
+        """Fired when something may be taken, when something may be sent, and when a connection begins or ends."""
         self.failure: AntecedeError | None = None
         self.fresh: dict[Id, int] = {}
         """Messages whose arrival is not durable yet, with its position; in the order of positions."""
@@ -136,13 +137,13 @@ class Host:
         self._begin()
         try:
             out = self.core.apply(given, self.clock())
+            position = self._write(given)
+            self._let_out(out)
+            self._stir()
         except BaseException as error:
             if isinstance(error, REFUSALS.get(type(given), ())):
                 raise
             self.crash(error, f"in an input {type(given).__name__}")
-        position = self._write(given)
-        self._let_out(out)
-        self._stir()
         return position
 
     def _begin(self) -> None:
@@ -158,18 +159,18 @@ class Host:
             self._begin()
         try:
             message = core.send(to, payload, label, context)
+            if not quick:
+                self._write(Send(to, payload, label, context))
+            elif core.arrived:
+                self._note()
+            if core.weight > FLUSH_BYTES * len(core.out):
+                self._turn()
+            if not self._stirred:
+                self._stir()
         except CallerError:
             raise
         except BaseException as error:
             self.crash(error, "in an input Send")
-        if not quick:
-            self._write(Send(to, payload, label, context))
-        elif core.arrived:
-            self._note()
-        if core.weight > FLUSH_BYTES * len(core.out):
-            self._turn()
-        if not self._stirred:
-            self._stir()
         return message
 
     def take(self, message: Message) -> None:
@@ -185,11 +186,11 @@ class Host:
         self._begin()
         try:
             core.take(identity, keep=self._journal is not None)
+            self._write(Take(*identity))
+            if not self._stirred:
+                self._stir()
         except BaseException as error:
             self.crash(error, "in an input Take")
-        self._write(Take(*identity))
-        if not self._stirred:
-            self._stir()
 
     def acknowledge(self, message: Message) -> int:
         """The application has processed a message: the position of the input."""
@@ -199,9 +200,9 @@ class Host:
         self._begin()
         try:
             self.core.taken.pop(identity, None)
+            return self._write(Acknowledge(*identity))
         except BaseException as error:
             self.crash(error, "in an input Acknowledge")
-        return self._write(Acknowledge(*identity))
 
     def take_first(self) -> Message | None:
         """The application takes the message that was offered first, if there is one and the host is `quick`."""
@@ -213,10 +214,10 @@ class Host:
             self.since.pop(identity, None)
             try:
                 core.take(identity, keep=False)
+                if not self._stirred and (core.gathered or self.arrivals.waiters or self.room.waiters):
+                    self._stir()
             except BaseException as error:
                 self.crash(error, "in an input Take")
-            if not self._stirred and (core.gathered or self.arrivals.waiters or self.room.waiters):
-                self._stir()
             return message
         return None
 
@@ -248,16 +249,16 @@ class Host:
             self.stop(error, "at the end of a turn")
 
     def _turn(self) -> None:
-        """Let out what has gathered."""
+        """Let out what has gathered. No refusal is declared here: what leaves was accepted before."""
         now = self.clock()
         gathered = self.core.gathered
         try:
             out = self.core.turn(now)
+            if gathered:
+                self._write(TURN)
+            self._let_out(out)
         except BaseException as error:
             self.crash(error, "in an input Turn")
-        if gathered:
-            self._write(TURN)
-        self._let_out(out)
 
     def _note(self) -> None:
         """Remember when messages arrived."""
@@ -281,39 +282,38 @@ class Host:
 
     def arrive(self, peer: int, frame: Frame) -> None:
         """A frame of a peer arrives."""
-        if self.quick or (frame.bare and not frame.greets):
-            # It need not be written.
-            self.check()
-            try:
-                out = self.core.arrive(peer, frame, self.clock())
-            except PeerError:
-                raise
-            except BaseException as error:
-                self.crash(error, "in an input Arrive")
+        if not self.quick and (not frame.bare or frame.greets):
+            self.happen(Arrive.of(peer, frame))
+            return
+        # It need not be written.
+        self.check()
+        try:
+            out = self.core.arrive(peer, frame, self.clock())
             if self.core.arrived:
                 self._note()
             self._let_out(out)
             self._stir()
-        else:
-            self.happen(Arrive.of(peer, frame))
+        except PeerError:
+            raise
+        except BaseException as error:
+            self.crash(error, "in an input Arrive")
 
     def tick(self, peer: int) -> None:
         """What is due on the link to a peer that can be reached."""
-        if self.failure is None:
-            try:
-                out = self.core.tick(peer, self.clock())
-            except BaseException as error:
-                self.crash(error, "when time passed")
-            self._let_out(out)
+        if self.failure is not None:
+            return
+        try:
+            self._let_out(self.core.tick(peer, self.clock()))
+        except BaseException as error:
+            self.crash(error, "when time passed")
 
     def resume(self, peer: int) -> None:
         """A new connection to a peer, whose hail has arrived."""
         self.check()
         try:
-            out = self.core.resume(peer, self.clock())
+            self._let_out(self.core.resume(peer, self.clock()))
         except BaseException as error:
             self.crash(error, "over a new connection")
-        self._let_out(out)
 
     def check(self) -> None:
         """Raise what ended this host, if something did."""
@@ -462,7 +462,7 @@ class Host:
         for _, waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(error)
-        for signal in (self.arrivals, self.room, self._committed):
+        for signal in (self.arrivals, self.room, self.contacts, self._committed):
             signal.fire()
         self._work.set()
         self.stopped.set()

@@ -24,6 +24,19 @@ What is promised
             `sent` says how many were sent, counted for ever
   pressure  `send` waits while a destination is not able to take more (`settings.Settings` has the limits). An
             application that only sends and never receives can so be stopped by another that does the same
+  failure   a node at which something happened that nobody expected stops. Every call then raises `NodeFailed`, with
+            the cause; its journal is as it was, and a new node goes on from it
+
+What cancellation does (`asyncio.timeout` round a call)
+  start     closes all that it had opened; the node cannot be used
+  send      while it waits for room: nothing was sent. While it waits for the disk: the message is sent, and
+            `sent` has counted it
+  receive   takes nothing: the next call gets the message
+  flush, await ack(), wait_closed
+            only the waiting ends
+  close     the node waits no longer for acknowledgements, and is closed by the time that the cancellation goes on
+  leave, remove
+            the change goes on by itself; call it again to wait for it
 """
 
 from __future__ import annotations
@@ -32,40 +45,28 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from os import PathLike
-from random import Random
+from pathlib import Path
 from sys import modules
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Self, TypedDict, Unpack
 
-from msgspec.structs import replace
-
-from antecede.errors import AntecedeError, BadParameter, Closed
+from antecede.errors import BadParameter, Closed, Unsupported
 from antecede.model import Message, View
-from antecede.net.delivery import Delivery, Durable, Held, stuck
-from antecede.net.driver import Host
+from antecede.net.delivery import Contact, Delivery, Durable, Held, Sent, stuck
+from antecede.net.lifecycle import Lifecycle, make_recorder
 from antecede.net.observe.tracing import OPENTELEMETRY, current
-from antecede.net.peers.joining import Admit, ask_to_join
-from antecede.net.peers.mesh import Mesh
-from antecede.net.peers.session import Join
+from antecede.net.peers.joining import Admit
 from antecede.net.settings import Settings
 from antecede.net.status import Status
-from antecede.net.storage.journal import Journal
 from antecede.net.transports.tcp import Tcp
 from antecede.net.transports.tls import Tls
-from antecede.net.transports.transport import Certified, Connection, Transport
-from antecede.net.views import Member, asking, grouped
-from antecede.process.core import Core, Out
-from antecede.process.inputs import Restart
+from antecede.net.transports.transport import Transport
+from antecede.net.views import asking, grouped
 from antecede.process.views.members import Change, Roll
+from antecede.protocols import PROTOCOLS
 
-if TYPE_CHECKING:
-    from antecede.net.observe.recorder import Recorder
-
-__all__ = ["Node"]
+__all__ = ["Node", "NodeOptions"]
 
 log = logging.getLogger(__name__)
 
@@ -74,9 +75,30 @@ YIELD_EVERY = 512
 YIELD_EVERY_PEER = 64
 """The same, for each process of the system: with many of them, some still go together to each."""
 
+Buffer = bytes | bytearray | memoryview
+"""What a payload may be."""
 
-class Node(Member):
-    """One process of a system.
+
+class NodeOptions(TypedDict, total=False):
+    """What `Node` and `Node.join` take alike: see `Node`."""
+
+    protocol: str
+    parameters: Mapping[str, Any] | None
+    state: Callable[[], bytes | Awaitable[bytes]] | None
+    changed: Callable[[Change], Awaitable[None] | None] | None
+    admit: Admit | None
+    listen: str | None
+    journal: str | PathLike[str] | None
+    sync: Literal["full", "normal"]
+    trace: str | PathLike[str] | None
+    run: str
+    tls: Tls | None
+    transport: Transport | None
+    settings: Settings | None
+
+
+class Node(Lifecycle):
+    """One process of a system, and one of its founders; `Node.join` makes one that joins a system that runs.
 
     `peers` are the names of all processes, each with its address ("host:port") if they talk over TCP; the node's own
     may be among them, and is then where it listens, unless `listen` says otherwise. All nodes of a system are given the
@@ -84,11 +106,10 @@ class Node(Member):
     survives a crash; `sync` says what kind of crash (`journal`). Beyond loopback, `tls` is needed (`security`). With
     `trace`, a directory that all nodes may share, it records its events as its part of a `run` (`recorder`).
 
-    With `join`, it becomes a member of a system that runs already, and `peers` are members to ask; `groups` are then
-    the names of those that it will be in. `state` is called when another node joins, and gives what that one needs to
-    know; `changed` is called with each new view. Both are called between messages: when the application asks for the
-    next one, and has taken all that were sent in the view before. `admit` decides who may join when this node is asked
-    (`peers.joining`): without it, nodes on this machine alone.
+    `state` is called when another node joins, and gives what that one needs to know; `changed` is called with each new
+    view. Both are called between messages: when the application asks for the next one, and has taken all that were sent
+    in the view before. `admit` decides who may join when this node is asked (`peers.joining`): without it, nodes on
+    this machine alone.
     """
 
     def __init__(
@@ -96,10 +117,9 @@ class Node(Member):
         name: str,
         peers: Mapping[str, str] | Iterable[str],
         *,
+        groups: Mapping[str, Iterable[str]] | None = None,
         protocol: str = "permit",
         parameters: Mapping[str, Any] | None = None,
-        groups: Mapping[str, Iterable[str]] | Iterable[str] | None = None,
-        join: bool = False,
         state: Callable[[], bytes | Awaitable[bytes]] | None = None,
         changed: Callable[[Change], Awaitable[None] | None] | None = None,
         admit: Admit | None = None,
@@ -112,162 +132,97 @@ class Node(Member):
         transport: Transport | None = None,
         settings: Settings | None = None,
     ) -> None:
-        self.name, self.settings = name, settings or Settings()
+        super().__init__()
+        options = NodeOptions(
+            protocol=protocol, parameters=parameters, state=state, changed=changed, admit=admit,
+            listen=listen, journal=journal, sync=sync, trace=trace, run=run, tls=tls, transport=transport,
+            settings=settings,
+        )  # fmt: skip
+        self._describe(name, peers, set(groups or ()), options)
+        view = self._named
+        # All founders are in the first view.
+        roll = Roll.first(view.names, grouped(view, groups))
+        self._new = self._make(protocol, view, parameters, roll)
+        self._prepare(parameters)
+
+    @classmethod
+    def join(
+        cls,
+        name: str,
+        members: Mapping[str, str] | Iterable[str],
+        *,
+        groups: Iterable[str] = (),
+        **options: Unpack[NodeOptions],
+    ) -> Self:
+        """A node that becomes a member of a system that runs, when it starts.
+
+        It asks `members`, some of those that are in the system, each with its address over TCP; its own address, if it
+        is among them, is where it listens. It will be in these `groups`. With a journal that it has filled before, it
+        comes back as the member that it was.
+        """
+        node = cls.__new__(cls)
+        Lifecycle.__init__(node)
+        groups = tuple(groups)
+        node._describe(name, members, set(groups), options)
+        view, parameters = node._named, options.get("parameters")
+        protocol = options.get("protocol", "permit")
+        node._join = asking(name, view, protocol, parameters, groups)
+        # It only stands for itself until it knows the view; its parameters may not fit so few.
+        node._new = node._make(protocol, view, None, None)
+        node._prepare(parameters)
+        return node
+
+    @classmethod
+    def from_file(cls, path: str | PathLike[str]) -> Node:
+        """The node that a TOML file describes (`antecede.net.config`). Paths in it are relative to the file."""
+        from antecede.net.config import load
+
+        path = Path(path)
+        return load(path).node(path.parent)
+
+    def _describe(
+        self,
+        name: str,
+        peers: Mapping[str, str] | Iterable[str],
+        groups: set[str],
+        options: NodeOptions,
+    ) -> None:
+        self.name, self.settings = name, options.get("settings") or Settings()
         addresses = dict(peers) if isinstance(peers, Mapping) else {}
-        view = _view({name, *peers}, parameters or {})
-        if clash := set(groups or ()) & set(view.names):
+        view = self._named = _view({name, *peers}, options.get("parameters") or {})
+        if clash := groups & set(view.names):
             raise BadParameter("node", "groups", ", ".join(sorted(clash)), "other names than the processes'")
-        self._join = asking(name, view, protocol, parameters, groups) if join else None
-        self.state, self.changed, self._admit = state, changed, admit
+        transport, listen = options.get("transport"), options.get("listen")
         if transport is None and len(addresses) < len(view) - 1:
             raise BadParameter(
                 "node", "peers", "names without addresses", "an address for each, or a transport"
             )
+        self.state, self.changed = options.get("state"), options.get("changed")
+        self._admit = options.get("admit")
         self._listed = listen or addresses.pop(name, None)
-        self._transport = transport or Tcp(self._listed, addresses, tls)
-        # One that joins only stands for itself until it knows the view; its parameters may not fit so few.
-        roll = None if join else Roll.first(view.names, grouped(view, groups))
-        self._new = self._make(protocol, view, None if join else parameters, roll)
-        self._new.parameters |= parameters or {}
-        self.view = self._new.view
+        self._transport = transport or Tcp(self._listed, addresses, options.get("tls"))
+        self._join = None
+        self._journal_path, self._sync = options.get("journal"), options.get("sync", "full")
+        self._trace, self._run = options.get("trace"), options.get("run", "nodes")
+
+    def _prepare(self, parameters: Mapping[str, Any] | None) -> None:
+        new = self._new
+        new.parameters |= parameters or {}
+        self.view = new.view
         """All processes that are or were members. `members` are those that are."""
-        self._journal_path, self._sync = journal, sync
-        self._trace, self._run = trace, run
-        if trace is not None:
-            _recorder(trace, run, self._new)  # which refuses names that are too long
-        self._recorder: Recorder | None = None
+        if self._trace is not None:
+            make_recorder(self._trace, self._run, new)  # which refuses names that are too long
         self._passing = asyncio.Lock()
-        self._journal: Journal | None = None
-        self._thread = ThreadPoolExecutor(1, "antecede-journal")
-        self._tasks: list[asyncio.Task[None]] = []
         self._yield_every = max(YIELD_EVERY, YIELD_EVERY_PEER * len(self.view))
-        self._most, self._routed = self.settings.queue, protocol == "separator"
+        self._most, self._routed = self.settings.queue, new.machine.name == "separator"
         self._known: dict[str, tuple[int, ...]] = {}
         """Names and groups that were sent to -> their positions."""
         self._turns = self._taken = 0
         self._full = False
         """Too much is unacknowledged, and that was said."""
-        self._closing = False
-        self._begun = False
-        """There is a process, and it may be talked to."""
-
-    # Life
-
-    async def start(self) -> None:
-        """Come to life: from the journal, if there is one."""
-        if self._journal_path is not None:
-            self._journal = Journal(self._journal_path, self._sync, self.settings.snapshot_inputs)
-        try:
-            if isinstance(self._transport, Certified):
-                self._transport.check_name(self.name)
-            await self._transport.listen(self._accept)
-            await self._begin()
-        except BaseException:
-            await self._transport.close()
-            if self._journal is not None:
-                self._journal.close()
-            self._thread.shutdown(wait=False)
-            raise
-
-    async def _begin(self) -> None:
-        journal = self._journal
-        if self._join is not None and (journal is None or journal.is_new):
-            self._new = await self._ask(self._join)
-        self._new.record.on = self._trace is not None
-        core = self._new if journal is None else journal.recover(self._new)
-        self._me, self.view = core.me, core.view
-        self._host = Host(
-            core, journal, time.monotonic_ns, self._transmit, self.settings.backlog, self._thread
-        )
-        self._nothing = Durable(self._host.durable, 0)
-        if self._trace is not None:
-            self._recorder = _recorder(self._trace, self._run, core)
-        if core is not self._new:
-            # A new incarnation, durable before anyone hears of it: its frames wait for this input.
-            self._host.happen(Restart(self._recorder is not None, self.settings.limits))
-            self._host.since = dict.fromkeys(core.inbox, time.monotonic_ns())
-        self._mesh = Mesh(self._host, self._transport, self.settings, Random(), self._waive, self._admit)
-        self._waive()
-        self._begun = True
-        host = self._host
-        self._tasks = [
-            host.start_task(host.run(), "writing its journal"),
-            host.start_task(self._mesh.run(), "talking to peers"),
-        ]
-        if self._recorder is not None:
-            recording = self._recorder.run(host, self.settings.trace_s)
-            self._tasks.append(host.start_task(recording, "recording its events"))
-
-    async def _accept(self, connection: Connection) -> None:
-        if not self._begun:
-            # Not before we know what we are: whoever it is will dial again.
-            connection.close()
-        else:
-            await self._mesh.accept(connection)
-
-    def _make(
-        self, protocol: str, view: View, parameters: Mapping[str, Any] | None, roll: Roll | None
-    ) -> Core:
-        limits, window = self.settings.limits, self.settings.queue
-        return Core.new(protocol, view, self.name, _epoch(), parameters, window, limits, roll)
-
-    async def _ask(self, join: Join) -> Core:
-        """Become a member."""
-        join = replace(join, address=self._listed if self._has_place() else self._transport.address)
-        members = [name for name in self._new.view.names if name != self.name]
-        roll = await ask_to_join(self._transport, members, join, self.settings, Random())
-        return self._make(join.protocol, View(roll.names), join.parameters, roll)
-
-    def _has_place(self) -> bool:
-        """Whether we were told where others find us: a port 0 is none."""
-        return self._listed is not None and not self._listed.endswith(":0")
-
-    def _transmit(self, out: list[Out]) -> None:
-        if self._begun:
-            self._mesh.transmit(out)
-
-    async def close(self) -> None:
-        """Stop: take no more, wait a while for what was sent to be acknowledged, make all durable, and part."""
-        if self._closing:
-            return
-        self._closing = True
-        self._host.arrivals.fire()
-        with suppress(TimeoutError, AntecedeError):
-            async with asyncio.timeout(self.settings.drain_s):
-                while not self._drained():
-                    await self._host.room.wait()
-                    self._host.check()
-        running, meshing, *recording = self._tasks
-        if self._recorder is not None:
-            self._recorder.end()
-            await asyncio.wait(recording)
-        self._host.end()
-        await asyncio.wait({running})
-        await self._mesh.part()
-        self._host.fail(Closed(self.name, "is closed"))
-        meshing.cancel()
-        await asyncio.wait({meshing})
-        await self._transport.close()
-        if self._journal is not None:
-            self._journal.close()
-        self._thread.shutdown(wait=False)
-
-    def _drained(self) -> bool:
-        """Whether nobody who is still there has something to acknowledge."""
-        core = self._host.core
-        there = [number for number, peer in self._mesh.peers.items() if not peer.parted]
-        return not there or not (
-            core.unsent or core.gathered or any(core.links[peer].unacknowledged for peer in there)
-        )
-
-    async def __aenter__(self) -> Node:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+        self._blocked: Counter[int] = Counter()
+        """Peers that can take no more, and how many calls of `send` wait for each."""
+        self._blocked_since: dict[int, float] = {}
 
     # Sending
 
@@ -279,12 +234,13 @@ class Node(Member):
     async def send(
         self,
         to: str | Iterable[str],
-        payload: bytes,
+        payload: Buffer,
+        *,
         label: str = "",
         durable: bool = True,
         context: str | None = None,
         echo: bool = True,
-    ) -> Message:
+    ) -> Sent:
         """Send a message to a process, to a group, or to several of both; itself may be among them.
 
         Waits while a destination can take no more, and, with a journal, until the message cannot be lost any more.
@@ -294,8 +250,10 @@ class Node(Member):
         """
         if context is None:
             context = current() if OPENTELEMETRY in modules else ""
+        if type(payload) is not bytes:
+            payload = _bytes(payload)
         host = self._host
-        if self._closing or host.failure is not None:
+        if self._closing or host.failure is not None or self._loop is not asyncio.get_running_loop():
             self._check_open()
         targets = self._known.get(to) if type(to) is str and echo and host.core.steady else None
         if targets is None:
@@ -305,6 +263,7 @@ class Node(Member):
         self._turns += 1
         if self._turns % self._yield_every == 0:
             await asyncio.sleep(0)
+            self._check_open()
         # A message to nobody takes the longer way, at whose end it is refused.
         core, most, peer = host.core, self._most, targets[0] if targets else self._me
         if (
@@ -318,14 +277,13 @@ class Node(Member):
         ):
             # Else it is plain that there is room: for most messages.
             while not self._has_room(targets):
-                await host.room.wait()
-                self._check_open()
+                await self._wait_for_room(targets)
                 if not core.steady:
                     targets = self._targets((to,) if isinstance(to, str) else tuple(to), echo)
-        message = host.send(targets, payload if type(payload) is bytes else bytes(payload), label, context)
+        message = host.send(targets, payload, label, context)
         if durable and host.position > host.position_durable:
             await host.durable(host.position)
-        return message
+        return Sent(core.view, message)
 
     def _targets(self, to: tuple[str, ...], echo: bool) -> tuple[int, ...]:
         found = self._host.core.changing.targets(to, echo)
@@ -339,25 +297,74 @@ class Node(Member):
             return False
         if len(core.unsent) >= most or (me in targets and core.held[me] >= self.settings.held):
             return False
-        # Over routers, any link may be the way.
-        ways = core.links if self._routed else targets
         out, paused = core.out, self._mesh.paused
-        for peer in ways:  # noqa: SIM110 -- a generator would take as long again
+        for peer in self._ways(targets):  # noqa: SIM110 -- a generator would take as long again
             if peer != me and (out[peer].pending >= most or peer in paused):
                 return False
         return True
 
+    def _ways(self, targets: tuple[int, ...]) -> Iterable[int]:
+        """The links that a message may take: over routers, any."""
+        return self._host.core.links if self._routed else targets
+
+    async def _wait_for_room(self, targets: tuple[int, ...]) -> None:
+        """Wait until something has changed. Who waits for one peer for long is told of it, once."""
+        host = self._host
+        full = [peer for peer in self._ways(targets) if peer != self._me and self._is_full(peer)]
+        loop = asyncio.get_running_loop()
+        for peer in full:
+            self._blocked[peer] += 1
+            self._blocked_since.setdefault(peer, loop.time())
+        telling = loop.call_later(self.settings.dead_s, self._tell_blocked, full)
+        try:
+            await host.room.wait()
+            self._check_open()
+        finally:
+            telling.cancel()
+            self._blocked.subtract(full)
+            self._blocked += Counter()
+            for peer in full:
+                if not self._is_full(peer):
+                    self._blocked_since.pop(peer, None)
+
+    def _is_full(self, peer: int) -> bool:
+        """Whether a peer can take no more for now."""
+        out = self._host.core.out.get(peer)
+        return out is not None and (out.pending >= self._most or peer in self._mesh.paused)
+
+    def _tell_blocked(self, peers: list[int]) -> None:
+        core, name = self._host.core, self._host.core.view.name
+        if not peers:
+            log.warning(
+                "%s: send waits: the protocol does not let out %d messages", self.name, len(core.unsent)
+            )
+        for peer in peers:
+            log.warning(
+                "%s: send waits for %s, which %s: %d messages for it are not acknowledged",
+                self.name,
+                name(peer),
+                "asked us to pause" if peer in self._mesh.paused else "can take no more",
+                core.out[peer].pending if peer in core.out else 0,
+            )
+
     # Receiving
 
-    async def receive(self, sender: str | None = None) -> Delivery:
-        """The next message; with `sender`, the next of that process, if the protocol lets it pass the others.
+    async def receive(self, *, sender: str | None = None) -> Delivery:
+        """The next message; with `sender`, the next of that process, past those of others that came before.
 
         What is handed over again after a crash comes in its first order: one of another sender has to be taken first.
+        Under a protocol that has one order for all senders, `sender` is refused.
         """
+        host = self._host
         self._turns += 1
         if self._turns % self._yield_every == 0:
             await asyncio.sleep(0)
-        host = self._host
+        if self._loop is not asyncio.get_running_loop():
+            self._check_loop()
+        if sender is not None and not host.core.machine.selective:
+            able = ", ".join(name for name, kind in PROTOCOLS.items() if kind.selective)
+            why = f"messages cannot be received by sender ({sender!r}); protocols that can: {able}"
+            raise Unsupported(host.core.machine.name, why)
         if sender is None and host.quick and not self._closing:
             # As below, where all that could be asked is known.
             message = host.take_first()
@@ -373,14 +380,16 @@ class Node(Member):
                 await self._host.arrivals.wait()
         return delivery
 
-    def __aiter__(self) -> Node:
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Delivery:
-        """The next message; ends when the node is closed, and raises what made it fail."""
+        """The next message. Ends when the application has closed the node or left; raises what made it fail."""
         try:
             return await self.receive()
         except Closed:
+            if self._phase in ("new", "starting"):
+                raise
             raise StopAsyncIteration from None
 
     def _next(self, wanted: int | None) -> Delivery | None:
@@ -431,10 +440,37 @@ class Node(Member):
         return self._transport.address
 
     def waiting(self) -> list[Held]:
-        """What is held here, for which messages of whom, and since when; and what we sent that may not leave yet."""
+        """What is held here, for which messages of whom, and since when; what we sent that may not leave yet; and the
+        peers that a `send` waits for."""
         core = self._host.core
-        held = stuck(core.view, core.changing.waiting(), self._host.since, time.monotonic_ns())
-        return held + self._mesh.joins.held()
+        found = stuck(core.view, core.changing.waiting(), self._host.since, time.monotonic_ns())
+        now = asyncio.get_running_loop().time() if self._blocked else 0.0
+        for peer in self._blocked:
+            name, pending = core.view.name(peer), core.out[peer].pending if peer in core.out else 0
+            reason = f"{name} can take no more: {pending} messages for it are not acknowledged"
+            since = now - self._blocked_since.get(peer, now)
+            found.append(Held(self.name, core.sent + 1, (), "blocked", reason, since))
+        return found + self._mesh.joins.held()
+
+    async def contacts(self) -> AsyncIterator[Contact]:
+        """Peers as they come and go: first those that there is a connection with, then each change.
+
+        Of a peer that went and came back while nobody looked, nothing is told. Ends when the node is closed.
+        """
+        host, seen = self._host, dict[str, bool]()
+        while True:
+            now = {peer.name: peer.connected for peer in self._mesh.peers.values()}
+            for name in [*now, *(name for name in seen if name not in now)]:
+                connected = now.get(name, False)
+                if seen.get(name, False) is not connected:
+                    seen[name] = connected
+                    yield Contact(name, connected)
+            try:
+                self._check_open()
+            except Closed:
+                return
+            if now == {peer.name: peer.connected for peer in self._mesh.peers.values()}:
+                await host.contacts.wait()
 
     @property
     def connected(self) -> tuple[str, ...]:
@@ -465,6 +501,7 @@ class Node(Member):
             queued={peer.name: core.links[number].unacknowledged for number, peer in peers.items()},
             connected={peer.name: peer.connected for peer in peers.values()},
             paused={peer.name: peer.paused for peer in peers.values()},
+            blocked={core.view.name(peer): count for peer, count in self._blocked.items()},
             inputs=host.position,
             durable=host.position_durable,
             counts=dict(self.counts),
@@ -489,13 +526,11 @@ def _view(names: set[str], parameters: Mapping[str, Any]) -> View:
     return View(ordered)
 
 
-def _recorder(trace: str | PathLike[str], run: str, core: Core) -> Recorder:
-    # PyArrow takes longer to load than all the rest, and few nodes need it.
-    from antecede.net.observe.recorder import Recorder
-
-    return Recorder(trace, run, core.machine.name, core.view, core.view.name(core.me))
-
-
-def _epoch() -> int:
-    """An incarnation later than all that this process ever had, even if its journal was lost: microseconds of now."""
-    return time.time_ns() // 1000
+def _bytes(payload: object) -> bytes:
+    """A payload that is bytes-like, as bytes."""
+    try:
+        return bytes(memoryview(payload))  # type: ignore[arg-type]
+    except TypeError:
+        kind = type(payload).__name__
+        hint = "encode it first, as in text.encode()" if kind == "str" else "make bytes of it first"
+        raise TypeError(f"a payload is bytes, bytearray or memoryview, not {kind}: {hint}") from None

@@ -56,6 +56,8 @@ class Status(Struct, frozen=True):
     durable: int
     """Of them, those that are."""
     counts: dict[str, int]
+    blocked: dict[str, int] = {}
+    """Peers that can take no more, and how many calls of `send` wait for each."""
     view: int = 1
     """The number of the view: it grows with each change."""
     members: tuple[str, ...] = ()
@@ -84,6 +86,7 @@ BY_PEER = {
     "queued": "Packets that a peer has not acknowledged.",
     "connected": "Whether there is a connection with a peer.",
     "paused": "Whether a peer asked us to pause.",
+    "blocked": "Calls of send that wait for a peer.",
 }
 
 

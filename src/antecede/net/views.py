@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from antecede.errors import BadParameter, Closed, Unsupported
+from antecede.errors import BadParameter, Closed, NotMember, Unsupported
 from antecede.model import Message, View
 from antecede.net.driver import Host
 from antecede.net.peers.joining import FIXED
@@ -34,11 +34,20 @@ class Member:
     view: View
     state: Callable[[], bytes | Awaitable[bytes]] | None
     changed: Callable[[Change], Awaitable[None] | None] | None
-    _host: Host
     _me: int
     _closing: bool
+    _told: bool
     _passing: asyncio.Lock
     _known: dict[str, tuple[int, ...]]
+
+    _leaving = False
+
+    @property
+    def _host(self) -> Host:
+        raise NotImplementedError
+
+    def _check_loop(self) -> None:
+        raise NotImplementedError
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -57,6 +66,7 @@ class Member:
         What is here is still handed over, then `async for` ends.
         """
         changing = self._host.core.changing
+        self._leaving = True
         while changing.owed:
             # Who joined has no other to give it its state.
             await self._host.room.wait()
@@ -99,14 +109,23 @@ class Member:
 
     async def flush(self) -> None:
         """Wait until all that was sent, taken and acknowledged so far is durable."""
-        await self._host.durable(self._host.position)
+        self._check_loop()
+        host = self._host
+        host.check()
+        await host.durable(host.position)
 
     def _check_open(self) -> None:
-        self._host.check()
+        host = self._host
+        self._check_loop()
+        if host.failure is not None:
+            self._told = True
+            host.check()
         if self._closing:
             raise Closed(self.name, "is closing")
         if self._has_left():
-            raise Closed(self.name, "has left")
+            if self._leaving:
+                raise Closed(self.name, "has left")
+            raise NotMember(self.name, "is no member any more: it left before it started")
 
     def _has_left(self) -> bool:
         core = self._host.core

@@ -46,6 +46,8 @@ class Machine(ABC):
     stamps: ClassVar[tuple[type[Stamp], ...]]
     labels: ClassVar[bool] = False
     """Whether messages may carry a label."""
+    selective: ClassVar[bool] = True
+    """Whether a message of one sender may be delivered before those of others that arrived earlier."""
     arrivals_commute: ClassVar[bool] = False
     """A packet's arrival changes nothing but what is held, so it makes no difference when it arrives."""
     commuting: ClassVar[tuple[type[Stamp], ...]] = ()

@@ -20,6 +20,7 @@ class Queue(Machine):
     """
 
     state = {**Machine.state, "_inbox": deque[Message]}
+    selective = False
     _gated: ClassVar[bool] = False
     """Whether the head may have to wait."""
 

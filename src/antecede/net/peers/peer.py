@@ -202,6 +202,7 @@ class Peer:
         channel = self._channel = Channel(connection, session)
         writing = self._shared.start(channel.write())
         self.counts["connections"] += 1
+        self.host.contacts.fire()
         self.parted = False
         self.host.room.fire()
         link = self.host.core.links[self.number]
@@ -222,6 +223,7 @@ class Peer:
                 self._channel = None
                 self._paused.discard(self.number)
                 self.counts["lost"] += 1
+                self.host.contacts.fire()
             await asyncio.wait({writing})
         if channel.refused is None and (link.acked, link.received) != before:
             self.refusal = None

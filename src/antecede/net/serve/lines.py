@@ -305,7 +305,7 @@ class Lines:
             asked = await self._sends.get()
             try:
                 context = joined(asked.traceparent, asked.tracestate)
-                message = await self.node.send(asked.to, asked.payload, asked.label, context=context)
+                message = await self.node.send(asked.to, asked.payload, label=asked.label, context=context)
             except Closed as error:
                 await self.refuse(str(error), asked.ref)
                 return

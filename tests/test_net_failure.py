@@ -1,0 +1,285 @@
+"""What nobody expected stops the node, loudly: it says nothing more to anyone, its journal stays, and it comes back.
+
+An exception is planted at every call from the shell into the process, at every effect, callback and task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antecede.errors import CannotWrite, Closed, NodeFailed, NotMember
+from antecede.net import Memory, Node, Settings
+from antecede.net.observe.recorder import Recorder
+
+QUICK = Settings(first_retry_s=0.01, last_retry_s=0.05, beat_s=0.1, dead_s=1.0, drain_s=30.0, trace_s=0.05)
+PATIENCE_S = 15.0
+
+
+class Surprise(Exception):
+    """What nobody expected."""
+
+
+def surprise(*_: Any, **__: Any) -> Any:
+    raise Surprise("boo")
+
+
+def plant(target: object, name: str) -> None:
+    assert callable(getattr(target, name))
+    setattr(target, name, surprise)
+
+
+Plant = Callable[[Node], None]
+
+IN_THE_PROCESS: dict[str, Plant] = {
+    "send": lambda node: plant(node._host.core, "send"),
+    "arrive": lambda node: plant(node._host.core, "arrive"),
+    "take": lambda node: plant(node._host.core, "take"),
+    "turn": lambda node: plant(node._host.core, "turn"),
+    "tick": lambda node: plant(node._host.core, "tick"),
+    "resume": lambda node: plant(node._host.core, "resume"),
+    "machine.send": lambda node: plant(node._host.core.machine, "send"),
+    "machine.receive_all": lambda node: plant(node._host.core.machine, "receive_all"),
+    "machine.deliver": lambda node: plant(node._host.core.machine, "deliver"),
+}
+IN_THE_SHELL: dict[str, Plant] = {
+    "transmit": lambda node: plant(node._host, "transmit"),
+    "mesh.transmit": lambda node: plant(node._mesh, "transmit"),
+    "end of a turn": lambda node: plant(node._host, "_tell"),
+    "journal": lambda node: plant(node._journal, "append"),
+    "snapshot": lambda node: plant(node._host.core, "snapshot"),
+    "mesh": lambda node: plant(node._mesh, "_look"),
+}
+
+
+def build(network: Memory, name: str, directory: Path | None, **options: Any) -> Node:
+    journal = None if directory is None else directory / f"{name}.db"
+    options = {"settings": QUICK, "protocol": "matrix", **options}
+    return Node(name, ["a", "b"], transport=network.at(name), journal=journal, **options)
+
+
+async def provoke(a: Node, b: Node, network: Memory) -> None:
+    """Let all happen that can happen to a node, until it has failed."""
+    talking = asyncio.ensure_future(chatter(b, "a"))
+    try:
+        while a._host.failure is None:
+            try:
+                await a.send("b", b"provoked")
+                async with asyncio.timeout(0.05):
+                    (await a.receive()).ack()
+            except (TimeoutError, NodeFailed):
+                pass
+            network.reset("a", "b")
+            await asyncio.sleep(0.01)
+    finally:
+        talking.cancel()
+        await asyncio.wait({talking})
+
+
+async def chatter(node: Node, to: str) -> None:
+    while True:
+        await node.send(to, b"chatter")
+        await asyncio.sleep(0.01)
+
+
+async def check_failed(node: Node) -> None:
+    """Every call says that the node has failed, and why."""
+
+    async def iterate() -> None:
+        async for _ in node:
+            pass
+
+    for call in (
+        lambda: node.send("b", b"too late"),
+        node.receive,
+        node.flush,
+        iterate,
+        node.wait_closed,
+        lambda: node.remove("b"),
+    ):
+        with pytest.raises(NodeFailed, match="Surprise: boo") as raised:
+            await call()
+        assert isinstance(raised.value.cause, Surprise)
+        assert raised.value.__cause__ is raised.value.cause
+        assert raised.value.node == node.name
+    status = node.status()
+    assert not status.up
+    assert "Surprise" in (status.failure or "")
+    assert node.connected == ()
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["journal", "no journal"])
+@pytest.mark.parametrize("point", [*IN_THE_PROCESS, *IN_THE_SHELL])
+def test_an_exception_anywhere_stops_the_node_and_it_comes_back(point, kept, tmp_path, caplog):
+    if not kept and point in ("journal", "snapshot"):
+        pytest.skip("there is no journal to write")
+    directory = tmp_path if kept else None
+    options: dict[str, Any] = {}
+    if point == "snapshot":
+        options["settings"] = Settings(**{**_fields(QUICK), "snapshot_inputs": 1})
+
+    async def main() -> None:
+        network = Memory()
+        a, b = (build(network, name, directory, **options) for name in "ab")
+        async with asyncio.timeout(PATIENCE_S):
+            await a.start()
+            await b.start()
+            await b.send("a", b"before")
+            await (await a.receive()).ack()
+            await a.flush()
+            position = a._host.position_durable
+            {**IN_THE_PROCESS, **IN_THE_SHELL}[point](a)
+            await provoke(a, b, network)
+            await check_failed(a)
+            # It says nothing more, to anyone: not even that it lives.
+            while "a" in b.connected:
+                await asyncio.sleep(0.01)
+            acked = {number: link.acked for number, link in b._host.core.links.items()}
+            assert a._host.position_durable >= position
+            # It has been told, so closing is quiet, and does not wait for anyone.
+            await a.close()
+            await a.close()
+            assert {number: link.acked for number, link in b._host.core.links.items()} == acked
+            if kept:
+                await check_back(network, b, directory)
+            b.settings = Settings(drain_s=0.0)
+            await b.close()
+
+    asyncio.run(main())
+    assert any("Surprise" in (record.exc_text or record.getMessage()) for record in caplog.records)
+
+
+async def check_back(network: Memory, b: Node, directory: Path | None) -> None:
+    """A new node with the journal of the one that failed is handed all that was sent, once and in order."""
+    again = build(network, "a", directory)
+    async with again:
+        await b.send("a", b"the last")
+        numbers = []
+        while True:
+            message = await again.receive()
+            numbers.append(message.number)
+            await message.ack()
+            if message.payload == b"the last":
+                break
+        assert numbers == list(range(numbers[0], b.sent + 1))
+        answer = await again.send("b", b"I am back")
+        while (await b.receive()).number != answer.number:
+            pass
+
+
+def _fields(settings: Settings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in settings.__struct_fields__}
+
+
+def test_the_recorder_is_a_part_of_the_node(tmp_path, monkeypatch):
+    monkeypatch.setattr(Recorder, "write", surprise)
+
+    async def main() -> None:
+        network = Memory()
+        a = build(network, "a", tmp_path, trace=tmp_path / "trace")
+        async with asyncio.timeout(PATIENCE_S):
+            await a.start()
+            await a.send("a", b"note to self")
+            with pytest.raises(NodeFailed, match="recording its events: Surprise"):
+                await a.wait_closed()
+            await a.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("callback", ["state", "changed"])
+def test_a_callback_that_raises_stops_the_node(callback, tmp_path):
+    async def main() -> None:
+        network = Memory()
+        options: dict[str, Any] = {callback: surprise}
+        a = Node("a", ["a"], transport=network.at("a"), settings=QUICK, **options)
+        c = Node.join("c", ["a"], transport=network.at("c"), settings=QUICK)
+        async with asyncio.timeout(PATIENCE_S):
+            await a.start()
+            waiting = asyncio.ensure_future(a.receive())
+            joining = asyncio.ensure_future(c.start())
+            with pytest.raises(NodeFailed, match=rf"in the application's {callback}\(\): Surprise"):
+                await waiting
+            with pytest.raises(NodeFailed):
+                await a.send("a", b"too late")
+            joining.cancel()
+            await asyncio.wait({joining})
+            await a.close()
+            if not joining.cancelled():
+                c.settings = Settings(drain_s=0.0)
+                await c.close()
+
+    asyncio.run(main())
+
+
+def test_closing_a_failed_node_tells_those_who_have_not_heard():
+    async def main() -> None:
+        network = Memory()
+        async with asyncio.timeout(PATIENCE_S):
+            a, b = build(network, "a", None), build(network, "b", None)
+            await a.start()
+            await b.start()
+            a._host.stop(Surprise("boo"), "in a test")
+            with pytest.raises(NodeFailed, match="a failed in a test: Surprise: boo"):
+                await a.close()
+            await a.close()
+            with pytest.raises(NodeFailed):
+                async with b:
+                    pass
+            # What the body raises is not hidden.
+
+    async def body() -> None:
+        async with build(Memory(), "a", None) as a:
+            a._host.stop(Surprise("boo"), "in a test")
+            raise ZeroDivisionError
+
+    with pytest.raises(Closed, match="was started before"):
+        asyncio.run(main())
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(body())
+
+
+def test_a_removed_node_does_not_end_quietly():
+    async def main() -> None:
+        network, names = Memory(), ["a", "b", "c"]
+        nodes = [Node(name, names, transport=network.at(name), settings=QUICK) for name in names]
+        async with asyncio.timeout(PATIENCE_S), nodes[0] as a, nodes[1]:
+            await nodes[2].start()
+            network.cut("c", "a")
+            network.cut("c", "b")
+            await a.remove("c")
+            for other in "ab":
+                network.heal("c", other)
+
+            async def iterate() -> None:
+                async for _ in nodes[2]:
+                    pass
+
+            with pytest.raises(NotMember, match="is no member any more"):
+                await iterate()
+            await nodes[2].close()
+
+    asyncio.run(main())
+
+
+def test_a_full_disk_is_an_error_of_the_system_too(tmp_path):
+    async def main() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            a = build(Memory(), "a", tmp_path)
+            await a.start()
+
+            def full(*_: Any) -> None:
+                raise CannotWrite("journal a.db", "no space left on device", "nothing was lost")
+
+            a._journal.append = full  # type: ignore[union-attr,method-assign]
+            with pytest.raises(OSError, match="no space left"):
+                await a.send("a", b"note to self")
+            with pytest.raises(CannotWrite):
+                await a.receive()
+            await a.close()
+
+    asyncio.run(main())
