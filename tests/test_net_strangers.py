@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from antecede.link import Frame, Link
-from antecede.model import Message, Packet
+from antecede.model import Message, Packet, View
 from antecede.net import Node, Settings, Tcp
 from antecede.net.peers.session import Beat, Bye, Hello, Join, Session, pack
 from antecede.net.peers.terms import Terms
 from antecede.process.inputs import Propose
 from antecede.process.views.members import Joiner, Plan, Report, encode_note
+from antecede.protocols import create
 from antecede.protocols.permit import Grant
 from antecede.protocols.unordered import Plain
 from antecede.wire.bundles import encode_bundle, encode_whole
@@ -30,6 +33,13 @@ TERMS = Terms("unordered")
 def hello(**change: Any) -> bytes:
     fields: dict[str, Any] = {"name": "a", "to": "b", "view": VIEW, "terms": TERMS, **change}
     return pack(Hello.of(**fields, hail=Link(epoch=1, peer=0).hail()))
+
+
+async def read(reader: asyncio.StreamReader) -> bytes:
+    """Some bytes; none if the connection has ended, by whatever."""
+    with suppress(ConnectionResetError):
+        return await reader.read(1 << 16)
+    return b""
 
 
 async def end_of(reader: asyncio.StreamReader) -> list[object]:
@@ -220,6 +230,52 @@ def test_a_node_that_lost_its_state_is_refused_by_its_peers():
                 in told
             )
             assert "its newest journal: it came back without it" in told
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("way", ["messages", "bytes", "a gap"])
+def test_a_peer_that_goes_on_regardless_is_cut_off_before_it_fills_our_memory(way):
+    """It is asked to pause at the limit, and cut off at four times as much."""
+    protocol = "fifo" if way == "a gap" else "unordered"
+    size = 10 if way == "messages" else 10_000
+    settings = msgspec.structs.replace(
+        IMPATIENT, held=20 if way == "messages" else 10_000, held_bytes=100_000
+    )
+
+    async def main():
+        transport = Tcp("127.0.0.1:0", {})
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            Node("b", VIEW, transport=transport, protocol=protocol, settings=settings) as node,
+        ):
+            host, port = node.address.split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            link, session, records = Link(epoch=1, peer=0, window=2000), Session(epoch=1), list[object]()
+            writer.write(pack(Hello.of("a", "b", VIEW, Terms(protocol), link.hail())))
+            machine, sent = create(protocol, View(VIEW), "a"), 0
+            while data := await read(reader):
+                for record in session.feed(data):
+                    records.append(record)
+                    frame = record.hail if isinstance(record, Hello) else record
+                    for answer in link.receive(frame, now=0)[1] if isinstance(frame, Frame) else []:
+                        writer.write(pack(answer, (1, session.agreed[0])))
+                while link.met and sent < 500 and not writer.is_closing():
+                    sent += 1
+                    _, [packet] = machine.send(1, bytes(size))
+                    assert isinstance(packet, Packet)
+                    frames = link.send(encode_bundle([packet]), now=0)
+                    if not (way == "a gap" and sent == 1):
+                        for frame in frames:
+                            writer.write(pack(frame, (1, session.agreed[0])))
+            assert node.counts["refused_frame"] == 1
+            assert way == "a gap" or Beat(True) in records
+            told = node.status().refused["a"]
+            assert (
+                f"of a that wait here, expected at most {4 * settings.held} and 400000: it was asked to pause"
+                in told
+            )
+            writer.close()
 
     asyncio.run(main())
 

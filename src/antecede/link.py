@@ -160,6 +160,11 @@ class Link:
         return self._ack_due is not None
 
     @property
+    def gapped(self) -> bool:
+        """Whether something of the other end came early, and something before it has not come yet."""
+        return self._early != 0
+
+    @property
     def unacknowledged(self) -> int:
         """How many payloads were sent and are not known to have arrived, in flight or waiting."""
         return len(self._payloads)

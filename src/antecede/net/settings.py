@@ -27,6 +27,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """Messages of one sender that have arrived and were not taken: beyond, that sender is asked to pause, and its
     `send` to us waits until half of them are taken. Nothing is dropped. A peer that goes on regardless is cut off at
     four times as many, until then."""
+    held_bytes: int = 64 << 20
+    """The same in bytes."""
     unacknowledged: int = 1024
     """Messages that the application took and did not acknowledge: beyond, it gets no other."""
     backlog: int = 4096
@@ -56,6 +58,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
         for name in (
             "queue",
             "held",
+            "held_bytes",
             "unacknowledged",
             "backlog",
             "strangers",

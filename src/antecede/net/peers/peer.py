@@ -19,6 +19,7 @@ from msgspec import Struct
 from antecede.errors import BadFrame, BadHello, PeerError, Refused, WireError
 from antecede.link import Frame
 from antecede.net.driver import Host
+from antecede.net.peers.holding import Holding
 from antecede.net.peers.session import (
     Beat,
     Bye,
@@ -89,6 +90,7 @@ class Peer:
         self.refusal: str | None = None
         """Why the last connection with it was refused, here or there."""
         self._channel: Channel | None = None
+        self._holding = Holding()
 
     @property
     def paused(self) -> bool:
@@ -183,8 +185,13 @@ class Peer:
 
     def watch(self) -> None:
         """Ask the peer to pause, or to go on, by what is held of it."""
-        held, most = self.host.core.held[self.number], self.settings.held
-        if (held >= most and not self.pausing) or (held <= most // 2 and self.pausing):
+        settings, held = self.settings, self.host.core.held[self.number]
+        size = self._holding.count(held)
+        if self.pausing:
+            turn = held <= settings.held // 2 and size <= settings.held_bytes // 2
+        else:
+            turn = held >= settings.held or size >= settings.held_bytes
+        if turn:
             self._pausing ^= {self.number}
             self.counts["pauses"] += self.pausing
             self.beat()
@@ -253,7 +260,7 @@ class Peer:
         for record in records:
             match record:
                 case Frame():
-                    self.host.arrive(self.number, record)
+                    self._arrive(record)
                 case Beat(paused=paused):
                     (self._paused.add if paused else self._paused.discard)(self.number)
                     self.host.room.fire()
@@ -267,6 +274,20 @@ class Peer:
             self._check()
             if self.host.core.owing:
                 self._shared.wake()
+
+    def _arrive(self, frame: Frame) -> None:
+        core, number = self.host.core, self.number
+        before = core.held[number]
+        self.host.arrive(number, frame)
+        if not frame.bare:
+            size = len(frame.payload)
+            self._holding.arrive(core.held[number] - before, size)
+            link = core.links.get(number)
+            if link is None or not link.gapped:
+                self._holding.close_gap()
+            elif link.ordered and frame.number > link.received:
+                # A link that keeps the order keeps what came early.
+                self._holding.come_early(size)
 
     def _hear_bye(self, channel: Channel, bye: Bye) -> None:
         if bye.code is Code.REFUSED:
@@ -283,9 +304,11 @@ class Peer:
         if error is not None:
             raise error
         held, most = self.host.core.held[self.number], 4 * self.settings.held
-        if held > most:
+        size, most_bytes = self._holding.count(held), 4 * self.settings.held_bytes
+        if held > most or size > most_bytes:
             raise BadFrame(
-                f"{held} messages of {self.name} that wait here", f"at most {most}: it was asked to pause"
+                f"{held} messages and {size} bytes of {self.name} that wait here",
+                f"at most {most} and {most_bytes}: it was asked to pause",
             )
 
 
