@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antecede.errors import BadParameter, Closed, NotMember, UnknownProcess, Unsupported
+from antecede.errors import BadParameter, Closed, NodeFailed, NotMember, UnknownProcess, Unsupported
 from antecede.net import Change, Memory, Node, Settings, Tcp, Tls
 from antecede.net.transports.keys import make_keys
 from antecede.oracle import check
@@ -358,5 +358,52 @@ def test_who_joins_proves_its_name(tmp_path):
                 await a.send("b", b"welcome")
                 assert (await b.receive()).payload == b"welcome"
                 await b.leave()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("cut", ["timeout", "crash"])
+def test_a_change_is_told_until_the_callback_has_returned(cut, tmp_path):
+    """The only word of what was given up must not be lost with a callback that did not return."""
+
+    async def main() -> None:
+        network, names = Memory(), ["a", "b"]
+        told: list[int] = []
+        returns = asyncio.Event()
+
+        async def changed(change: Change) -> None:
+            told.append(change.number)
+            await returns.wait()
+
+        options: dict[str, Any] = {"settings": QUICK, "changed": changed, "journal": tmp_path / "a"}
+        a = Node("a", names, transport=network.at("a"), **options)
+        b = Node("b", names, transport=network.at("b"), settings=QUICK)
+        async with asyncio.timeout(PATIENCE_S):
+            await a.start()
+            async with b:
+                await b.leave()
+            for _ in range(2):
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await a.receive()
+            assert told == [2, 2]
+            if cut == "crash":
+                await a.flush()
+                # As if it had been killed: nothing is written any more.
+                a._host.stop(RuntimeError("killed"), "in a test")
+                with pytest.raises(NodeFailed):
+                    await a.close()
+                a = Node("a", names, transport=network.at("a"), **options)
+                await a.start()
+            await a.send("a", b"note to self")
+            returns.set()
+            assert (await a.receive()).payload == b"note to self"
+            assert told == [2, 2, 2]
+            await a.flush()
+            await a.close()
+            a = Node("a", names, transport=network.at("a"), **options)
+            async with a:
+                assert (await a.receive()).again
+                assert told == [2, 2, 2]
 
     asyncio.run(main())

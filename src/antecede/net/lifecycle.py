@@ -132,6 +132,7 @@ class Lifecycle(Member):
             # A new incarnation, durable before anyone hears of it: its frames wait for this input.
             host.happen(Restart(self._recorder is not None, settings.limits))
             host.since = dict.fromkeys(core.inbox, clock())
+            self._untold = bool(core.untold)
         self._nothing = Durable(host.durable, 0)
         self._mesh = Mesh(host, self._transport, settings, Random(), self._waive, self._admit)
         self._waive()

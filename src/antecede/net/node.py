@@ -108,8 +108,9 @@ class Node(Lifecycle):
 
     `state` is called when another node joins, and gives what that one needs to know; `changed` is called with each new
     view. Both are called between messages: when the application asks for the next one, and has taken all that were sent
-    in the view before. `admit` decides who may join when this node is asked (`peers.joining`): without it, nodes on
-    this machine alone.
+    in the view before. A view is told at least once: again, if `changed` was cancelled, or the node was killed, before
+    it returned. Neither may call `receive`. `admit` decides who may join when this node is asked (`peers.joining`):
+    without it, nodes on this machine alone.
     """
 
     def __init__(
@@ -365,7 +366,7 @@ class Node(Lifecycle):
             able = ", ".join(name for name, kind in PROTOCOLS.items() if kind.selective)
             why = f"messages cannot be received by sender ({sender!r}); protocols that can: {able}"
             raise Unsupported(host.core.machine.name, why)
-        if sender is None and host.quick and not self._closing:
+        if sender is None and host.quick and not self._closing and not self._untold:
             # As below, where all that could be asked is known.
             message = host.take_first()
             if message is not None:
@@ -394,7 +395,7 @@ class Node(Lifecycle):
 
     def _next(self, wanted: int | None) -> Delivery | None:
         host, core = self._host, self._host.core
-        if self._closing or host.failure is not None:
+        if self._closing or host.failure is not None or self._untold:
             return None
         if core.again:
             if wanted not in (None, core.again[0].sender):

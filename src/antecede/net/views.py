@@ -18,7 +18,7 @@ from antecede.net.peers.joining import FIXED
 from antecede.net.peers.session import Join
 from antecede.net.peers.terms import flat_parameters
 from antecede.net.settings import Settings
-from antecede.process.inputs import Pass, Propose, Waive
+from antecede.process.inputs import Pass, Propose, Told, Waive
 from antecede.process.views.members import Change, Plan
 
 __all__ = ["Member", "asking", "grouped"]
@@ -41,6 +41,8 @@ class Member:
     _known: dict[str, tuple[int, ...]]
 
     _leaving = False
+    _untold = False
+    """There are changes that the application has come to, and was not told of."""
 
     @property
     def _host(self) -> Host:
@@ -165,15 +167,20 @@ class Member:
         return change if isinstance(change, Change) and self._host.failure is None else None
 
     def _come_to(self, change: Change, state: bytes | None) -> None:
-        self._host.happen(Pass(change.number, state))
+        self._host.happen(Pass(change.number, state, told=self.changed is None))
+        self._untold = self.changed is not None
         self.view = self._host.core.view
         self._known.clear()
         for lost in change.lost:
             log.warning("%s: given up with view %d: %s", self.name, change.number, lost.told)
 
     async def _pass(self) -> bool:
-        """Come to a change, if it is next; whether it was."""
+        """Come to a change, if it is next, and tell it; whether there was one to come to or to tell."""
         async with self._passing:
+            if self._untold:
+                # Told at least once: the callback was cancelled, or a crash came between.
+                await self._tell_changes()
+                return True
             change, state = self._next_change(), None
             if change is None:
                 return False
@@ -184,13 +191,20 @@ class Member:
                 except Exception as error:
                     self._host.crash(error, "in the application's state()")
             self._come_to(change, state)
-        try:
-            told = None if self.changed is None else self.changed(change)
-            if told is not None:
-                await told
-        except Exception as error:
-            self._host.crash(error, "in the application's changed()")
+            await self._tell_changes()
         return True
+
+    async def _tell_changes(self) -> None:
+        """Tell the application the changes that it has come to, each until its callback has returned."""
+        for change in list(self._host.core.untold):
+            try:
+                told = None if self.changed is None else self.changed(change)
+                if told is not None:
+                    await told
+            except Exception as error:
+                self._host.crash(error, "in the application's changed()")
+            self._host.happen(Told(change.number))
+        self._untold = False
 
 
 def grouped(view: View, groups: Mapping[str, Iterable[str]] | Iterable[str] | None) -> dict[str, list[str]]:
