@@ -34,7 +34,7 @@ from antecede.spark.order.cuts import consistent, edges, lines_of
 from antecede.spark.order.gaps import survey, unsent
 from antecede.spark.order.lamport import with_clock
 from antecede.spark.order.position import positioned
-from antecede.spark.storage import absolute, escaped, join, whole
+from antecede.spark.storage import absolute, all_whole, escaped, join
 from antecede.spark.trace.api import Trace
 
 __all__ = ["Ordered", "order"]
@@ -71,8 +71,7 @@ class Ordered:
         root = absolute(path)
         with (
             raise_task_errors(),
-            whole(join(root, "ordered")) as rows,
-            whole(join(root, "missing")) as missing,
+            all_whole([join(root, "ordered"), join(root, "missing")]) as [rows, missing],
         ):
             self.rows.write.parquet(rows)
             self.missing.write.parquet(missing)

@@ -23,7 +23,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from antecede.errors import BadTrace
-from antecede.spark.storage import absolute, join, whole
+from antecede.spark.storage import absolute, all_whole, join
 from antecede.spark.trace.api import Trace
 from antecede.spark.verify.plan import SPARK_RESULTS, Reader
 from antecede.verification import KINDS
@@ -59,8 +59,7 @@ class Verification:
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write `findings` and `verdicts` as Parquet into a directory: both, or nothing."""
         with (
-            whole(join(absolute(path), "findings")) as findings,
-            whole(join(absolute(path), "verdicts")) as runs,
+            all_whole([join(absolute(path), name) for name in ("findings", "verdicts")]) as [findings, runs],
         ):
             self.findings.write.parquet(findings)
             self.runs.coalesce(1).write.parquet(runs)
