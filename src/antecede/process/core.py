@@ -340,18 +340,26 @@ class Core:
         """The application sends a message. A `CallerError` changes nothing: the message has used up no number."""
         if self.failure is not None:
             self.check()
-        numbering = self.numbering
-        seats = numbering.seats(to)
-        machine, limits = self.machine, self.sending
-        if label or context or len(payload) > limits.payload_bytes:
+        numbering, size = self.numbering, len(payload)
+        seats = to if numbering.same else numbering.seats(to)
+        if label or context or size > self.sending.payload_bytes:
             self._check_size(payload, label, context)
-        if len(payload) > self._room and len(payload) + self._stamp_bytes() > limits.packet_bytes:
+        if size > self._room and size + self._stamp_bytes() > self.sending.packet_bytes:
             self._rehearse(seats, payload, label, context)
-        inner, effects = machine.send(seats, payload, label, context)
+        inner, effects = self.machine.send(seats, payload, label, context)
         try:
-            message = numbering.outward(inner)
+            message = inner if numbering.same else numbering.outward(inner)
             if self.record.on:
                 self.record.event("send", message)
+            one = effects[0] if len(effects) == len(seats) == 1 else None
+            if type(one) is Packet and one.message is inner and to[0] in self.out:
+                # As below, for what has one copy and leaves at once: most messages.
+                waiting = self.out[to[0]]
+                waiting.gathered.append(one)
+                waiting.pending += 1
+                self.gathered, self.touched[to[0]] = True, None
+                self.weight += size
+                return message
             me = self.me
             if me in message.to:
                 self.held[me] += 1
@@ -446,12 +454,15 @@ class Core:
         self.heard[source] += len(packets)
         if self.heard[source] >= ACK_EVERY:
             self.touched[source] = None
-        arrived, recording, mine = self.arrived, self.record.on, 0
+        arrived, recording, base, mine = self.arrived, self.record.on, numbering.base(source), 0
         for packet in packets:
             message = packet.message
             if message is not None and me in message.to:
-                arrived.append(numbering.identify(message))
-                mine += message.sender == there
+                if message.sender == there:
+                    arrived.append((source, message.number + base))
+                    mine += 1
+                else:
+                    arrived.append(numbering.identify(message))
                 if recording:
                     self.record.event("receive", numbering.outward(message))
         self.held[source] += mine
@@ -470,24 +481,23 @@ class Core:
         if message is None:
             raise NotEligible(self.view.name(self.me), identity, "it was not offered")
         try:
+            effects: Sequence[Effect] = ()
             if ready:
                 self.changing.take_ready()
-                effects: list[Effect] = []
             else:
-                inner = self._inner.pop(identity) if self._inner else message
-                effects = self.machine.deliver(inner)
                 del self.inbox[identity]
-            if message.number:
+                effects = self.machine.deliver(self._inner.pop(identity) if self._inner else message)
+            sender = identity[0]
+            if self.record.on and identity[1]:
                 # Number 0 is the state that one that joined was given: no message, and no event.
-                if self.record.on:
-                    self.record.event("deliver", message)
-                if self.held[identity[0]]:
-                    self.held[identity[0]] -= 1
+                self.record.event("deliver", message)
+            if self.held[sender] and identity[1]:
+                self.held[sender] -= 1
             if keep:
                 self.taken[identity] = message
-            if self.repeats:
+            if self.repeats or self.closed:
                 self.repeats.pop(identity, None)
-            self.closed = False
+                self.closed = False
             if effects:
                 self.follow(effects)
         except BaseException as error:
@@ -497,19 +507,24 @@ class Core:
 
     def _offer(self, inner: Message) -> None:
         message = self.numbering.outward(inner)
-        self.inbox[message.sender, message.number] = message
+        identity = message.sender, message.number
+        self.inbox[identity] = message
         if message is not inner:
-            self._inner[message.sender, message.number] = inner
+            self._inner[identity] = inner
 
     def follow(self, effects: Sequence[Effect]) -> None:
         """Do what the machine wants: offer messages, and gather packets."""
-        place, out, unsent, weight = self.numbering.place, self.out, self.unsent, 0
+        numbering, inbox, out, unsent, weight = self.numbering, self.inbox, self.out, self.unsent, 0
+        same = numbering.same
         for effect in effects:
             if type(effect) is Message:
-                self._offer(effect)
+                if same:
+                    inbox[effect.sender, effect.number] = effect
+                else:
+                    self._offer(effect)
                 continue
             assert type(effect) is Packet
-            dest, message = place(effect.dest), effect.message
+            dest, message = effect.dest if same else numbering.place(effect.dest), effect.message
             if message is not None and unsent and message.sender == self.machine.me:
                 unsent.discard(message.number)
             waiting = out.get(dest)
@@ -522,7 +537,8 @@ class Core:
             else:
                 waiting.message(effect)
                 weight += len(message.payload)
-        self.weight += weight
+        if weight:
+            self.weight += weight
 
     def drain(self) -> Iterator[Message]:
         """All that the machine offers, delivered one after the other, whoever takes it."""

@@ -36,9 +36,12 @@ class Numbering:
         self._places = roll.members
         self._seats = {place: seat for seat, place in enumerate(roll.members)}
         self._bases = roll.sent
-        self._same = roll.members == tuple(range(len(roll.names))) and not any(roll.sent)
+        self.same = roll.members == tuple(range(len(roll.names))) and not any(roll.sent)
         """Seats are positions, and numbers begin at 1."""
         self._known: dict[tuple[int, ...], tuple[int, ...]] = {}
+        """Positions -> seats."""
+        self._shown: dict[tuple[int, ...], tuple[int, ...]] = {}
+        """Seats -> positions."""
 
     def is_member(self, place: int) -> bool:
         return place in self._seats
@@ -48,7 +51,7 @@ class Numbering:
 
     def seats(self, to: tuple[int, ...]) -> tuple[int, ...]:
         """The seats at these positions. Raises `UnknownProcess` if one is no member's."""
-        if self._same:
+        if self.same:
             return to
         known = self._known.get(to)
         if known is None:
@@ -78,17 +81,23 @@ class Numbering:
 
     def outward(self, message: Message) -> Message:
         """A message of the machine, as the application has it. Raises `WireError` if its seats are none."""
-        if self._same:
+        if self.same:
             return message
-        places = self._places
         try:
-            sender = places[message.sender]
-            to = tuple([places[seat] for seat in message.to])
+            sender = self._places[message.sender]
+            to = self._shown.get(message.to)
+            if to is None:
+                to = self._show(message.to)
         except IndexError:
             raise self._strange(message) from None
-        return Message(
-            sender, message.number + self._bases[sender], to, message.payload, message.label, message.context
-        )
+        number = message.number + self._bases[sender]
+        return Message(sender, number, to, message.payload, message.label, message.context)
+
+    def _show(self, seats: tuple[int, ...]) -> tuple[int, ...]:
+        if len(self._shown) >= KNOWN_MOST:
+            self._shown.clear()
+        to = self._shown[seats] = tuple([self._places[seat] for seat in seats])
+        return to
 
     def _strange(self, message: Message) -> WireError:
         found = f"message {message.number} of seat {message.sender} to {message.to}"
@@ -96,7 +105,7 @@ class Numbering:
 
     def inward(self, message: Message) -> Message:
         """A message of the application, as the machine has it."""
-        if self._same:
+        if self.same:
             return message
         seats, sender = self._seats, message.sender
         to = tuple([seats[place] for place in message.to])
