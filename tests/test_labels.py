@@ -7,10 +7,11 @@ from random import Random
 
 import pytest
 
-from antecede.errors import Unsupported
-from antecede.model import Awaited, Event, View
+from antecede.errors import BadStamp, Unsupported
+from antecede.model import Awaited, Event, Packet, View
 from antecede.oracle import check
-from antecede.protocols import PROTOCOLS, create
+from antecede.protocols import PROTOCOLS, create, restore
+from antecede.protocols import history as history_rules
 from antecede.protocols.history import History
 from tests.driver import NAMES, VARIANTS, Habits, Merging, World, drive
 
@@ -212,3 +213,30 @@ def finish(world: World) -> None:
         else:
             world.deliver(*world.deliverable()[0])
     assert not any(machine.waiting() for machine in world.machines)
+
+
+def test_a_label_of_a_peer_that_needs_nothing_any_more_is_forgotten():
+    p1, p2 = (create("history", View.numbered(2), me) for me in (0, 1))
+    for k in range(100):
+        message, [packet] = p1.send(1, b"", label=f"topic {k}")
+        assert isinstance(packet, Packet)
+        assert p2.receive(packet) == [message]
+        p2.deliver(message)
+    assert not p2.snapshot()["state"]["contexts"]
+    assert len(p1.snapshot()["state"]["contexts"]) == 100, "its own: it does not know yet what p2 has"
+
+
+def test_a_peer_has_only_so_many_labels(monkeypatch):
+    """What was delivered of each label must be remembered, since anyone may still name it."""
+    monkeypatch.setattr(history_rules, "LABELS", 3)
+    p1, p2 = (create("history", View.numbered(2), me) for me in (0, 1))
+    for label in ("a", "b", "c", "b", "c"):
+        message, [packet] = p1.send(1, b"", label=label)
+        p2.receive(packet)  # type: ignore[arg-type]
+        p2.deliver(message)
+    _, [packet] = p1.send(1, b"", label="d")
+    for machine in (p2, restore(p2.snapshot())):
+        before = machine.snapshot()
+        with pytest.raises(BadStamp, match="with label 'd', expected one of the 3 of this sender"):
+            machine.receive(packet)  # type: ignore[arg-type]
+        assert machine.snapshot() == before

@@ -344,7 +344,7 @@ class Core:
         seats = to if numbering.same else numbering.seats(to)
         if label or context or size > self.sending.payload_bytes:
             self._check_size(payload, label, context)
-        if size > self._room and size + self._stamp_bytes() > self.sending.packet_bytes:
+        if size > self._room and size + self._stamp_bytes(label) > self.sending.packet_bytes:
             self._rehearse(seats, payload, label, context)
         inner, effects = self.machine.send(seats, payload, label, context)
         try:
@@ -383,11 +383,11 @@ class Core:
             if size > most or any("\ud800" <= one <= "\udfff" for one in text):
                 raise BadParameter("message", name, f"{size} bytes", f"Unicode text of at most {most}")
 
-    def _stamp_bytes(self) -> int:
+    def _stamp_bytes(self, label: str = "") -> int:
         """What a packet of the next message has besides its payload, at most."""
         machine, limits = self.machine, self.sending
         entry = ENTRY_BYTES + machine.n // 8 + (limits.label_bytes if machine.labels else 0)
-        return machine.stamp_entries * entry + 2 * limits.label_bytes + machine.n // 8 + 256
+        return machine.stamp_entries(label) * entry + 2 * limits.label_bytes + machine.n // 8 + 256
 
     def _rehearse(self, seats: tuple[int, ...], payload: bytes, label: str, context: str) -> None:
         """Refuse a message whose packets are too large. Only a machine can tell, so a copy of ours sends first."""

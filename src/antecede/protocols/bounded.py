@@ -75,8 +75,7 @@ class Bounded(Receiver):
     def parameters(self) -> dict[str, Any]:
         return {"k": self.k}
 
-    @property
-    def stamp_entries(self) -> int:
+    def stamp_entries(self, label: str = "") -> int:
         # The column of a destination may grow by one before the extra messages leave.
         return 3 * (self.k + self.n)
 

@@ -27,7 +27,8 @@ delivered to its sender at once (footnote 2). So D takes a process's own copy wh
 Incomplete orders (chapter 6): each label has its own H and C, so that messages with different labels do not delay
 each other. `merge` lets the application join what it wants joined: messages of one label that are sent afterwards
 follow everything in the other label's history. An inference from "later message of the same sender" (R6.3) is drawn
-within a label only, because only there did the later one carry the earlier one.
+within a label only, because only there did the later one carry the earlier one. What is kept for a label: H and C until
+they are empty; of D one number for each sender, for ever, so one sender has at most `LABELS`.
 
 How the rules are kept fast, without changing what is decided: a send would add the same set to C(i) for all i in H.
 Instead each process remembers which of its sends last went to whom (`last`), and each record since which send it is
@@ -37,6 +38,7 @@ that R8 is one comparison. H is in order of `since`, so that R7 looks only at wh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -49,6 +51,10 @@ from antecede.protocols.machine import plain, typed
 from antecede.protocols.receiver import BEYOND, Need, Receiver
 
 __all__ = ["Entry", "Histories", "History", "HistoryStamp", "Record", "Rules"]
+
+
+LABELS = 1 << 16
+"""Labels of one sender, at most: what was delivered of each must be remembered, since anyone may still name it."""
 
 
 class Entry(Struct, frozen=True, gc=False, array_like=True, order=True):
@@ -227,7 +233,10 @@ class Histories:
         if self.rules.r8 and not entry.to & ~record.copies:
             # A peer may have lied about its label: then it is in two lanes, and goes from H with the first.
             self.H.pop((entry.sender, entry.number), None)
-            self._lanes[entry.sender, entry.label].pop(entry.number, None)
+            key = (entry.sender, entry.label)
+            lane = self._lanes.get(key)
+            if lane is not None and lane.pop(entry.number, None) is not None and not lane:
+                del self._lanes[key]
 
     # H, and its lanes
 
@@ -272,6 +281,16 @@ class Delivered(dict[tuple[int, str | int], int]):
     own = -1
     """The process whose messages all count as delivered, at a witness for it."""
 
+    def __init__(self, entries: Mapping[tuple[int, str | int], int] | None = None) -> None:
+        super().__init__(entries or {})
+        self.labels = Counter(sender for sender, _ in self)
+        """How many keys each sender has."""
+
+    def __setitem__(self, key: tuple[int, str | int], number: int) -> None:
+        if key not in self:
+            self.labels[key[0]] += 1
+        super().__setitem__(key, number)
+
     def __missing__(self, key: tuple[int, str | int]) -> int:
         return BEYOND if key[0] == self.own else 0
 
@@ -295,9 +314,9 @@ class History(Receiver):
     def parameters(self) -> dict[str, Any]:
         return asdict(self.rules)
 
-    @property
-    def stamp_entries(self) -> int:
-        return max([len(context.H) for context in self._contexts.values()], default=0) + 2
+    def stamp_entries(self, label: str = "") -> int:
+        context = self._contexts.get(label)
+        return 2 if context is None else len(context.H) + 2
 
     def _context(self, label: str) -> Histories:
         context = self._contexts.get(label)
@@ -308,6 +327,11 @@ class History(Receiver):
     def _histories(self) -> Histories:
         return Histories(self.me, self.rules)
 
+    def _forget_empty(self, label: str) -> None:
+        """Without H, a context says what a new one says: there is nothing that `last` and `since` could be about."""
+        if label and not self._contexts[label].H:
+            del self._contexts[label]
+
     def merge(self, source: str, into: str) -> None:
         """Messages labelled `into` that are sent from now on follow all that is in the history of `source`."""
         self._context(into).merge(self._context(source))
@@ -316,6 +340,7 @@ class History(Receiver):
         context, to = self._context(message.label), mask(message.to)
         stamp = HistoryStamp(context.stamp(to))
         context.sent(message.sender, message.number, to, message.label)
+        self._forget_empty(message.label)
         return self._copies(message, lambda dest: stamp)
 
     # R3, R5
@@ -338,6 +363,7 @@ class History(Receiver):
             self._context(message.label).delivered(
                 message.sender, message.number, mask(message.to), message.label, packet.stamp.history
             )
+            self._forget_empty(message.label)
 
     def _sender(self, key: Any) -> int:
         return int(key[0])
@@ -396,3 +422,10 @@ class History(Receiver):
                 if sender == self.me:
                     raise self._unsent(packet, number, self.sent)
                 raise self._bad_stamp(packet, f"entry ({sender}, {number})", "earlier messages")
+        if self.rules.r5 and self._delivered.labels[message.sender] >= LABELS:
+            self._check_label(packet, message)
+
+    def _check_label(self, packet: Packet[Any], message: Message) -> None:
+        if (message.sender, message.label) not in self._delivered:
+            found = f"with label {message.label!r}"
+            raise self._bad_stamp(packet, found, f"one of the {LABELS} of this sender that were delivered")

@@ -88,9 +88,8 @@ class Machine(ABC):
         """Whether the protocol relies on channels that do not reorder."""
         return False
 
-    @property
-    def stamp_entries(self) -> int:
-        """How many numbers or identifiers the stamp of the next message can have, at most."""
+    def stamp_entries(self, label: str = "") -> int:
+        """How many numbers or identifiers the stamp of the next message of a label can have, at most."""
         return self.n + 2
 
     def orders_at(self, process: int) -> bool:
