@@ -26,7 +26,7 @@ from antecede.errors import BadParameter, BadProgram
 from antecede.explore import Explorer, validate
 from antecede.model import View
 from antecede.program import Program, enumerate_programs, parse
-from antecede.protocols import create
+from antecede.protocols import PROTOCOLS, create
 from antecede.replay import Counterexample, explain
 from antecede.steps import Make, Order
 from antecede.topology import Topology, shapes
@@ -154,9 +154,8 @@ def _parameters(protocol: str, n: int, settings: Iterable[str]) -> dict[str, Any
         if not equals or not key:
             raise BadParameter("check", "--set", repr(setting), "key=value")
         parameters[key] = _value(value)
-    if protocol == "bounded":
-        # The hardest: the fewest entries that the protocol can do with.
-        parameters.setdefault("k", n + 1)
+    if protocol in PROTOCOLS:
+        parameters = {**PROTOCOLS[protocol].tightest(n), **parameters}
     create(protocol, View.numbered(n), 0, **parameters)
     return parameters
 

@@ -215,7 +215,7 @@ class Node(Lifecycle):
             make_recorder(self._trace, self._run, new)  # which refuses names that are too long
         self._passing = asyncio.Lock()
         self._yield_every = max(YIELD_EVERY, YIELD_EVERY_PEER * len(self.view))
-        self._most, self._routed = self.settings.queue, new.machine.name == "separator"
+        self._most, self._routed = self.settings.queue, new.machine.routed
         self._known: dict[str, tuple[int, ...]] = {}
         """Names and groups that were sent to -> their positions."""
         self._turns = self._taken = 0

@@ -14,7 +14,6 @@ from typing import Any
 from antecede.errors import BadParameter, Closed, NotMember, Unsupported
 from antecede.model import Message, View
 from antecede.net.driver import Host
-from antecede.net.peers.joining import FIXED
 from antecede.net.peers.session import Join
 from antecede.net.peers.terms import flat_parameters
 from antecede.net.settings import Settings
@@ -94,7 +93,7 @@ class Member:
     async def _change(self, plan: Plan, done: Callable[[], bool]) -> None:
         """Have the view changed."""
         core, host = self._host.core, self._host
-        if core.machine.name in FIXED:
+        if core.machine.routed:
             raise Unsupported(core.machine.name, "its views have a topology, and do not change")
         error = core.changing.accepts(core.changing.roll.follow(0, plan, {}).shown)
         if error is not None:

@@ -352,7 +352,7 @@ class Core:
             if self.record.on:
                 self.record.event("send", message)
             one = effects[0] if len(effects) == len(seats) == 1 else None
-            if type(one) is Packet and one.message is inner and to[0] in self.out:
+            if type(one) is Packet and one.message is inner and one.dest == seats[0] and to[0] in self.out:
                 # As below, for what has one copy and leaves at once: most messages.
                 waiting = self.out[to[0]]
                 waiting.gathered.append(one)

@@ -71,6 +71,10 @@ class Bounded(Receiver):
         self._columns: list[dict[int, int]] = [{} for _ in range(n)]
         """_columns[j][i] = M[i, j], where it is more than 0."""
 
+    @classmethod
+    def tightest(cls, n: int) -> dict[str, Any]:
+        return {"k": n + 1}
+
     @property
     def parameters(self) -> dict[str, Any]:
         return {"k": self.k}

@@ -66,6 +66,7 @@ class Forwarder(Queue, History):
     """One vertex of a topology that does not change. Hops are ordered as in `history`, messages taken from a queue."""
 
     name = "separator"
+    routed = True
     stamps: ClassVar[tuple[type[Stamp], ...]] = (HopStamp,)  # type: ignore[assignment]
     state = {**History.state, **Queue.state, "hops": int, "_seen": dict[int, int]}
     labels = False

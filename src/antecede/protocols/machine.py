@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
@@ -52,6 +52,8 @@ class Machine(ABC):
     """A packet's arrival changes nothing but what is held, so it makes no difference when it arrives."""
     commuting: ClassVar[tuple[type[Stamp], ...]] = ()
     """The kinds of control packets of which the same can be said."""
+    routed: ClassVar[bool] = False
+    """Whether packets go over others than their destinations: a topology goes with the view, which never changes."""
     stamps_grow: ClassVar[bool] = False
     """Whether `stamp_entries` changes as messages are sent and delivered."""
     state: ClassVar[Mapping[str, Any]] = {"sent": int}
@@ -77,6 +79,16 @@ class Machine(ABC):
         """Destinations of messages that came, which are as they should be."""
 
     # What a driver asks.
+
+    @classmethod
+    def name_members(cls, parameters: Mapping[str, Any], founders: Sequence[str]) -> dict[str, Any]:
+        """The parameters as all views understand them: a position among the first members is a name."""
+        return dict(parameters)
+
+    @classmethod
+    def tightest(cls, n: int) -> dict[str, Any]:
+        """The parameters that make it hardest for the protocol to do among n what it promises: for explorers."""
+        return {}
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ Beyond the note, which sends to one process:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from antecede.model import Effect, Message, Packet, Stamp, View
@@ -50,6 +50,13 @@ class Monitor(Receiver):
         self._known = [0] * self.n
         self._sequence = [0] * self.n
         self._seen = [Seen() for _ in range(self.n)]
+
+    @classmethod
+    def name_members(cls, parameters: Mapping[str, Any], founders: Sequence[str]) -> dict[str, Any]:
+        place = parameters.get("monitor", 0)
+        if isinstance(place, int) and 0 <= place < len(founders):
+            return {**parameters, "monitor": founders[place]}
+        return dict(parameters)
 
     @property
     def parameters(self) -> dict[str, Any]:

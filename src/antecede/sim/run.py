@@ -104,7 +104,7 @@ class Simulation:
         )
         self.place = place(spec, None if script is None else script.processes)
         self.view = self.place.applications
-        self.routed = spec.protocol == "separator"
+        self.routed = spec.protocol in PROTOCOLS and PROTOCOLS[spec.protocol].routed
         machines = self._machines(self.place)
         words = stream(spec.seed, "workload")
         workload: Workload
@@ -133,9 +133,6 @@ class Simulation:
         view = place.view if self.routed else place.applications
         if self.routed and place.topology is not None:
             parameters["topology"] = place.topology
-        if spec.protocol == "bounded":
-            # As many entries as two processes need: enough to be useful, few enough to matter.
-            parameters.setdefault("k", min(2 * len(view), len(view) ** 2))
         own = {key: _each(key, value, len(view)) for key, value in parameters.items() if _differs(value)}
         return [
             create(

@@ -35,12 +35,9 @@ from antecede.process.inputs import Propose, Withdraw
 from antecede.process.views.members import Joiner, Plan, Roll
 from antecede.process.views.membership import Progress
 
-__all__ = ["FIXED", "Admit", "Joins", "Newcomer", "anyone", "ask_to_join"]
+__all__ = ["Admit", "Joins", "Newcomer", "anyone", "ask_to_join"]
 
 log = logging.getLogger("antecede.net")
-
-FIXED = ("separator",)
-"""Protocols whose views do not change: a topology goes with them."""
 
 
 class Newcomer(Struct, frozen=True):
@@ -282,7 +279,7 @@ def _check(host: Host, join: Join) -> None:
         raise BadHello(f"{join.name} looking for {join.to}"[:200], f"one for {host.name}, which listens here")
     if join.protocol != core.machine.name:
         raise BadHello(f"{join.name} with protocol {join.protocol}"[:200], f"{core.machine.name}")
-    if core.machine.name in FIXED:
+    if core.machine.routed:
         raise BadHello(f"{join.name} joining", f"no change: views of {core.machine.name} have a topology")
     founders = core.changing.founders
     ours = state_parameters(join.protocol, core.parameters, founders)

@@ -34,7 +34,7 @@ from antecede.process.views.members import (
     is_note,
 )
 from antecede.process.views.membership import Counts, Membership
-from antecede.protocols import create
+from antecede.protocols import PROTOCOLS, create
 from antecede.protocols.machine import plain, typed
 from antecede.wire.bundles import decode_bundle
 from antecede.wire.octets import OWN
@@ -50,10 +50,8 @@ PIECE = 1 << 18
 
 def parameters_among(protocol: str, parameters: Mapping[str, Any], founders: Sequence[str]) -> dict[str, Any]:
     """A protocol's parameters as all views understand them: a position is one among the founders."""
-    chosen = dict(parameters)
-    if protocol == "monitor" and isinstance(place := chosen.get("monitor", 0), int):
-        chosen["monitor"] = founders[place] if 0 <= place < len(founders) else place
-    return chosen
+    kind = PROTOCOLS.get(protocol)
+    return dict(parameters) if kind is None else kind.name_members(parameters, founders)
 
 
 class Changing:
