@@ -1,4 +1,7 @@
-"""Joins that have to wait, are given up, or find a member that is gone: seen by all, and without a trace afterwards."""
+"""Joins that have to wait, are given up, or find a member that is gone: seen by all, and without a trace afterwards.
+
+And that the application is told of each change, at least once.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from antecede.net import Memory, Node, Settings
+from antecede.errors import NodeFailed
+from antecede.net import Change, Memory, Node, Settings
 from tests.net_world import PATIENCE_S
 
 QUICK = Settings(first_retry_s=0.01, last_retry_s=0.05, drain_s=0.1, beat_s=0.05, dead_s=0.5)
@@ -161,5 +165,71 @@ def test_a_node_that_asks_again_takes_its_own_place(caplog):
             await again
             assert a.members == ("a", "b", "c", "d")
             await d.close()
+
+    asyncio.run(main())
+
+
+# Told at least once
+
+
+async def _members(node: Node, count: int) -> None:
+    while len(node.members) < count:
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("how", ["fails", "closes"])
+def test_a_change_is_told_again_after_a_crash_and_not_after_it_was_told(tmp_path, how):
+    told = list[tuple[str, ...]]()
+
+    def changed(change: Change) -> None:
+        told.append(change.joined)
+        if how == "fails" and len(told) == 1:
+            raise RuntimeError("planted")
+
+    async def main() -> None:
+        system = System()
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            system.founder("b") as b,
+            system.founder("c"),
+        ):
+            a = system.founder("a", changed=changed, journal=tmp_path / "a")
+            await a.start()
+            async with system.newcomer("d", ["b"]) as d:
+                await _members(a, 4)
+                if how == "fails":
+                    with pytest.raises(NodeFailed, match=r"in the application's changed\(\)"):
+                        await a.receive()
+                else:
+                    await b.send("a", b"one")
+                    assert (await a.receive()).payload == b"one"
+                await a.close()
+                async with system.founder("a", changed=changed, journal=tmp_path / "a") as a:
+                    await d.send("a", b"another")
+                    while (await a.receive()).payload != b"another":
+                        pass
+        assert told == [("d",)] * (2 if how == "fails" else 1)
+
+    asyncio.run(main())
+
+
+def test_a_callback_that_receives_is_told_that_it_cannot():
+    async def main() -> None:
+        system = System()
+        nodes = list[Node]()
+
+        async def changed(change: Change) -> None:
+            await nodes[0].receive()
+
+        async with asyncio.timeout(PATIENCE_S), system.founder("b") as b, system.founder("c"):
+            a = system.founder("a", changed=changed)
+            nodes.append(a)
+            await a.start()
+            async with system.newcomer("d", ["b"]):
+                await _members(a, 4)
+                with pytest.raises(NodeFailed, match=r"receive is called by state\(\) or changed\(\)"):
+                    await a.receive()
+            assert b.status().up
+            await a.close()
 
     asyncio.run(main())

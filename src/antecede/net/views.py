@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from antecede.errors import BadParameter, Closed, NotMember, Unsupported
 from antecede.model import Message, View
@@ -40,6 +40,8 @@ class Member:
     _known: dict[str, tuple[int, ...]]
 
     _leaving = False
+    _calling: asyncio.Task[Any] | None = None
+    """The task in which the application is asked for its state, or told of a change."""
     _untold = False
     """There are changes that the application has come to, and was not told of."""
 
@@ -175,22 +177,32 @@ class Member:
 
     async def _pass(self) -> bool:
         """Come to a change, if it is next, and tell it; whether there was one to come to or to tell."""
+        if self._calling is asyncio.current_task():
+            raise BadParameter(
+                "node", "receive", "called by state() or changed()", "a call after it has returned"
+            )
         async with self._passing:
-            if self._untold:
-                # Told at least once: the callback was cancelled, or a crash came between.
-                await self._tell_changes()
-                return True
-            change, state = self._next_change(), None
+            self._calling = asyncio.current_task()
+            try:
+                return await self._pass_one()
+            finally:
+                self._calling = None
+
+    async def _pass_one(self) -> bool:
+        if not self._untold:
+            change = self._next_change()
             if change is None:
                 return False
+            state = None
             if change.owed and self.state is not None:
                 try:
                     given = self.state()
                     state = given if isinstance(given, bytes) else await given
                 except Exception as error:
-                    self._host.crash(error, "in the application's state()")
+                    self._crash(error, "in the application's state()")
             self._come_to(change, state)
-            await self._tell_changes()
+        # Told at least once: again, if the callback was cancelled, or a crash came between.
+        await self._tell_changes()
         return True
 
     async def _tell_changes(self) -> None:
@@ -201,9 +213,14 @@ class Member:
                 if told is not None:
                     await told
             except Exception as error:
-                self._host.crash(error, "in the application's changed()")
+                self._crash(error, "in the application's changed()")
             self._host.happen(Told(change.number))
         self._untold = False
+
+    def _crash(self, error: Exception, during: str) -> NoReturn:
+        # Whoever receives hears of it.
+        self._told = True
+        self._host.crash(error, during)
 
 
 def grouped(view: View, groups: Mapping[str, Iterable[str]] | Iterable[str] | None) -> dict[str, list[str]]:
