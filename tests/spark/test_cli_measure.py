@@ -14,6 +14,8 @@ pytest.importorskip("pyspark")
 
 from antecede.sim.sweep import read
 from antecede.trace import read_runs
+from tests.spark.random_traces import made_up
+from tests.spark.test_measure import written
 
 COMMAND = [sys.executable, "-c", "from antecede.cli import main; main()"]
 
@@ -47,6 +49,18 @@ def test_a_sweep_is_made_and_measured(tmp_path):
         assert (row["sends"], row["delay_ns_p99"]) == (200, results[row["run"]].delay_ns.p99)
     assert [row["protocol"] for row in told["overall"]] == ["fifo", "matrix"]
     assert pq.read_table(out / "measures" / "processes").num_rows == 8
+
+
+def test_a_run_that_contradicts_itself_is_refused_and_the_others_are_measured(tmp_path):
+    names, rows = made_up(3, processes=3, events=60, faults=False)
+    written(tmp_path, {"bad": (names, rows[1:]), "good": made_up(4)})
+    done = command("measure", tmp_path, "--master", "local[1]", "--json")
+    assert done.returncode == 1, done.stderr
+    told = json.loads(done.stdout)
+    assert [row["run"] for row in told["runs"]] == ["good"]
+    [refused] = told["refused"]
+    assert refused["run"] == "bad"
+    assert done.stderr.strip() == f"antecede: not measured: {refused['reason']}"
 
 
 def test_what_is_no_trace_is_refused_in_one_line(tmp_path):

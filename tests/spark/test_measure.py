@@ -1,16 +1,19 @@
 """Measuring traces on Spark: files in order, rows in none, any number of runs, and what the simulator says of them."""
 
 import random
+import re
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from antecede.errors import BadTrace
 from antecede.sim import RunSpec
+from antecede.sim import summary as sim_summary
 from antecede.spark import SPARK_EVENTS, SPARK_RUNS, Trace
-from antecede.spark.measure import tasks as shares
-from antecede.spark.measure.api import measure
+from antecede.spark.measure import api, tasks
+from antecede.spark.measure.api import ERROR, measure
+from antecede.spark.measure.histogram import bounds, bucket, middle
 from antecede.trace import EVENTS, RUNS, RunInfo, TraceWriter
 from tests.spark.random_traces import made_up
 from tests.spark.test_measure_kernel import Expected, close
@@ -90,35 +93,33 @@ def test_any_dataframe_will_do(spark, tmp_path):
 
 
 def test_a_long_run_is_shared_by_several_tasks(spark, tmp_path, monkeypatch):
-    """One that counts, and one for each block of clocks; short runs share another."""
-    monkeypatch.setattr(shares, "LONG", 100)
-    monkeypatch.setattr(shares, "BLOCK", 2)
+    """One for each block of clocks; short runs share another."""
+    monkeypatch.setattr(tasks, "LONG", 100)
+    monkeypatch.setattr(tasks, "BLOCK", 2)
+    # Not in this process, however few they are.
+    monkeypatch.setattr(api, "FEW", 0)
     runs = {"a-long": made_up(7, processes=5, events=300), **some_runs(1200, 3, events=20)}
-    read = Trace.read(spark, written(tmp_path, runs, 2))
-    measures = measure(read)
+    measures = measure(Trace.read(spark, written(tmp_path, runs, 2)))
     check(measures, runs)
     rows = {run: len(events) for run, (_, events) in runs.items()}
-    tasks = shares.shared(
-        {run: tuple(names) for run, (names, _) in runs.items()}, dict.fromkeys(runs, ()), rows
-    )
-    assert [[(s.run, s.low, s.high, s.counting) for s in task] for task in tasks[:4]] == [
-        [("a-long", 0, 0, True)],
-        [("a-long", 0, 1, False)],
-        [("a-long", 1, 3, False)],
-        [("a-long", 3, 5, False)],
+    names = {run: tuple(names) for run, (names, _) in runs.items()}
+    shares = tasks.share_runs(names, dict.fromkeys(runs, ()), rows)
+    assert [[(s.run, s.low, s.high) for s in task] for task in shares[:3]] == [
+        [("a-long", 0, 1)],
+        [("a-long", 1, 3)],
+        [("a-long", 3, 5)],
     ]
-    assert len(tasks) == 5
+    assert len(shares) == 4
     measures.release()
 
 
 def test_rows_that_a_task_cannot_hold_go_to_a_file(monkeypatch):
-    monkeypatch.setattr(shares, "HELD", 10)
+    monkeypatch.setattr(tasks, "HELD", 10)
     names, rows = made_up(11, processes=4, events=300)
     batches = pa.Table.from_pylist(rows, schema=EVENTS).to_batches(7)
-    found = list(shares.work_sorted(batches, {"r": tuple(names)}, "events"))
-    [run] = [row for batch in found for row in batch.to_pylist() if row["kind"] == "run"]
-    kept = {key: value for key, value in known(run).items() if key != "kind"}
-    close(kept, Expected(names, rows).run())
+    [found] = tasks.follow_sorted(batches, {"r": tuple(names)}, "events")
+    expected = Expected(names, rows).run()
+    assert (found.past, found.longest_chain) == (expected["past"], expected["longest_chain"])
 
 
 # The simulator's word
@@ -197,13 +198,32 @@ def test_tables_are_written_whole_or_not_at_all(spark, tmp_path):
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_what_is_wrong_with_a_run_is_told_with_its_name(spark, tmp_path, ordered):
+def test_a_run_that_cannot_be_is_refused_by_name_and_the_others_are_measured(spark, tmp_path, ordered):
     names, rows = made_up(3, processes=3, events=60, faults=False)
     gone = next(i for i, row in enumerate(rows) if row["index"] == 2)
     runs = {"good": made_up(4), "bad": (names, rows[:gone] + rows[gone + 1 :])}
-    trace = Trace.read(spark, written(tmp_path, runs, shuffled=None if ordered else 1))
-    with pytest.raises(BadTrace, match=r"run bad, process p\d: found index 3 after index 1"):
-        measure(trace)
+    measures = measure(Trace.read(spark, written(tmp_path, runs, shuffled=None if ordered else 1)))
+    assert measures.refused.keys() == {"bad"}
+    assert re.search(r"run bad, process p\d: found index 3 after index 1", str(measures.refused["bad"]))
+    check(measures, {"good": runs["good"]})
+    assert [row["protocol"] for row in measures.overall.collect()] == ["made up g"]
+    measures.release()
+
+
+def test_a_message_that_is_sent_twice_is_refused_however_late(spark, tmp_path):
+    """Long after its last copy was delivered, when the scan has forgotten it."""
+    blank = dict.fromkeys(EVENTS.names) | {"control": False, "sender": "a", "time_ns": 0}
+    rows: list[dict] = []
+    for clock, (process, kind, number) in enumerate(
+        [("a", "send", 1), ("b", "deliver", 1), ("a", "send", 2), ("b", "deliver", 2), ("a", "send", 1)]
+    ):
+        index = sum(row["process"] == process for row in rows)
+        row = {"process": process, "kind": kind, "number": number, "index": index, "clock": clock}
+        rows.append({**blank, **row, "to": ["b"] if kind == "send" else None})
+    measures = measure(Trace.read(spark, written(tmp_path, {"r": (["a", "b"], rows)})))
+    assert "a second send of message 1 of a" in str(measures.refused["r"])
+    assert measures.runs.count() == 0
+    measures.release()
 
 
 def test_an_empty_table_of_events(spark):
@@ -211,6 +231,58 @@ def test_an_empty_table_of_events(spark):
         Trace.of(spark.createDataFrame([], SPARK_EVENTS), spark.createDataFrame([], SPARK_RUNS))
     )
     assert measures.runs.count() == measures.overall.count() == 0
+
+
+# Values that a distribution may have
+
+EDGES = [0, 1, 127, 128, 129, 10**6, 10**18, 2**62 - 1, 2**62, 2**63 - 1, -1, -128, -(10**12), 1 - 2**63]
+
+
+def test_a_value_lies_in_its_bucket_and_its_bucket_is_the_simulators(spark):
+    values = [*EDGES, *range(1000), *(2**p + d for p in range(7, 63) for d in (-1, 0, 1))]
+    table = spark.createDataFrame([(value,) for value in values], "value long")
+    low, high = bounds()
+    found = table.withColumn("bucket", bucket("value")).select("*", low, high, middle()).collect()
+    for value, number, least, next_, mid in found:
+        assert least <= value < next_ or next_ == 2**63 - 1 == value, value
+        assert abs(mid - value) <= ERROR * abs(value), value
+        if 0 <= value < 2**50:  # Above, the simulator's logarithm rounds.
+            assert number == sim_summary._bucket(np.int64(value)), value
+            assert mid == sim_summary._middle(number), value
+
+
+def test_clocks_of_machines_that_disagree_give_delays_below_zero(spark, tmp_path):
+    first = dict.fromkeys(EVENTS.names) | {
+        "control": False,
+        "index": 0,
+        "clock": 0,
+        "number": 1,
+        "sender": "p0",
+    }
+    send = {**first, "process": "p0", "kind": "send", "to": ["p1"], "time_ns": 10**9}
+    deliver = {**first, "process": "p1", "kind": "deliver", "time_ns": 0, "clock": 1}
+    measures = measure(Trace.read(spark, written(tmp_path, {"r": (["p0", "p1"], [send, deliver])})))
+    [run] = measures.runs.collect()
+    assert (run["delay_ns_mean"], run["delay_ns_max"]) == (-(10**9), -(10**9))
+    [cell] = measures.histograms.where("quantity = 'delay_ns'").collect()
+    assert cell["low"] <= -(10**9) < cell["high"]
+    measures.release()
+
+
+def test_a_sum_that_64_bits_cannot_hold(spark, tmp_path):
+    """Delays of a century each."""
+    first = dict.fromkeys(EVENTS.names) | {"control": False, "sender": "p0"}
+    century, rows = 3_155_760_000 * 10**9, list[dict]()
+    for i in range(4):
+        rows.append({**first, "process": "p0", "kind": "send", "to": ["p1"], "number": i, "index": i,
+                     "clock": i, "time_ns": 0})  # fmt: skip
+    for i in range(4):
+        rows.append({**first, "process": "p1", "kind": "deliver", "number": i, "index": i, "clock": 4 + i,
+                     "time_ns": century})  # fmt: skip
+    measures = measure(Trace.read(spark, written(tmp_path, {"r": (["p0", "p1"], rows)})))
+    [run] = measures.runs.collect()
+    assert run["delay_ns_mean"] == century
+    measures.release()
 
 
 SCRIPT = """

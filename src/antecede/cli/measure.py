@@ -6,6 +6,7 @@ Spark is imported by the functions that use it: the other commands start without
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -38,16 +39,18 @@ def measure(
 ) -> None:
     """Measure every run of a trace: stamps, control packets, delay, waiting, concurrency, chains.
 
-    Counts, means and maxima are exact, quantiles wrong by less than 1 %. docs/measuring.md explains every figure.
+    Counts, means and maxima are exact, quantiles wrong by less than 1 %. A run that contradicts itself is refused by
+    name, the others are measured, and the exit code is 1. docs/measuring.md explains every figure.
     """
     with working(master, remote, "reading footers") as work:
-        from antecede.spark.measure.api import ERROR, TABLES
-        from antecede.spark.measure.api import measure as measured
+        from antecede.spark.measure.api import ERROR
+        from antecede.spark.measure.api import measure as measure_trace
+        from antecede.spark.measure.schema import TABLES
         from antecede.spark.trace.api import Trace
 
         read = Trace.read(work.spark, trace)
         work.say("measuring")
-        found = measured(read)
+        found = measure_trace(read)
         if out is not None:
             work.say("writing")
             found.write(out)
@@ -56,10 +59,21 @@ def measure(
         protocols = [row.asDict() for row in found.overall.orderBy("protocol").collect()]
     if as_json:
         written = None if out is None else [f"{out.rstrip('/')}/measures/{name}" for name in TABLES]
-        outcome = {"runs": runs, "overall": protocols, "quantile_error": ERROR, "written": written}
+        refused = [{"run": run, "reason": str(why)} for run, why in sorted(found.refused.items())]
+        outcome = {
+            "runs": runs,
+            "overall": protocols,
+            "refused": refused,
+            "quantile_error": ERROR,
+            "written": written,
+        }
         print(json.dumps(outcome, ensure_ascii=False))
     else:
         show(runs, protocols)
+    for _, why in sorted(found.refused.items()):
+        print(f"antecede: not measured: {why}", file=sys.stderr)
+    if found.refused:
+        raise typer.Exit(1)
 
 
 # For people

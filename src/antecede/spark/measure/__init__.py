@@ -1,9 +1,9 @@
-"""The figures of one run from one scan of its events: see `antecede.spark.measure` for all runs of a trace.
+"""Measure: what each run of a trace cost.
 
-buckets   histograms, exact in their counts, and quantiles wrong by less than 1 %
-tables    hash tables in plain arrays
-scan      the kernel: what each event adds
-state     the kernel's tables, which grow
-figures   what a scan came to, as rows
-passes    as many scans as it takes
+schema     the columns of the tables that come out
+api        a trace -> tables
+facts      what Spark SQL counts
+histogram  buckets and quantiles, as expressions
+tasks      which task follows the clocks of which run
+kernel     how many pairs of messages are ordered, and the longest chain
 """

@@ -1,113 +1,59 @@
-"""Distributions in buckets: small, exact in their counts, and told apart from the true quantile by less than 1 %.
+"""Histograms by expression: exact in their counts, small, and quantiles that are wrong by less than 1 %.
 
 A value below 128 has a bucket of its own. Above, each power of two is divided into 64 buckets of equal width, and a
 quantile is told as the middle of its bucket: wrong by less than 1/128 of its value. They are the buckets of
 `antecede.sim.summary`, so a run has the same quantiles in its summary and here. Values below zero (of machines whose
-clocks disagree) have the mirror images of these buckets.
+clocks disagree) have the mirror images of these buckets: -1 - bucket.
 
-Counts of equal buckets add up, so histograms of parts are merged by adding.
-
->>> [bucket(value) for value in (0, 127, 128, 129, 130, -5)]
-[0, 127, 128, 128, 129, -6]
->>> bounds(bucket(1_000_000))
-(999424, 1007616)
->>> bounds(bucket(-5))
-(-5, -4)
+Counts of equal buckets add up, so histograms of parts are merged by adding. Spark's `percentile` needs every value, or
+interpolates between the middles; `approx_percentile` bounds the error of the rank, not of the value. So quantiles come
+from running sums over buckets.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-from numba import njit
-from numpy.typing import NDArray
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 
-__all__ = ["BITS", "ERROR", "HALF", "Series", "bounds", "bucket", "middle"]
+__all__ = ["ERROR", "bounds", "bucket", "middle"]
 
 ERROR: Final = 1 / 128
 """How wrong a quantile can be, as a share of its value."""
 
-FINE: Final = 128
-BITS: Final = 13
-"""Bits that hold a bucket, once `HALF` is added to it."""
-HALF: Final = 1 << (BITS - 1)
-MIN, MAX = -(1 << 63), (1 << 63) - 1
+GREATEST: Final = (1 << 63) - 1
 
 
-@njit(cache=True, forceinline=True)
-def bucket(value: int) -> int:
-    """The bucket of a value; below zero, -1 - the bucket of its mirror image."""
-    size = value if value >= 0 else -value
-    if size < FINE:
-        found = size
-    else:
-        power, rest = 0, size >> 7
-        for step in (32, 16, 8, 4, 2, 1):
-            if rest >> step:
-                rest >>= step
-                power += step
-        found = FINE + power * 64 + (size >> (power + 1)) - 64
-    return found if value >= 0 else -1 - found
+def bucket(value: str) -> Column:
+    """The bucket of a column of whole numbers; null for null."""
+    size = f"abs({value})"
+    # The logarithm of a large number may round up to the next power.
+    log = f"least(cast(log2(cast({size} as double)) as int), 62)"
+    power = f"({log} - if(shiftleft(1L, {log}) > {size}, 8, 7))"
+    found = f"if({size} < 128, cast({size} as int), 64 + 64 * {power} + cast(shiftright({size}, {power} + 1) as int))"
+    return F.expr(f"if({value} < 0, -1 - {found}, {found})")
 
 
-def bounds(found: int) -> tuple[int, int]:
+def bounds(of: str = "bucket") -> tuple[Column, Column]:
     """The least value of a bucket, and the least of the next one."""
-    if found < 0:
-        low, high = bounds(-1 - found)
-        return 1 - high, 1 - low
-    if found < FINE:
-        return found, found + 1
-    power, part = divmod(found - FINE, 64)
-    return (64 + part) << (power + 1), (65 + part) << (power + 1)
-
-
-def middle(found: int) -> int:
-    """The value that stands for a bucket."""
-    if found < 0:
-        return -middle(-1 - found)
-    low, high = bounds(found)
-    return low + (high - low) // 2 - (high - low == 2)
-
-
-@cache
-def middles() -> NDArray[np.int64]:
-    """The middle of every bucket, at the bucket + HALF."""
+    mirrored = f"if({of} < 0, -1 - {of}, {of})"
+    low, high = least(mirrored), least(f"({mirrored} + 1)")
     return (
-        np.array([middle(found) for found in range(-HALF, HALF)], np.object_).clip(MIN, MAX).astype(np.int64)
+        F.expr(f"if({of} < 0, 1 - {high}, {low})"),
+        F.expr(f"if({of} < 0, 1 - {low}, {high})"),
     )
 
 
-class Series:
-    """Many distributions, as cells: (which one, bucket, how many), sorted.
+def least(found: str) -> str:
+    """The least value of a bucket that is not mirrored. That of the bucket after the last is the greatest number."""
+    scaled = f"shiftleft(64L + ({found} - 128) % 64, ({found} - 128) div 64 + 1)"
+    return f"if({found} < 128, cast({found} as long), if({found} >= 3712, {GREATEST}L, {scaled}))"
 
-    >>> two = Series(np.array([0, 0, 1]), np.array([3, 9, 500]), np.array([90, 10, 1]))
-    >>> two.quantile(50, np.array([3, 7, 9_999])).tolist(), two.quantile(99, np.array([9, 7, 9_999])).tolist()
-    ([3, 7, 9999], [9, 7, 9999])
-    """
 
-    def __init__(self, which: NDArray[Any], buckets: NDArray[Any], counts: NDArray[Any]) -> None:
-        """Cells in any order; those of one bucket are added."""
-        order = np.lexsort((buckets, which))
-        which, buckets, counts = which[order], buckets[order], counts[order]
-        new = np.append(True, (np.diff(which) != 0) | (np.diff(buckets) != 0))[: len(which)]
-        self.which, self.buckets = which[new], buckets[new]
-        self.counts = np.add.reduceat(counts, np.flatnonzero(new)) if len(counts) else counts
-        self._ends = np.cumsum(self.counts)
-
-    def quantile(self, percent: int, greatest: NDArray[Any]) -> NDArray[Any]:
-        """For distributions 0, 1, 2, ... the least value that so many percent do not exceed: its bucket's middle.
-
-        Or the greatest value, which the caller knows exactly, where that is less or there are no values.
-        """
-        wanted = np.arange(len(greatest))
-        first, last = np.searchsorted(self.which, wanted), np.searchsorted(self.which, wanted, "right")
-        ends = np.append(0, self._ends)
-        size = ends[last] - ends[first]
-        rank = np.maximum(-(-size * percent // 100), 1)
-        at = np.minimum(np.searchsorted(self._ends, ends[first] + rank), max(len(self.counts) - 1, 0))
-        found = greatest.copy()
-        some = np.flatnonzero(size)
-        found[some] = np.minimum(middles()[self.buckets[at[some]] + HALF], greatest[some])
-        return found
+def middle(of: str = "bucket") -> Column:
+    """The value that stands for a bucket."""
+    low, high = bounds(of)
+    width = high - low
+    half = F.shiftright(width, 1) - (width == 2).cast("long")
+    return F.when(F.col(of) >= 0, low + half).otherwise(high - 1 - half)

@@ -1,49 +1,42 @@
-"""Which task measures what, and what a task does.
+"""What a task does for `measure`: it follows the clocks of runs, and tells how many pairs of messages they order.
 
-A task reads the files of its runs by itself, in order. Short runs share a task. A long run has several: one that
-counts, and for the clocks, which cost the most where there are many processes, one for each block of them; each reads
-the whole run, and what they find is added. Rows that are in no order come from Spark instead, sorted, one run after the
-other, and are kept by the task until it has read them as often as it needs.
+A task reads the files of its runs by itself, in order. Short runs share a task. A long run has a task for each block of
+its processes: each reads the whole run, and what they find is added. Rows that are in no order come from Spark instead,
+sorted, one run after the other, and are kept by the task until it has read them as often as it needs.
 """
 
 from __future__ import annotations
 
-import pickle
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import IO, Any, Final
+from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
 from antecede.errors import BadTrace
-from antecede.spark.measure.figures import figures_of_error
-from antecede.spark.measure.passes import measured
+from antecede.spark.measure.kernel import follow_chains
 from antecede.trace.checks import Sequence as Watch
-from antecede.trace.checks import refuse_borders
+from antecede.trace.checks import refuse_borders, refuse_second_sends
 from antecede.trace.columns import ORDER_COLUMNS, Names, Rows, by_run, rows_of
 from antecede.trace.parquet import read_part
 from antecede.trace.plan import ROWS, Part
 
-__all__ = ["COLUMNS", "Share", "shared", "work", "work_sorted"]
+__all__ = ["COLUMNS", "Found", "Share", "follow_shares", "follow_sorted", "share_runs"]
 
-MORE: Final = ("time_ns", "stamp_entries", "stamp_bytes")
-COLUMNS: Final = ("run", *ORDER_COLUMNS, *MORE)
+COLUMNS: Final = ("run", *ORDER_COLUMNS)
 
 LONG: Final = 2 * ROWS
 """Rows from which a run is shared by several tasks."""
-
-BLOCK: Final = 256
-"""Entries of clocks that one task follows: a merge of so many costs about as much as the rest of an event."""
-
-HELD: Final = 1 << 20
-"""Rows that are held in memory; the others of a run go to a file."""
+BLOCK: Final = 64
+"""Entries of clocks that one task follows: merging so many costs about as much as reading the events."""
+HELD: Final = 1 << 26
+"""Bytes of a run that a task holds in memory; a longer one goes to a file."""
 
 
 class Share(Struct, frozen=True):
-    """What a task does with one run."""
+    """What a task does with one run: it follows the entries low to high - 1 of its clocks."""
 
     run: str
     processes: tuple[str, ...]
@@ -51,144 +44,121 @@ class Share(Struct, frozen=True):
     rows: int
     low: int
     high: int
-    counting: bool
 
 
-def shared(
+class Found(Struct, frozen=True):
+    """What a task found in its share of a run: or, in `error`, what is wrong with the run."""
+
+    run: str
+    past: int = 0
+    sends: int = 0
+    longest_chain: int = 0
+    received: bool = False
+    error: tuple[str, str, str] | None = None
+    """The fields of a `BadTrace`."""
+
+
+def share_runs(
     processes: Mapping[str, tuple[str, ...]], parts: Mapping[str, Sequence[Part]], rows: Mapping[str, int]
 ) -> list[tuple[Share, ...]]:
     """The shares of each task, the longest first: no long one is left over when the others are done."""
-    long: list[Share] = []
-    short: list[Share] = []
-    for run, own in parts.items():
-        names, size = processes[run], rows[run]
-        whole = Share(run, names, tuple(own), size, 0, len(names), True)
-        if size < LONG:
-            short.append(whole)
-            continue
-        count = -(-len(names) // BLOCK)
-        edges = [len(names) * i // count for i in range(count + 1)]
-        long.append(msgspec.structs.replace(whole, high=0))
-        long += [
-            msgspec.structs.replace(whole, low=low, high=high, counting=False)
-            for low, high in pairwise(edges)
-        ]
-    tasks: list[tuple[Share, ...]] = [(share,) for share in sorted(long, key=lambda share: -share.rows)]
+    tasks: list[tuple[Share, ...]] = []
     held: list[Share] = []
-    for share in sorted(short, key=lambda share: -share.rows):
-        if held and sum(s.rows for s in held) + share.rows > ROWS:
+    for run in sorted(parts, key=lambda run: -rows[run]):
+        names, size = processes[run], rows[run]
+        count = -(-len(names) // BLOCK) if size >= LONG else 1
+        edges = [len(names) * i // count for i in range(count + 1)]
+        shares = [Share(run, names, tuple(parts[run]), size, *edge) for edge in pairwise(edges)]
+        if size >= LONG:
+            tasks += [(share,) for share in shares]
+            continue
+        if held and sum(share.rows for share in held) + size > ROWS:
             tasks.append(tuple(held))
             held = []
-        held.append(share)
+        held += shares
     return [*tasks, tuple(held)] if held else tasks
 
 
 # In tasks
 
 
-def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The figures of shares that come as JSON in the column `share`."""
-    for batch in batches:
-        for text in batch.column("share").to_pylist():
-            yield from measured_share(msgspec.json.decode(text, type=Share))
+def follow_shares(shares: Sequence[Share]) -> list[Found]:
+    """What one task does."""
+    return [follow_share(share) for share in shares]
 
 
-def measured_share(share: Share) -> Iterator[pa.RecordBatch]:
+def follow_share(share: Share) -> Found:
+    """Read the run's files, as often as it takes."""
     names = Names.of(share.processes)
     place = share.parts[0].pieces[0].path.rpartition("/")[0] if share.parts else "events"
 
-    def read(counting: bool) -> Iterator[Rows]:
-        watch = Watch(names, share.run)
-        for part in share.parts:
-            for at, rows in read_part(part, names, MORE if counting else ()):
-                watch.watch(rows, at)
-                yield rows
-        refuse_starts(share.run, names, watch)
+    def read() -> Iterator[tuple[str, Rows]]:
+        return (batch for part in share.parts for batch in read_part(part, names))
 
-    yield from guarded(share.run, names, read, place, share.low, share.high, share.counting)
+    return follow(share.run, names, read, place, share.low, share.high)
 
 
-def work_sorted(
+def follow_sorted(
     batches: Iterable[pa.RecordBatch], processes: Mapping[str, tuple[str, ...]], place: str
-) -> Iterator[pa.RecordBatch]:
-    """The figures of runs that come as rows, one run after the other, each in order."""
+) -> Iterator[Found]:
+    """Follow runs that come as rows, one run after the other, each in order."""
     spool: Spool | None = None
     for batch in batches:
-        for run, own in by_run(batch):
+        for run, rows in by_run(batch):
             if spool is None or spool.run != run:
                 if spool is not None:
-                    yield from spool.measured(place)
-                if run not in processes:
-                    told = BadTrace(place, f"events of run {run}", "only runs that the table of runs names")
-                    yield from figures_of_error(run, told)
-                    return
-                spool = Spool(run, Names.of(processes[run]))
-            spool.add(own, place)
+                    yield spool.follow(processes, place)
+                spool = Spool(run, batch.schema)
+            spool.add(rows)
     if spool is not None:
-        yield from spool.measured(place)
+        yield spool.follow(processes, place)
 
 
 class Spool:
     """The rows of a run, to be read more than once: in memory, or in a file if there are many."""
 
-    def __init__(self, run: str, names: Names) -> None:
-        self.run, self.names = run, names
-        self._held: list[Rows] = []
-        self._rows = 0
-        self._file: IO[Any] | None = None
-        self._watch = Watch(names, run)
-        self._wrong: BadTrace | None = None
+    def __init__(self, run: str, schema: pa.Schema) -> None:
+        self.run = run
+        self._file = tempfile.SpooledTemporaryFile(HELD)  # noqa: SIM115
+        self._writer = pa.ipc.new_stream(self._file, schema)
 
-    def add(self, batch: pa.RecordBatch, place: str) -> None:
-        if self._wrong is not None:
-            return
-        try:
-            rows = rows_of(batch, self.names, f"{place}, run {self.run}")
-            self._watch.watch(rows, place)
-        except BadTrace as error:
-            self._wrong = error
-            return
-        if self._rows < HELD:
-            self._held.append(rows)
-        else:
-            self._file = self._file or tempfile.TemporaryFile()  # noqa: SIM115 (closed by `measured`)
-            pickle.dump(rows, self._file, pickle.HIGHEST_PROTOCOL)
-        self._rows += len(rows)
+    def add(self, rows: pa.RecordBatch) -> None:
+        self._writer.write_batch(rows)
 
-    def read(self, counting: bool) -> Iterator[Rows]:
-        yield from self._held
-        if self._file is not None:
-            end = self._file.tell()
-            self._file.seek(0)
-            while self._file.tell() < end:
-                yield pickle.load(self._file)
+    def follow(self, processes: Mapping[str, tuple[str, ...]], place: str) -> Found:
+        """What the clocks of these rows come to. The rows are gone afterwards."""
+        self._writer.close()
+        with self._file:
+            if self.run not in processes:
+                return Found(
+                    self.run,
+                    error=(place, f"events of run {self.run}", "only runs that the table of runs names"),
+                )
+            names = Names.of(processes[self.run])
+            return follow(self.run, names, lambda: self._read(names, place), place, 0, len(names))
 
-    def measured(self, place: str) -> Iterator[pa.RecordBatch]:
-        try:
-            refuse_starts(self.run, self.names, self._watch)
-        except BadTrace as error:
-            self._wrong = self._wrong or error
-        if self._wrong is not None:
-            yield from figures_of_error(self.run, self._wrong)
-        else:
-            yield from guarded(self.run, self.names, self.read, place, 0, len(self.names), True)
-        if self._file is not None:
-            self._file.close()
+    def _read(self, names: Names, place: str) -> Iterator[tuple[str, Rows]]:
+        self._file.seek(0)
+        for batch in pa.ipc.open_stream(self._file):
+            yield place, rows_of(batch, names, f"{place}, run {self.run}")
 
 
-def refuse_starts(run: str, names: Names, watch: Watch) -> None:
-    """Each process's own order has to begin at 0: what is before would be missing."""
-    ends = watch.ends()
-    refuse_borders(run, names, [] if ends is None else [ends])
+def follow(run: str, names: Names, read: Any, place: str, low: int, high: int) -> Found:
+    """What a run's clocks come to, or what is wrong with the run: never some of both."""
 
+    def watched() -> Iterator[Rows]:
+        watch = Watch(names, run)
+        for at, rows in read():
+            watch.watch(rows, at)
+            yield rows
+        ends = watch.ends()
+        # Each process's own order has to begin at 0: what is before would be missing.
+        refuse_borders(run, names, [] if ends is None else [ends])
+        if watch.shrinking.any():
+            refuse_second_sends(run, names, place, (rows for _, rows in read()), watch.shrinking)
 
-def guarded(
-    run: str, names: Names, read: Any, place: str, low: int, high: int, counting: bool
-) -> Iterator[pa.RecordBatch]:
-    """The figures of a run, or what is wrong with it: never some of both."""
     try:
-        where = f"{place}, run {run}"
-        found = list(measured(run, names, read, low, high, counting=counting, place=where))
+        chains = follow_chains(names, watched, low, high, place=f"{place}, run {run}")
     except BadTrace as error:
-        found = list(figures_of_error(run, error))
-    yield from found
+        return Found(run, error=(error.place, error.found, error.expected))
+    return Found(run, chains.past, chains.sends, chains.longest, chains.received)
