@@ -10,12 +10,21 @@ from typing import Any
 import pytest
 
 from antecede.errors import BadParameter
-from antecede.report import Extent, Finding, Message, Range, headline, plan, render, stories
-from antecede.report.asked import window
-from antecede.report.carried import ALL, CELLS, PROCESSES, RUN, channel_bands, density_bands, detailed, listed
-from antecede.report.columns import columns
+from antecede.report import Extent, Finding, Message, Range, headline, list_story_keys, plan_selection, render
 from antecede.report.data import Event
+from antecede.report.encoding import encode_report
 from antecede.report.page import SCRIPTS
+from antecede.report.selection import (
+    ALL,
+    CELLS,
+    PROCESSES,
+    RUN,
+    choose_detailed,
+    limit_channel_bands,
+    limit_density_bands,
+    limit_findings,
+    parse_window,
+)
 from tests import report_samples as samples
 
 SOURCES = Path(__file__).parent.parent / "src" / "antecede" / "report"
@@ -36,7 +45,7 @@ def extent(run: str, events: int, **more: Any) -> Extent:
 
 
 def test_small_runs_are_carried_whole():
-    chosen = plan([extent("a", 10), extent("b", RUN)])
+    chosen = plan_selection([extent("a", 10), extent("b", RUN)])
     assert chosen.whole == ("a", "b")
     assert chosen.ranges == ()
 
@@ -44,13 +53,13 @@ def test_small_runs_are_carried_whole():
 def test_broken_runs_come_first_when_there_is_not_room_for_all():
     runs = [extent(f"r{i:02}", RUN) for i in range(ALL // RUN + 3)]
     late = Finding(kind="duplicate", process="a", sender="a", number=1, index=0)
-    chosen = plan(runs, {"r14": [late]})
+    chosen = plan_selection(runs, {"r14": [late]})
     assert len(chosen.whole) == ALL // RUN
     assert "r14" in chosen.whole
 
 
 def test_a_long_run_gets_windows_over_all_its_length():
-    chosen = plan([extent("long", 10**8)])
+    chosen = plan_selection([extent("long", 10**8)])
     assert [range_.low for range_ in chosen.ranges] == sorted(range_.low for range_ in chosen.ranges)
     assert chosen.ranges[0].low == 0
     assert chosen.ranges[-1].high == 10**8 - 1
@@ -63,7 +72,7 @@ def test_a_long_run_gets_windows_round_its_first_findings():
         for i, t in enumerate(at)
     ]
     findings = [Finding(kind="duplicate", process="c", sender="a", number=i, index=i) for i in range(3)]
-    chosen = plan([extent("long", 10**6)], {"long": findings}, {"long": told})
+    chosen = plan_selection([extent("long", 10**6)], {"long": findings}, {"long": told})
     around = [range_ for range_ in chosen.ranges if range_.title.startswith("round")]
     # The second is in the window of the first.
     assert [range_.title for range_ in around] == ["round finding 1", "round finding 3"]
@@ -71,32 +80,32 @@ def test_a_long_run_gets_windows_round_its_first_findings():
 
 
 def test_windows_are_by_time_where_there_are_no_clocks():
-    chosen = plan([extent("long", 10**6, clocks=0, clock_low=None, clock_high=None)])
+    chosen = plan_selection([extent("long", 10**6, clocks=0, clock_low=None, clock_high=None)])
     assert {range_.axis for range_ in chosen.ranges} == {"time"}
     assert chosen.ranges[-1].high <= 10**9
 
 
 def test_a_thousand_long_runs_still_fit():
-    chosen = plan([extent(f"r{i}", 10**6) for i in range(1000)])
+    chosen = plan_selection([extent(f"r{i}", 10**6) for i in range(1000)])
     assert len(chosen.ranges) == 1000
 
 
 def test_what_the_user_asked_for_is_always_there():
     asked = Range("a", "asked", "clock", 3, 5)
-    assert asked in plan([extent("a", 10**7)], asked=[asked]).ranges
+    assert asked in plan_selection([extent("a", 10**7)], wanted=[asked]).ranges
 
 
 @pytest.mark.parametrize("runs", [0, 1, 30, 1000, 10**5])
 def test_pictures_of_all_runs_stay_within_bounds(runs):
-    assert channel_bands(runs) ** 2 * runs <= max(CELLS, runs)
-    assert density_bands(runs) * 96 * runs <= max(CELLS, 96 * runs)
-    assert 3 <= listed(runs) <= 50
+    assert limit_channel_bands(runs) ** 2 * runs <= max(CELLS, runs)
+    assert limit_density_bands(runs) * 96 * runs <= max(CELLS, 96 * runs)
+    assert 3 <= limit_findings(runs) <= 50
 
 
 def test_processes_of_broken_runs_are_shown_first():
-    assert detailed({"a": 10, "b": PROCESSES - 5}, {"b"}) == ["b"]
-    assert detailed({"huge": 10 * PROCESSES}, ()) == ["huge"]
-    assert detailed({}, ()) == []
+    assert choose_detailed({"a": 10, "b": PROCESSES - 5}, {"b"}) == ["b"]
+    assert choose_detailed({"huge": 10 * PROCESSES}, ()) == ["huge"]
+    assert choose_detailed({}, ()) == []
 
 
 @pytest.mark.parametrize(
@@ -115,7 +124,7 @@ def test_processes_of_broken_runs_are_shown_first():
     ids=["violation", "undelivered", "unsent"],
 )  # fmt: skip
 def test_a_story_is_the_events_that_tell_a_finding(finding, events):
-    assert {key[1:] for key in stories({"r": [finding]})} == events
+    assert {key[1:] for key in list_story_keys({"r": [finding]})} == events
 
 
 @pytest.mark.parametrize(
@@ -127,7 +136,7 @@ def test_a_story_is_the_events_that_tell_a_finding(finding, events):
     ],
 )
 def test_windows_are_asked_for_by_clock_or_by_time(text, axis, low, high):
-    found = window(text, {"a:b": extent("a:b", 9, time_low=500)})
+    found = parse_window(text, {"a:b": extent("a:b", 9, time_low=500)})
     assert (found.run, found.axis, found.low, found.high) == ("a:b", axis, low, high)
 
 
@@ -147,7 +156,7 @@ def test_windows_are_asked_for_by_clock_or_by_time(text, axis, low, high):
 def test_a_window_that_cannot_be_is_refused(text, told):
     extents = {"run1": extent("run1", 9), "clockless": extent("clockless", 9, clocks=0)}
     with pytest.raises(BadParameter, match=re.escape(told)):
-        window(text, extents)
+        parse_window(text, extents)
 
 
 # As they are
@@ -198,7 +207,7 @@ def test_numbers_that_a_browser_would_round_go_as_text():
         row["number"] += big
         row["by_number"] += big
         row["chain"] = [{**message, "number": message["number"] + big} for message in row["chain"]]
-    [run] = columns(samples.report(parts))["runs"]
+    [run] = encode_report(samples.report(parts))["runs"]
     assert run["messages"]["number"][0] == str(big + 1)
     assert run["table"]["time"] == [0] + [1_000_000] * 5
 
@@ -277,6 +286,61 @@ def verdicts(*told: tuple[str, int]) -> dict[str, Any]:
 )
 def test_the_headline_is_the_answer(told, sentence):
     assert headline(samples.report(verdicts(*told))) == sentence
+
+
+@pytest.mark.parametrize(
+    ("protocol", "counts", "at", "outcome"),
+    [
+        ("matrix", {"violations": 2}, "p2", "broke"),
+        ("separator", {"violations": 2}, "p2", "broke"),
+        ("fifo", {"violations": 2}, "p2", "unpromised"),
+        ("fifo", {"violations": 2, "fifo_breaks": 1}, "p2", "broke"),
+        ("fifo", {"violations": 2, "undelivered": 1}, "p2", "faulty"),
+        ("unordered", {"violations": 2, "fifo_breaks": 1}, "p2", "unpromised"),
+        ("monitor", {"violations": 2}, "p2", "kept"),
+        ("monitor", {"violations": 2}, "p1", "broke"),
+        ("monitor", {"duplicates": 2}, "p2", "faulty"),
+        ("someone's own", {"violations": 2}, "p2", "broke"),
+    ],
+)
+def test_a_verdict_is_relative_to_what_the_protocol_promises(protocol, counts, at, outcome):
+    run = {"run": "r", "protocol": protocol, "processes": ["p1", "p2"], "parameters": "{}"}
+    found_at = [
+        {
+            "run": "r",
+            "process": at,
+            "kind": {"undelivered": "undelivered"}.get(name, name[:-1]),
+            "count": count,
+        }
+        for name, count in counts.items()
+    ]
+    verdict = {"run": "r", "verdict": "no", **counts}
+    made = samples.report({"runs": [run], "verdicts": [verdict], "found_at": found_at})
+    assert made.runs[0].outcome == outcome
+    assert (
+        headline(made)
+        == {
+            "broke": "The run broke causal order.",
+            "unpromised": "The run broke causal order, which its protocol does not promise.",
+            "faulty": "The run lost, repeated or misdelivered messages.",
+            "kept": "The run kept causal order where it is promised.",
+        }[outcome]
+    )
+
+
+@pytest.mark.parametrize(
+    ("protocol", "promise"),
+    [
+        ("separator", None),
+        ("matrix", None),
+        ("fifo", "FIFO order only"),
+        ("monitor", "causal order at p2 only"),
+        ("someone's own", None),
+    ],
+)
+def test_a_promise_is_told_where_it_is_less_than_causal_order(protocol, promise):
+    run = {"run": "r", "protocol": protocol, "processes": ["p1", "p2"], "parameters": '{"monitor": 1}'}
+    assert samples.report({"runs": [run]}).runs[0].promise == promise
 
 
 def test_a_run_without_a_verdict_is_unknown():

@@ -1,6 +1,7 @@
 """antecede demo: the whole pipeline, on small runs."""
 
 import json
+import re
 
 import pytest
 
@@ -31,7 +32,15 @@ def test_the_demo_says_who_kept_causal_order_and_at_what_price(capsys, tmp_path)
         "trace",
         "verdicts",
     ]
-    assert "</html>" in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert "</html>" in page
+    # The page has the verdicts of the table.
+    [data] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    outcomes: dict[str, set[str]] = {}
+    for one in json.loads(data)["runs"]:
+        outcomes.setdefault(one["protocol"], set()).add(one["outcome"])
+    assert {name for name, found in outcomes.items() if found != {"kept"}} == {"unordered", "fifo"}
+    assert outcomes["unordered"] <= {"kept", "unpromised"}
 
 
 def test_a_demo_of_nothing_is_refused(capsys):

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from antecede.cli.report import gathered, write
+from antecede.cli.report import write
 from antecede.cli.spark_session import Master, Remote, Work, working
 from antecede.errors import BadParameter
 from antecede.protocols import PROTOCOLS
@@ -98,7 +98,10 @@ def demo(
         lines = performed(work, directory, messages)
         work.say("writing the report")
         page = directory / "report.html"
-        write(str(page), render(gathered(work, str(directory), [], ("antecede", "report", str(directory)))))
+        from antecede.report.gather import gather_report
+
+        command = ("antecede", "report", str(directory))
+        write(str(page), render(gather_report(work.spark, str(directory), [], command)))
     if as_json:
         print(json.dumps(plain(lines, directory, page), ensure_ascii=False))
     else:
@@ -130,9 +133,9 @@ def experiment(messages: int) -> dict[str, Any]:
 
 def performed(work: Work, directory: Path, messages: int) -> list[Line]:
     """Simulate, verify, measure; the tables are left in the directory."""
+    from antecede.report.queries import collect_rows
     from antecede.sim.experiment import expand
     from antecede.spark import Trace, measure, sweep, verify
-    from antecede.spark.windows import rows
 
     asked = expand(experiment(messages), "demo")
     work.say(f"simulating {len(asked.runs)} runs")
@@ -144,9 +147,9 @@ def performed(work: Work, directory: Path, messages: int) -> list[Line]:
     work.say("measuring")
     measured = measure(trace)
     measured.write(directory)
-    runs = rows(trace.runs)
-    found = rows(verified.findings.groupBy("run", "kind", "process").count())
-    prices = {price["protocol"]: price for price in rows(measured.overall)}
+    runs = collect_rows(trace.runs)
+    found = collect_rows(verified.findings.groupBy("run", "kind", "process").count())
+    prices = {price["protocol"]: price for price in collect_rows(measured.overall)}
     return [line_of(protocol, runs, found, prices[protocol]) for protocol in PROTOCOLS]
 
 
@@ -176,6 +179,15 @@ def line_of(protocol: str, runs: list[Any], found: list[Any], price: Mapping[str
 # For people
 
 
+WORDS: Final = {
+    (True, True): Text("kept", "green"),
+    (True, False): Text("kept", "green"),
+    (False, True): Text("broken", "bold red"),
+    (False, False): Text("not promised", "yellow"),
+}
+"""Whether causal order was kept, and promised: the words of the report."""
+
+
 def table(lines: list[Line]) -> Table:
     shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
     shown.add_column("\nprotocol", style="cyan", no_wrap=True)
@@ -185,7 +197,7 @@ def table(lines: list[Line]) -> Table:
     for line in lines:
         shown.add_row(
             line.protocol,
-            Text("kept", "green") if line.kept else Text("broken", "bold red"),
+            WORDS[line.kept, line.promises == "causal"],
             *(f"{line.violations[network]:,}" for network in NETWORKS),
             f"{line.stamp_bytes:.1f}",
             f"{line.control_per_message:.2f}",

@@ -9,36 +9,14 @@ import json
 import sys
 import time
 import webbrowser
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
-import msgspec
 import typer
 
-import antecede
-from antecede.cli.spark_session import Master, Remote, Work, working
+from antecede.cli.spark_session import Master, Remote, working
 from antecede.errors import CannotWrite
-from antecede.report import Report, Tables, Window, assemble, headline, render
-from antecede.report.asked import window
-from antecede.report.carried import (
-    BUCKETS,
-    MOST,
-    Extent,
-    Plan,
-    channel_bands,
-    density_bands,
-    detailed,
-    listed,
-    plan,
-    stories,
-)
-from antecede.report.data import Event, Finding
-from antecede.report.tables import findings_of
-
-if TYPE_CHECKING:
-    from antecede.spark.trace.api import Trace
-    from antecede.spark.windows import Rows
+from antecede.report import headline, render
 
 __all__ = ["report"]
 
@@ -66,7 +44,10 @@ def report(
     started = time.perf_counter()
     refuse(out)
     with working(master, remote, "reading the trace") as work:
-        made = gathered(work, path, windows or [], ("antecede", "report", path, "--out", out))
+        from antecede.report.gather import gather_report
+
+        command = ("antecede", "report", path, "--out", out)
+        made = gather_report(work.spark, path, windows or [], command, work.say)
     write(out, render(made))
     outcome = {
         "report": out,
@@ -81,100 +62,6 @@ def report(
     here = on_this_machine(out)
     if show and not webbrowser.open(here.as_uri() if here else out):
         print(f"antecede: no browser to open it with: {out}", file=sys.stderr)
-
-
-# What the page shows
-
-
-def gathered(work: Work, path: str, asked: list[str], command: tuple[str, ...]) -> Report:
-    """Everything, by Spark; what comes back is bounded, however long the trace."""
-    from antecede.spark import windows as spark
-    from antecede.spark.sweep.recorded import recorded
-    from antecede.spark.trace.api import Trace
-
-    trace = Trace.read(work.spark, path)
-    there = recorded(work.spark, path)
-    runs = sorted(spark.rows(trace.runs), key=lambda run: str(run["run"]).encode())
-    extents = {row["run"]: msgspec.convert(row, Extent) for row in spark.extents(trace)}
-    ranges = [window(text, extents) for text in asked]
-
-    findings, verdicts = there.findings, there.verdicts
-    if findings is None or verdicts is None:
-        from antecede.spark.verify.api import verify
-
-        work.say("verifying")
-        verified = verify(trace)
-        findings, verdicts = verified.findings, verified.runs
-    judged = spark.rows(verdicts)
-    broken = [row["run"] for row in judged if row["verdict"] == "no"]
-    found = spark.first_findings(findings, listed(len(broken))) if broken else []
-
-    work.say("measuring")
-    measured = there.measures or measures(trace)
-    sizes = {row["run"]: len(row["processes"]) for row in runs}
-    tables: dict[str, Any] = {
-        "runs": runs,
-        "verdicts": judged,
-        "findings": found,
-        "measures": spark.rows(measured["runs"]),
-        "processes": spark.of_runs(measured["processes"], detailed(sizes, set(broken))),
-        "channels": spark.channels(trace, measured["channels"], channel_bands(len(runs))),
-        "histograms": spark.histograms(trace, measured["histograms"]),
-        "extents": tuple(extents.values()),
-        "failed": spark.rows(there.failures) if there.failures is not None else [],
-    }
-
-    work.say("choosing windows")
-    tables |= chosen(trace, extents, by_run(found), ranges)
-    # A run without events is whole too.
-    tables["whole"] = sizes.keys() - tables.pop("parts").keys()
-    return assemble(
-        Tables(**tables),
-        source=path,
-        command=command,
-        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        version=antecede.__version__,
-    )
-
-
-def measures(trace: Trace) -> dict[str, Any]:
-    from antecede.spark.measure.api import measure
-
-    found = measure(trace)
-    return {name: getattr(found, name) for name in ("runs", "processes", "channels", "histograms")}
-
-
-def by_run(rows: Rows) -> dict[str, tuple[Finding, ...]]:
-    names = dict.fromkeys(row["run"] for row in rows)
-    return {name: findings_of(row for row in rows if row["run"] == name) for name in names}
-
-
-def chosen(
-    trace: Trace, extents: dict[str, Extent], findings: dict[str, tuple[Finding, ...]], ranges: list[Any]
-) -> dict[str, Any]:
-    """The events that the page carries, and where the others are."""
-    from antecede.spark import windows as spark
-
-    told = spark.events_of_messages(trace, stories(findings))
-    own: dict[str, list[Event]] = {}
-    for row in told:
-        own.setdefault(row["run"], []).append(msgspec.convert(row, Event))
-    planned: Plan = plan(extents.values(), findings, own, ranges)
-    asked = [spark.Asked(r.run, r.axis, r.low, r.high) for r in planned.ranges]
-    inside, cut = spark.events_of_ranges(trace, asked, MOST)
-    parts = {run: extent for run, extent in extents.items() if run not in planned.whole}
-    spans = {run: (extent.time_low or 0, extent.time_high or 0) for run, extent in parts.items()}
-    return {
-        "events": [*spark.events_of_runs(trace, planned.whole), *told, *inside],
-        "windows": [
-            (r.run, Window(f"{r.title}, the first {MOST:,}" if i in cut else r.title, r.axis, r.low, r.high))
-            for i, r in enumerate(planned.ranges)
-        ],
-        "density": spark.density(trace, spans, density_bands(len(parts)), BUCKETS),
-        "parts": parts,
-        "whole": {*planned.whole, *(run["run"] for run in spark.rows(trace.runs.select("run")))}
-        - parts.keys(),
-    }
 
 
 # The file

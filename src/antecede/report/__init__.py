@@ -2,17 +2,19 @@
 
 data      what a page is made of, as frozen values
 tables    rows of tables, wherever they came from, as these values
-carried   which events a page carries: whole runs if they are small, else windows
-asked     windows that the user asks for
-columns   the values as compact columns of JSON
+promises  whether a run kept what its protocol promises
+selection which events a page carries: whole runs if they are small, else windows
+encoding  the values as compact columns of JSON
 page      the columns, the style and the script as one text
+
+gather    a trace, or a directory of results, as these values, by Spark: with `results` and `queries`
 
 The script is written by hand, in files by idea (`core.js`, `diagram.js` ...), and put together by `page`.
 """
 
-from antecede.report.carried import Extent, Plan, Range, plan, stories
 from antecede.report.data import Finding, Message, Report, Run, Window
 from antecede.report.page import headline, render
+from antecede.report.selection import Extent, Range, Selection, list_story_keys, plan_selection
 from antecede.report.tables import Tables, assemble
 
 __all__ = [
@@ -25,9 +27,9 @@ __all__ = [
     "Finding",
     "Message",
     "Window",
-    "plan",
-    "stories",
-    "Plan",
+    "plan_selection",
+    "list_story_keys",
+    "Selection",
     "Extent",
     "Range",
 ]

@@ -185,8 +185,11 @@ class Run(Struct, frozen=True, kw_only=True):
     seed: int | None = None
     parameters: str = "{}"
     promise: str | None = None
-    """What its protocol promises, if that is less than causal order everywhere: then a broken order is no defect."""
+    """What its protocol promises, if that is less than causal order everywhere."""
     verdict: Literal["yes", "no", "unknown"] = "unknown"
+    """Of `verify`: whether anything was found."""
+    outcome: Literal["kept", "unpromised", "broke", "faulty", "unknown"] = "unknown"
+    """The verdict by what the protocol promises (`antecede.report.promises`)."""
     reason: str | None = None
     deliveries: int = 0
     found: dict[str, int] = {}
@@ -226,7 +229,7 @@ class Report(Struct, frozen=True, kw_only=True):
     """The words of the command that makes this page: `--window` is added to it to ask for more."""
     runs: tuple[Run, ...]
     omitted_runs: int = 0
-    """Runs that are counted, and kept causal order, but are not listed."""
+    """Runs that are counted, and kept the promised order, but are not listed."""
     failed: tuple[Failed, ...] = ()
     histograms: tuple[Histogram, ...] = ()
     made: str = ""

@@ -83,7 +83,7 @@ function elsewhere(run) {
 
 function factsOf(run) {
   const price = run.price || {};
-  const facts = [['verdict', badge(run.class)], ['protocol', run.protocol], ['promises', run.promise], ['network', run.network], ['workload', run.workload], ['topology', run.topology],
+  const facts = [['verdict', badge(run.class)], ['protocol', named ? run.protocol : null], ['promises', run.promise], ['network', run.network], ['workload', run.workload], ['topology', run.topology],
     ['processes', count(run.n)], ['events', count(run.size)], ['deliveries', count(run.deliveries)], ['duration', known(price.duration_ns) ? time(price.duration_ns) : null],
     ['longest chain', known(price.longest_chain) ? plural(price.longest_chain, 'message') : null], ['concurrency', known(price.concurrency) ? percent(price.concurrency) : null],
     ['seed', run.seed], ['parameters', run.parameters === '{}' ? null : run.parameters]];
@@ -115,7 +115,7 @@ function legend() {
 function processesOf(run) {
   if (!run.processes.length) return null;
   const columns = [['process', x => x, 'process'], ['sends', count, 'sends'], ['deliveries', count, 'deliveries'], ['control_packets', count, 'control packets'],
-    ['delay_ns_p50', time, 'delay'], ['delay_ns_p99', time, 'delay p99'], ['wait_ns_mean', time, 'waiting'], ['wait_ns_p99', time, 'waiting p99']]
+    ['delay_ns_p50', time, 'delay, median'], ['delay_ns_p99', time, 'delay, p99'], ['wait_ns_mean', time, 'waiting, mean'], ['wait_ns_p99', time, 'waiting, p99']]
     .filter(([key]) => run.processes.some(row => known(row[key])));
   const most = Object.fromEntries(columns.slice(1).map(([key]) => [key, Math.max(...run.processes.map(row => row[key] || 0))]));
   const cell = (row, [key, show]) => el('td', {class: 'number shaded', style: `--share:${most[key] ? ((row[key] || 0) / most[key]).toFixed(3) : 0}`}, show(row[key]));
@@ -161,16 +161,23 @@ function followAddress(jump) {
   if (jump && !words.has('finding')) $('one').scrollIntoView({behavior: calm() ? 'auto' : 'smooth'});
 }
 
+// A section that has nothing to show is not there, and nothing leads to it.
+function leaveOut(id) {
+  $(id).hidden = true;
+  document.querySelector(`nav a[href="#${id}"]`).hidden = true;
+}
+
 document.body.classList.add('ready');
 showTheme();
 showVerdicts();
 showRuns();
 showPrices();
 showAbout();
-if (DATA.runs.length) {
+if (!DATA.runs.length) ['runs', 'prices', 'one'].forEach(leaveOut);
+else {
   // The first thing to look at: a run that went wrong, if there is one.
   const first = chosenRuns()[0];
   showOne(first, first.findings.length ? 0 : undefined);
   followAddress(true);
-} else $('one-body').append(empty('No runs.'));
+}
 addEventListener('hashchange', () => followAddress(true));

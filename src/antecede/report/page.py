@@ -8,14 +8,15 @@ Names in the data come from foreign logs, so
 
 from __future__ import annotations
 
+from collections import Counter
 from html import escape
 from importlib.resources import files
 
 import msgspec
 
 from antecede.html import whole
-from antecede.report.columns import columns
-from antecede.report.data import Report, Run
+from antecede.report.data import Report
+from antecede.report.encoding import encode_report
 
 __all__ = ["headline", "render"]
 
@@ -36,7 +37,7 @@ def render(report: Report) -> str:
     parts = {
         "source": escape(report.source),
         "headline": escape(headline(report)),
-        "data": msgspec.json.encode(columns(report)).decode().translate(UNSAFE),
+        "data": msgspec.json.encode(encode_report(report)).decode().translate(UNSAFE),
     }
     return whole(report.title, _file("page.css"), script, _file("page.html"), parts)
 
@@ -47,27 +48,45 @@ def headline(report: Report) -> str:
     >>> headline(Report(title="", source="", command=(), runs=()))
     'There are no runs.'
     """
-    runs, total = report.runs, len(report.runs) + report.omitted_runs
+    total = len(report.runs) + report.omitted_runs
     if not total:
         return "There are no runs."
-    kept = sum(run.verdict == "yes" for run in runs) + report.omitted_runs
-    if kept == total:
-        return "The run kept causal order." if total == 1 else f"All {total:,} runs kept causal order."
-    broke = sum(_broke(run) for run in runs)
-    faulty = sum(run.verdict == "no" and not _broke(run) for run in runs)
-    unknown = sum(run.verdict == "unknown" for run in runs)
+    counts: Counter[str] = Counter(run.outcome for run in report.runs)
+    counts["kept"] += report.omitted_runs
     if total == 1:
-        if unknown:
-            return "Whether the run kept causal order is unknown."
-        return "The run broke causal order." if broke else "The run lost, repeated or misdelivered messages."
-    parts = [f"{broke:,} broke it"] if broke else []
-    parts += [f"{faulty:,} lost, repeated or misdelivered messages"] if faulty else []
-    parts += [f"{unknown:,} {'is' if unknown == 1 else 'are'} unknown"] if unknown else []
-    return f"{kept:,} of {total:,} runs kept causal order; {', '.join(parts)}."
+        [outcome] = counts.elements()
+        return ONE[outcome].replace("order.", f"order{_promised(report)}.")
+    if counts["kept"] == total:
+        return f"All {total:,} runs kept causal order{_promised(report)}."
+    parts = [f"{counts[name]:,} {words[counts[name] != 1]}" for name, words in MANY.items() if counts[name]]
+    return f"{counts['kept']:,} of {total:,} runs kept causal order{_promised(report)}; {', '.join(parts)}."
 
 
-def _broke(run: Run) -> bool:
-    return bool(run.found.get("violation") or run.found.get("fifo_break"))
+ONE = {
+    "kept": "The run kept causal order.",
+    "unpromised": "The run broke causal order, which its protocol does not promise.",
+    "broke": "The run broke causal order.",
+    "faulty": "The run lost, repeated or misdelivered messages.",
+    "unknown": "Whether the run kept causal order is unknown.",
+}
+MANY = {
+    "broke": ("broke it", "broke it"),
+    "unpromised": (
+        "broke it, which its protocol does not promise",
+        "broke it, which their protocols do not promise",
+    ),
+    "faulty": ("lost, repeated or misdelivered messages",) * 2,
+    "unknown": ("is unknown", "are unknown"),
+}
+
+
+def _promised(report: Report) -> str:
+    """Some keep it where it is promised, and nowhere else."""
+    return (
+        " where it is promised"
+        if any(run.verdict == "no" and run.outcome == "kept" for run in report.runs)
+        else ""
+    )
 
 
 def _file(name: str) -> str:

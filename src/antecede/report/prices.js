@@ -28,8 +28,9 @@ function average(runs, name) {
 
 function showPrices() {
   const measured = DATA.runs.filter(run => run.price);
-  if (!measured.length) return $('prices-body').append(empty('Nothing was measured in this trace: there are no stamps, delays or control packets to show.'));
   const metrics = Object.entries(METRICS).filter(([, metric]) => measured.some(run => known(run.price[metric.mean])));
+  if (!metrics.length) return leaveOut('prices');
+  if (!named) $('prices-title').textContent = 'Delay and concurrency';
   const facets = el('div', {class: 'facets'}), words = el('p', {class: 'muted words'});
   const pick = name => {
     words.textContent = METRICS[name].words;
@@ -55,7 +56,7 @@ function facetsOf(runs, metric) {
   const means = facets.flatMap(([, rows]) => rows.map(row => row.mean)).sort((a, b) => a - b), usual = means[means.length >> 1];
   const most = Math.min(means[means.length - 1] * 1.2, usual * ROOM || Infinity) || 1;
   return facets.map(([network, rows]) => el('figure', {class: 'facet'},
-    el('figcaption', {title: network}, network === NONE && facets.length === 1 ? 'All runs' : network),
+    el('figcaption', {title: network}, network === NONE && facets.length === 1 ? 'Mean of all runs' : network),
     el('table', {class: 'bars'}, el('tbody', {}, rows.map(row => barOf(network, row, metric, most))))));
 }
 
@@ -66,10 +67,10 @@ function barOf(network, {protocol, runs, mean, high, part}, metric, most) {
   if (known(high)) lines.push(`99 of 100 below ${metric.show(high)}`);
   lines.push(`${plural(runs.length, 'run')} on ${network}`);
   // The cheapest protocol is often one that does not keep the order: its bar says so.
-  const worst = ['broke', 'faulty'].find(name => runs.some(run => run.class === name));
-  if (worst) lines.push(`${CLASSES[worst].sign} ${CLASSES[worst].long}`);
+  const worst = ['broke', 'faulty', 'unpromised'].find(name => runs.some(run => run.class === name));
+  if (worst) lines.push(`${CLASSES[worst].sign} ${CLASSES[worst].one || CLASSES[worst].long}`);
   return el('tr', {},
-    el('th', {scope: 'row'}, el('button', {type: 'button', class: 'plain', title: `${protocol}: show its runs`, onclick: () => filterRuns({protocol})}, protocol,
+    el('th', {scope: 'row'}, el('button', {type: 'button', class: 'plain', title: `${protocol}: show its runs`, onclick: () => filterRuns({protocol})}, named ? protocol : 'all runs',
       worst ? el('span', {class: `mark ${worst}`}, ` ${CLASSES[worst].sign}`) : null)),
     el('td', {class: 'track', 'data-tip': lines.join('\n')}, el('div', {class: mean > most ? 'rail beyond' : 'rail'},
       el('span', {class: 'transit', style: `width:${share(mean * (1 - (part || 0)))}`}),

@@ -6,17 +6,17 @@ const price = name => run => run.price ? run.price[name] : undefined;
 const COLUMNS = [
   {name: 'verdict', value: run => Object.keys(CLASSES).indexOf(run.class), show: run => badge(run.class), text: true},
   {name: 'run', value: run => run.run, show: run => el('a', {href: linkTo(run), title: run.run}, run.run), text: true, head: true},
-  {name: 'protocol', value: run => run.protocol, show: run => run.protocol, text: true},
-  {name: 'network', value: netOf, show: run => el('span', {title: netOf(run)}, netOf(run)), text: true},
+  {name: 'protocol', value: run => named ? run.protocol : undefined, show: run => run.protocol, text: true},
+  {name: 'network', value: run => run.network || undefined, show: run => el('span', {title: netOf(run)}, netOf(run)), text: true},
   {name: 'processes', value: run => run.n, show: run => count(run.n)},
   {name: 'events', value: run => run.size, show: run => count(run.size)},
   {name: 'violations', value: violations, show: run => count(violations(run)), hint: KINDS.violation[2]},
   {name: 'other findings', value: others, show: run => count(others(run)), hint: 'FIFO breaks, duplicates, and messages never sent, not addressed or undelivered'},
-  {name: 'stamp', value: price('stamp_bytes_mean'), show: run => bytes(price('stamp_bytes_mean')(run)), hint: 'Bytes of ordering information that a message carries, on average'},
-  {name: 'control', value: price('control_per_message'), show: run => figure(price('control_per_message')(run)), hint: 'Control packets for each message'},
-  {name: 'delay', value: price('delay_ns_p50'), show: run => time(price('delay_ns_p50')(run)), hint: 'From send to delivery: the median'},
-  {name: 'delay p99', value: price('delay_ns_p99'), show: run => time(price('delay_ns_p99')(run)), hint: 'From send to delivery: 99 of 100 are faster'},
-  {name: 'waiting', value: price('wait_share'), show: run => percent(price('wait_share')(run)), hint: 'The part of all delay that messages were held at their receiver'},
+  {name: 'stamp, mean', value: price('stamp_bytes_mean'), show: run => bytes(price('stamp_bytes_mean')(run)), hint: 'Bytes of ordering information that a message carries, on average'},
+  {name: 'control, mean', value: price('control_per_message'), show: run => figure(price('control_per_message')(run)), hint: 'Control packets for each message'},
+  {name: 'delay, median', value: price('delay_ns_p50'), show: run => time(price('delay_ns_p50')(run)), hint: 'From send to delivery: the median'},
+  {name: 'delay, p99', value: price('delay_ns_p99'), show: run => time(price('delay_ns_p99')(run)), hint: 'From send to delivery: 99 of 100 are faster'},
+  {name: 'waiting, share', value: price('wait_share'), show: run => percent(price('wait_share')(run)), hint: 'The part of all delay that messages were held at their receiver'},
 ];
 // A column in which nothing was measured tells nothing.
 const SHOWN = COLUMNS.filter(({value}) => DATA.runs.some(run => known(value(run))));
@@ -30,7 +30,7 @@ function chosenRuns() {
     (wanted.protocol === ALL || run.protocol === wanted.protocol) && (wanted.network === ALL || netOf(run) === wanted.network) &&
     (wanted.verdict === ALL || run.class === wanted.verdict) && (!text || run.run.toLowerCase().includes(text)));
   // The worst first unless asked otherwise; what was not measured is last either way.
-  const value = wanted.sort === 'verdict' ? run => ['broke', 'faulty', 'unknown', 'kept'].indexOf(run.class) : column.value;
+  const value = wanted.sort === 'verdict' ? run => ORDER.indexOf(run.class) : column.value;
   return runs.map(run => [value(run), run]).sort(([a], [b]) => {
     if (!known(a) || !known(b)) return known(b) - known(a);
     const order = typeof a === 'string' ? a.localeCompare(b, 'en', {numeric: true}) : a - b;
@@ -52,9 +52,9 @@ function showRuns() {
   const find = el('input', {type: 'search', value: wanted.text, placeholder: 'part of a name', oninput: event => set({text: event.target.value})});
   $('runs-table').replaceChildren(
     DATA.runs.length < 2 ? '' : el('div', {class: 'filters'},
-      dropdown('Protocol', names('protocols', unique(DATA.runs.map(run => run.protocol))), wanted.protocol, protocol => set({protocol})),
-      dropdown('Network', names('networks', unique(DATA.runs.map(netOf))), wanted.network, network => set({network})),
-      dropdown('Verdict', [[ALL, 'all verdicts'], ...Object.entries(CLASSES).map(([key, {word}]) => [key, word])], wanted.verdict, verdict => set({verdict})),
+      PROTOCOLS.length < 2 ? null : dropdown('Protocol', names('protocols', PROTOCOLS), wanted.protocol, protocol => set({protocol})),
+      NETWORKS.length < 2 ? null : dropdown('Network', names('networks', NETWORKS), wanted.network, network => set({network})),
+      dropdown('Verdict', [[ALL, 'all verdicts'], ...Object.entries(CLASSES).filter(([key]) => DATA.runs.some(run => run.class === key)).map(([key, {word}]) => [key, word])], wanted.verdict, verdict => set({verdict})),
       el('label', {class: 'field'}, el('span', {}, 'Run'), find)),
     el('div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Runs'}, el('table', {class: 'runs'},
       el('thead', {}, el('tr', {}, SHOWN.map(column => el('th', {scope: 'col', class: column.text ? null : 'number', 'data-column': column.name},

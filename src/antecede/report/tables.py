@@ -7,14 +7,12 @@ empty: a run without a row of verdicts is unknown, one without measures shows no
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from antecede.protocols import PROTOCOLS, Machine
-from antecede.report.carried import Extent
 from antecede.report.data import (
     KINDS,
     Channels,
@@ -29,8 +27,10 @@ from antecede.report.data import (
     Run,
     Window,
 )
+from antecede.report.promises import count_covered, describe_promise, find_promise, judge
+from antecede.report.selection import Extent
 
-__all__ = ["MOST_RUNS", "Tables", "assemble", "findings_of", "promise"]
+__all__ = ["MOST_RUNS", "Tables", "assemble", "sort_findings"]
 
 Rows = Iterable[Mapping[str, Any]]
 T = TypeVar("T")
@@ -48,6 +48,8 @@ class Tables(Struct, frozen=True, kw_only=True):
     runs: Rows
     verdicts: Rows = ()
     findings: Rows = ()
+    found_at: Rows = ()
+    """run, kind, process, count: where findings are, for runs whose protocol promises an order at one process only."""
     measures: Rows = ()
     processes: Rows = ()
     channels: Rows = ()
@@ -61,8 +63,8 @@ class Tables(Struct, frozen=True, kw_only=True):
     """run, band, bands, bucket, buckets, count."""
     failed: Rows = ()
     """run, reason, command: runs that have no trace."""
-    whole: Iterable[str] | None = None
-    """Runs of which `events` holds all. None: every run."""
+    partial: Collection[str] = ()
+    """Runs of which `events` does not hold all."""
 
 
 def assemble(
@@ -77,38 +79,37 @@ def assemble(
 ) -> Report:
     """The page's values."""
     by_run = {
-        name: _grouped(getattr(tables, name)) for name in ("findings", "processes", "channels", "density")
+        name: _group(getattr(tables, name))
+        for name in ("findings", "found_at", "processes", "channels", "density")
     }
     verdicts = {row["run"]: row for row in tables.verdicts}
     measures = {row["run"]: row for row in tables.measures}
     extents = {extent.run: extent for extent in tables.extents}
-    events = _grouped(tables.events)
+    events = _group(tables.events)
     windows: dict[str, list[Window]] = defaultdict(list)
     for run, window in tables.windows:
         windows[run].append(window)
-    whole = None if tables.whole is None else set(tables.whole)
     runs = []
     for row in tables.runs:
         name = row["run"]
-        extent = extents.get(name) or _extent(name, events[name])
+        extent = extents.get(name) or _find_extent(name, events[name])
         runs.append(
             Run(
-                **_described(row),
-                promise=promise(row["protocol"]),
-                **_judged(verdicts.get(name)),
-                findings=findings_of(by_run["findings"][name]),
+                **_describe(row),
+                **_judge(row, verdicts.get(name), by_run["found_at"][name]),
+                findings=sort_findings(by_run["findings"][name]),
                 price=msgspec.convert(measures[name], Price, strict=False) if name in measures else None,
                 process_prices=tuple(_convert(by_run["processes"][name], ProcessPrice)),
-                channels=_channels(by_run["channels"][name]),
+                channels=_place_channels(by_run["channels"][name]),
                 size=extent.events,
                 start_ns=extent.time_low or 0,
-                whole=whole is None or name in whole,
-                events=_in_order(_convert(events[name], Event), extent),
+                whole=name not in tables.partial,
+                events=_sort_events(_convert(events[name], Event), extent),
                 windows=tuple(windows[name]),
-                density=_density(by_run["density"][name], extent),
+                density=_place_density(by_run["density"][name], extent),
             )
         )
-    shown = _bounded(runs, most)
+    shown = _bound(runs, most)
     return Report(
         title=title or "Causal delivery",
         source=source,
@@ -116,13 +117,13 @@ def assemble(
         runs=tuple(shown),
         omitted_runs=len(runs) - len(shown),
         failed=tuple(_convert(tables.failed, Failed)),
-        histograms=tuple(_histograms(tables.histograms)),
+        histograms=tuple(_collect_histograms(tables.histograms)),
         made=made,
         version=version,
     )
 
 
-def findings_of(rows: Rows) -> tuple[Finding, ...]:
+def sort_findings(rows: Rows) -> tuple[Finding, ...]:
     """Rows of findings, violations first, then by process and position."""
     found = _convert(rows, Finding)
     last = 1 << 63
@@ -134,38 +135,32 @@ def findings_of(rows: Rows) -> tuple[Finding, ...]:
 # One run
 
 
-def promise(protocol: str) -> str | None:
-    """In which way a protocol of ours promises less than causal order everywhere; None if it does not, or is not ours.
-
-    >>> [promise(name) for name in ("matrix", "fifo", "unordered", "monitor", "someone's own")]
-    [None, 'FIFO order only', 'no order', 'causal order at one process', None]
-    """
-    machine = PROTOCOLS.get(protocol)
-    if machine is None:
-        return None
-    if machine.order != "causal":
-        return {"fifo": "FIFO order only", "none": "no order"}[machine.order]
-    return None if machine.orders_at is Machine.orders_at else "causal order at one process"
-
-
-def _described(row: Mapping[str, Any]) -> dict[str, Any]:
+def _describe(row: Mapping[str, Any]) -> dict[str, Any]:
     names = ("run", "protocol", "network", "workload", "topology", "seed", "parameters")
     return {name: row[name] for name in names if name in row} | {"processes": tuple(row["processes"])}
 
 
-def _judged(row: Mapping[str, Any] | None) -> dict[str, Any]:
+def _judge(
+    run: Mapping[str, Any], row: Mapping[str, Any] | None, found_at: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    promise = find_promise(run["protocol"], run.get("parameters") or "{}", run["processes"])
+    told = {"promise": describe_promise(promise)}
     if row is None:
-        return {"verdict": "unknown", "reason": UNVERIFIED}
-    found = {kind: row.get(column) or 0 for kind, column in COUNTED.items()}
+        return {**told, "verdict": "unknown", "outcome": "unknown", "reason": UNVERIFIED}
+    counts: dict[str, int] = {kind: row.get(column) or 0 for kind, column in COUNTED.items()}
+    found = {kind: count for kind, count in counts.items() if count}
+    covered = found if promise.at is None else count_covered(promise, found_at)
     return {
+        **told,
         "verdict": row["verdict"],
+        "outcome": judge(row["verdict"], covered, promise),
         "reason": row.get("reason"),
         "deliveries": row.get("deliveries") or 0,
-        "found": {kind: count for kind, count in found.items() if count},
+        "found": found,
     }
 
 
-def _extent(run: str, rows: Sequence[Mapping[str, Any]]) -> Extent:
+def _find_extent(run: str, rows: Sequence[Mapping[str, Any]]) -> Extent:
     """Of a run that is there as a whole."""
     times = [row["time_ns"] for row in rows]
     clocks = sum(row.get("clock") is not None for row in rows)
@@ -178,7 +173,7 @@ def _extent(run: str, rows: Sequence[Mapping[str, Any]]) -> Extent:
     )
 
 
-def _in_order(events: Iterable[Event], extent: Extent) -> tuple[Event, ...]:
+def _sort_events(events: Iterable[Event], extent: Extent) -> tuple[Event, ...]:
     """A linear extension of happened-before, each event once: windows may overlap."""
     once = {(event.process, event.index): event for event in events}.values()
     if extent.axis == "clock":
@@ -186,7 +181,7 @@ def _in_order(events: Iterable[Event], extent: Extent) -> tuple[Event, ...]:
     return tuple(sorted(once, key=lambda e: (e.time_ns, e.process.encode(), e.index)))
 
 
-def _channels(rows: Sequence[Mapping[str, Any]]) -> Channels | None:
+def _place_channels(rows: Sequence[Mapping[str, Any]]) -> Channels | None:
     if not rows:
         return None
     bands = rows[0]["bands"]
@@ -197,7 +192,7 @@ def _channels(rows: Sequence[Mapping[str, Any]]) -> Channels | None:
     return Channels(bands, tuple(messages), tuple(delays))
 
 
-def _density(rows: Sequence[Mapping[str, Any]], extent: Extent) -> Density | None:
+def _place_density(rows: Sequence[Mapping[str, Any]], extent: Extent) -> Density | None:
     if not rows:
         return None
     bands, buckets = rows[0]["bands"], rows[0]["buckets"]
@@ -210,7 +205,7 @@ def _density(rows: Sequence[Mapping[str, Any]], extent: Extent) -> Density | Non
 # All runs
 
 
-def _histograms(rows: Rows) -> Iterable[Histogram]:
+def _collect_histograms(rows: Rows) -> Iterable[Histogram]:
     groups: dict[tuple[str, str | None, str], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         groups[row["protocol"], row.get("network"), row["quantity"]].append(row)
@@ -222,16 +217,16 @@ def _histograms(rows: Rows) -> Iterable[Histogram]:
         )
 
 
-def _bounded(runs: Sequence[Run], most: int) -> list[Run]:
+def _bound(runs: Sequence[Run], most: int) -> list[Run]:
     """Runs that did not keep their order are listed first, and none of them is left out."""
-    ranks = {"no": 0, "unknown": 1, "yes": 2}
-    broken = sum(run.verdict != "yes" for run in runs)
+    ranks = ("broke", "faulty", "unknown", "unpromised", "kept")
+    broken = sum(run.outcome != "kept" for run in runs)
     if len(runs) <= most:
         return list(runs)
-    return sorted(runs, key=lambda run: ranks[run.verdict])[: max(most, broken)]
+    return sorted(runs, key=lambda run: ranks.index(run.outcome))[: max(most, broken)]
 
 
-def _grouped(rows: Rows) -> defaultdict[str, list[Mapping[str, Any]]]:
+def _group(rows: Rows) -> defaultdict[str, list[Mapping[str, Any]]]:
     groups: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         groups[row["run"]].append(row)

@@ -1,7 +1,9 @@
-// The answer: how many runs kept causal order, and which did not. A verdict is a sign and a word, never a colour alone.
+// The answer: how many runs kept the order that their protocols promise, and which did not. A verdict is a sign and a
+// word, never a colour alone. Python decides it (promises.py), for the headline and for this.
 
 const CLASSES = {
   kept: {sign: '✓', word: 'kept', long: 'kept causal order'},
+  unpromised: {sign: '○', word: 'not promised', long: 'broke causal order, which their protocols do not promise', one: 'broke causal order, which its protocol does not promise'},
   broke: {sign: '✗', word: 'broken', long: 'broke causal order'},
   faulty: {sign: '!', word: 'faulty', long: 'lost, repeated or misdelivered messages'},
   unknown: {sign: '?', word: 'unknown', long: 'without a verdict'},
@@ -19,12 +21,12 @@ const netOf = run => run.network || NONE;
 const violations = run => run.found.violation || 0;
 const others = run => sum(Object.entries(run.found).filter(([kind]) => kind !== 'violation').map(([, x]) => x));
 
-function classOf(run) {
-  if (run.verdict === 'yes') return 'kept';
-  if (run.verdict === 'unknown') return 'unknown';
-  return run.found.violation || run.found.fifo_break ? 'broke' : 'faulty';
-}
-for (const run of DATA.runs) run.class = classOf(run);
+// The worst first.
+const ORDER = ['broke', 'faulty', 'unknown', 'unpromised', 'kept'];
+for (const run of DATA.runs) run.class = run.outcome;
+const PROTOCOLS = unique(DATA.runs.map(run => run.protocol)), NETWORKS = unique(DATA.runs.map(netOf));
+// Events that came without a protocol have nothing to say of protocols.
+const named = PROTOCOLS.some(name => name && name !== 'unknown');
 
 const badge = (name, text) =>
   el('span', {class: `badge ${name}`}, el('span', {class: 'sign', 'aria-hidden': 'true'}, CLASSES[name].sign), text || CLASSES[name].word);
@@ -40,7 +42,7 @@ function showVerdicts() {
   $('tallies').append(bar, el('ul', {}, shown.map(name => el('li', {},
     el('button', {type: 'button', class: `tally ${name}`, onclick: () => filterRuns({verdict: name})},
       el('span', {class: 'figure'}, el('span', {class: 'sign', 'aria-hidden': 'true'}, CLASSES[name].sign), count(tally(name))),
-      el('span', {class: 'words'}, `${tally(name) === 1 ? 'run' : 'runs'} ${CLASSES[name].long}${name === 'broke' ? unpromised() : ''}`))))));
+      el('span', {class: 'words'}, `${tally(name) === 1 ? 'run' : 'runs'} ${(tally(name) === 1 && CLASSES[name].one) || CLASSES[name].long}${partly(name)}`))))));
   const found = Object.keys(KINDS).map(kind => [kind, sum(DATA.runs.map(run => run.found[kind] || 0))]).filter(([, x]) => x);
   const deliveries = sum(DATA.runs.map(run => run.deliveries));
   $('tallies').append(el('p', {class: 'found'}, `In ${plural(deliveries, 'delivery', 'deliveries')}: `,
@@ -50,12 +52,10 @@ function showVerdicts() {
   showMatrix();
 }
 
-// A protocol that promises less is no worse for keeping no more.
-function unpromised() {
-  const broke = DATA.runs.filter(run => run.class === 'broke'), less = broke.filter(run => run.promise).length;
-  if (!less) return '';
-  if (broke.length === 1) return ', which its protocol does not promise in full';
-  return less === broke.length ? ', which none of their protocols promises in full' : `; ${count(less)} of them by protocols that do not promise it in full`;
+// Some promise causal order at one process: they keep it there, whatever happens elsewhere.
+function partly(name) {
+  const runs = DATA.runs.filter(run => run.class === name && name === 'kept' && violations(run));
+  return runs.length ? `; ${count(runs.length)} of them at the one process where ${runs.length === 1 ? 'it is' : 'they are'} to` : '';
 }
 
 function showReasons() {
@@ -78,21 +78,21 @@ function promised(protocol) {
 
 // Protocols down, networks across: who kept the order, and where. Worth its room only if there is something to compare.
 function showMatrix() {
-  const protocols = unique(DATA.runs.map(run => run.protocol)), networks = unique(DATA.runs.map(netOf));
-  if (protocols.length * networks.length < 2) return;
+  const protocols = PROTOCOLS, networks = NETWORKS;
+  if (!named || protocols.length * networks.length < 2) return;
   const cell = (protocol, network) => {
     const runs = DATA.runs.filter(run => run.protocol === protocol && netOf(run) === network);
     if (!runs.length) return el('td', {class: 'none'}, '–');
-    const worst = ['broke', 'faulty', 'unknown', 'kept'].find(name => runs.some(run => run.class === name));
+    const worst = ORDER.find(name => runs.some(run => run.class === name));
     const kept = runs.filter(run => run.class === 'kept').length, found = sum(runs.map(violations));
-    const text = runs.length === 1 ? CLASSES[worst].word : kept === runs.length ? `${kept} kept` : `${kept} of ${runs.length} kept`;
+    const text = runs.length === 1 || !kept && runs.every(run => run.class === worst) ? CLASSES[worst].word : kept === runs.length ? `${kept} kept` : `${kept} of ${runs.length} kept`;
     return el('td', {}, el('button', {type: 'button', class: `cell ${worst}`, onclick: () => filterRuns({protocol, network}),
       'aria-label': `${protocol} on ${network}: ${text}${found ? `, ${plural(found, 'violation')}` : ''}. Show these runs.`},
       badge(worst, text), found ? el('small', {}, plural(found, 'violation')) : null));
   };
-  $('matrix').append(el('h3', {}, 'Who kept causal order, and on which network'), el('div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Verdicts by protocol and network'},
+  $('matrix').append(el('h3', {}, networks.length > 1 ? 'Who kept causal order, and on which network' : 'Who kept causal order'), el('div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Verdicts by protocol and network'},
     el('table', {class: 'matrix'},
-      el('thead', {}, el('tr', {}, el('th', {scope: 'col'}, 'protocol'), networks.map(name => el('th', {scope: 'col', title: name}, name)))),
+      el('thead', {}, el('tr', {}, el('th', {scope: 'col'}, 'protocol'), networks.map(name => el('th', {scope: 'col', title: name}, name === NONE && networks.length === 1 ? 'verdict' : name)))),
       el('tbody', {}, protocols.map(protocol => el('tr', {},
         el('th', {scope: 'row', title: protocol}, protocol, promised(protocol)), networks.map(network => cell(protocol, network))))))));
 }

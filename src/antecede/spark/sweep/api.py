@@ -13,22 +13,20 @@ The files are those of `antecede.sim.sweep`, which runs without Spark: either ca
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter
 from antecede.sim.experiment import Experiment, Run
 from antecede.sim.staging import Stage
 from antecede.sim.sweep import Failure, Results, Row, failed, line, perform
+from antecede.spark.errors import describe_failure
 from antecede.spark.progress import is_connect
+from antecede.spark.run_tasks import run_tasks
 from antecede.spark.session import SparkError
 from antecede.spark.storage import absolute, escaped, join, local, place, readable
 from antecede.spark.sweep.schema import RESULTS
@@ -73,13 +71,15 @@ def sweep(
     results = Results(experiment, Stage(*place(root)), name)
     with results.writing():
         left = results.begin(traces)
-        make(spark, left, root, traces, perform, results)
+        make_runs(spark, left, root, traces, perform, results)
         found = results.save()
     failures = tuple(result for result in found if isinstance(result, Failure))
-    return Swept(table(spark, root, len(found) - len(failures)), failures, len(left), len(experiment.runs))
+    return Swept(
+        read_table(spark, root, len(found) - len(failures)), failures, len(left), len(experiment.runs)
+    )
 
 
-def table(spark: SparkSession, root: str, rows: int) -> DataFrame:
+def read_table(spark: SparkSession, root: str, rows: int) -> DataFrame:
     if not rows:
         return spark.createDataFrame([], RESULTS)
     return spark.read.schema(RESULTS).json(escaped(join(root, "results.jsonl")))
@@ -88,7 +88,7 @@ def table(spark: SparkSession, root: str, rows: int) -> DataFrame:
 # Jobs
 
 
-def make(
+def make_runs(
     spark: SparkSession, runs: Sequence[Run], root: str, traces: bool, perform: Perform, results: Results
 ) -> None:
     """Make the runs, whatever happens to single ones."""
@@ -96,9 +96,9 @@ def make(
     while left or suspects:
         # One that was under way when a job died is made alone: then it is clear who did it.
         alone = not left
-        batch = [suspects.pop()] if alone else sorted(left, key=cost, reverse=True)
+        batch = [suspects.pop()] if alone else sorted(left, key=estimate_cost, reverse=True)
         results.stage.begin()
-        died = job(spark, batch, root, traces, perform, results)
+        died = run_job(spark, batch, root, traces, perform, results)
         begun, made = results.stage.under_way(), results.gather()
         lost = [run for run in batch if run.key not in made]
         left = [run for run in lost if run.key not in begun]
@@ -107,43 +107,34 @@ def make(
         guilty = [run for run in lost if run.key in begun]
         if alone and died is not None:
             for run in guilty:
-                results.add(failed(run, reason(died)))
+                results.add(
+                    failed(
+                        run, f"its task ended without an answer (out of memory?): {describe_failure(died)}"
+                    )
+                )
         else:
             suspects += guilty
         results.save()
         results.stage.end()
 
 
-def reason(error: Exception) -> str:
-    """Why a task died: what Python raised in it, unless that could not say a word any more."""
-    raised = re.findall(r"^(?:\w+\.)*(\w+(?:Error|Exception): .*)$", str(error), re.MULTILINE)
-    if not raised or "exited unexpectedly" in str(error):
-        return "its process was killed: out of memory?"
-    return str(raised[-1])
-
-
-def cost(run: Run) -> int:
+def estimate_cost(run: Run) -> int:
     """Longest first, as far as one can tell: no long run is left over when the others are done."""
     return run.spec.messages * (run.spec.processes or 8)
 
 
-def job(
+def run_job(
     spark: SparkSession, runs: Sequence[Run], root: str, traces: bool, perform: Perform, results: Results
 ) -> Exception | None:
     """Make these runs in one job. An error that ended it, if one did."""
     tasks = min(len(runs), TASKS_MOST)
-    orders = spark.createDataFrame(
-        [(i % tasks, msgspec.json.encode(run).decode()) for i, run in enumerate(runs)],
-        "task int, run string",
-    )
 
-    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return made(batches, root, traces, perform)
+    def work(own: Sequence[Run]) -> None:
+        # What a run came to is on the disk.
+        make_here(own, root, traces, perform)
 
-    answers = orders.repartitionById(tasks, F.col("task")).mapInArrow(work, "run string, failed boolean")
     try:
-        # A name and a bit for each run: what it came to is on the disk.
-        answers.collect()
+        run_tasks(spark, [runs[task::tasks] for task in range(tasks)], work)
     except SparkError as error:
         return error
     except KeyboardInterrupt:
@@ -167,18 +158,13 @@ def cancel(spark: SparkSession) -> None:
 # In tasks
 
 
-def made(
-    batches: Iterable[pa.RecordBatch], root: str, traces: bool, perform: Perform
-) -> Iterator[pa.RecordBatch]:
-    """Make the runs that come as JSON, and put each where the driver will find it."""
+def make_here(runs: Sequence[Run], root: str, traces: bool, perform: Perform) -> None:
+    """Make the runs, and put each where the driver will find it."""
     stage = Stage(*place(root))
-    for batch in batches:
-        for text in batch.column("run").to_pylist():
-            run = msgspec.json.decode(text, type=Run)
+    for run in runs:
 
-            def one(trace: str | None, run: Run = run) -> tuple[bytes, bool]:
-                result = perform(run, trace)
-                return line(result), isinstance(result, Failure)
+        def make_one(trace: str | None, run: Run = run) -> tuple[bytes, bool]:
+            result = perform(run, trace)
+            return line(result), isinstance(result, Failure)
 
-            wrong = stage.make(run.key, traces, one)
-            yield pa.RecordBatch.from_pydict({"run": [run.key], "failed": [wrong]})
+        stage.make(run.key, traces, make_one)

@@ -8,15 +8,15 @@ from collections import Counter
 import pytest
 
 from antecede.cli import run as antecede
-from antecede.cli.report import gathered
-from antecede.cli.spark_session import Work
 from antecede.errors import BadParameter, BadTrace
-from antecede.report import carried, headline, render
+from antecede.report import headline, queries, render, selection
 from antecede.report.data import Failed
+from antecede.report.gather import gather_report
+from antecede.report.results import FINDINGS, VERDICTS
+from antecede.report.selection import Range
 from antecede.sim import RunSpec
-from antecede.spark import Trace, windows
-from antecede.spark.sweep.recorded import FINDINGS, MEASURES, VERDICTS
-from antecede.spark.windows import Asked
+from antecede.spark import Trace
+from antecede.spark.measure.schema import TABLES
 from antecede.trace import TraceWriter, read_events, read_runs
 from tests import report_samples
 
@@ -51,7 +51,7 @@ def keyed(rows):
 
 
 def test_extents_say_how_long_each_run_is(trace, events):
-    for row in windows.extents(trace):
+    for row in queries.find_extents(trace):
         own = [event for event in events if event["run"] == row["run"]]
         assert row["events"] == row["clocks"] == len(own)
         assert (row["clock_low"], row["clock_high"]) == (0, len(own) - 1)
@@ -60,8 +60,8 @@ def test_extents_say_how_long_each_run_is(trace, events):
 
 def test_events_of_runs_are_whole(trace, events):
     expected = [event for event in events if event["run"] == "small"]
-    assert keyed(windows.events_of_runs(trace, ["small"])) == keyed(expected)
-    assert windows.events_of_runs(trace, []) == []
+    assert keyed(queries.read_runs(trace, ["small"])) == keyed(expected)
+    assert queries.read_runs(trace, []) == []
 
 
 def test_events_of_messages_are_those_asked_for(trace, events):
@@ -71,21 +71,22 @@ def test_events_of_messages_are_those_asked_for(trace, events):
     expected = [
         e for e in events if (e["run"], e["process"], e["sender"], e["number"]) in keys and not e["control"]
     ]
-    assert keyed(windows.events_of_messages(trace, keys)) == keyed(expected)
-    assert windows.events_of_messages(trace, []) == []
+    assert keyed(queries.read_messages(trace, keys)) == keyed(expected)
+    assert queries.read_messages(trace, []) == []
 
 
 @pytest.mark.parametrize("most", [1000, 7])
 def test_ranges_give_their_first_events_and_whether_there_are_more(trace, events, most):
     late = max(event["time_ns"] for event in events if event["run"] == "broken: 1 <b>")
     asked = [
-        Asked("small", "clock", 10, 29),
-        Asked("broken: 1 <b>", "time", late // 2, late // 2 + late // 50),
-        Asked("small", "clock", 10**9, 10**9 + 1),
+        Range("small", "", "clock", 10, 29),
+        Range("broken: 1 <b>", "", "time", late // 2, late // 2 + late // 50),
+        Range("small", "", "clock", 10**9, 10**9 + 1),
     ]
-    found, cut = windows.events_of_ranges(trace, asked, most)
+    found, cut = queries.read_ranges(trace, asked, most)
     expected = []
-    for position, (run, axis, low, high) in enumerate(asked):
+    for position, one in enumerate(asked):
+        run, axis, low, high = one.run, one.axis, one.low, one.high
         column = "clock" if axis == "clock" else "time_ns"
         own = [e for e in events if e["run"] == run and low <= e[column] <= high]
         assert (position in cut) == (len(own) > most)
@@ -94,8 +95,8 @@ def test_ranges_give_their_first_events_and_whether_there_are_more(trace, events
 
 
 def test_more_ranges_than_parquet_is_told_of(trace, events):
-    asked = [Asked("small", "clock", i, i) for i in range(windows.PUSHED + 6)]
-    found, _ = windows.events_of_ranges(trace, asked, 5)
+    asked = [Range("small", "", "clock", i, i) for i in range(queries.PUSHED + 6)]
+    found, _ = queries.read_ranges(trace, asked, 5)
     assert keyed(found) == keyed(e for e in events if e["run"] == "small" and e["clock"] < len(asked))
 
 
@@ -103,7 +104,7 @@ def test_more_ranges_than_parquet_is_told_of(trace, events):
 def test_density_counts_every_event_once(trace, events, bands):
     own = [event for event in events if event["run"] == "broken: 1 <b>"]
     low, high = (choose(event["time_ns"] for event in own) for choose in (min, max))
-    found = windows.density(trace, {"broken: 1 <b>": (low, high)}, bands, 10)
+    found = queries.count_density(trace, {"broken: 1 <b>": (low, high)}, bands, 10)
     places = {name: i for i, name in enumerate(BROKEN.build().view.names)}
     width = min(bands, len(places))
     expected = Counter(
@@ -122,7 +123,7 @@ def test_first_findings_are_violations_if_there_are_any(spark):
         ("r", "undelivered", "a", "b", 5, None, None, None, None),
         ("s", "undelivered", "a", "b", 5, None, None, None, None),
     ]
-    found = windows.first_findings(spark.createDataFrame(rows, FINDINGS), 2)
+    found = queries.read_first_findings(spark.createDataFrame(rows, FINDINGS), 2)
     assert [(row["run"], row["kind"], row["index"]) for row in sorted(found, key=str)] == [
         ("r", "violation", 4),
         ("r", "violation", 9),
@@ -132,8 +133,8 @@ def test_first_findings_are_violations_if_there_are_any(spark):
 
 def test_channels_are_added_up_by_band(spark, trace):
     rows = [("broken: 1 <b>", f"p{i}", f"p{j}", 2, 2, 10.0 * j, 1, 1, 1) for i in (1, 8) for j in (7, 8)]
-    table = spark.createDataFrame(rows, MEASURES["channels"])
-    found = sorted(windows.channels(trace, table, 2), key=lambda row: row["sender_band"])
+    table = spark.createDataFrame(rows, TABLES["channels"])
+    found = sorted(queries.add_channels(trace, table, 2), key=lambda row: row["sender_band"])
     assert [
         (r["sender_band"], r["receiver_band"], r["bands"], r["messages"], r["delay_ns_mean"]) for r in found
     ] == [
@@ -148,7 +149,7 @@ def test_histograms_are_added_up_by_protocol_and_network(spark, trace):
         for low, high in ((0, 1), (1000, 1010), (1010, 1020), (4000, 4040))
     ]
     found = sorted(
-        windows.histograms(trace, spark.createDataFrame(rows, MEASURES["histograms"])),
+        queries.add_histograms(trace, spark.createDataFrame(rows, TABLES["histograms"])),
         key=lambda row: row["low"],
     )
     assert [(row["low"], row["high"], row["count"]) for row in found] == [
@@ -162,14 +163,16 @@ def test_histograms_are_added_up_by_protocol_and_network(spark, trace):
 def test_windows_are_the_same_through_connect(on_connect, place, events):
     script = """
         import json, sys
-        from antecede.spark import Trace, windows
+        from antecede.report import queries
+        from antecede.report.selection import Range
+        from antecede.spark import Trace
         trace = Trace.read(spark, sys.argv[1])
-        [extent] = [row for row in windows.extents(trace) if row["run"] == "small"]
-        found, cut = windows.events_of_ranges(trace, [windows.Asked("small", "clock", 3, 30)], 9)
+        [extent] = [row for row in queries.find_extents(trace) if row["run"] == "small"]
+        found, cut = queries.read_ranges(trace, [Range("small", "", "clock", 3, 30)], 9)
         keys = [("small", "p1", "p1", 1)]
-        counts = windows.density(trace, {"small": (extent["time_low"], extent["time_high"])}, 2, 4)
+        counts = queries.count_density(trace, {"small": (extent["time_low"], extent["time_high"])}, 2, 4)
         print(json.dumps([extent["events"], sorted(row["clock"] for row in found), sorted(cut),
-                          len(windows.events_of_messages(trace, keys)), sum(row["count"] for row in counts)]))
+                          len(queries.read_messages(trace, keys)), sum(row["count"] for row in counts)]))
         """
     own = [event for event in events if event["run"] == "small"]
     sends = [e for e in own if (e["process"], e["sender"], e["number"]) == ("p1", "p1", 1)]
@@ -184,13 +187,13 @@ def test_windows_are_the_same_through_connect(on_connect, place, events):
 def page_of(spark):
     """`page_of(path, *windows)`: what the command would show, on the session of these tests."""
     command = ("antecede", "report", "trace")
-    return lambda path, *asked: gathered(Work(spark, lambda words: None), str(path), list(asked), command)
+    return lambda path, *asked: gather_report(spark, str(path), list(asked), command)
 
 
 def test_a_trace_is_verified_and_measured_for_its_page(page_of, place, events):
     made = page_of(place)
     broken, small = made.runs
-    assert headline(made) == "1 of 2 runs kept causal order; 1 broke it."
+    assert headline(made) == "1 of 2 runs kept causal order; 1 broke it, which its protocol does not promise."
     assert (small.verdict, broken.verdict) == ("yes", "no")
     assert len(broken.findings) == 50 < broken.found["violation"]
     assert broken.findings[0].path[0] == broken.findings[0].message
@@ -215,7 +218,7 @@ def results(spark, place, events, tmp_path):
     verdicts, findings = [verdict for verdict, _ in judged], [row for _, found in judged for row in found]
     for name, rows, schema in (("verdicts", verdicts, VERDICTS), ("findings", findings, FINDINGS)):
         spark.createDataFrame(rows, schema).write.parquet(str(tmp_path / name))
-    for name, schema in MEASURES.items():
+    for name, schema in TABLES.items():
         spark.createDataFrame([], schema).write.parquet(str(tmp_path / "measures" / name))
     failed = {
         "case": "c",
@@ -232,14 +235,14 @@ def test_results_that_are_there_are_not_computed_again(page_of, results):
     made = page_of(results)
     # Verification gives a reason, and measuring a price: these are the oracle's verdicts, and no measures.
     assert {run.reason for run in made.runs} == {None}
-    assert headline(made) == "1 of 2 runs kept causal order; 1 broke it."
+    assert headline(made) == "1 of 2 runs kept causal order; 1 broke it, which its protocol does not promise."
     assert {run.price for run in made.runs} == {None}
     assert made.failed == (Failed("lost", "out of memory", "antecede simulate"),)
 
 
 def test_a_long_run_is_carried_in_windows(page_of, results, monkeypatch):
-    monkeypatch.setattr(carried, "RUN", 150)
-    monkeypatch.setattr(carried, "SAMPLE", 20)
+    monkeypatch.setattr(selection, "RUN", 150)
+    monkeypatch.setattr(selection, "SAMPLE", 20)
     broken, small = page_of(results, "broken: 1 <b>:100:140").runs
     assert small.whole
     assert not broken.whole

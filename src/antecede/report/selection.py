@@ -1,15 +1,15 @@
-"""Which events a page carries, of a trace of any length.
+"""Selection: which events a page carries, of a trace of any length.
 
 1. Each finding that is listed brings its story: the sends and deliveries of its chain, few events however far apart.
 2. A run of at most `RUN` events is carried whole, as long as `ALL` allows; runs with findings come first, then the
    shorter ones.
 3. Any other run gets windows: round its first findings, and spaced evenly over its length.
-4. Whatever the user asked for comes on top.
+4. The windows that the user asks for (`--window RUN:FROM:TO`) come on top.
 
 A window is a range of clocks, which sort by happened-before; of times, where a run has no clocks.
 
 >>> small, large = Extent(run="a", events=40), Extent(run="b", events=10**8, clocks=10**8, clock_high=10**8 - 1)
->>> chosen = plan([small, large])
+>>> chosen = plan_selection([small, large])
 >>> chosen.whole, len(chosen.ranges)
 (('a',), 5)
 >>> chosen.ranges[2]
@@ -19,26 +19,30 @@ Range(run='b', title='sample 3 of 5', axis='clock', low=49999850, high=50000149)
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from itertools import accumulate
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
+from antecede.errors import BadParameter
 from antecede.report.data import Event, Finding
 
 __all__ = [
     "BUCKETS",
     "MOST",
     "Extent",
-    "Plan",
+    "Selection",
     "Range",
-    "channel_bands",
-    "density_bands",
-    "detailed",
-    "listed",
-    "plan",
-    "stories",
+    "limit_channel_bands",
+    "limit_density_bands",
+    "choose_detailed",
+    "limit_findings",
+    "plan_selection",
+    "list_story_keys",
+    "parse_window",
 ]
 
 RUN = 5_000
@@ -107,38 +111,40 @@ class Range(Struct, frozen=True):
     high: int
 
 
-class Plan(Struct, frozen=True):
+class Selection(Struct, frozen=True):
+    """Runs to fetch as a whole, and ranges of others."""
+
     whole: tuple[str, ...]
     ranges: tuple[Range, ...]
 
 
-def listed(broken: int) -> int:
+def limit_findings(broken: int) -> int:
     """How many findings of each run are listed, if so many runs have some."""
     return max(3, min(PER_RUN, FINDINGS // max(1, broken)))
 
 
-def density_bands(runs: int) -> int:
+def limit_density_bands(runs: int) -> int:
     """Rows of each picture of where the events are, if so many runs have one."""
     return max(1, min(BANDS, CELLS // BUCKETS // max(1, runs)))
 
 
-def channel_bands(runs: int) -> int:
+def limit_channel_bands(runs: int) -> int:
     """Rows of each picture of channels, if so many runs have one."""
     return max(1, min(SIDE, math.isqrt(CELLS // max(1, runs))))
 
 
-def detailed(sizes: Mapping[str, int], first: Collection[str]) -> list[str]:
+def choose_detailed(sizes: Mapping[str, int], first: Collection[str]) -> list[str]:
     """The runs whose processes are shown one by one, if these are their numbers; those of `first` come first."""
     order = sorted(sizes, key=lambda run: (run not in first, sizes[run]))
     totals = accumulate(sizes[run] for run in order)
     return [run for run, total in zip(order, totals, strict=True) if total <= PROCESSES or run == order[0]]
 
 
-def stories(findings: Mapping[str, Sequence[Finding]]) -> list[tuple[str, str, str, int]]:
+def list_story_keys(findings: Mapping[str, Sequence[Finding]]) -> list[tuple[str, str, str, int]]:
     """The (run, process, sender, number) whose events tell these findings.
 
     >>> late = Finding(kind="violation", process="c", sender="a", number=1, by_sender="b", by_number=7)
-    >>> stories({"r": [late]})
+    >>> list_story_keys({"r": [late]})
     [('r', 'a', 'a', 1), ('r', 'b', 'a', 1), ('r', 'b', 'b', 7), ('r', 'c', 'a', 1), ('r', 'c', 'b', 7)]
     """
     keys = set()
@@ -153,15 +159,18 @@ def stories(findings: Mapping[str, Sequence[Finding]]) -> list[tuple[str, str, s
     return sorted(keys)
 
 
-def plan(
+def plan_selection(
     extents: Iterable[Extent],
     findings: Mapping[str, Sequence[Finding]] | None = None,
     told: Mapping[str, Sequence[Event]] | None = None,
-    asked: Sequence[Range] = (),
-) -> Plan:
-    """What to fetch. `told` are the events of the findings' stories, which say when they happened."""
+    wanted: Sequence[Range] = (),
+) -> Selection:
+    """What to fetch. `told` are the events of the findings' stories, which say when they happened.
+
+    `wanted` are the windows that the user asks for.
+    """
     findings, told = findings or {}, told or {}
-    whole, ranges, left = [], list(asked), ALL
+    whole, ranges, left = [], list(wanted), ALL
     order = sorted(extents, key=lambda extent: (not findings.get(extent.run), extent.events))
     parts = []
     for extent in order:
@@ -175,7 +184,7 @@ def plan(
         # Windows are cheap beside whole runs, but a thousand runs with ten windows each are not.
         room = max(1, left // SAMPLE // max(1, len(parts)))
         ranges += [*around[:room], *_samples(extent, max(0, min(SAMPLES, room - len(around))))]
-    return Plan(tuple(sorted(whole)), tuple(ranges))
+    return Selection(tuple(sorted(whole)), tuple(ranges))
 
 
 def _around(extent: Extent, findings: Sequence[Finding], told: Sequence[Event]) -> list[Range]:
@@ -205,3 +214,63 @@ def _samples(extent: Extent, count: int) -> list[Range]:
         title = f"sample {i + 1} of {count}"
         ranges.append(Range(extent.run, title, extent.axis, first, first + width - 1))
     return ranges
+
+
+# Windows that the user asks for
+
+UNITS: Final = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "min": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
+EXPECTED: Final = "RUN:FROM:TO, with clocks (1200) or times since the start of the run (2.5s, 300ms)"
+
+
+def parse_window(text: str, extents: Mapping[str, Extent]) -> Range:
+    """The range that `RUN:FROM:TO` means.
+
+    FROM and TO are clocks, which are whole numbers; or times since the run's first event, which have a unit. The name
+    of a run may hold colons: the last two count.
+
+    >>> extents = {"a:b": Extent(run="a:b", events=9, clocks=9, clock_low=0, clock_high=9, time_low=500, time_high=900)}
+    >>> parse_window("a:b:2:7", extents)
+    Range(run='a:b', title='2 to 7', axis='clock', low=2, high=7)
+    >>> parse_window("a:b:0s:0.3us", extents)
+    Range(run='a:b', title='0s to 0.3us', axis='time', low=500, high=800)
+    """
+    parts = text.rsplit(":", 2)
+    if len(parts) != 3:
+        raise BadParameter("report", "--window", repr(text), EXPECTED)
+    run, first, last = parts
+    extent = extents.get(run)
+    if extent is None:
+        near = get_close_matches(run, extents, 1) or sorted(extents)[:1]
+        raise BadParameter(
+            "report", "--window", f"of run {run!r}", f"a run with events, such as {', '.join(near)}"
+        )
+    title = f"{first} to {last}"
+    if first.isdigit() and last.isdigit():
+        low, high = int(first), int(last)
+        if extent.axis == "time":
+            raise BadParameter("report", "--window", repr(text), f"times: run {run} has no clocks")
+        found = Range(run, title, "clock", low, high)
+    else:
+        start = extent.time_low or 0
+        found = Range(run, title, "time", start + _parse_time(first, text), start + _parse_time(last, text))
+    if found.low > found.high:
+        raise BadParameter("report", "--window", repr(text), "FROM before TO")
+    return found
+
+
+def _parse_time(word: str, text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(\D+)", word)
+    if match is None or match[2] not in UNITS:
+        raise BadParameter("report", "--window", repr(text), EXPECTED)
+    whole, _, fraction = match[1].partition(".")
+    unit = UNITS[match[2]]
+    # Whole nanoseconds: a float would miss an event of a long run.
+    return int(whole) * unit + (int(fraction) * unit // 10 ** len(fraction) if fraction else 0)

@@ -13,26 +13,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from antecede.report.selection import Range
 from antecede.spark.trace.api import SPARK_EVENTS, Trace
 from antecede.verification import KINDS
 
 __all__ = [
-    "Asked",
-    "channels",
-    "density",
-    "events_of_messages",
-    "events_of_ranges",
-    "events_of_runs",
-    "extents",
-    "first_findings",
-    "histograms",
-    "of_runs",
-    "rows",
+    "add_channels",
+    "count_density",
+    "count_findings",
+    "read_messages",
+    "read_ranges",
+    "read_runs",
+    "find_extents",
+    "read_first_findings",
+    "add_histograms",
+    "collect_runs",
+    "collect_rows",
 ]
 
 Rows = list[dict[str, Any]]
@@ -43,33 +44,24 @@ SHARES: Final = 4
 """Bins of a picture's histogram for each power of two."""
 
 
-class Asked(NamedTuple):
-    """A range of a run's clocks, or of its times, both ends included."""
-
-    run: str
-    axis: str
-    low: int
-    high: int
-
-
-def rows(table: DataFrame) -> Rows:
+def collect_rows(table: DataFrame) -> Rows:
     """A small table as rows."""
     found: Rows = table.toArrow().to_pylist()
     return found
 
 
-def of_runs(table: DataFrame, runs: Iterable[str]) -> Rows:
+def collect_runs(table: DataFrame, runs: Iterable[str]) -> Rows:
     """The rows of a table that are of these runs."""
     names = list(runs)
-    return rows(table.where(F.col("run").isin(*names))) if names else []
+    return collect_rows(table.where(F.col("run").isin(*names))) if names else []
 
 
 # Events
 
 
-def extents(trace: Trace) -> Rows:
+def find_extents(trace: Trace) -> Rows:
     """For each run with events: how many, how many have a clock, and from when to when."""
-    return rows(
+    return collect_rows(
         trace.events.groupBy("run").agg(
             F.count(F.lit(1)).alias("events"),
             F.count("clock").alias("clocks"),
@@ -81,22 +73,22 @@ def extents(trace: Trace) -> Rows:
     )
 
 
-def events_of_runs(trace: Trace, runs: Iterable[str]) -> Rows:
+def read_runs(trace: Trace, runs: Iterable[str]) -> Rows:
     """All events of these runs."""
-    return of_runs(trace.events, runs)
+    return collect_runs(trace.events, runs)
 
 
-def events_of_messages(trace: Trace, keys: Sequence[tuple[str, str, str, int]]) -> Rows:
+def read_messages(trace: Trace, keys: Sequence[tuple[str, str, str, int]]) -> Rows:
     """What happened to these messages at these processes: keys are run, process, sender, number."""
     if not keys:
         return []
     names = ["run", "process", "sender", "number"]
-    wanted = small(trace.spark, "run string, process string, sender string, number long", keys)
-    events = trace.events.where(~F.col("control") & near(keys))
-    return rows(events.join(wanted, names).select(SPARK_EVENTS.names))
+    wanted = make_table(trace.spark, "run string, process string, sender string, number long", keys)
+    events = trace.events.where(~F.col("control") & prune_by_number(keys))
+    return collect_rows(events.join(wanted, names).select(SPARK_EVENTS.names))
 
 
-def near(keys: Sequence[tuple[str, str, str, int]]) -> Column:
+def prune_by_number(keys: Sequence[tuple[str, str, str, int]]) -> Column:
     """What Parquet can tell from its statistics: which rows cannot be meant, by their run and number.
 
     Senders count alike in time, so a few ranges of numbers leave out most row groups.
@@ -104,7 +96,7 @@ def near(keys: Sequence[tuple[str, str, str, int]]) -> Column:
     numbers: dict[str, set[int]] = {}
     for run, _, _, number in keys:
         numbers.setdefault(run, set()).add(number)
-    spans = [(run, low, high) for run, own in numbers.items() for low, high in spans_of(sorted(own))]
+    spans = [(run, low, high) for run, own in numbers.items() for low, high in join_spans(sorted(own))]
     if len(spans) > PUSHED:
         spans = [(run, min(own), max(own)) for run, own in numbers.items()]
     if len(spans) > PUSHED:
@@ -113,40 +105,40 @@ def near(keys: Sequence[tuple[str, str, str, int]]) -> Column:
     return reduce(Column.__or__, parts)
 
 
-def spans_of(numbers: Sequence[int], gap: int = 1000) -> list[tuple[int, int]]:
+def join_spans(numbers: Sequence[int], gap: int = 1000) -> list[tuple[int, int]]:
     """Ranges that hold all of these numbers, without long stretches that hold none.
 
-    >>> spans_of([1, 5, 900, 50_000, 50_001])
+    >>> join_spans([1, 5, 900, 50_000, 50_001])
     [(1, 900), (50000, 50001)]
     """
     starts = [i for i in range(len(numbers)) if i == 0 or numbers[i] - numbers[i - 1] > gap]
     return [(numbers[a], numbers[b - 1]) for a, b in pairwise([*starts, len(numbers)])]
 
 
-def events_of_ranges(trace: Trace, asked: Sequence[Asked], most: int) -> tuple[Rows, set[int]]:
+def read_ranges(trace: Trace, ranges: Sequence[Range], most: int) -> tuple[Rows, set[int]]:
     """The first `most` events of each range, and the positions of the ranges that have more."""
-    if not asked:
+    if not ranges:
         return [], set()
-    ranges = small(
+    bounds = make_table(
         trace.spark,
         "position int, run string, axis string, low long, high long",
-        [(position, *range_) for position, range_ in enumerate(asked)],
+        [(position, r.run, r.axis, r.low, r.high) for position, r in enumerate(ranges)],
     )
     events = trace.events
-    if len(asked) <= PUSHED:
-        events = events.where(reduce(Column.__or__, map(inside, asked)))
+    if len(ranges) <= PUSHED:
+        events = events.where(reduce(Column.__or__, map(is_inside, ranges)))
     place = F.when(F.col("axis") == "clock", F.col("clock")).otherwise(F.col("time_ns"))
-    found = events.join(ranges, "run").where(place.between(F.col("low"), F.col("high")))
+    found = events.join(bounds, "run").where(place.between(F.col("low"), F.col("high")))
     # Spark limits such a rank before it moves anything, so a range of a whole trace does no harm.
     order = Window.partitionBy("position").orderBy(place, "process", "index")
     first = found.withColumn("rank", F.row_number().over(order)).where(F.col("rank") <= most + 1)
-    told = rows(first.select(*SPARK_EVENTS.names, "position", "rank"))
+    told = collect_rows(first.select(*SPARK_EVENTS.names, "position", "rank"))
     return [row for row in told if row["rank"] <= most], {
         row["position"] for row in told if row["rank"] > most
     }
 
 
-def inside(range_: Asked) -> Column:
+def is_inside(range_: Range) -> Column:
     column = F.col("clock") if range_.axis == "clock" else F.col("time_ns")
     return (F.col("run") == range_.run) & column.between(range_.low, range_.high)
 
@@ -154,7 +146,7 @@ def inside(range_: Asked) -> Column:
 # Aggregates
 
 
-def first_findings(findings: DataFrame, per_run: int) -> Rows:
+def read_first_findings(findings: DataFrame, per_run: int) -> Rows:
     """So many findings of each run, violations first, then in the order of each process's own events."""
     kinds = F.array(*map(F.lit, KINDS))
     order = Window.partitionBy("run").orderBy(
@@ -165,20 +157,29 @@ def first_findings(findings: DataFrame, per_run: int) -> Rows:
         "number",
     )
     ranked = findings.withColumn("rank", F.row_number().over(order))
-    return rows(ranked.where(F.col("rank") <= per_run).drop("rank"))
+    return collect_rows(ranked.where(F.col("rank") <= per_run).drop("rank"))
 
 
-def density(trace: Trace, spans: Mapping[str, tuple[int, int]], bands: int, buckets: int) -> Rows:
+def count_findings(findings: DataFrame, runs: Iterable[str]) -> Rows:
+    """run, kind, process, count: how many findings there are, at each process of these runs."""
+    names = list(runs)
+    if not names:
+        return []
+    counted = findings.where(F.col("run").isin(*names)).groupBy("run", "kind", "process").count()
+    return collect_rows(counted)
+
+
+def count_density(trace: Trace, spans: Mapping[str, tuple[int, int]], bands: int, buckets: int) -> Rows:
     """Events by band and bucket of time: run, band, bands, bucket, buckets, count. `spans` has each run's times."""
     if not spans:
         return []
-    runs = small(
+    runs = make_table(
         trace.spark, "run string, low long, high long", [(run, *span) for run, span in spans.items()]
     )
     share = (F.col("time_ns") - F.col("low")).cast("double") / (F.col("high") - F.col("low") + 1)
     events = trace.events.select("run", "process", "time_ns").join(runs, "run")
-    return rows(
-        events.join(F.broadcast(places(trace, bands)), ["run", "process"])
+    return collect_rows(
+        events.join(F.broadcast(place_processes(trace, bands)), ["run", "process"])
         .withColumn("bucket", F.floor(share * buckets).cast("int"))
         .groupBy("run", "band", "bands", "bucket")
         .agg(F.count(F.lit(1)).alias("count"))
@@ -186,15 +187,15 @@ def density(trace: Trace, spans: Mapping[str, tuple[int, int]], bands: int, buck
     )
 
 
-def channels(trace: Trace, measured: DataFrame, bands: int) -> Rows:
+def add_channels(trace: Trace, measured: DataFrame, bands: int) -> Rows:
     """Measured channels by bands: run, sender_band, receiver_band, bands, messages, delay_ns_mean."""
-    place = places(trace, bands)
+    place = place_processes(trace, bands)
     senders = place.select(
         "run", F.col("process").alias("sender"), F.col("band").alias("sender_band"), "bands"
     )
     receivers = place.select("run", F.col("process").alias("receiver"), F.col("band").alias("receiver_band"))
     delayed = F.when(F.col("delay_ns_mean").isNotNull(), F.col("deliveries"))
-    return rows(
+    return collect_rows(
         measured.join(F.broadcast(senders), ["run", "sender"])
         .join(F.broadcast(receivers), ["run", "receiver"])
         .groupBy("run", "sender_band", "receiver_band", "bands")
@@ -205,10 +206,10 @@ def channels(trace: Trace, measured: DataFrame, bands: int) -> Rows:
     )
 
 
-def histograms(trace: Trace, measured: DataFrame) -> Rows:
+def add_histograms(trace: Trace, measured: DataFrame) -> Rows:
     """Measured histograms of all runs of a protocol on a network, in bins wide enough to be seen."""
     bin_ = F.when(F.col("low") > 0, F.floor(F.log2(F.col("low").cast("double")) * SHARES)).otherwise(-1)
-    return rows(
+    return collect_rows(
         measured.join(F.broadcast(trace.runs.select("run", "protocol", "network")), "run")
         .groupBy("protocol", "network", "quantity", bin_.alias("bin"))
         .agg(F.min("low").alias("low"), F.max("high").alias("high"), F.sum("count").alias("count"))
@@ -216,7 +217,7 @@ def histograms(trace: Trace, measured: DataFrame) -> Rows:
     )
 
 
-def places(trace: Trace, bands: int) -> DataFrame:
+def place_processes(trace: Trace, bands: int) -> DataFrame:
     """run, process, band, bands: where each process stands."""
     width = F.least(F.size("processes"), F.lit(bands)).alias("bands")
     named = trace.runs.select(
@@ -230,6 +231,6 @@ def places(trace: Trace, bands: int) -> DataFrame:
     )
 
 
-def small(spark: SparkSession, schema: str, values: Iterable[tuple[Any, ...]]) -> DataFrame:
+def make_table(spark: SparkSession, schema: str, values: Iterable[tuple[Any, ...]]) -> DataFrame:
     """A table of the driver's, to be joined where the events are."""
     return F.broadcast(spark.createDataFrame(list(values), schema))

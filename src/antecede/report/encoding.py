@@ -16,12 +16,12 @@ import msgspec
 
 from antecede.report.data import EVENT_KINDS, Event, Finding, Report, Run
 
-__all__ = ["columns"]
+__all__ = ["encode_report"]
 
 EXACT = 1 << 53
 
 
-def columns(report: Report) -> dict[str, Any]:
+def encode_report(report: Report) -> dict[str, Any]:
     """All that the script on the page gets."""
     lists: dict[tuple[str, ...], int] = {}
     runs = [_run(run, lists) for run in report.runs]
@@ -54,7 +54,7 @@ def _run(run: Run, lists: dict[tuple[str, ...], int]) -> dict[str, Any]:
         "parameters": run.parameters,
         "promise": run.promise,
         "n": len(run.processes),
-        "verdict": run.verdict,
+        "outcome": run.outcome,
         "reason": run.reason,
         "deliveries": run.deliveries,
         "found": run.found,

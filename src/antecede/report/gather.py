@@ -1,0 +1,147 @@
+"""Gather what a page shows of a trace, with Spark. What comes back is bounded, however long the trace.
+
+This module and those that it uses (`results`, `queries`) are the only ones of `report` that know Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+import antecede
+from antecede.report import queries
+from antecede.report.data import Event, Finding, Report, Window
+from antecede.report.promises import find_promise
+from antecede.report.queries import Rows
+from antecede.report.results import Results, read_results
+from antecede.report.selection import (
+    BUCKETS,
+    MOST,
+    Extent,
+    Range,
+    choose_detailed,
+    limit_channel_bands,
+    limit_density_bands,
+    limit_findings,
+    list_story_keys,
+    parse_window,
+    plan_selection,
+)
+from antecede.report.tables import Tables, assemble, sort_findings
+from antecede.spark.measure.api import measure
+from antecede.spark.measure.schema import TABLES
+from antecede.spark.trace.api import Trace
+from antecede.spark.verify.api import verify
+
+__all__ = ["gather_report"]
+
+
+def gather_report(
+    spark: SparkSession,
+    path: str,
+    windows: Sequence[str],
+    command: Sequence[str],
+    say: Callable[[str], None] = lambda step: None,
+) -> Report:
+    """The values of the page. What the directory does not hold yet, findings and measures, is computed.
+
+    `windows` are RUN:FROM:TO as the user writes them; `say` is told which step begins.
+    """
+    trace = Trace.read(spark, path)
+    results = read_results(spark, path)
+    runs = sorted(queries.collect_rows(trace.runs), key=lambda run: str(run["run"]).encode())
+    extents = {row["run"]: msgspec.convert(row, Extent) for row in queries.find_extents(trace)}
+    ranges = [parse_window(text, extents) for text in windows]
+    say("verifying")
+    judged = judge_runs(trace, results, runs)
+    say("measuring")
+    broken = {row["run"] for row in judged["verdicts"] if row["verdict"] == "no"}
+    priced = price_runs(trace, results, runs, broken)
+    say("choosing windows")
+    shown = select_events(trace, extents, group_findings(judged["findings"]), ranges)
+    return assemble(
+        Tables(
+            runs=runs,
+            **judged,
+            **priced,
+            **shown,
+            extents=tuple(extents.values()),
+            failed=[] if results.failures is None else queries.collect_rows(results.failures),
+        ),
+        source=path,
+        command=command,
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        version=antecede.__version__,
+    )
+
+
+def judge_runs(trace: Trace, results: Results, runs: Rows) -> dict[str, Any]:
+    """Verdicts, the findings that are listed, and how many there are where a promise covers one process only."""
+    findings, verdicts = results.findings, results.verdicts
+    if findings is None or verdicts is None:
+        verified = verify(trace)
+        findings, verdicts = verified.findings, verified.runs
+    judged = queries.collect_rows(verdicts)
+    broken = [row["run"] for row in judged if row["verdict"] == "no"]
+    partly = {
+        run["run"]
+        for run in runs
+        if find_promise(run["protocol"], run["parameters"], run["processes"]).at is not None
+    }
+    return {
+        "verdicts": judged,
+        "findings": queries.read_first_findings(findings, limit_findings(len(broken))) if broken else [],
+        "found_at": queries.count_findings(findings, partly & set(broken)),
+    }
+
+
+def price_runs(trace: Trace, results: Results, runs: Rows, broken: set[str]) -> dict[str, Any]:
+    """What was measured."""
+    measures = results.measures or measure_trace(trace)
+    sizes = {row["run"]: len(row["processes"]) for row in runs}
+    return {
+        "measures": queries.collect_rows(measures["runs"]),
+        "processes": queries.collect_runs(measures["processes"], choose_detailed(sizes, broken)),
+        "channels": queries.add_channels(trace, measures["channels"], limit_channel_bands(len(runs))),
+        "histograms": queries.add_histograms(trace, measures["histograms"]),
+    }
+
+
+def measure_trace(trace: Trace) -> dict[str, DataFrame]:
+    found = measure(trace)
+    return {name: getattr(found, name) for name in TABLES}
+
+
+def group_findings(rows: Rows) -> dict[str, tuple[Finding, ...]]:
+    names = dict.fromkeys(row["run"] for row in rows)
+    return {name: sort_findings(row for row in rows if row["run"] == name) for name in names}
+
+
+def select_events(
+    trace: Trace,
+    extents: Mapping[str, Extent],
+    findings: Mapping[str, tuple[Finding, ...]],
+    wanted: Sequence[Range],
+) -> dict[str, Any]:
+    """The events that the page carries, and where the others are."""
+    told = queries.read_messages(trace, list_story_keys(findings))
+    stories: dict[str, list[Event]] = {}
+    for row in told:
+        stories.setdefault(row["run"], []).append(msgspec.convert(row, Event))
+    selection = plan_selection(extents.values(), findings, stories, wanted)
+    inside, cut = queries.read_ranges(trace, selection.ranges, MOST)
+    parts = {run: extent for run, extent in extents.items() if run not in selection.whole}
+    spans = {run: (extent.time_low or 0, extent.time_high or 0) for run, extent in parts.items()}
+    return {
+        "events": [*queries.read_runs(trace, selection.whole), *told, *inside],
+        "windows": [
+            (r.run, Window(f"{r.title}, the first {MOST:,}" if i in cut else r.title, r.axis, r.low, r.high))
+            for i, r in enumerate(selection.ranges)
+        ],
+        "density": queries.count_density(trace, spans, limit_density_bands(len(parts)), BUCKETS),
+        "partial": parts.keys(),
+    }
