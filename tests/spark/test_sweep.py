@@ -158,8 +158,8 @@ def test_what_a_killed_sweep_has_made_is_kept(spark, small, tmp_path):
 
 def test_ctrl_c_keeps_what_is_done_and_the_same_call_goes_on(spark, small, tmp_path, monkeypatch):
     # The package has a function of the same name.
-    module = importlib.import_module("antecede.spark.sweep")
-    kept = module.job
+    module = importlib.import_module("antecede.spark.sweep.api")
+    kept = module.run_job
 
     def stopped(session, runs, root, traces, perform, results):
         """A job of which half is done when somebody presses Ctrl-C."""
@@ -168,7 +168,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_call_goes_on(spark, small, tmp_p
         results.save()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "job", stopped)
+    monkeypatch.setattr(module, "run_job", stopped)
     with pytest.raises(KeyboardInterrupt):
         sweep(spark, small, tmp_path)
     monkeypatch.undo()

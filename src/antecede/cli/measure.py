@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from antecede.cli.spark_session import Master, Remote, working
+
+if TYPE_CHECKING:
+    from antecede.spark.measure.api import Measures
 
 __all__ = ["measure"]
 
@@ -56,7 +59,7 @@ def measure(
             found.write(out)
         work.say("summing up")
         runs = [row.asDict() for row in found.runs.orderBy("run").collect()]
-        protocols = [row.asDict() for row in found.overall.orderBy("protocol").collect()]
+        protocols = collect_overall(runs, found)
     if as_json:
         written = None if out is None else [f"{out.rstrip('/')}/measures/{name}" for name in TABLES]
         refused = [{"run": run, "reason": str(why)} for run, why in sorted(found.refused.items())]
@@ -74,6 +77,17 @@ def measure(
         print(f"antecede: not measured: {why}", file=sys.stderr)
     if found.refused:
         raise typer.Exit(1)
+
+
+def collect_overall(runs: Sequence[Mapping[str, Any]], found: Measures) -> list[dict[str, Any]]:
+    """All runs of each protocol together. One run needs no adding up, and no further job."""
+    if len({row["protocol"] for row in runs}) < len(runs):
+        return [row.asDict() for row in found.overall.orderBy("protocol").collect()]
+    alone = [
+        {"protocol": row["protocol"], "runs": 1} | {key: row[key] for key in row if key != "run"}
+        for row in runs
+    ]
+    return sorted(alone, key=lambda row: str(row["protocol"]))
 
 
 # For people

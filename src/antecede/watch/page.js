@@ -123,10 +123,11 @@ function drawAll() {
   const last = statuses[statuses.length - 1], now = Date.now() + skew;
   drawState(last, now);
   drawFigures(last, now);
-  chart($('rates'), [
-    {values: statuses.map((_, i) => rate(i, s => s.rows_in)), colour: 'in'},
-    {values: statuses.map((_, i) => rate(i, s => s.rows_out)), colour: 'out'}]);
-  chart($('held'), [{values: statuses.map(s => s.held), colour: 'wait'}]);
+  // The first batches have the rate of all of them: one batch alone has waited for no trigger.
+  const least = Math.min(RATE_OVER, statuses.length) - 1, over = of => statuses.map((_, i) => rate(Math.max(i, least), of));
+  chart($('rates'), [{values: over(s => s.rows_in), colour: 'in'}, {values: over(s => s.rows_out), colour: 'out'}]);
+  if (statuses.some(s => s.held)) chart($('held'), [{values: statuses.map(s => s.held), colour: 'wait'}]);
+  else $('held').replaceChildren();
   drawCauses(last, now);
   drawFound(last);
   drawFrontier(last);
