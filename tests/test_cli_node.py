@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import signal
+import socket
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,37 @@ def test_a_request_that_cannot_be_is_refused(pair):
         ann.ask(**request)
         assert reason in ann.hear("refused")["reason"]
     assert ann.stop(signal.SIGINT) == 130, "Ctrl-C is told by the exit code"
+
+
+@pytest.mark.parametrize("way", ["standard output", "socket"])
+def test_a_node_that_fails_says_so_and_exits_with_an_error(tmp_path, way):
+    """Removed by another, it stops: programs hear why, and so does whoever started it."""
+    peers = dict(zip(["ann", "bob", "eve"], free_addresses(3), strict=True))
+    # Nobody dials it any more, so it asks, after a while.
+    extra = "settings = {beat_s = 0.2, dead_s = 0.5}\n" + ('socket = "bob.sock"' if way == "socket" else "")
+    nodes = [Process(tmp_path, name, peers, extra if name == "bob" else "") for name in peers]
+    ann, bob, eve = nodes
+    try:
+        for one in nodes:
+            one.hear("ready")
+        reason = "node bob is no member any more: it left, or was removed"
+        with socket.socket(socket.AF_UNIX) if way == "socket" else nullcontext() as client:
+            if client is not None:
+                client.connect(str(tmp_path / "bob.sock"))
+                client.sendall(b'{"do": "receive"}\n')
+            ann.ask(do="remove", name="bob")
+            ann.hear("removed")
+            if client is not None:
+                with client.makefile() as heard:
+                    assert [json.loads(line) for line in heard][-1] == {"event": "failed", "reason": reason}
+        assert bob.hear("failed") == {"event": "failed", "reason": reason}
+        assert bob.process.wait(PATIENCE_S) == 2
+        eve.ask(do="status")
+        assert eve.hear("status")["members"] == ["ann", "eve"]
+    finally:
+        for one in nodes:
+            one.process.kill()
+            one.stop(signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """`antecede node`: a node as a process, with standard input and output as JSON Lines, or a local socket.
 
 SIGTERM and Ctrl-C stop it gently: no more is taken, what was sent is given a while to be acknowledged, and everything
-is durable. The end of standard input stops nothing: a node may have nothing to say.
+is durable. The end of standard input stops nothing: a node may have nothing to say. A node that fails says so as its
+last event, and on standard error, and the command exits with 2.
 
 Standard input is read and standard output written by threads, so that a slow reader holds up what is handed over, and
 not the node. With a socket, or as a router, standard input is not read, and standard output tells only that it is ready
@@ -18,8 +19,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -27,17 +28,15 @@ from typing import Any
 import msgspec
 import typer
 
-from antecede.errors import Closed
 from antecede.net.config import load
 from antecede.net.node import Node
 from antecede.net.serve.health import Health
-from antecede.net.serve.lines import LONGEST, Lines, Say, ready
+from antecede.net.serve.lines import LONGEST, Lines, Say, last_word, ready
 from antecede.net.serve.local import Local
 
 __all__ = ["node"]
 
-LOOK_S = 0.2
-"""How often a node without a receiver is asked whether it still runs."""
+logger = logging.getLogger("antecede.net")
 
 
 class Role(StrEnum):
@@ -124,15 +123,21 @@ async def _run(
         async def say(event: dict[str, Any]) -> None:
             await loop.run_in_executor(thread, _write, msgspec.json.encode(event) + b"\n")
 
-        async with feed, node, window:
-            local = nullcontext() if socket is None else Local(node, socket)
-            talk = _talk(node, say) if socket is None and not alone else _stay(node, say, local, stopped)
-            running: asyncio.Future[Any] = asyncio.ensure_future(talk)
-            stopping: asyncio.Future[Any] = asyncio.ensure_future(stopped.wait())
-            await asyncio.wait({stopping, running}, return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-        await running
-        await say({"event": "closed"})
+        running: asyncio.Future[None] | None = None
+        try:
+            async with feed, node, window:
+                local = nullcontext() if socket is None else Local(node, socket)
+                talk = _talk(node, say) if socket is None and not alone else _stay(node, say, local)
+                running = asyncio.ensure_future(talk)
+                stopping = asyncio.ensure_future(stopped.wait())
+                await asyncio.wait({stopping, running}, return_when=asyncio.FIRST_COMPLETED)
+                stopping.cancel()
+            await running
+        finally:
+            if running is not None:
+                # What made it fail may be raised by the node before it is raised here.
+                await asyncio.wait({running})
+                await say(last_word(node))
     return signals[0] if signals else 0
 
 
@@ -143,16 +148,11 @@ async def _talk(node: Node, say: Say) -> None:
     await lines.run()
 
 
-async def _stay(
-    node: Node, say: Say, local: AbstractAsyncContextManager[Any], stopped: asyncio.Event
-) -> None:
-    """By a socket, or for the others alone, until the node is closed."""
+async def _stay(node: Node, say: Say, local: AbstractAsyncContextManager[Any]) -> None:
+    """By a socket, or for the others alone, until the node is closed. Raises what made it fail."""
     async with local:
         await say(ready(node))
-        while (status := node.status()).up:
-            await asyncio.sleep(LOOK_S)
-    if status.failure is not None and not stopped.is_set():
-        raise Closed(node.name, f"failed: {status.failure}")
+        await node.wait_closed()
 
 
 def _write(line: bytes) -> None:
@@ -164,10 +164,14 @@ def _read(request: Callable[[bytes], None]) -> None:
     """Give lines of standard input to a function, in a thread that nobody waits for."""
 
     def read() -> None:
-        # When the node ends, what is asked is cancelled, or the loop is gone.
-        with suppress(Exception):
-            for line in _lines():
+        for line in _lines():
+            try:
                 request(line)
+            except (CancelledError, RuntimeError):
+                # The node ends: what is asked is cancelled, or the loop is gone.
+                return
+            except Exception:
+                logger.exception("a line of standard input cannot be done")
 
     threading.Thread(target=read, daemon=True, name="antecede-in").start()
 

@@ -83,6 +83,12 @@ class Lifecycle(Member):
         return self._driver
 
     @property
+    def failure(self) -> AntecedeError | None:
+        """Why the node stopped, unless it was closed: what every call raises."""
+        failure = None if self._driver is None else self._driver.failure
+        return None if isinstance(failure, Closed) else failure
+
+    @property
     def _begun(self) -> bool:
         """Whether there is a process that peers may talk to."""
         return bool(self._tasks)

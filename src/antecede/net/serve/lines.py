@@ -28,6 +28,8 @@ Events
     {"event": "waiting", "held"}, {"event": "status", ...}   the fields of `delivery.Held` and of `status.Status`
     {"event": "refused", "reason", "ref"}                    what was asked cannot be; nothing was changed
     {"event": "closed"}                                      last
+    {"event": "failed", "reason"}                            last instead, if the node stopped for what nobody expected,
+                                                             was removed, or cannot write its journal
 
 Sends are made in order. While one waits, other requests are answered; after `SENDS` that wait, no more lines are read.
 Messages that are not acknowledged are kept, `Settings.unacknowledged` of them: beyond, no other is handed over.
@@ -37,6 +39,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias, assert_never
 
@@ -49,7 +52,9 @@ from antecede.net.node import Node
 from antecede.net.observe.tracing import joined
 from antecede.process.views.members import Change
 
-__all__ = ["Desk", "LONGEST", "Lines", "Say", "ready"]
+__all__ = ["Desk", "LONGEST", "Lines", "Say", "last_word", "ready"]
+
+log = logging.getLogger("antecede.net")
 
 SENDS = 64
 LONGEST = 4 << 20
@@ -155,7 +160,10 @@ class Desk:
         return True
 
     async def hand_over(self, say: Say) -> None:
-        """Hand over to a client: first what an earlier one left, in its order. Until the node is closed."""
+        """Hand over to a client: first what an earlier one left, in its order. Until the node is closed.
+
+        Raises what made it fail.
+        """
         assert not self.taken
         self.taken, self._say = True, say
         try:
@@ -209,6 +217,12 @@ def ready(node: Node) -> dict[str, Any]:
     return {"event": "ready", "name": node.name, "address": node.address, "sent": node.sent}
 
 
+def last_word(node: Node) -> dict[str, Any]:
+    """The last event."""
+    failure = node.failure
+    return {"event": "closed"} if failure is None else {"event": "failed", "reason": str(failure)}
+
+
 class Lines:
     """Requests in, events out, for one client. `say` writes an event, and waits while nobody reads."""
 
@@ -216,9 +230,21 @@ class Lines:
         self.node, self._say = node, say
         self._desk = desk or Desk(node)
         self._sends: asyncio.Queue[SendLine] = asyncio.Queue(SENDS)
-        self._sending = asyncio.ensure_future(self._send())
+        self._sending = self._run(self._send())
         self._receiving: asyncio.Future[None] | None = None
         self._changing: set[asyncio.Future[None]] = set()
+
+    def _run(self, part: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do something for the client while others ask. Nobody waits for how it ends: so it says so itself."""
+        task = asyncio.ensure_future(part)
+        task.add_done_callback(self._look)
+        return task
+
+    def _look(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        # A client that has gone, or a node that has failed, is told elsewhere.
+        if error is not None and not isinstance(error, OSError | AntecedeError):
+            log.error("%s cannot do what a client asks", self.node.name, exc_info=error)
 
     async def run(self) -> None:
         """Greet, and hand over until the node is closed. Raises what made it fail."""
@@ -288,7 +314,7 @@ class Lines:
             except AntecedeError as error:
                 await self.refuse(str(error))
 
-        task = asyncio.ensure_future(wait())
+        task = self._run(wait())
         self._changing.add(task)
         task.add_done_callback(self._changing.discard)
 
@@ -296,7 +322,7 @@ class Lines:
         if self._desk.taken:
             await self.refuse("one client receives already: one at a time")
         else:
-            self._receiving = asyncio.ensure_future(self._desk.hand_over(self._say))
+            self._receiving = self._run(self._desk.hand_over(self._say))
             # It begins, so that nobody else can.
             await asyncio.sleep(0)
 

@@ -6,7 +6,8 @@ Rules
   many      up to `AT_A_TIME` clients at once; each gets the answers to its own requests
   one       messages go to the one client that asked for them ({"do": "receive"}). When it goes, the next one that asks
             gets again, first and in their order, those that were not acknowledged; any client may acknowledge
-  end       a client that closes its end has its sends made first. A node that closes says `closed` to all
+  end       a client that closes its end has its sends made first. A node that closes says `closed` to all, and one
+            that fails `failed`, with the reason
   slow      a client that does not read holds up its own answers, and what is handed over to it; nobody else
 
 The file of a node that was killed is taken over; one where something listens is not.
@@ -24,9 +25,9 @@ from typing import Any
 
 import msgspec
 
-from antecede.errors import BadParameter, CannotListen
+from antecede.errors import AntecedeError, BadParameter, CannotListen
 from antecede.net.node import Node
-from antecede.net.serve.lines import LONGEST, Desk, Lines, ready
+from antecede.net.serve.lines import LONGEST, Desk, Lines, last_word, ready
 
 __all__ = ["Local"]
 
@@ -55,14 +56,26 @@ class Local:
         except OSError as error:
             door.close()
             raise CannotListen("socket", str(self.path), error.strerror or str(error)) from None
+        self._minding = asyncio.ensure_future(self._mind())
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._minding.cancel()
+        await self._end()
+        self.path.unlink(missing_ok=True)
+
+    async def _mind(self) -> None:
+        """End with the node."""
+        with suppress(AntecedeError):
+            await self._node.wait_closed()
+        await self._end()
+
+    async def _end(self) -> None:
+        """Say the last word to all clients, and take no other."""
         self._server.close()
         for client in self._clients:
             client.cancel()
         await asyncio.gather(*self._clients, return_exceptions=True)
-        self.path.unlink(missing_ok=True)
 
     def _check_free(self) -> None:
         """Refuse a path that is taken: asyncio would remove the socket of another node."""
@@ -100,7 +113,7 @@ class Local:
             await lines.end()
             with suppress(OSError, TimeoutError):
                 async with asyncio.timeout(LAST_WORD_S):
-                    await say({"event": "closed"})
+                    await say(last_word(self._node))
         finally:
             self._clients.discard(task)
             writer.close()
