@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from typing import Any
 
 import pytest
 
 from antecede.errors import NodeFailed
-from antecede.net import Change, Memory, Node, Settings
+from antecede.net import Change, Memory, Node, Settings, anyone, config
+from antecede.net.transports.keys import make_keys
 from tests.net_world import PATIENCE_S
 
 QUICK = Settings(first_retry_s=0.01, last_retry_s=0.05, drain_s=0.1, beat_s=0.05, dead_s=0.5)
@@ -233,3 +235,30 @@ def test_a_callback_that_receives_is_told_that_it_cannot():
             await a.close()
 
     asyncio.run(main())
+
+
+# Files
+
+
+@pytest.mark.parametrize("role", ["founder", "newcomer"])
+def test_the_sample_of_a_configuration_works_as_it_stands(tmp_path, role):
+    """A founder has peers and groups, one that joins has neither; a topology is for one protocol alone."""
+    assert config.__doc__ is not None
+    sample = config.__doc__.partition("\n\n")[2]
+    left_out = {"founder": ("join", "topology"), "newcomer": ("peers", "groups", "topology")}[role]
+    parts = re.split(r"\n(?=\[)", sample)
+    kept = [part for part in parts if re.split(r"[\].]", part.lstrip("["))[0] not in left_out]
+    path = tmp_path / "ann.toml"
+    path.write_text("\n".join(kept).replace('transport = "nats', '# transport = "nats'))
+    found = config.load(path)
+    make_keys(tmp_path / "keys", ["ann"])
+    assert found.admit == {"dave": ["all"]}
+    node = found.node(tmp_path)
+    assert (node.name, node._admit is not None) == ("ann", True)
+
+
+def test_a_file_says_who_may_join(tmp_path):
+    for text, rule in (('admit = "anyone"', anyone), ("", None)):
+        path = tmp_path / "ann.toml"
+        path.write_text(f'name = "ann"\n{text}\n[peers]\nbob = "127.0.0.1:7002"\n')
+        assert config.load(path).node(tmp_path)._admit is rule

@@ -25,6 +25,9 @@ groups = ["all"]                # those that it will be in
 [join.members]                  # some to ask, and itself if it is to listen there; or a list of names
 bob = "127.0.0.1:7002"
 
+[admit]                         # who may join when this node is asked, and into which groups; without it, nodes on this
+dave = ["all"]                  # machine alone. admit = "anyone", above all tables: every certificate of the authority
+
 [tls]                           # needed beyond loopback
 authority = "keys/authority.pem"
 certificate = "keys/ann.pem"
@@ -52,6 +55,7 @@ from msgspec import Struct
 
 from antecede.errors import BadConfig
 from antecede.net.node import Node, NodeOptions
+from antecede.net.peers.joining import Admit, admit_listed, anyone
 from antecede.net.settings import Settings
 from antecede.net.transports.nats import Nats
 from antecede.net.transports.tls import Tls
@@ -95,6 +99,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     topology: Graph | None = None
     groups: dict[str, list[str]] = {}
     join: Joining | None = None
+    admit: dict[str, list[str]] | Literal["anyone"] | None = None
     state: bool = False
     listen: str | None = None
     transport: str | None = None
@@ -123,6 +128,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
             protocol=self.protocol,
             parameters={**self.parameters, **routed},
             state=_nobody if self.state else None,
+            admit=self._rule(),
             listen=self.listen,
             journal=None if self.journal is None else root / self.journal,
             sync=self.sync,
@@ -135,6 +141,15 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
         if self.join is not None:
             return Node.join(self.name, self.join.members, groups=self.join.groups, **options)
         return Node(self.name, self.peers or {}, groups=self.groups, **options)
+
+    def _rule(self) -> Admit | None:
+        match self.admit:
+            case None:
+                return None
+            case "anyone":
+                return anyone
+            case listed:
+                return admit_listed(listed)
 
     def refuse_no_router(self) -> None:
         """Raise `BadConfig` unless the topology has this node as a router."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any, TypeAlias
@@ -35,7 +35,7 @@ from antecede.process.inputs import Propose, Withdraw
 from antecede.process.views.members import Joiner, Plan, Roll
 from antecede.process.views.membership import Progress
 
-__all__ = ["Admit", "Joins", "Newcomer", "anyone", "ask_to_join"]
+__all__ = ["Admit", "Joins", "Newcomer", "admit_listed", "anyone", "ask_to_join"]
 
 log = logging.getLogger("antecede.net")
 
@@ -62,6 +62,21 @@ Admit: TypeAlias = Callable[[Newcomer], bool | Awaitable[bool]]
 def anyone(newcomer: Newcomer) -> bool:
     """The rule that admits whoever can connect: with TLS, every certificate of the authority."""
     return True
+
+
+def admit_listed(listed: Mapping[str, Collection[str]]) -> Admit:
+    """The rule that admits these names, each into these groups at most.
+
+    >>> rule = admit_listed({"dave": ["all"]})
+    >>> asking = [("dave", ("all",)), ("dave", ("ops",)), ("eve", ())]
+    >>> [rule(Newcomer(name, "", groups, "", None)) for name, groups in asking]
+    [True, False, False]
+    """
+
+    def rule(newcomer: Newcomer) -> bool:
+        return newcomer.name in listed and set(newcomer.groups) <= set(listed[newcomer.name])
+
+    return rule
 
 
 # Who joins
@@ -254,7 +269,7 @@ async def _decide(
         if not connection.local:
             raise BadHello(
                 f"{join.name[:100]} asking to join from {connection.origin}, which is another machine",
-                f"a rule at {host.name} that admits it: Node(admit=...), or admit = [names] in its configuration",
+                f"a rule at {host.name} that admits it: Node(admit=...), or [admit] in its configuration",
             )
         return
     newcomer = Newcomer(join.name, join.address, join.groups, connection.origin, connection.certificate)
