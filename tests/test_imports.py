@@ -37,7 +37,7 @@ CORE = {
     "explore",
     "process",
 }
-BASE = CORE | {"jit", "storage", "trace"}
+BASE = CORE | {"disk", "jit", "storage", "trace"}
 SHELLS = {"report", "spark", "sim", "net", "watch"}
 
 # unit -> the units that it may import, besides itself. A unit that is not here has no place yet: give it one.
@@ -55,9 +55,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "steps": {"model", "errors", "topology", "protocols", "program"},
     "explore": {"model", "errors", "topology", "protocols", "oracle", "diagram", "program", "steps"},
     "replay": {"model", "errors", "protocols", "oracle", "diagram", "program", "steps", "explore"},
+    "disk": set(),
     "jit": set(),
     "storage": {"errors"},
-    "trace": {"model", "errors", "topology", "jit", "storage"},
+    "trace": {"model", "errors", "topology", "disk", "jit", "storage"},
     # The algorithm of `verify`, which runs in this process or in Spark's tasks. The oracle judges it.
     "verification": {"errors", "jit", "storage", "trace"},
     "process": {"model", "errors", "topology", "protocols", "wire", "link"},
@@ -103,6 +104,7 @@ IMPURE = {
 # Packages that are not ours, for the units that name what they need. The others may use any dependency.
 THIRD_PARTY: dict[str, set[str]] = {unit: {"msgspec", "numpy"} for unit in CORE} | {
     "topology": {"msgspec", "numpy", "networkx"},
+    "disk": set(),
     "jit": {"numba", "numpy"},
     "storage": {"pyarrow"},
     "trace": {"msgspec", "numpy", "pyarrow"},

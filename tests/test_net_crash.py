@@ -44,14 +44,22 @@ class Sender(Worker):
 
     def events(self) -> list[Event]:
         """What happened: of each life, all up to where the next one found the journal's end."""
-        events = []
+        events: list[Event] = []
+        delivered: set[tuple[str, int]] = set()
         for k, life in enumerate(self.lives):
             # A life that did not get so far as to say that it started has made nothing durable.
             found = [one["found"] for after in self.lives[k + 1 :] for one in after if one["kind"] == "start"]
             for one in life:
-                if one["kind"] not in ("send", "deliver") or one.get("again"):
+                if one["kind"] not in ("send", "deliver"):
+                    continue
+                # What comes again may have been handed over before, or not: nobody knows but us.
+                identity = one["sender"], one["number"]
+                if one["kind"] == "deliver" and identity in delivered:
+                    assert one["again"], f"{identity} was handed over before"
                     continue
                 if not found or one["at"] <= found[0]:
+                    if one["kind"] == "deliver":
+                        delivered.add(identity)
                     me, sender = NAMES.index(self.name), NAMES.index(one["sender"])
                     to = tuple(sorted(NAMES.index(name) for name in one.get("to", ())))
                     events.append(Event(me, one["kind"], sender, one["number"], to))

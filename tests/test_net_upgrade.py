@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import zipfile
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from antecede.errors import BadJournal
 from antecede.net import Memory, Node, Settings
 from antecede.net.delivery import Delivery
+from antecede.net.storage.journal import Journal
 
 DATA = Path(__file__).parent / "data" / "journals-f10ff31"
 SYSTEMS: dict[str, dict[str, Any]] = json.loads((DATA / "expected.json").read_text())
@@ -94,3 +97,26 @@ def test_nodes_with_older_journals_go_on_together(system, tmp_path):
         assert sorted(handed[name]) == sorted(expected["to_hand_over"])
         again = expected["again"]
         assert handed[name][: len(again)] == again
+
+
+def test_a_closed_node_leaves_a_snapshot_and_nothing_to_replay(tmp_path):
+    """So that the code that opens it next need not know how the code that closed it replayed inputs."""
+
+    async def main() -> None:
+        async with Node("a", ["a"], transport=Memory().at("a"), journal=tmp_path / "a.db") as node:
+            for _ in range(5):
+                await node.send("a", b"note to self")
+            await node.receive()
+
+    asyncio.run(main())
+    with closing(sqlite3.connect(tmp_path / "a.db")) as database:
+        assert database.execute("SELECT count(*) FROM inputs").fetchall() == [(0,)]
+        assert database.execute("SELECT count(*) FROM snapshot").fetchall() == [(1,)]
+
+
+def test_a_journal_of_a_format_that_is_unknown_is_refused(tmp_path):
+    Journal(tmp_path / "a.db").close()
+    with closing(sqlite3.connect(tmp_path / "a.db")) as database:
+        database.execute("PRAGMA user_version = 99")
+    with pytest.raises(BadJournal, match="format 99, expected 2 to 3: another version wrote it"):
+        Journal(tmp_path / "a.db")

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+from antecede.disk import sync_directory, sync_file
 from antecede.errors import BadParameter
 
 __all__ = ["Layout"]
@@ -61,13 +62,14 @@ class Layout:
         return path.with_name(f".{path.name}.part")
 
     def show(self, path: Path) -> None:
-        """Make a file that was written under its hidden name visible, once the disk has it."""
+        """Make a file that was written under its hidden name visible, once the disk has it. Its name lasts, too."""
         descriptor = os.open(self.part(path), os.O_RDONLY)
         try:
-            os.fsync(descriptor)
+            sync_file(descriptor)
         finally:
             os.close(descriptor)
         self.part(path).replace(path)
+        sync_directory(path.parent)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

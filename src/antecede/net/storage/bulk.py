@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import os
 
+from antecede.disk import sync_directory, sync_file
+
 __all__ = ["Bulk"]
 
 
@@ -54,7 +56,7 @@ class Bulk:
     def sync(self) -> None:
         """Have on disk what was put."""
         if self._fresh:
-            os.fdatasync(self._file())
+            sync_file(self._file())
             self._fresh = False
 
     def turn(self) -> None:
@@ -65,13 +67,9 @@ class Bulk:
         file = self._files.get(self.half)
         if file is None:
             path = self._paths[self.half]
-            file = self._files[self.half] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            file = self._files[self.half] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             # Or a file that is new could be missing after a power failure, with all that is in it.
-            directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            sync_directory(os.path.dirname(path) or ".")
         return file
 
     def close(self) -> None:

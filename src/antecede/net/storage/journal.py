@@ -12,7 +12,14 @@ What a commit survives is a choice, `sync`:
            database refers to, the journal is refused. No loss is silent.
 
 Every row has a checksum over itself and the row before it, so a row that is damaged, missing or in the wrong place is
-noticed. Such a journal is refused, with a sentence that says what is lost. A journal is locked while it is open.
+noticed; and a file beside the database says how far the journal goes (`anchor`), so that a lost end is, and a lost
+database. Such a journal is refused, with a sentence that says what is lost.
+
+A journal is locked while it is open. Its files are its owner's alone (0600), and its directory must not be one that
+everyone may write to, unless it is sticky, as /tmp is.
+
+Formats. 2 has no anchor; it is opened, and becomes 3. What a snapshot and inputs of an earlier version mean is for
+`antecede.process.upgrade` to say.
 
 >>> import tempfile
 >>> from antecede.model import View
@@ -31,8 +38,10 @@ noticed. Such a journal is refused, with a sentence that says what is lost. A jo
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
+import stat
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -42,15 +51,19 @@ from zlib import crc32
 import msgspec
 
 from antecede.errors import AntecedeError, BadJournal, BadParameter, BadSnapshot, CannotWrite
+from antecede.net.storage.anchor import Anchor
 from antecede.net.storage.bulk import Bulk
 from antecede.process.core import Core
 from antecede.process.inputs import Input, decode_inputs, encode_into, portions
 
 __all__ = ["Journal"]
 
+log = logging.getLogger(__name__)
+
 APPLICATION = 0x416E7465
 """Marks the database as ours ("Ante"), as SQLite suggests."""
-FORMAT = 2
+FORMAT = 3
+OLDEST = 2
 SNAPSHOT_BYTES = 16 << 20
 """Bytes of inputs, after which a snapshot takes their place, however few they are: a restart reads them all, and files
 that stay short are written over in memory that is at hand."""
@@ -112,10 +125,36 @@ class Journal:
         self._record = bytearray()
         """What was encoded last."""
         self._full = sync == "full"
-        self._database = self._open(os.fspath(path), sync)
-        self._bulk = Bulk(os.fspath(path))
+        path = os.fspath(path)
+        self._anchor = Anchor(path)
+        self._check_files(path)
+        self._database = self._open(path, sync)
+        self._bulk = Bulk(path)
 
     # Opening
+
+    def _check_files(self, path: str) -> None:
+        """Refuse a place that others may write to, and files whose database is gone; make what is new ours alone."""
+        directory = os.path.dirname(path) or "."
+        try:
+            mode = os.stat(directory).st_mode
+            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+                expected = "one that only its owner may write to: chmod o-w"
+                raise BadJournal(self.place, f"a directory that everyone may write to, {directory}", expected)
+            beside = [f"{path}-{end}" for end in ("anchor", "wal", "bulk0", "bulk1")]
+            left = [file for file in beside if os.path.exists(file)]
+            if not os.path.exists(path) and left:
+                mark = self._anchor.read()
+                lost = "" if mark is None else f", which says that it had {mark.position} inputs"
+                expected = "the database; or none of these files, to begin as a new node"
+                raise BadJournal(self.place, f"no database, but {left[0]}{lost}", expected)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            for file in (path, *left):
+                if os.stat(file).st_mode & 0o077:
+                    os.chmod(file, 0o600)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise CannotWrite(self.place, reason, "nothing was opened") from None
 
     def _open(self, path: str, sync: str) -> sqlite3.Connection:
         try:
@@ -128,6 +167,9 @@ class Journal:
             database.execute("PRAGMA locking_mode = EXCLUSIVE")
             database.execute("PRAGMA journal_mode = WAL")
             database.execute(f"PRAGMA synchronous = {sync}")
+            # Where fsync leaves the bytes in the disk's own memory; nothing elsewhere.
+            database.execute("PRAGMA fullfsync = 1")
+            database.execute("PRAGMA checkpoint_fullfsync = 1")
             database.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES if sync == 'full' else 0}")
             database.execute("BEGIN EXCLUSIVE")
             self._check_format(database)
@@ -152,13 +194,24 @@ class Journal:
             database.execute(f"PRAGMA user_version = {FORMAT}")
         elif marks[0] != APPLICATION:
             raise BadJournal(self.place, "a database of something else", "a journal, or no file")
-        elif marks[1] != FORMAT:
-            raise BadJournal(self.place, f"format {marks[1]}", f"{FORMAT}")
+        elif not OLDEST <= marks[1] <= FORMAT:
+            raise BadJournal(
+                self.place, f"format {marks[1]}", f"{OLDEST} to {FORMAT}: another version wrote it"
+            )
+        self._format = marks[1] if tables else FORMAT
 
     def _unreadable(self, error: sqlite3.Error) -> AntecedeError:
-        if "locked" in str(error):
-            return BadJournal(self.place, "that another process uses it", "one node for a journal")
-        if "disk" in str(error) and "malformed" not in str(error):
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            mark = self._anchor.read()
+            pid = "" if mark is None else f" (pid {mark.pid})"
+            return BadJournal(self.place, f"that another process uses it{pid}", "one node for a journal")
+        if code in (
+            sqlite3.SQLITE_IOERR,
+            sqlite3.SQLITE_FULL,
+            sqlite3.SQLITE_CANTOPEN,
+            sqlite3.SQLITE_READONLY,
+        ):
             return CannotWrite(self.place, str(error), "nothing was changed")
         return BadJournal(self.place, f"no sound database: {error}", "a journal; what it held is lost")
 
@@ -188,6 +241,7 @@ class Journal:
             for given in self._inputs():
                 core.apply(given, 0)
             self._check_tip()
+            self._check_anchor()
         except sqlite3.Error as error:
             raise self._unreadable(error) from None
         except OSError as error:
@@ -198,6 +252,11 @@ class Journal:
         return bool(self._database.execute("SELECT EXISTS (SELECT 1 FROM inputs)").fetchone()[0])
 
     def _begin(self, core: Core) -> None:
+        mark = self._anchor.read()
+        if mark is not None and mark.position:
+            raise self._cut_off(mark.position)
+        # Before the first commit: a journal without an anchor is one that has lost it.
+        self._anchor.write(0, self._full)
         with self._writing():
             self._put_snapshot(core.snapshot())
 
@@ -259,6 +318,31 @@ class Journal:
         if tips != [(self.position, self._crc)]:
             last = max((tip[0] for tip in tips if isinstance(tip[0], int)), default=0)
             raise self._damaged(f"the end after input {self.position}", self.position, last)
+
+    def _check_anchor(self) -> None:
+        """Refuse a journal that ends before its anchor."""
+        mark = self._anchor.read()
+        if mark is None and self._format == FORMAT:
+            expected = "it: without it nobody knows how far the journal went"
+            raise BadJournal(self.place, f"no {self._anchor.path} beside it", expected)
+        if mark is not None and mark.position > self.position:
+            if mark.full or mark.is_of_this_boot:
+                raise self._cut_off(mark.position)
+            log.warning(
+                "%s: inputs %d..%d were not on the disk when the system went down, as sync = normal allows",
+                self.place,
+                self.position + 1,
+                mark.position,
+            )
+        self._anchor.write(self.position, self._full)
+        if self._format != FORMAT:
+            self._database.execute(f"PRAGMA user_version = {FORMAT}")
+
+    def _cut_off(self, last: int) -> BadJournal:
+        expected = (
+            f"input {last}, which was durable: its write-ahead log is damaged, missing, or of another time"
+        )
+        return BadJournal(self.place, f"an end at input {self.position}", expected)
 
     def _damaged(self, what: str, sound: int, last: int) -> BadJournal:
         lost = (
@@ -341,6 +425,7 @@ class Journal:
             if self._database.in_transaction:
                 self._database.execute("COMMIT")
             self._groups += 1
+            self._anchor.write(self.position, self._full)
         except (sqlite3.Error, OSError) as error:
             self.position, self._since, self._bytes, self._crc = before
             bulk.half, bulk.end = place
@@ -352,3 +437,4 @@ class Journal:
     def close(self) -> None:
         self._database.close()
         self._bulk.close()
+        self._anchor.close()
