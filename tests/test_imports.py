@@ -37,7 +37,7 @@ CORE = {
     "explore",
     "process",
 }
-BASE = CORE | {"disk", "jit", "storage", "trace"}
+BASE = CORE | {"blob", "disk", "jit", "storage", "trace"}
 SHELLS = {"report", "spark", "sim", "net", "watch"}
 
 # unit -> the units that it may import, besides itself. A unit that is not here has no place yet: give it one.
@@ -58,9 +58,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "disk": set(),
     "jit": set(),
     "storage": {"errors"},
-    "trace": {"model", "errors", "topology", "disk", "jit", "storage"},
+    "trace": {"model", "errors", "topology", "blob", "disk", "jit", "storage"},
+    "blob": set(),
     # The algorithm of `verify`, which runs in this process or in Spark's tasks. The oracle judges it.
-    "verification": {"errors", "jit", "storage", "trace"},
+    "verification": {"errors", "blob", "jit", "storage", "trace"},
+    # For tests of other people's systems.
+    "testing": {"errors", "model", "diagram", "jit", "trace", "verification"},
     "process": {"model", "errors", "topology", "protocols", "wire", "link"},
     "sim": BASE,
     "net": BASE,
@@ -106,6 +109,7 @@ THIRD_PARTY: dict[str, set[str]] = {unit: {"msgspec", "numpy"} for unit in CORE}
     "topology": {"msgspec", "numpy", "networkx"},
     "disk": set(),
     "jit": {"numba", "numpy"},
+    "blob": {"numpy", "pyarrow"},
     "storage": {"pyarrow"},
     "trace": {"msgspec", "numpy", "pyarrow"},
     "verification": {"msgspec", "numpy", "pyarrow"},

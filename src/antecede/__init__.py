@@ -8,11 +8,13 @@ from antecede.protocols import PROTOCOLS, Machine, create, restore
 
 __version__ = "0.1.0"
 
+LAZY = {"Node": "antecede.net", "verify": "antecede.verification"}
+
 __all__ = ["PROTOCOLS", "Machine", "Message", "Packet", "View", "__version__", "create", "restore"]
 
 
 def __getattr__(name: str) -> Any:
-    """`antecede.Node`, loaded when it is asked for: a program that embeds a machine needs no event loop."""
-    if name == "Node":
-        return import_module("antecede.net").Node
+    """Loaded when it is asked for: a program that embeds a machine needs no event loop, and no Arrow."""
+    if name in LAZY:
+        return getattr(import_module(LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -420,7 +420,7 @@ def test_a_null_entry_of_a_vector_is_refused(spark):
 def test_a_trace_that_was_written_says_its_order(written):
     """S14: verify took its slow path on every trace that came from a log."""
     from antecede.spark.trace.api import Trace
-    from antecede.spark.trace.plan import plan
+    from antecede.trace.plan import plan
 
     read, _ = written
     trace = Trace.read(read.log.sparkSession, read.path)

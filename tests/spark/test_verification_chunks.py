@@ -28,7 +28,6 @@ from antecede.verification import (
     TooManySymbols,
     TooMuchInFlight,
     combine,
-    verify_blocks,
     verify_chunks,
 )
 from tests.spark.verification_runs import cut, expected, listed, random_run, rows_of
@@ -42,7 +41,7 @@ def chunked(events: list[Event], chunks: int, seed: int = 0, n: int = 2) -> tupl
 
 
 def check_chains(order: Order, events: list[Event], findings: Findings) -> None:
-    """Each witness was delivered before, and each chain leads from the overtaken message to it."""
+    """Each proof was delivered before, and each chain leads from the overtaken message to it."""
     index: dict[tuple[int, int], Id] = {}
     counts: dict[int, int] = {}
     for event in events:
@@ -86,8 +85,7 @@ def test_equals_the_oracle_by_origin(seed: int) -> None:
     n = max((q + 1 for event in events for q in (event.process, event.sender, *event.to)), default=1)
     bounds = sorted({0, n, *random.Random(seed).choices(range(n + 1), k=3)})
     blocks = list(pairwise(bounds))
-    agree(events, *verify_blocks(lambda: [rows_of(events)], n, blocks))
-    alone = [verify_blocks(lambda: [rows_of(events)], n, [block]) for block in blocks]
+    alone = [verify_chunks([lambda: [rows_of(events)]], n, block) for block in blocks]
     agree(events, alone[0][0], Findings.joined([findings for _, findings in alone]))
 
 
@@ -205,7 +203,7 @@ def test_a_block_keeps_what_others_sent_to_strangers() -> None:
         Event(2, "deliver", 1, 1),
         Event(2, "deliver", 0, 1),
     ]
-    alone = [verify_blocks(lambda: [rows_of(events)], 3, [block])[1] for block in ((0, 1), (1, 3))]
+    alone = [verify_chunks([lambda: [rows_of(events)]], 3, block)[1] for block in ((0, 1), (1, 3))]
     agree(events, 4, Findings.joined(alone))
 
 
@@ -304,7 +302,8 @@ def test_a_long_run_of_growing_state() -> None:
     chance.shuffle(deliveries)
     events = sends + deliveries + deliveries[:100]
     agree(events, *chunked(events, 3, 1))
-    agree(events, *verify_blocks(lambda: [rows_of(events)], 90, [(0, 50), (50, 90)]))
+    alone = [verify_chunks([lambda: [rows_of(events)]], 90, block) for block in ((0, 50), (50, 90))]
+    agree(events, alone[0][0], Findings.joined([findings for _, findings in alone]))
 
 
 @pytest.mark.parametrize("seed", range(2000, 2020))

@@ -11,11 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import antecede
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark import SPARK_EVENTS, Trace
 from antecede.spark.verify.api import verify
 from antecede.trace import DELIVER, RUNS, SEND, RunInfo, TraceWriter
 from antecede.trace.layout import Layout
+from antecede.verification.embedded import ORDER
+from antecede.verification.schema import FINDINGS
 from tests.spark import planted
 
 MADE = [planted.run_of(seed) for seed in range(30)] + [
@@ -29,10 +32,36 @@ def trace(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("chunks", "rows"), [(None, 10**6), (5, 400)])
-def test_every_kind_of_fault_is_found_in_any_number_of_chunks(spark, trace, chunks, rows):
+def test_spark_finds_what_the_oracle_finds_and_what_this_process_does(spark, trace, chunks, rows):
     found = verify(Trace.read(spark, trace), chunks=chunks, rows=rows)
     assert planted.agree(found, MADE) == []
+    here = antecede.verify(trace)
+    # Spark gives findings in no order.
+    told = found.findings.toArrow().sort_by([(name, "ascending") for name in ORDER])
+    assert told.cast(FINDINGS).equals(here.findings)
+    assert found.verdicts == here.runs.to_pylist()
+    assert found.runs.toArrow().sort_by("run").to_pylist() == found.verdicts
     found.release()
+
+
+def test_one_bad_run_does_not_keep_the_others_from_being_judged(spark, tmp_path):
+    bad = {**one_event()[0], "index": 1}
+    path = planted.write(tmp_path / "trace", [("one", ["a", "b"], [bad]), *MADE[:5]])
+    for how in (
+        Trace.read(spark, path),
+        Trace.of(Trace.read(spark, path).events, Trace.read(spark, path).runs),
+    ):
+        found = verify(how)
+        assert list(found.refused) == ["one"]
+        told = {row["run"]: row for row in found.verdicts}
+        assert told.pop("one")["verdict"] == "unknown"
+        findings = found.findings.toArrow().to_pylist()
+        assert [
+            line
+            for run in MADE[:5]
+            for line in planted.differences(run, told[run[0]], [f for f in findings if f["run"] == run[0]])
+        ] == []
+        found.release()
 
 
 def test_any_table_in_any_order_is_a_trace(spark, trace):

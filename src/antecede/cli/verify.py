@@ -1,6 +1,8 @@
 """antecede verify: was every message delivered once, to whom it was addressed, in causal order?
 
-Spark is imported by the functions that use it: the other commands start without.
+A trace of up to some two million events on a local disk is verified in this process. Spark verifies larger ones, those
+that lie elsewhere, and whatever `--master` or `--remote` is given for. What a run needs is imported when it needs it:
+the answer about a small trace comes within a second.
 """
 
 from __future__ import annotations
@@ -11,8 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from msgspec import Struct
 
 from antecede.cli.spark_session import Master, Remote, working
 from antecede.cli.stream_options import Asked, Every, Once, Patience, Place
@@ -20,7 +21,9 @@ from antecede.cli.verify_stream import verify_stream
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
-    from antecede.spark.verify.api import Verification
+    from rich.table import Table
+
+    from antecede.trace.footers import LocalTrace
 
 __all__ = ["verify"]
 
@@ -72,6 +75,64 @@ def verify(
         asked = Asked("verify --stream", out, checkpoint, once, every, patience, as_json, master, remote)
         verify_stream(trace, asked, forget)
         return
+    chosen = choose(trace, out, master, remote)
+    found = (
+        verify_on_spark(trace, out, master, remote, chosen)
+        if isinstance(chosen, str)
+        else verify_here(chosen, out)
+    )
+    if explain:
+        print(found.plan, file=sys.stderr)
+    verdict = overall(found.rows)
+    report(found.rows, found.examples, verdict, as_json)
+    if verdict == "no":
+        raise typer.Exit(1)
+    if found.refused:
+        raise typer.Exit(2)
+
+
+class Found(Struct, frozen=True):
+    """What either way of verifying gives."""
+
+    rows: list[dict[str, Any]]
+    """The verdicts, each with the run's protocol."""
+    examples: list[str]
+    """The first findings in words, violations before others."""
+    plan: str
+    refused: bool
+    """Whether the rows of some run cannot be a run."""
+
+
+def choose(trace: str, out: str | None, master: str | None, remote: str | None) -> LocalTrace | str:
+    """The trace, if it is to be verified in this process; else why Spark is to do it."""
+    from antecede.storage import local
+    from antecede.trace.footers import read_local_trace
+    from antecede.verification import EMBEDDED_MOST
+
+    for option, value in (("--master", master), ("--remote", remote)):
+        if value is not None:
+            return f"{option} is given"
+    for place in (trace, out):
+        if place is not None and local(place) is None:
+            return f"{place} is not on a local disk"
+    read = read_local_trace(trace)
+    if read.rows > EMBEDDED_MOST:
+        return f"{read.rows:,} events are more than {EMBEDDED_MOST:,}"
+    return read
+
+
+def verify_here(trace: LocalTrace, out: str | None) -> Found:
+    from antecede.verification.embedded import verify_local
+
+    found = verify_local(trace)
+    if out is not None:
+        found.write(out)
+    protocols = dict(zip(*(trace.runs[name].to_pylist() for name in ("run", "protocol")), strict=True))
+    rows = [{**row, "protocol": protocols[row["run"]]} for row in found.runs.to_pylist()]
+    return Found(rows, list(map(told, found.examples(SHOWN))), found.plan, bool(found.refused))
+
+
+def verify_on_spark(trace: str, out: str | None, master: str | None, remote: str | None, why: str) -> Found:
     with working(master, remote, "reading footers") as work:
         from antecede.spark.trace.api import Trace
         from antecede.spark.verify.api import verify as judge
@@ -82,43 +143,17 @@ def verify(
         if out is not None:
             work.say("writing")
             found.write(out)
-        work.say("counting")
-        protocols = read.runs.select("run", "protocol")
-        rows = [row.asDict() for row in found.runs.join(protocols, "run", "left").orderBy("run").collect()]
-        first = examples(found)
-    if explain:
-        print(found.plan, file=sys.stderr)
-    verdict = overall(rows)
-    report(rows, first, verdict, as_json)
-    if verdict == "no":
-        raise typer.Exit(1)
-
-
-def examples(found: Verification) -> list[str]:
-    """The first findings in words, violations before others."""
-    table = found.findings.orderBy("kind", "run", "process", "index", "sender", "number")
-    violations = table.where("kind = 'violation'").limit(SHOWN).collect()
-    others = table.where("kind not in ('violation', 'fifo_break')").limit(SHOWN - len(violations)).collect()
-    return [told(row.asDict()) for row in (*violations, *others)]
+        protocols = {row["run"]: row["protocol"] for row in read.runs.select("run", "protocol").collect()}
+        rows = [{**row, "protocol": protocols.get(row["run"])} for row in found.verdicts]
+        examples = found.examples(SHOWN) if any(row["verdict"] == "no" for row in rows) else []
+    return Found(rows, list(map(told, examples)), f"on Spark: {why}\n{found.plan}", bool(found.refused))
 
 
 def told(row: Mapping[str, Any]) -> str:
     """A finding in words."""
-    at, message = row["process"], f"{row['sender']}.{row['number']}"
-    match row["kind"]:
-        case "violation":
-            chain = " -> ".join(f"{link['sender']}.{link['number']}" for link in row["chain"])
-            by = f"{row['by_sender']}.{row['by_number']}"
-            words = f"{at} delivered {message} after {by}, which it causally precedes: {chain}"
-        case "duplicate":
-            words = f"{at} delivered {message} again"
-        case "unsent":
-            words = f"{at} delivered {message}, which nobody sent"
-        case "unaddressed":
-            words = f"{at} delivered {message}, which was not addressed to it"
-        case _:
-            words = f"{at} never delivered {message}, which was addressed to it"
-    return f"{row['run']}: {row['kind']}: {words}"
+    from antecede.verification.schema import describe_finding
+
+    return f"{row['run']}: {describe_finding(row)}"
 
 
 def overall(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -135,6 +170,8 @@ def report(rows: Sequence[Mapping[str, Any]], first: Sequence[str], verdict: str
             )
         )
     else:
+        from rich.console import Console
+
         Console(stderr=True).print(by_run(rows) if len(rows) <= RUNS_MOST else by_protocol(rows))
     for line in first:
         print(line, file=sys.stderr)
@@ -182,6 +219,8 @@ def worth_showing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def columns(*names: str) -> Table:
+    from rich.table import Table
+
     table = Table(show_header=True, box=None, pad_edge=False)
     for name in names:
         table.add_column(

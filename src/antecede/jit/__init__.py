@@ -15,7 +15,7 @@ integers wrap, and no kernel depends on the width of an intermediate value.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache, cached_property
 from importlib.util import find_spec
@@ -24,12 +24,16 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["native", "inlined", "allocating", "interpreted", "is_compiling"]
+__all__ = ["native", "inlined", "allocating", "interpreted", "kernels_for", "is_compiling", "has_numba"]
 
 PLAIN: Final[dict[str, Any]] = {"cache": True, "nogil": True}
 # No counting of references. A function that is handed arrays counts one for each, atomically, at each call, which
 # would cost more than all that is done for a row.
 UNCOUNTED: Final[dict[str, Any]] = {**PLAIN, "_nrt": False}
+
+INTERPRETED_MOST: Final = 10_000
+"""Rows up to which plain Python is done sooner: it takes 40 to 60 µs a row, and loading Numba 0.4 s. (The first time,
+Numba compiles for some ten seconds more.)"""
 
 INTERPRETED: Final[ContextVar[bool]] = ContextVar("antecede.jit.interpreted", default=False)
 
@@ -52,6 +56,11 @@ def interpreted() -> Iterator[None]:
             yield
     finally:
         INTERPRETED.reset(token)
+
+
+def kernels_for(rows: int) -> AbstractContextManager[None]:
+    """Within this, kernels run the way that is done first with so many rows."""
+    return nullcontext() if has_numba() and rows > INTERPRETED_MOST else interpreted()
 
 
 @cache

@@ -3,7 +3,7 @@
     sweep      an experiment            -> a trace, and what each run came to
     ingest     foreign logs             -> a trace, the lines that cannot be read, whether clocks agree
     order      a trace, or stamped rows -> the rows in causal order, and what is missing
-    verify     a trace                  -> every violation with its witness, and a verdict for each run
+    verify     a trace                  -> every violation with its proof, and a verdict for each run
     measure    a trace                  -> what each run cost
 
     deliver_stream   packets of a live stream -> its messages in causal order (`antecede.spark.stream`)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
+from antecede.blob import pack, unpack
 from antecede.errors import BadTrace
 from antecede.trace.columns import Column, Names, Rows, by_run, refuse_nulls, rows_of
 from antecede.trace.plan import Cut
@@ -26,9 +26,6 @@ TOGETHER = 1 << 19
 CONTROL = 1 << 2
 """The bit beside the kind."""
 
-ENCODER = msgspec.msgpack.Encoder()
-DECODER = msgspec.msgpack.Decoder(list[tuple[str, int, bytes]])
-
 
 @dataclass(frozen=True)
 class Packed:
@@ -36,40 +33,47 @@ class Packed:
 
     run: str
     part: int
-    data: bytes
+    data: bytes | BadTrace
 
 
 def encode(rows: Rows) -> bytes:
     """Rows as bytes."""
-    columns = (
-        rows.process,
-        rows.kind.astype(np.uint8) | np.where(rows.control, CONTROL, 0).astype(np.uint8),
-        rows.sender,
-        rows.number,
-        np.diff(rows.offsets),
-        rows.to,
-        rows.index,
-        rows.clock,
-    )
-    return ENCODER.encode([narrow(column) for column in columns])
+    columns = {
+        "process": rows.process,
+        "kind": rows.kind.astype(np.uint8) | np.where(rows.control, CONTROL, 0).astype(np.uint8),
+        "sender": rows.sender,
+        "number": rows.number,
+        "lengths": np.diff(rows.offsets),
+        "to": rows.to,
+        "index": rows.index,
+        "clock": rows.clock,
+    }
+    lows = np.array([least(column) for column in columns.values()], np.int64)
+    narrow = {name: narrowed(column, low) for (name, column), low in zip(columns.items(), lows, strict=True)}
+    return pack("rows", {**narrow, "lows": lows})
 
 
-def narrow(column: Column | None) -> tuple[str, int, bytes]:
-    """The type, what was subtracted, and the values."""
+def least(column: Column | None) -> int:
+    assert column is not None
+    return int(column.min()) if len(column) else 0
+
+
+def narrowed(column: Column | None, low: int) -> Column:
+    """Less the least, in the narrowest type."""
     assert column is not None
     if not len(column):
-        return "|u1", 0, b""
-    low, high = int(column.min()), int(column.max())
-    small = np.min_scalar_type(high - low)
-    return small.str, low, (column.astype(np.int64) - low).astype(small).tobytes()
+        return np.zeros(0, np.uint8)
+    small: Column = (column.astype(np.int64) - low).astype(np.min_scalar_type(int(column.max()) - int(low)))
+    return small
 
 
 def decode(data: bytes) -> Rows:
     """The inverse of `encode`."""
-    columns = [
-        np.frombuffer(values, kind).astype(np.int64) + low for kind, low, values in DECODER.decode(data)
-    ]
-    process, kind, sender, number, lengths, to, index, clock = columns
+    stored = unpack("rows", data)
+    lows = stored.pop("lows")
+    process, kind, sender, number, lengths, to, index, clock = (
+        column.astype(np.int64) + low for column, low in zip(stored.values(), lows, strict=True)
+    )
     return Rows(
         process=process.astype(np.int32),
         kind=(kind & (CONTROL - 1)).astype(np.int8),
@@ -86,15 +90,25 @@ def decode(data: bytes) -> Rows:
 def packed(
     batches: Iterable[pa.RecordBatch], names: Mapping[str, Names], cuts: Mapping[str, Cut], place: str
 ) -> Iterator[Packed]:
-    """The rows of the batches, dealt to the parts of their runs. Runs that have no cut are not packed."""
+    """The rows of the batches, dealt to the parts of their runs. Runs that have no cut are not packed.
+
+    What is wrong with the rows of a run takes the place of its data. Rows of no run are an error of all.
+    """
     held: dict[str, list[Rows]] = {}
     for batch in batches:
-        refuse_nulls(batch, place)
+        if batch.column("run").null_count:
+            refuse_nulls(batch.select(["run"]), place)
         for run, own in by_run(batch):
             if run not in names:
                 raise BadTrace(place, f"events of run {run}", "only runs that runs.parquet names")
-            if run in cuts:
-                held.setdefault(run, []).append(rows_of(own, names[run], f"{place}, run {run}"))
+            if run not in cuts:
+                continue
+            try:
+                rows = rows_of(own, names[run], f"{place}, run {run}")
+            except BadTrace as error:
+                yield Packed(run, 0, error)
+            else:
+                held.setdefault(run, []).append(rows)
         if sum(len(rows) for parts in held.values() for rows in parts) >= TOGETHER:
             yield from dealt(held, cuts)
             held = {}

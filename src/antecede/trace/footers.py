@@ -6,18 +6,29 @@ and greatest run and clock of each group.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Struct
 
 from antecede.errors import BadTrace
+from antecede.storage import absolute, join, local, opened
 from antecede.trace.reader import refuse_columns
 from antecede.trace.schema import EVENTS, ORDER, ORDER_KEY, RUN_KEY, RUNS
 
-__all__ = ["Footer", "Group", "check_runs", "footer"]
+__all__ = [
+    "Footer", "Group", "LocalTrace", "locate", "open_parquet", "read_footer", "read_footers", "read_local_trace",
+    "read_runs_table",
+]  # fmt: skip
+
+THREADS: Final = 8
+"""Footers that are read at the same time."""
 
 
 class Group(Struct, frozen=True):
@@ -42,25 +53,57 @@ class Footer(Struct, frozen=True):
         return sum(group.rows for group in self.groups)
 
 
-def footer(path: str, source: Any) -> Footer:
+@contextmanager
+def open_parquet(path: str) -> Iterator[Any]:
+    """A file that is read as Parquet. Whatever is wrong with it is said of the file, by name."""
+    try:
+        source = opened(path)
+    except (pa.ArrowException, OSError) as error:
+        raise BadTrace(
+            path, f"a file that cannot be opened ({one_line(error)})", "one that may be read"
+        ) from None
+    with source:
+        try:
+            yield source
+        except (pa.ArrowException, OSError) as error:
+            raise BadTrace(
+                path, f"no whole Parquet file ({one_line(error)})", "one that is complete"
+            ) from None
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def read_footer(path: str) -> Footer:
     """The footer of one event file."""
-    metadata = pq.read_metadata(source)
+    with open_parquet(path) as source:
+        metadata = pq.read_metadata(source)
+        size = source.size()
     refuse_columns(path, metadata.schema.to_arrow_schema(), EVENTS)
     notes = metadata.metadata or {}
-    columns = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
-    groups = tuple(group(metadata.row_group(number), columns) for number in range(metadata.num_row_groups))
+    groups = tuple(describe_group(metadata, number) for number in range(metadata.num_row_groups))
     run = notes[RUN_KEY].decode() if RUN_KEY in notes else one_run(groups)
-    return Footer(path, source.size(), notes.get(ORDER_KEY) == ORDER, run, groups)
+    return Footer(path, size, notes.get(ORDER_KEY) == ORDER, run, groups)
 
 
-def group(metadata: pq.RowGroupMetaData, columns: dict[str, int]) -> Group:
-    def span(name: str) -> Any:
-        statistics = metadata.column(columns[name]).statistics
-        if statistics is None or not statistics.has_min_max or statistics.null_count:
-            return None
-        return statistics.min, statistics.max
+def describe_group(metadata: pq.FileMetaData, number: int) -> Group:
+    group = metadata.row_group(number)
+    spans: dict[str, Any] = {}
+    for at in range(metadata.num_columns):
+        column = metadata.schema.column(at)
+        if column.path in ("run", "clock"):
+            spans[column.path] = span(group.column(at).statistics, column.max_definition_level == 0)
+    return Group(group.num_rows, spans["run"], spans["clock"])
 
-    return Group(metadata.num_rows, span("run"), span("clock"))
+
+def span(statistics: Any, required: bool) -> Any:
+    """The least and the greatest value, if the file tells them and tells that no value is null."""
+    if statistics is None or not statistics.has_min_max:
+        return None
+    # A writer may leave out how many values are null: then there may be some, unless the column has none by its type.
+    nulls = statistics.null_count if statistics.has_null_count else None
+    return (statistics.min, statistics.max) if required or nulls == 0 else None
 
 
 def one_run(groups: Sequence[Group]) -> str | None:
@@ -69,11 +112,72 @@ def one_run(groups: Sequence[Group]) -> str | None:
     return runs.pop() if len(runs) == 1 else None
 
 
-def check_runs(path: str, source: Any) -> None:
-    """Two runs of one name cannot be told apart in the events."""
-    table = pq.ParquetFile(source)
-    refuse_columns(path, table.schema_arrow, RUNS)
-    names = table.read(columns=["run"]).column("run")
-    for count in pc.value_counts(names).to_pylist():
+def read_runs_table(paths: Sequence[str]) -> pa.Table:
+    """The table of runs in these files. Two runs of one name cannot be told apart in the events."""
+    tables = []
+    for path in paths:
+        with open_parquet(path) as source:
+            file = pq.ParquetFile(source)
+            refuse_columns(path, file.schema_arrow, RUNS)
+            tables.append(file.read(columns=RUNS.names).cast(RUNS))
+    table = pa.concat_tables(tables)
+    for count in pc.value_counts(table["run"]).to_pylist():
         if count["counts"] > 1:
-            raise BadTrace(path, f"{count['counts']} runs called {count['values']}", "one of each name")
+            raise BadTrace(paths[0], f"{count['counts']} runs called {count['values']}", "one of each name")
+    return table
+
+
+# A trace on this machine's disk
+
+
+class LocalTrace(Struct, frozen=True):
+    """A trace as its footers tell it."""
+
+    root: str
+    """As a URI."""
+    runs: pa.Table
+    files: tuple[Footer, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+
+def read_local_trace(path: str | os.PathLike[str]) -> LocalTrace:
+    """The trace in a local directory, or in `trace/` of a directory of results."""
+    root, tables = locate(absolute(path), list_local)
+    files = list_local(join(root, "events"))
+    if not files:
+        raise BadTrace(join(root, "events"), "no Parquet files", "the events of the trace's runs")
+    return LocalTrace(root, read_runs_table(tables), read_footers(files))
+
+
+def read_footers(paths: Sequence[str]) -> tuple[Footer, ...]:
+    """The footer of each event file, in the order of their names."""
+    ordered = sorted(paths, key=str.encode)
+    if len(ordered) < THREADS:
+        return tuple(map(read_footer, ordered))
+    with ThreadPoolExecutor(THREADS) as pool:
+        return tuple(pool.map(read_footer, ordered))
+
+
+def locate(root: str, list_files: Callable[[str], list[str]]) -> tuple[str, list[str]]:
+    """Where the trace is, and the files of its table of runs."""
+    for place in (root, join(root, "trace")):
+        if tables := list_files(join(place, "runs.parquet")):
+            return place, tables
+    raise BadTrace(root, "no runs.parquet", "a trace: a directory with runs.parquet and events/")
+
+
+def list_local(path: str) -> list[str]:
+    """The visible Parquet files in a local directory, or the one file, in the order of their names."""
+    inside = local(path)
+    assert inside is not None
+    if os.path.isfile(inside):
+        return [path]
+    found = [
+        join(path, name)
+        for name in (os.listdir(inside) if os.path.isdir(inside) else ())
+        if name.endswith(".parquet") and name[0] not in "._"
+    ]
+    return sorted(found, key=str.encode)

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from antecede.errors import BadTrace
-from antecede.storage import local, opened
+from antecede.storage import local
 from antecede.trace.columns import ENCODED_COLUMNS, ORDER_COLUMNS, Names, Rows, rows_of
+from antecede.trace.footers import open_parquet
 from antecede.trace.plan import Part, Piece
 
 __all__ = ["BATCH", "batches_of", "read_part"]
@@ -48,22 +48,15 @@ def batches_of(piece: Piece, columns: Sequence[str]) -> Iterator[pa.RecordBatch]
     """The rows of a piece as they stand."""
     groups = range(piece.first, piece.last + 1)
     path = local(piece.path)
-    try:
-        # A local file is mapped; from elsewhere the bytes of all its columns are fetched in few requests.
-        with pq.ParquetFile(
-            path or opened(piece.path),
-            memory_map=path is not None,
-            pre_buffer=path is None,
-            read_dictionary=list(ENCODED_COLUMNS),
-        ) as file:
-            # One group at a time: PyArrow cannot join lists of dictionary-encoded names across groups.
-            for group in groups:
-                yield from file.iter_batches(
-                    BATCH, row_groups=[group], columns=list(columns), use_threads=False
-                )
-    except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise BadTrace(piece.path, f"no whole Parquet file ({reason})", "one that is complete") from None
+    # A local file is mapped; from elsewhere the bytes of all its columns are fetched in few requests.
+    how = {"memory_map": True} if path else {"pre_buffer": True}
+    with (
+        open_parquet(piece.path) as source,
+        pq.ParquetFile(path or source, read_dictionary=list(ENCODED_COLUMNS), **how) as file,
+    ):
+        # One group at a time: PyArrow cannot join lists of dictionary-encoded names across groups.
+        for group in groups:
+            yield from file.iter_batches(BATCH, row_groups=[group], columns=list(columns), use_threads=False)
 
 
 def between(rows: Rows, low: int | None, high: int | None) -> Rows:

@@ -1,52 +1,64 @@
-"""Verification of one run by chunks: NumPy and Numba only, no Spark.
+"""Verification of runs by chunks: NumPy, Arrow and, for speed, Numba. No Spark.
+
+    verify        every run of a trace on a local disk, in this process
 
 The run's rows, in a linear extension of happened-before, are cut into chunks anywhere. A row is as in
-`antecede.trace.columns`: receives and control packets may stay in, they are skipped here. Each row carries its
-`index`.
+`antecede.trace.columns`: receives and control packets may stay in, they are skipped here. Each row carries its `index`.
 
 1. `Scan` reads a chunk without knowing what went before it. `finish()` gives a `Part`: what is decided
-   (`findings`, and `overtaken`: violations that still want a witness), and a `Summary` of what is not.
-2. `Witness` reads a chunk again, if it has `overtaken`, and completes them. Nothing but that chunk is needed.
-3. `combine` takes the summaries of all chunks in order, and gives an `Outcome`: the findings that cross chunks.
-   - If it has `suspects` (deliveries of messages that were in no one's flight), each chunk is read by a `Search`
-     for their sends, and `combine(summaries, found)` is called again with what was found.
-   - If it then has `keep` (messages delivered at strangers when all others had them already), the chunks in `again`
-     are scanned again with `Scan(..., keep=outcome.keep)`, their parts replaced, and 3. starts anew.
-   - If it has `trails`, those chunks are read by a `Trail` each, and `outcome.join(trails)` gives the last findings.
+   (`findings`, and `overtaken`: violations that still want a proof), and a `Summary` of what is not.
+2. `ProofScan` reads a chunk again, if it has `overtaken`, and completes them. Nothing but that chunk is needed.
+3. `combine` takes the summaries of all chunks in order, and gives an `Outcome`: the findings that cross chunks, or
+   the next `Question` to the chunks. The answers go into the next `combine`, until there is no question.
 
-`verify_chunks` does all of this in one process: for small runs, and to show the order of the steps.
 By origin: `Scan(n, first=True, block=(low, high))` reads the *whole* run, keeps only the clock entries low to high - 1
 and finds what is wrong with messages of these senders. Each block goes through the same steps by itself, as if its part
-were the only one; `verify_blocks` shows them.
+were the only one.
+
+Modules, from the rows upwards
+  state, kernel, chains   the arrays of a scan, and its native functions
+  chunk, summary          `Scan`; what it tells of a chunk
+  boundaries, combine     chunk after chunk, with the true clocks between them
+  proofs, unknown_sends   what the questions are about
+  findings, schema        what is found, as columns; what tasks tell, as Arrow
+  local                   a run whose chunks this process reads
+  tasks, rounds           the same as tasks that read parts of many runs, and the rounds of questions between them
+  embedded                the tasks run in this process. `antecede.spark.verify` runs them on Spark
 """
 
-from antecede.verification.chunk import Part, Scan
-from antecede.verification.combine import Outcome, combine
+from antecede.verification.chunk import Part, Scan, TooManySymbols, TooMuchInFlight
+from antecede.verification.combine import Outcome, Question, combine
+from antecede.verification.embedded import EMBEDDED_MOST, Verification, verify
 from antecede.verification.findings import KINDS, Findings, Ids, Impossible, Overtaken
-from antecede.verification.local import verify_blocks, verify_chunks
-from antecede.verification.scanner import TooManySymbols, TooMuchInFlight
-from antecede.verification.search import Found, Search
+from antecede.verification.local import verify_chunks, verify_run
+from antecede.verification.proofs import NewsScan, ProofScan
+from antecede.verification.schema import FINDINGS, VERDICTS
 from antecede.verification.summary import Summary
-from antecede.verification.trail import Trail
-from antecede.verification.witness import Witness
+from antecede.verification.unknown_sends import Found, Search
 
 __all__ = [
-    "verify_chunks",
-    "verify_blocks",
-    "Scan",
-    "Part",
-    "Summary",
-    "Witness",
-    "combine",
-    "Outcome",
-    "Search",
-    "Found",
-    "Trail",
-    "Findings",
-    "Overtaken",
-    "Ids",
+    "EMBEDDED_MOST",
+    "FINDINGS",
     "KINDS",
+    "VERDICTS",
+    "Findings",
+    "Found",
+    "Ids",
     "Impossible",
+    "NewsScan",
+    "Outcome",
+    "Overtaken",
+    "Part",
+    "ProofScan",
+    "Question",
+    "Scan",
+    "Search",
+    "Summary",
     "TooManySymbols",
     "TooMuchInFlight",
+    "Verification",
+    "combine",
+    "verify",
+    "verify_chunks",
+    "verify_run",
 ]

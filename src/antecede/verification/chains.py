@@ -1,4 +1,4 @@
-"""How the news of an overtaken message travels: native parts of a scan that looks for witnesses.
+"""How the news of an overtaken message travels: native parts of a scan that looks for proofs.
 
 The *targets* are messages that a former scan found overtaken. While one is under way, each process's first delivery
 that brings news of it is noted: its `via`. When the target m is then delivered at q, too late, the first that overtook

@@ -1,24 +1,63 @@
-"""A scan of one chunk: what it decides, and the summary of what it does not."""
+"""A scan of one chunk: what it decides, and the summary of what it does not.
+
+`Scanner` drives the kernel: it hands it rows, gives it room when it asks, and says what is wrong when something is.
+
+Memory. A scan of n processes holds n² counters of 4 bytes, and a slab for each message in flight at the same time: 64
+bytes, n counters, a bit for each symbol, two for each process. Arrays double when they are full. All of it together
+stays within `memory`, or the scan ends with `TooMuchInFlight`. In a block of origins, rows are as wide as the block. A
+message whose news is followed takes 21 n bytes more.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+from antecede.jit.hashtable import grown as grown_table
+from antecede.jit.hashtable import table_of
 from antecede.trace.columns import Rows
-from antecede.verification import state as names
+from antecede.verification import state as fields
+from antecede.verification.chains import more_watched
 from antecede.verification.findings import (
     DUPLICATE,
     UNADDRESSED,
     VIOLATION,
     Findings,
     Ids,
+    Impossible,
     Overtaken,
 )
-from antecede.verification.scanner import Scanner
+from antecede.verification.kernel import (
+    EARLY_DELIVERY,
+    LATE,
+    MORE_DEFERRED,
+    MORE_RECORDS,
+    MORE_SLABS,
+    MORE_SYMBOLS,
+    MORE_TABLE,
+    MORE_WATCHED,
+    SECOND_SEND,
+    WRONG_SENDER,
+    scan,
+)
+from antecede.verification.state import (
+    Columns,
+    State,
+    Watched,
+    grown,
+    new_state,
+    nothing_watched,
+    padded,
+    words_for,
+)
 from antecede.verification.summary import Summary
 
-__all__ = ["Scan", "Part", "MOST_SYMBOLS", "MEMORY"]
+__all__ = ["MEMORY", "Part", "Scan", "Scanner", "TooManySymbols", "TooMuchInFlight", "columns_of"]
+
+Array: TypeAlias = NDArray[Any]
 
 MOST_SYMBOLS: Final = 1 << 14
 MEMORY: Final = 1 << 30
@@ -62,7 +101,7 @@ class Scan:
 
     def finish(self) -> Part:
         state, counts = self._scanner.state, self._scanner.counts
-        records = state.records[: counts[names.RECORDS]]
+        records = state.records[: counts[fields.RECORDS]]
         plain = []
         for kind in (DUPLICATE, UNADDRESSED):
             _, process, sender, number, index, _ = records[records[:, 0] == kind].T
@@ -75,4 +114,278 @@ class Scan:
             index=index.copy(),
             sent_at=sent_at.copy(),
         )
-        return Part(Summary.of(self._scanner), Findings.joined(plain), overtaken)
+        return Part(summarise(self._scanner), Findings.joined(plain), overtaken)
+
+
+WRONG: Final = {
+    SECOND_SEND: ("a second send of", "each message to be sent once"),
+    EARLY_DELIVERY: ("a send, after its delivery, of", "sends before deliveries in the order of clocks"),
+    WRONG_SENDER: ("a send by another process of", "its sender to send it"),
+}
+MOST_ROWS: Final = (1 << 31) - 2
+"""Ordinals are int32."""
+
+
+class TooManySymbols(Exception):
+    """More messages cross into this chunk than a summary has room for: plan by origin instead."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        super().__init__(f"more than {most} messages cross into the chunk")
+
+
+class TooMuchInFlight(Exception):
+    """The clocks of the messages in flight do not fit into the memory allowed: plan smaller blocks of origins."""
+
+    def __init__(self, wanted: int, allowed: int) -> None:
+        self.wanted, self.allowed = wanted, allowed
+        super().__init__(f"{wanted} bytes for messages in flight, of {allowed} allowed")
+
+
+class Scanner:
+    """One reading of a chunk. Its state lies open to the scans that are made of it."""
+
+    def __init__(
+        self, n: int, first: bool, block: tuple[int, int] | None, keep: Ids | None, symbols: int, memory: int
+    ) -> None:
+        assert block is None or first, "a block of origins takes the whole run"
+        self.n, self.block, self.first = n, block, first
+        self.most_symbols, self.memory = symbols, memory
+        capacity = padded(n)
+        width = padded(block[1] - block[0]) if block else capacity
+        self.state: State = new_state(capacity, width, 0 if first else 64)
+        self.watched: Watched = nothing_watched()
+        self.counts[fields.FREE] = len(self.state.free)
+        self.counts[fields.FIRST] = first
+        self._settle()
+        if not first:
+            self._enter(0)
+        if keep is not None and len(keep):
+            self.state = self.state._replace(keep=table_of(keep.sender, keep.number))
+
+    @property
+    def counts(self) -> Array:
+        return self.state.counts
+
+    def watch(self, watched: Watched) -> None:
+        """Follow the news of some messages, too."""
+        self.watched = watched
+        self.counts[fields.WATCHING] = 1
+        self._allow()
+
+    def feed(self, rows: Rows) -> None:
+        columns = columns_of(rows)
+        assert self.counts[fields.POSITION] + len(rows) <= MOST_ROWS, "too many rows for one chunk"
+        self._make_room(columns)
+        row = 0
+        while (row := scan(columns, row, self.state, self.watched)) < len(rows):
+            self._serve(int(self.counts[fields.STATUS]), columns, row)
+        self.counts[fields.POSITION] += len(rows)
+
+    def _serve(self, status: int, columns: Columns, row: int) -> None:
+        if status in WRONG:
+            found, expected = WRONG[status]
+            at = (columns.process, columns.indices, columns.sender, columns.number)
+            raise Impossible(found, expected, *(int(column[row]) for column in at))
+        more = {
+            MORE_SLABS: self._more_slabs,
+            MORE_TABLE: self._more_table,
+            MORE_RECORDS: self._more_records,
+            MORE_SYMBOLS: self._more_symbols,
+            MORE_DEFERRED: self._more_deferred,
+            MORE_WATCHED: self._more_watched,
+        }
+        more[status]()
+
+    # Room.
+
+    def reserve(self, messages: int) -> None:
+        """Before anything is read: room for so many in flight."""
+        while len(self.state.free) <= messages:
+            self.counts[fields.FREE] = 0
+            self._more_slabs()
+            self.state.free[:] = np.arange(len(self.state.free))[::-1]
+            self.counts[fields.FREE] = len(self.state.free)
+        while len(self.state.table) <= 4 * messages:
+            self._more_table()
+
+    def _allow(self, **wanted: int) -> None:
+        """Refuse to grow these arrays to so many bytes, if with all others that is too much."""
+        held = {**self.watched._asdict(), **self.state._asdict()}
+        total = sum(array.nbytes for name, array in held.items() if name not in wanted) + sum(wanted.values())
+        if total > self.memory:
+            raise TooMuchInFlight(total, self.memory)
+
+    def _wider(self, **shapes: tuple[int, ...]) -> None:
+        sizes = {name: int(np.prod(s)) * getattr(self.state, name).itemsize for name, s in shapes.items()}
+        self._allow(**sizes)
+        self.state = self.state._replace(**{k: grown(getattr(self.state, k), *s) for k, s in shapes.items()})
+
+    def _more_slabs(self) -> None:
+        old, state = len(self.state.free), self.state
+        names = ("flights", "flight_clocks", "flight_marks", "missing", "given")
+        self._wider(free=(2 * old,), **{name: (2 * old, getattr(state, name).shape[1]) for name in names})
+        self.state.free[:old] = np.arange(2 * old - 1, old - 1, -1)
+        self.counts[fields.FREE] = old
+
+    def _more_table(self) -> None:
+        self._allow(table=2 * self.state.table.nbytes)
+        self.state = self.state._replace(table=grown_table(self.state.table))
+
+    def _more_records(self) -> None:
+        self._wider(records=(2 * len(self.state.records), self.state.records.shape[1]))
+
+    def _more_deferred(self) -> None:
+        rows, state = 2 * len(self.state.deferred), self.state
+        self._wider(deferred=(rows, 5), deferred_marks=(rows, state.deferred_marks.shape[1]))
+
+    def _more_symbols(self) -> None:
+        state, most = self.state, min(2 * len(self.state.symbols), self.most_symbols)
+        if most <= len(state.symbols):
+            raise TooManySymbols(self.most_symbols)
+        bits = int(self.counts[fields.PROCESS_WORDS]) + words_for(most)
+        self._wider(
+            symbols=(most, 2),
+            marks=(len(state.marks), bits),
+            flight_marks=(len(state.flight_marks), bits),
+            deferred_marks=(len(state.deferred_marks), bits),
+        )
+
+    def _more_watched(self) -> None:
+        self.watched = more_watched(self.watched)
+        self._allow()
+
+    # Processes.
+
+    def _make_room(self, columns: Columns) -> None:
+        """For the processes in these rows."""
+        ids = [column for column in (columns.process, columns.sender, columns.to) if len(column)]
+        self.n = max([self.n, *(int(column.max()) + 1 for column in ids)])
+        assert all(column.min() >= 0 for column in ids), "processes are numbered from 0"
+        if self.n > len(self.state.clocks):
+            self._more_processes(padded(max(self.n, len(self.state.clocks) * 5 // 4)))
+
+    def _more_processes(self, capacity: int) -> None:
+        old, state = len(self.state.clocks), self.state
+        width = state.clocks.shape[1] if self.block else capacity
+        words, more = words_for(capacity), words_for(capacity) - int(self.counts[fields.PROCESS_WORDS])
+        if not self.first:
+            self._shift_marks(more)
+        slabs, bits = len(state.flights), self.state.marks.shape[1]
+        self._wider(
+            clocks=(capacity, width),
+            marks=(capacity, bits),
+            seen=(capacity,),
+            sends=(capacity,),
+            numbers=(capacity, 2),
+            steady=(capacity,),
+            flight_clocks=(slabs, width),
+            missing=(slabs, words),
+            given=(slabs, words),
+        )
+        self.state.steady[old:] = fields.CONTIGUOUS | fields.GROWING
+        self._settle()
+        if not self.first:
+            self._enter(old)
+        assert not self.counts[fields.WATCHING], (
+            "who watches has read these rows before, and knows how many they are"
+        )
+
+    def _shift_marks(self, more: int) -> None:
+        """Processes take more words: symbols of crossing messages move up."""
+        at = int(self.counts[fields.PROCESS_WORDS])
+        names = ("marks", "flight_marks", "deferred_marks")
+        zeros = np.zeros(more, np.int64) + at
+        self.state = self.state._replace(
+            **{name: np.insert(getattr(self.state, name), zeros, 0, axis=1) for name in names}
+        )
+        self.state.flights[:, fields.WORDS] += more
+
+    def _settle(self) -> None:
+        """Settings that follow from how many processes there is room for."""
+        capacity = len(self.state.clocks)
+        self.counts[fields.LOW], self.counts[fields.HIGH] = self.block or (0, capacity)
+        self.counts[fields.PROCESS_WORDS] = words_for(capacity)
+
+    def _enter(self, begin: int) -> None:
+        """Each process has merged in the clock that it entered with."""
+        for q in range(begin, len(self.state.marks)):
+            self.state.marks[q, q // fields.WORD] |= np.uint64(1 << q % fields.WORD)
+
+
+def columns_of(rows: Rows) -> Columns:
+    """As the kernel takes them."""
+    assert rows.index is not None, "verification needs the column index"
+    columns = (
+        (rows.process, np.int32),
+        (rows.kind, np.int8),
+        (rows.sender, np.int32),
+        (rows.number, np.int64),
+        (rows.control, np.bool_),
+        (rows.offsets, np.int32),
+        (rows.to, np.int32),
+        (rows.index, np.int64),
+    )
+    return Columns(*(_frozen(np.ascontiguousarray(column, dtype)) for column, dtype in columns))
+
+
+def _frozen(column: Array) -> Array:
+    column = column.view()
+    column.flags.writeable = False
+    return column
+
+
+# The summary
+
+
+def summarise(scanner: Scanner) -> Summary:
+    """The summary of a scan that has read all of its chunk."""
+    state, counts, n = scanner.state, scanner.counts, scanner.n
+    low, high = scanner.block or (0, n)
+    flying = _in_flight(scanner)
+    symbols, deferred = int(counts[fields.SYMBOLS]), int(counts[fields.DEFERRED])
+    records = state.records[: counts[fields.RECORDS]]
+    heard, marks = _halves(scanner, state.marks[:n])
+    flight_heard, flight_marks = _halves(scanner, state.flight_marks[flying])
+    deferred_heard, deferred_marks = _halves(scanner, state.deferred_marks[:deferred])
+    words = fields.words_for(n)
+    return Summary(
+        shape=np.array([n, counts[fields.DELIVERIES], counts[fields.POSITION], low, high], np.int64),
+        clocks=state.clocks[:n, : high - low],
+        heard=heard,
+        marks=marks,
+        seen=state.seen[:n],
+        sends=state.sends[:n],
+        numbers=state.numbers[:n],
+        steady=state.steady[:n],
+        flights=state.flights[flying],
+        flight_clocks=state.flight_clocks[flying, : high - low],
+        flight_heard=flight_heard,
+        flight_marks=flight_marks,
+        missing=state.missing[flying, :words],
+        given=state.given[flying, :words],
+        symbols=state.symbols[:symbols],
+        deferred=state.deferred[:deferred],
+        deferred_heard=deferred_heard,
+        deferred_marks=deferred_marks,
+        late=records[records[:, 0] == LATE, 1:],
+    )
+
+
+def _in_flight(scanner: Scanner) -> Array:
+    """The slabs in use, in the order of sends."""
+    state = scanner.state
+    used = np.ones(len(state.free), bool)
+    used[state.free[: scanner.counts[fields.FREE]]] = False
+    slabs = np.flatnonzero(used)
+    ordered: Array = slabs[np.argsort(state.flights[slabs, fields.SENT_AT])]
+    return ordered
+
+
+def _halves(scanner: Scanner, marks: Array) -> tuple[Array, Array]:
+    """Bits of processes, bits of crossing messages: only the words in use."""
+    if scanner.first:
+        return np.zeros((len(marks), fields.words_for(scanner.n)), np.uint64), marks[:, :0]
+    begin = int(scanner.counts[fields.PROCESS_WORDS])
+    end = begin + fields.words_for(int(scanner.counts[fields.SYMBOLS]))
+    return marks[:, : fields.words_for(scanner.n)], marks[:, begin:end]

@@ -4,48 +4,72 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from antecede.verification.course import Course, Passage
-from antecede.verification.crossing import Late, late_of, trails_of, witnessed
+from antecede.verification.boundaries import REPEATED, STRANGE, Boundary, Walk
 from antecede.verification.findings import DUPLICATE, UNADDRESSED, UNDELIVERED, Findings, Ids
-from antecede.verification.search import Found
-from antecede.verification.settle import REPEATED, STRANGE
+from antecede.verification.proofs import Late, late_of, prove, trails_of
 from antecede.verification.state import GROWING
 from antecede.verification.summary import Summary
-from antecede.verification.unknown_sends import Resolved, distinct, resolved, suspects_of
+from antecede.verification.unknown_sends import Found, Resolved, distinct, resolve_unknown, unknown_of
 
-__all__ = ["combine", "Outcome"]
+__all__ = ["Outcome", "Question", "combine"]
 
 Array: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What some chunks must be read for before a run is judged.
+
+    what      chunks             to be read by
+    unknown   all: Ids           `Search`, for the sends of these messages
+    keep      some: Ids          a new `Scan` that never forgets these messages, in the place of the first one
+    news      some: bytes        `NewsScan`, for how the news of overtaken messages travelled
+    """
+
+    what: Literal["unknown", "keep", "news"]
+    chunks: Mapping[int, Any]
+    """Position of a chunk -> what it is asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     findings: Findings
     """Complete ones, of all kinds but violations and FIFO breaks, which `join` gives."""
+    chunks: int
     deliveries: int
     """Of the whole run (all summaries)."""
     violations: int
     """Of deliveries whose message came from an earlier chunk: how many `join` will give."""
-    suspects: Ids
+    unknown: Ids
     """To be searched for in every chunk, if there are any; then `combine` again with what was found."""
     keep: Ids
     """To be kept, if there are any, in a new scan of the chunks in `again`."""
     again: tuple[int, ...]
     """Positions of chunks."""
     trails: Mapping[int, bytes]
-    """Position of a chunk -> what `Trail` is to look for in it."""
+    """Position of a chunk -> what `NewsScan` is to look for in it."""
     unsorted: tuple[int, ...]
     """Processes whose numbers do not grow: that none is used twice has not been seen, so count them."""
     _late: Late
 
+    def question(self, keep: Ids | None, trails: Mapping[int, bytes]) -> Question | None:
+        """The next question, if there is one, with what was kept and the trails that are known. One after the other."""
+        if len(self.unknown):
+            return Question("unknown", dict.fromkeys(range(self.chunks), self.unknown))
+        if len(self.keep) and keep is None:
+            return Question("keep", dict.fromkeys(self.again, self.keep))
+        if self.trails and not trails:
+            return Question("news", self.trails)
+        return None
+
     def join(self, trails: Mapping[int, bytes]) -> Findings:
-        """Violations and FIFO breaks with witnesses and chains, from what each `Trail.finish()` gave."""
-        return witnessed(self._late, trails)
+        """Violations and FIFO breaks with their proofs, from what each `NewsScan.finish()` gave."""
+        return prove(self._late, trails)
 
 
 def combine(
@@ -53,39 +77,40 @@ def combine(
 ) -> Outcome:
     """What the summaries of all chunks of a run, in order, tell together.
 
-    `found` are the results of the search for suspects, one for each chunk; `keep` is what the scans were told to keep.
+    `found` are the results of the search for unknown, one for each chunk; `keep` is what the scans were told to keep.
     Raises `Impossible` if a message was delivered before it was sent.
     """
-    course = Course(summaries)
-    findings, suspects, late = [Findings.none()], [np.zeros((0, 6), np.int64)], [Late.none()]
-    for passage in course.passages():
-        findings += _decided(passage)
-        suspects.append(suspects_of(passage))
-        late.append(late_of(passage))
-    findings.append(_undelivered(course))
-    suspicious, all_late = np.concatenate(suspects), Late.joined(late)
+    walk = Walk(summaries)
+    findings, unknown, late = [Findings.none()], [np.zeros((0, 6), np.int64)], [Late.none()]
+    for boundary in walk.walk():
+        findings += _decided(boundary)
+        unknown.append(unknown_of(boundary))
+        late.append(late_of(boundary))
+    findings.append(_undelivered(walk))
+    unknown_rows, all_late = np.concatenate(unknown), Late.joined(late)
     settled, wanted = Resolved(Findings.none(), Ids.none(), ()), Ids.none()
-    if len(suspicious) and found is None:
-        wanted = distinct(suspicious)
-    elif len(suspicious) and found is not None:
-        settled = resolved(suspicious, found, _block(course))
+    if len(unknown_rows) and found is None:
+        wanted = distinct(unknown_rows)
+    elif len(unknown_rows) and found is not None:
+        settled = resolve_unknown(unknown_rows, found, _block(walk))
     complete = not len(wanted) and not len(settled.keep)
     return Outcome(
         findings=Findings.joined([*findings, settled.findings]),
+        chunks=len(summaries),
         deliveries=sum(summary.deliveries for summary in summaries),
         violations=len(all_late),
-        suspects=wanted,
+        unknown=wanted,
         keep=settled.keep,
         again=settled.again,
         trails=trails_of(summaries, all_late, keep or Ids.none()) if complete and len(all_late) else {},
-        unsorted=_unsorted(summaries, course.n),
+        unsorted=_unsorted(summaries, walk.n),
         _late=all_late,
     )
 
 
-def _decided(passage: Passage) -> list[Findings]:
+def _decided(boundary: Boundary) -> list[Findings]:
     """Deferred deliveries that were repeated, or at strangers."""
-    summary, said = passage.summary, passage.said
+    summary, said = boundary.summary, boundary.said
     kinds = []
     for kind, flag in ((DUPLICATE, REPEATED), (UNADDRESSED, STRANGE)):
         checks = summary.deferred[said & flag != 0]
@@ -94,17 +119,17 @@ def _decided(passage: Passage) -> list[Findings]:
     return kinds
 
 
-def _block(course: Course) -> tuple[int, int]:
+def _block(walk: Walk) -> tuple[int, int]:
     """The senders whose messages are judged: all, unless the only chunk is the whole run, for a block of them."""
-    return course.summaries[0].block if len(course.summaries) == 1 else (0, course.n)
+    return walk.summaries[0].block if len(walk.summaries) == 1 else (0, walk.n)
 
 
-def _undelivered(course: Course) -> Findings:
+def _undelivered(walk: Walk) -> Findings:
     """What is owed to someone at the end of the run."""
-    low, high = _block(course)
+    low, high = _block(walk)
     owed = [
         (message, flight.missing)
-        for message, flight in course.flights.items()
+        for message, flight in walk.flights.items()
         if low <= message[0] < high and flight.missing.any()
     ]
     if not owed:

@@ -85,7 +85,7 @@ class Findings:
 
     @classmethod
     def plain(cls, kind: int, process: Column, sender: Column, number: Column, index: Column) -> Findings:
-        """Findings of a kind that has no witness."""
+        """Findings of a kind that has no proof."""
         length = len(process)
         return cls(
             np.full(length, kind, np.int8),
@@ -113,7 +113,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Overtaken:
-    """Deliveries that came after one that their message causally precedes: violations without their witness."""
+    """Deliveries that came after one that their message causally precedes: violations without their proof."""
 
     process: Column
     """int32"""

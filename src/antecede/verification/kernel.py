@@ -4,7 +4,7 @@ The rules, with C_q the clock of process q, counting only this chunk's sends, an
   send of m by i       C_i[i] += 1, the ordinal of m; m takes C_i and M_i along
   delivery of m at q   the first one there, and m sent here:
       overtaken        if q has news of m already: C_q[i] >= ordinal of m, or, where q is i itself, seen_q >= ordinal.
-                       (Only then can a later message of i have been delivered at q: who looks for witnesses sees.)
+                       (Only then can a later message of i have been delivered at q: a scan for proofs sees.)
       news             C_q, M_q and seen_q take in what m brought: the greater of two entries, all of the marks
   ... and m crossing   m was sent before everything that was sent here: overtaken for certain if C_q[i] > 0. If not, it
                        depends on the symbols in M_q: deferred, with M_q as it is, to who knows the clocks. Then

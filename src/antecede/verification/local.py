@@ -1,83 +1,80 @@
-"""All steps in one process, one chunk after the other: for small runs, and to show the order of the steps."""
+"""A run whose chunks this process reads: the questions are answered as they come up."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Protocol, TypeAlias, TypeVar
 
 from antecede.trace.columns import Rows
-from antecede.verification.chunk import Part, Scan
-from antecede.verification.combine import Outcome, combine
+from antecede.trace.plan import edges_of
+from antecede.verification.chunk import Scan, TooMuchInFlight
+from antecede.verification.combine import combine
 from antecede.verification.findings import Findings, Ids
-from antecede.verification.search import Found, Search
-from antecede.verification.trail import Trail
-from antecede.verification.witness import Witness
+from antecede.verification.proofs import NewsScan, ProofScan
+from antecede.verification.unknown_sends import Found, Search
 
-__all__ = ["verify_chunks", "verify_blocks"]
+__all__ = ["Chunk", "Reader", "read_chunk", "verify_chunks", "verify_run"]
 
 Chunk: TypeAlias = Callable[[], Iterable[Rows]]
 """Gives the rows of a chunk, each time it is called."""
-Block: TypeAlias = tuple[int, int]
 T_co = TypeVar("T_co", covariant=True)
 
 
 class Reader(Protocol[T_co]):
+    """Whatever reads the rows of a chunk, in order."""
+
     def feed(self, rows: Rows) -> None: ...
     def finish(self) -> T_co: ...
 
 
-def read(chunk: Chunk, reader: Reader[T_co]) -> T_co:
+def read_chunk(chunk: Chunk, reader: Reader[T_co]) -> T_co:
     for rows in chunk():
         reader.feed(rows)
     return reader.finish()
 
 
-def verify_chunks(chunks: Sequence[Chunk], n: int) -> tuple[int, Findings]:
-    """How many deliveries there are, and everything that is wrong with them."""
-    keep = Ids.none()
-    parts = [read(chunk, Scan(n, first=at == 0)) for at, chunk in enumerate(chunks)]
-    outcome, found = _searched(chunks, parts, keep, None)
-    if len(outcome.keep):
-        keep = outcome.keep
-        for at in outcome.again:
-            parts[at] = read(chunks[at], Scan(n, first=at == 0, keep=keep))
-        outcome, _ = _searched(chunks, parts, keep, found)
-    findings = [outcome.findings, *(part.findings for part in parts)]
+def verify_chunks(
+    chunks: Sequence[Chunk], n: int, block: tuple[int, int] | None = None
+) -> tuple[int, Findings]:
+    """How many deliveries there are, and everything that is wrong with them.
+
+    With a `block` there is one chunk, the whole run, and only messages of these senders are judged.
+    """
+    keep: Ids | None = None
+    found: list[Found] | None = None
+    trails: dict[int, bytes] = {}
+    parts = [read_chunk(chunk, Scan(n, first=at == 0, block=block)) for at, chunk in enumerate(chunks)]
+    while True:
+        outcome = combine([part.summary for part in parts], found, keep)
+        question = outcome.question(keep, trails)
+        if question is None:
+            break
+        if question.what == "unknown":
+            found = [read_chunk(chunks[at], Search(ids)) for at, ids in question.chunks.items()]
+        elif question.what == "keep":
+            for at, keep in question.chunks.items():
+                parts[at] = read_chunk(chunks[at], Scan(n, first=at == 0, block=block, keep=keep))
+        else:
+            trails = {at: read_chunk(chunks[at], NewsScan(asked)) for at, asked in question.chunks.items()}
+    findings = [outcome.findings, outcome.join(trails), *(part.findings for part in parts)]
     for chunk, part in zip(chunks, parts, strict=True):
         if len(part.overtaken):
-            findings.append(read(chunk, Witness(part.summary.n, part.overtaken, keep=keep)))
-    if outcome.trails:
-        findings.append(
-            outcome.join({at: read(chunks[at], Trail(asked)) for at, asked in outcome.trails.items()})
-        )
+            proofs = ProofScan(part.summary.n, part.overtaken, block=block, keep=keep)
+            findings.append(read_chunk(chunk, proofs))
     return outcome.deliveries, Findings.joined(findings)
 
 
-def _searched(
-    chunks: Sequence[Chunk], parts: Sequence[Part], keep: Ids, found: Sequence[Found] | None
-) -> tuple[Outcome, Sequence[Found] | None]:
-    """The summaries combined, after a search for suspects if there are any."""
-    summaries = [part.summary for part in parts]
-    outcome = combine(summaries, found, keep)
-    if len(outcome.suspects):
-        found = [read(chunk, Search(outcome.suspects)) for chunk in chunks]
-        outcome = combine(summaries, found, keep)
-    return outcome, found
-
-
-def verify_blocks(run: Chunk, n: int, blocks: Sequence[Block]) -> tuple[int, Findings]:
-    """The same by origin: each block of senders reads the whole run. The blocks cover all processes."""
-    keep = Ids.none()
-    parts = [read(run, Scan(n, first=True, block=block)) for block in blocks]
-    searched = [_searched([run], [part], keep, None) for part in parts]
-    keep = Ids.joined([outcome.keep for outcome, _ in searched])
-    if len(keep):  # What it brings may be news of any origin.
-        parts = [read(run, Scan(n, first=True, block=block, keep=keep)) for block in blocks]
-        searched = [
-            _searched([run], [part], keep, found) for part, (_, found) in zip(parts, searched, strict=True)
-        ]
-    findings = [*(outcome.findings for outcome, _ in searched), *(part.findings for part in parts)]
-    for block, part in zip(blocks, parts, strict=True):
-        if len(part.overtaken):
-            findings.append(read(run, Witness(part.summary.n, part.overtaken, block=block, keep=keep)))
-    return searched[0][0].deliveries, Findings.joined(findings)
+def verify_run(run: Chunk, n: int) -> tuple[int, Findings]:
+    """A run that is one chunk: by origin, in as many blocks as it takes, if too much is under way at a time."""
+    blocks: list[tuple[int, int] | None] = [None]
+    while True:
+        try:
+            told = [verify_chunks([run], n, block) for block in blocks]
+        except TooMuchInFlight:
+            if len(blocks) >= n:
+                raise
+            blocks = [*pairwise(edges_of(n, 2 * len(blocks)))]
+            continue
+        # Blocks of origins have all seen the whole run: one of them counts.
+        return told[0][0], Findings.joined([findings for _, findings in told])

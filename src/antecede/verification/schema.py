@@ -1,33 +1,39 @@
 """What verification's tasks tell, as rows of one schema: findings with names, and what only other tasks understand.
 
-what       `finding` is for the user; `summary`, `found` and `trailed` are for the task that puts a run together;
-           `suspects`, `keep` and `trail` are questions to the tasks that read; `counted` is a run's number of
-           deliveries; `error`, `tied`, `crowded` and `unsorted` are for the driver
+what       `finding` is for the user; `summary`, `found`, `news found` and `kept` are for the task that puts a run
+           together. The rest is for the driver: `count`, how many findings of a kind (without a kind: deliveries) a
+           part has; the questions `unknown`, `keep` and `news`, to be taken to the parts; `error`, `tied`, `crowded`
+           and `unsorted`
 run, part  what it is about
-blob       what those tasks understand; of `counted`, the count is in `number`
+blob       what those tasks understand; a `count` is in `number`
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
+from antecede.blob import pack, unpack
 from antecede.errors import BadTrace
 from antecede.trace.columns import Column, Names
-from antecede.verification import KINDS, Findings, Ids, Impossible
+from antecede.verification.findings import KINDS, Findings, Ids, Impossible
 
 __all__ = [
-    "FINDING_COLUMNS",
+    "COUNTS",
+    "FINDINGS",
     "RESULTS",
+    "VERDICTS",
     "Told",
     "error_of",
     "finding_batches",
-    "ids_of",
+    "decode_ids",
+    "describe_finding",
+    "encode_ids",
     "refusal",
     "told_batch",
 ]
@@ -51,17 +57,25 @@ RESULTS: Final = pa.schema(
     ]
 )
 
-FINDING_COLUMNS: Final = (
-    "run",
-    "kind",
-    "process",
-    "sender",
-    "number",
-    "by_sender",
-    "by_number",
-    "index",
-    "chain",
+FINDINGS: Final = pa.schema(
+    [field for field in RESULTS if field.name not in ("what", "part", "blob")],
 )
+"""A finding, as it is given to users."""
+
+COUNTS: Final = {
+    kind: kind if kind in ("unsent", "unaddressed", "undelivered") else f"{kind}s" for kind in KINDS
+}
+"""Kind of finding -> the column that counts it."""
+
+VERDICTS: Final = pa.schema(
+    [
+        pa.field("run", pa.string(), nullable=False),
+        pa.field("verdict", pa.string(), nullable=False),
+        ("reason", pa.string()),
+        *(pa.field(name, pa.int64(), nullable=False) for name in ("deliveries", *COUNTS.values())),
+    ]
+)
+"""The verdict of a run."""
 
 BATCH: Final = 1 << 14
 
@@ -74,6 +88,7 @@ class Told(Struct, frozen=True):
     part: int
     blob: bytes = b""
     number: int | None = None
+    kind: str | None = None
 
 
 def told_batch(rows: Iterable[Told]) -> pa.RecordBatch:
@@ -87,7 +102,11 @@ def told_batch(rows: Iterable[Told]) -> pa.RecordBatch:
 
 
 def finding_batches(run: str, part: int, names: Names, found: Findings) -> Iterator[pa.RecordBatch]:
-    """Findings with names for integers, a batch at a time: there may be as many as deliveries."""
+    """Findings with names for integers, a batch at a time: there may be as many as deliveries. And their counts."""
+    counts = np.bincount(found.kind, minlength=len(KINDS)).tolist()
+    yield told_batch(
+        Told("count", run, part, number=count, kind=KINDS[kind]) for kind, count in enumerate(counts) if count
+    )
     for first in range(0, len(found), BATCH):
         rows = slice(first, min(first + BATCH, len(found)))
         yield finding_batch(run, part, names, found, rows)
@@ -128,6 +147,34 @@ def chains(names: Names, found: Findings, rows: slice, nobody: Column) -> pa.Arr
     return pa.ListArray.from_arrays(offsets, messages, mask=pa.array(nobody))
 
 
+# In words
+
+
+def describe_finding(
+    row: Mapping[str, Any], name: Callable[[str, int], str] = lambda sender, number: f"{sender}.{number}"
+) -> str:
+    """A finding in words. `name` says what a message is called.
+
+    >>> describe_finding({"kind": "duplicate", "process": "bob", "sender": "ann", "number": 3})
+    'duplicate: bob delivered ann.3 again'
+    """
+    at, message = row["process"], name(row["sender"], row["number"])
+    match row["kind"]:
+        case "violation" | "fifo_break":
+            chain = " -> ".join(name(link["sender"], link["number"]) for link in row["chain"])
+            by = name(row["by_sender"], row["by_number"])
+            words = f"{at} delivered {message} after {by}, which it causally precedes: {chain}"
+        case "duplicate":
+            words = f"{at} delivered {message} again"
+        case "unsent":
+            words = f"{at} delivered {message}, which nobody sent"
+        case "unaddressed":
+            words = f"{at} delivered {message}, which was not addressed to it"
+        case _:
+            words = f"{at} never delivered {message}, which was addressed to it"
+    return f"{row['kind'].replace('_', ' ')}: {words}"
+
+
 # Errors travel as rows: an exception in a task becomes pages of Java.
 
 
@@ -149,12 +196,9 @@ def impossible(error: Impossible, place: str, run: str, names: Names) -> BadTrac
 # Identities as bytes
 
 
-def ids_blob(ids: Ids) -> bytes:
-    return msgspec.msgpack.encode(
-        (ids.sender.astype(np.int32).tobytes(), ids.number.astype(np.int64).tobytes())
-    )
+def encode_ids(ids: Ids) -> bytes:
+    return pack("ids", {"sender": ids.sender.astype(np.int32), "number": ids.number.astype(np.int64)})
 
 
-def ids_of(blob: bytes) -> Ids:
-    sender, number = msgspec.msgpack.decode(blob, type=tuple[bytes, bytes])
-    return Ids(np.frombuffer(sender, np.int32), np.frombuffer(number, np.int64))
+def decode_ids(blob: bytes) -> Ids:
+    return Ids(**unpack("ids", blob))

@@ -1,78 +1,65 @@
-"""What verification's tasks do: read a chunk for one of several purposes, and put the parts of a run together.
+"""What verification's tasks do: read parts of runs for one of several purposes, and put the parts of a run together.
 
-A task gets rows (serial, what, run, part, blob): the description of its chunk (`plan`) or its rows (`rows`), and
-questions about some parts. It does with each part what its purpose is:
-  scan      judge it from what it holds. A run that is whole here is finished here
+Purposes
+  scan      judge a part from what it holds. A run that is whole here is finished here
   keep      the same, for the parts in question, without forgetting certain messages
-  suspects  look for the sends of certain messages
-  trail     find out how the news of certain messages travelled through the part
-Nothing here imports Spark's session: these functions run on Arrow batches anywhere.
+  unknown   look for the sends of certain messages
+  news      find out how the news of certain messages travelled through the part
+These functions take and give Arrow batches, here or in Spark's tasks. What is wrong with a run becomes a row, and says
+nothing of other runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import groupby, pairwise
-from typing import Any, Final, Protocol, TypeVar
+from functools import cached_property, partial
+from itertools import groupby
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
 from antecede.errors import BadTrace
-from antecede.trace.blocks import decode
+from antecede.trace.blocks import decode, packed
 from antecede.trace.checks import Ends, Sequence, Tied, refuse_borders, refuse_second_sends
 from antecede.trace.columns import Column, Names, Rows
 from antecede.trace.parquet import read_part
-from antecede.trace.plan import Chunk, Part, edges_of
-from antecede.verification import (
-    Findings,
-    Found,
-    Impossible,
-    Scan,
-    Search,
-    Summary,
-    TooManySymbols,
-    TooMuchInFlight,
-    Trail,
-    Witness,
-    combine,
-    verify_chunks,
-)
-from antecede.verification.local import verify_blocks
+from antecede.trace.plan import Chunk, Cut, Part
+from antecede.verification.chunk import Scan, TooManySymbols, TooMuchInFlight
+from antecede.verification.combine import combine
+from antecede.verification.findings import Findings, Impossible
+from antecede.verification.local import read_chunk, verify_chunks, verify_run
+from antecede.verification.proofs import NewsScan, ProofScan
 from antecede.verification.schema import (
     Told,
+    decode_ids,
+    encode_ids,
     finding_batches,
-    ids_blob,
-    ids_of,
     impossible,
     refusal,
     told_batch,
 )
+from antecede.verification.summary import Summary
+from antecede.verification.unknown_sends import Found, Search
 
-__all__ = ["Assignment", "examined", "put_together"]
-
+__all__ = ["Assignment", "Questions", "deal_rows", "examine_chunk", "examine_rows", "put_together"]
 
 BORDER: Final = 1 << 30
 """The part that an error between parts is said of: what is wrong inside one comes first, and may be its cause."""
 
-T_co = TypeVar("T_co", covariant=True)
-
-
-class Reads(Protocol[T_co]):
-    """Whatever reads the rows of a part, in order."""
-
-    def feed(self, rows: Rows) -> None: ...
-    def finish(self) -> T_co: ...
+Questions: TypeAlias = Mapping[tuple[str, int], bytes]
+"""Run and part -> what it is asked."""
 
 
 class Assignment(Struct, frozen=True):
-    """What a reading task is told: its chunk, and the processes of the runs in it."""
+    """What a reading task is told: its chunk, the processes of the runs in it, its purpose, and what is asked."""
 
     chunk: Chunk
     processes: dict[str, tuple[str, ...]]
+    purpose: str = "scan"
+    questions: dict[tuple[str, int], bytes] = {}
 
     def encode(self) -> bytes:
         return msgspec.msgpack.encode(self)
@@ -88,9 +75,9 @@ class Share:
 
     part: Part
     names: Names
-    place: str
+    place: str = ""
+    """Of rows that came packed; else each file is a place."""
     packed: list[bytes] = field(default_factory=list)
-    questions: dict[str, bytes] = field(default_factory=dict)
     at: str = ""
     """Where the reading is."""
     ends: Ends | None = None
@@ -117,53 +104,45 @@ class Share:
 # Reading tasks
 
 
-def examined(
-    batches: Iterable[pa.RecordBatch], purpose: str, place: str, processes: Mapping[str, tuple[str, ...]]
+def examine_chunk(given: Assignment) -> Iterator[pa.RecordBatch]:
+    """The results of reading a chunk from files."""
+    views = {run: Names.of(names) for run, names in given.processes.items()}
+    shares = [Share(part, views[part.run]) for part in given.chunk.parts]
+    yield from examine(shares, given.purpose, given.questions)
+
+
+def examine_rows(
+    batches: Iterable[pa.RecordBatch],
+    purpose: str,
+    place: str,
+    processes: Mapping[str, tuple[str, ...]],
+    questions: Questions,
 ) -> Iterator[pa.RecordBatch]:
-    """In a task: the results of its chunks. `processes` and `place` are for rows that come packed."""
-    work: dict[str, Callable[[Share], Iterator[pa.RecordBatch]]] = {
-        "scan": scanned,
-        "keep": scanned,
-        "suspects": searched,
-        "trail": trailed,
-    }
-    found, refused = shares(batches, place, processes)
-    yield told_batch(refused)
-    for share in found:
-        if purpose == "scan" or purpose in share.questions:
-            yield from guarded(work[purpose], share)
-
-
-def shares(
-    batches: Iterable[pa.RecordBatch], place: str, processes: Mapping[str, tuple[str, ...]]
-) -> tuple[list[Share], list[Told]]:
-    """The parts in a partition, in order, and what was wrong with rows before they came here."""
-    found: dict[tuple[str, int], Share] = {}
-    asked: list[dict[str, Any]] = []
-    refused: list[Told] = []
+    """The results of reading rows that come packed, as `deal_rows` gives them."""
+    shares: dict[tuple[str, int], Share] = {}
     for batch in batches:
         for row in batch.to_pylist():
-            if row["what"] == "plan":
-                given = Assignment.decode(row["blob"])
-                views = {run: Names.of(names) for run, names in given.processes.items()}
-                found |= {(p.run, p.number): Share(p, views[p.run], "") for p in given.chunk.parts}
-            elif row["what"] == "rows":
-                key = (row["run"], row["part"])
-                if key not in found:
-                    part = Part(row["run"], row["part"], row["of"], ())
-                    found[key] = Share(part, Names.of(processes[row["run"]]), place)
-                found[key].packed.append(row["blob"])
-            elif row["what"] == "error":
-                refused.append(Told("error", row["run"], 0, row["blob"]))
-            else:
-                asked.append(row)
-    for row in asked:
-        if (row["run"], row["part"]) in found:  # A part without rows has nothing to say.
-            found[row["run"], row["part"]].questions[row["what"]] = row["blob"]
-    return [found[key] for key in sorted(found)], refused
+            key = (row["run"], row["part"])
+            if row["what"] == "error":
+                yield told_batch([Told("error", row["run"], 0, row["blob"])])
+                continue
+            if key not in shares:
+                part = Part(row["run"], row["part"], row["of"], ())
+                shares[key] = Share(part, Names.of(processes[row["run"]]), place)
+            shares[key].packed.append(row["blob"])
+    yield from examine([shares[key] for key in sorted(shares)], purpose, questions)
 
 
-def guarded(work: Callable[[Share], Iterator[pa.RecordBatch]], share: Share) -> Iterator[pa.RecordBatch]:
+def examine(shares: Iterable[Share], purpose: str, questions: Questions) -> Iterator[pa.RecordBatch]:
+    for share in shares:
+        asked = questions.get((share.part.run, share.part.number))
+        if purpose == "scan":
+            yield from guarded(share, scan)
+        elif asked is not None:
+            yield from guarded(share, partial(PURPOSES[purpose], asked=asked))
+
+
+def guarded(share: Share, work: Callable[[Share], Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
     """What is wrong with the input becomes a row."""
     run, number = share.part.run, share.part.number
     try:
@@ -178,71 +157,101 @@ def guarded(work: Callable[[Share], Iterator[pa.RecordBatch]], share: Share) -> 
         yield told_batch([Told("crowded", run, number)])
 
 
-def scanned(share: Share) -> Iterator[pa.RecordBatch]:
+def scan(share: Share) -> Iterator[pa.RecordBatch]:
     part, names = share.part, share.names
     if part.block is not None:
-        deliveries, findings = verify_blocks(share.read, len(names), [part.block])
+        deliveries, findings = verify_chunks([share.read], len(names), part.block)
     elif part.of == 1:
-        deliveries, findings = whole_run(share.read, len(names))
+        deliveries, findings = verify_run(share.read, len(names))
     else:
-        yield from summarised(share)
+        yield from summarise(share)
         return
     refuse_borders(part.run, names, [share.ends] if share.ends else [])
     if share.shrinking is not None and share.shrinking.any():
         refuse_second_sends(part.run, names, share.at, share.read(), share.shrinking)
     # Blocks of origins have all seen the whole run: one of them counts.
-    yield told_batch([counted(part.run, deliveries)] if part.number == 0 else [])
+    yield told_batch([count_deliveries(part.run, deliveries)] if part.number == 0 else [])
     yield from finding_batches(part.run, part.number, names, findings)
 
 
-def whole_run(read: Callable[[], Iterable[Rows]], n: int) -> tuple[int, Findings]:
-    """A run that is all here: by origin, in as many blocks as it takes, if too much is under way at a time."""
-    try:
-        return verify_chunks([read], n)
-    except TooMuchInFlight:
-        for count in (2**power for power in range(1, 31)):
-            try:
-                return verify_blocks(read, n, list(pairwise(edges_of(n, count))))
-            except TooMuchInFlight:
-                if count >= n:
-                    raise
-    raise AssertionError("not reached")
-
-
-def summarised(share: Share) -> Iterator[pa.RecordBatch]:
-    """A part of a run: what it tells by itself, and its summary."""
+def summarise(share: Share, asked: bytes | None = None) -> Iterator[pa.RecordBatch]:
+    """A part of a run: what it tells by itself, and its summary. `asked` are messages to keep."""
     part, names = share.part, share.names
-    keep = ids_of(share.questions["keep"]) if "keep" in share.questions else None
-    result = through(share, Scan(len(names), first=part.number == 0, keep=keep))
+    keep = decode_ids(asked) if asked is not None else None
+    result = read_chunk(share.read, Scan(len(names), first=part.number == 0, keep=keep))
     if share.ends is None:
         return
-    blob = msgspec.msgpack.encode((share.ends.encode(), result.summary.encode()))
-    yield told_batch([Told("summary", part.run, part.number, blob)])
+    told = [Told("summary", part.run, part.number, encode_part(share.ends, result.summary))]
+    told += [Told("kept", part.run, part.number, asked)] if asked is not None else []
+    yield told_batch(told)
     yield from finding_batches(part.run, part.number, names, result.findings)
     if len(result.overtaken):
-        witnessed = through(share, Witness(result.summary.n, result.overtaken, keep=keep))
-        yield from finding_batches(part.run, part.number, names, witnessed)
+        proofs = read_chunk(share.read, ProofScan(result.summary.n, result.overtaken, keep=keep))
+        yield from finding_batches(part.run, part.number, names, proofs)
 
 
-def through(share: Share, reader: Reads[T_co]) -> T_co:
-    for rows in share.read():
-        reader.feed(rows)
-    return reader.finish()
-
-
-def counted(run: str, deliveries: int) -> Told:
-    return Told("counted", run, 0, number=deliveries)
-
-
-def searched(share: Share) -> Iterator[pa.RecordBatch]:
-    found = through(share, Search(ids_of(share.questions["suspects"])))
+def search(share: Share, asked: bytes) -> Iterator[pa.RecordBatch]:
+    found = read_chunk(share.read, Search(decode_ids(asked)))
     if share.ends is not None:
         yield told_batch([Told("found", share.part.run, share.part.number, found.encode())])
 
 
-def trailed(share: Share) -> Iterator[pa.RecordBatch]:
-    told = through(share, Trail(share.questions["trail"]))
-    yield told_batch([Told("trailed", share.part.run, share.part.number, told)])
+def follow_news(share: Share, asked: bytes) -> Iterator[pa.RecordBatch]:
+    told = read_chunk(share.read, NewsScan(asked))
+    yield told_batch([Told("news found", share.part.run, share.part.number, told)])
+
+
+PURPOSES: Final[Mapping[str, Callable[..., Iterator[pa.RecordBatch]]]] = {
+    "keep": summarise,
+    "unknown": search,
+    "news": follow_news,
+}
+
+
+def count_deliveries(run: str, deliveries: int) -> Told:
+    return Told("count", run, 0, number=deliveries)
+
+
+def encode_part(ends: Ends, summary: Summary) -> bytes:
+    return msgspec.msgpack.encode((ends, summary.encode()))
+
+
+def decode_part(blob: bytes) -> tuple[Ends, Summary]:
+    ends, summary = msgspec.msgpack.decode(blob, type=tuple[Ends, bytes])
+    return ends, Summary.decode(summary)
+
+
+# Packing tasks
+
+DEALT: Final = pa.schema(
+    [
+        ("serial", pa.int32()),
+        ("what", pa.string()),
+        ("run", pa.string()),
+        ("part", pa.int32()),
+        ("of", pa.int32()),
+        ("blob", pa.binary()),
+    ]
+)
+
+
+def deal_rows(
+    batches: Iterable[pa.RecordBatch],
+    processes: Mapping[str, tuple[str, ...]],
+    cuts: Mapping[str, Cut],
+    serials: Mapping[tuple[str, int], int],
+    place: str,
+) -> Iterator[pa.RecordBatch]:
+    """Rows packed, each with the serial of the task that it goes to."""
+    names = {run: Names.of(own) for run, own in processes.items()}
+    for one in packed(batches, names, cuts, place):
+        row: dict[str, Any] = {"serial": 0, "what": "error", "run": one.run, "part": one.part, "of": 0}
+        if isinstance(one.data, BadTrace):
+            row["blob"] = refusal(one.data).blob
+        else:
+            row |= {"serial": serials[one.run, one.part], "what": "rows", "of": len(cuts[one.run].below) + 1}
+            row["blob"] = one.data
+        yield pa.RecordBatch.from_pylist([row], schema=DEALT)
 
 
 # Putting a run together
@@ -251,12 +260,12 @@ def trailed(share: Share) -> Iterator[pa.RecordBatch]:
 def put_together(
     batches: Iterable[pa.RecordBatch], processes: Mapping[str, tuple[str, ...]]
 ) -> Iterator[pa.RecordBatch]:
-    """In a task: rows (run, part, what, blob), sorted by run and part, become findings or questions."""
+    """Rows (run, part, what, blob), sorted by run and part, become findings or questions."""
     rows = (row for batch in batches for row in batch.to_pylist())
     for run, own in groupby(rows, key=lambda row: str(row["run"])):
         names = Names.of(processes[run])
         try:
-            yield from one_run(run, names, list(own))
+            yield from put_run_together(run, names, list(own))
         except BadTrace as error:
             yield told_batch([refusal(error, run, BORDER)])
         except Impossible as error:
@@ -265,32 +274,27 @@ def put_together(
             yield told_batch([Told("tied", run, 0)])
 
 
-def one_run(run: str, names: Names, rows: list[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
+def put_run_together(run: str, names: Names, rows: list[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
     """One run from the summaries of its parts and the answers there are: finished, or with a question."""
-    told: dict[str, dict[int, bytes]] = {what: {} for what in ("summary", "found", "trailed", "kept")}
+    told: dict[str, dict[int, bytes]] = {what: {} for what in ("summary", "found", "news found", "kept")}
     for row in rows:
-        if row["what"] not in told:  # A part had no answer: the driver decides.
-            yield told_batch([Told(row["what"], run, row["part"], row["blob"])])
-            return
         told[row["what"]][row["part"]] = row["blob"]
-    parts = {
-        part: msgspec.msgpack.decode(blob, type=tuple[bytes, bytes]) for part, blob in told["summary"].items()
-    }
-    refuse_borders(run, names, [Ends.decode(ends) for ends, _ in parts.values()])
+    parts = {part: decode_part(blob) for part, blob in told["summary"].items()}
+    refuse_borders(run, names, [ends for ends, _ in parts.values()])
     numbers = list(parts)
     found = [Found.decode(blob) for blob in told["found"].values()]
-    keep = next((ids_of(blob) for blob in told["kept"].values()), None)
-    outcome = combine([Summary.decode(blob) for _, blob in parts.values()], found or None, keep)
-    if len(outcome.suspects):
-        yield told_batch([Told("suspects", run, 0, ids_blob(outcome.suspects))])
-    elif len(outcome.keep) and keep is None:
-        blob = ids_blob(outcome.keep)
-        yield told_batch([Told("keep", run, numbers[position], blob) for position in outcome.again])
-    elif outcome.trails and not told["trailed"]:
-        yield told_batch([Told("trail", run, numbers[at], blob) for at, blob in outcome.trails.items()])
-    else:
-        yield told_batch([counted(run, outcome.deliveries)])
-        if outcome.unsorted:
-            yield told_batch([Told("unsorted", run, 0)])
-        joined = outcome.join({numbers.index(part): blob for part, blob in told["trailed"].items()})
-        yield from finding_batches(run, 0, names, Findings.joined([outcome.findings, joined]))
+    keep = next((decode_ids(blob) for blob in told["kept"].values()), None)
+    trails = {numbers.index(part): blob for part, blob in told["news found"].items()}
+    outcome = combine([summary for _, summary in parts.values()], found or None, keep)
+    question = outcome.question(keep, trails)
+    if question is not None:
+        yield told_batch(
+            Told(question.what, run, numbers[at], asked if isinstance(asked, bytes) else encode_ids(asked))
+            for at, asked in question.chunks.items()
+        )
+        return
+    yield told_batch([count_deliveries(run, outcome.deliveries)])
+    if outcome.unsorted:
+        yield told_batch([Told("unsorted", run, 0)])
+    findings = Findings.joined([outcome.findings, outcome.join(trails)])
+    yield from finding_batches(run, BORDER, names, findings)

@@ -1,6 +1,6 @@
 """Deliveries of messages that were in no one's flight: never sent, or sent and delivered everywhere long ago.
 
-A search for their sends (search.py) tells which:
+A search for their sends (`Search`) tells which:
   sent nowhere             unsent; repeated deliveries at the same process are duplicates
   sent after the delivery  the rows are in no order of happened-before: `Impossible`
   sent before, and the process is a destination    all destinations had it already, so: a duplicate
@@ -11,22 +11,88 @@ A search for their sends (search.py) tells which:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from antecede.jit import allocating
-from antecede.jit.hashtable import find, table_of, value_at
-from antecede.verification.course import Passage
+from antecede.blob import pack, unpack
+from antecede.jit import allocating, native
+from antecede.jit.hashtable import EMPTY, find, table_of, value_at
+from antecede.trace.columns import Rows
+from antecede.trace.schema import SEND
+from antecede.verification.boundaries import UNKNOWN, Boundary
+from antecede.verification.chunk import columns_of
 from antecede.verification.findings import DUPLICATE, UNSENT, Findings, Ids, Impossible
-from antecede.verification.search import Found
-from antecede.verification.settle import SUSPECT
 
-__all__ = ["Resolved", "suspects_of", "resolved", "distinct"]
+__all__ = ["Found", "Resolved", "Search", "distinct", "resolve_unknown", "unknown_of"]
 
 Array: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The sends found in one chunk, in order. Destinations of r: `to[start[r] : start[r + 1]]`."""
+
+    sender: Array
+    number: Array
+    position: Array
+    """Which row of the chunk it is."""
+    start: Array
+    to: Array
+
+    def __len__(self) -> int:
+        return len(self.sender)
+
+    def encode(self) -> bytes:
+        return pack("found", {field.name: getattr(self, field.name) for field in fields(self)})
+
+    @classmethod
+    def decode(cls, data: bytes) -> Found:
+        return cls(**unpack("found", data))
+
+
+class Search:
+    """Reads the rows of one chunk, in order, for the sends of these messages."""
+
+    def __init__(self, ids: Ids) -> None:
+        self._wanted = table_of(ids.sender, ids.number)
+        self._position = 0
+        self._found: list[Found] = []
+
+    def feed(self, rows: Rows) -> None:
+        columns = columns_of(rows)
+        hits = np.empty(len(rows), np.int64)
+        hits = hits[: seek(columns, self._wanted, hits)]
+        sends = rows.take(hits)
+        offsets = sends.offsets.astype(np.int64)
+        self._found.append(Found(sends.sender, sends.number, self._position + hits, offsets, sends.to))
+        self._position += len(rows)
+
+    def finish(self) -> Found:
+        none = np.zeros(0, np.int64)
+        parts = [
+            *self._found,
+            Found(none.astype(np.int32), none, none, np.zeros(1, np.int64), none.astype(np.int32)),
+        ]
+        ends = np.cumsum([0, *(len(part.to) for part in parts)])
+        starts = [part.start[:-1] + end for part, end in zip(parts, ends, strict=False)]
+        columns = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Found)}
+        return Found(**columns | {"start": np.append(np.concatenate(starts), ends[-1])})
+
+
+@native
+def seek(rows, wanted, hits):  # type: ignore[no-untyped-def]
+    """The rows that send one of the wanted, into `hits`. Returns how many they are."""
+    count = 0
+    for row in range(len(rows.kind)):
+        if rows.kind[row] != SEND or rows.control[row]:
+            continue
+        if wanted[find(wanted, rows.sender[row], rows.number[row]), 1] != EMPTY:
+            hits[count] = row
+            count += 1
+    return count
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +103,14 @@ class Resolved:
     """The chunks that sent what is to be kept."""
 
 
-def suspects_of(passage: Passage) -> Array:
+def unknown_of(boundary: Boundary) -> Array:
     """Rows of process, sender, number, index, chunk, position; those of one message in order."""
-    summary = passage.summary
-    checks = summary.deferred[passage.said == SUSPECT]
+    summary = boundary.summary
+    checks = summary.deferred[boundary.said == UNKNOWN]
     sender, number = summary.symbols[checks[:, 1]].T
     deferred = np.column_stack((checks[:, 0], sender, number, checks[:, 2], checks[:, 3]))
     # The order of the two does not matter: no message is in both.
-    return np.insert(np.concatenate((deferred, summary.late)), 4, passage.chunk, axis=1)
+    return np.insert(np.concatenate((deferred, summary.late)), 4, boundary.chunk, axis=1)
 
 
 def distinct(rows: Array) -> Ids:
@@ -53,16 +119,16 @@ def distinct(rows: Array) -> Ids:
     return Ids(pairs[:, 0].astype(np.int32), pairs[:, 1].copy())
 
 
-def resolved(suspects: Array, found: Sequence[Found], block: tuple[int, int]) -> Resolved:
+def resolve_unknown(unknown: Array, found: Sequence[Found], block: tuple[int, int]) -> Resolved:
     """Findings are about messages of the block; what is to be kept may be anyone's."""
     sent = _joined(found)
-    at = look_up(table_of(sent["sender"], sent["number"]), suspects)
-    known = suspects[at >= 0]
+    at = look_up(table_of(sent["sender"], sent["number"]), unknown)
+    known = unknown[at >= 0]
     at_known = at[at >= 0]
     _refuse_early(known, sent, at_known)
     addressed = is_among(known[:, 0], sent["to"], sent["start"][at_known], sent["start"][at_known + 1])
     repeated = known[addressed & _within(known, block)]
-    nowhere = suspects[at < 0]
+    nowhere = unknown[at < 0]
     nowhere = nowhere[_within(nowhere, block)]
     first = _first(nowhere)
     findings = [
@@ -88,11 +154,11 @@ def _joined(found: Sequence[Found]) -> dict[str, Array]:
     }
 
 
-def _refuse_early(suspects: Array, sent: dict[str, Array], at: Array) -> None:
+def _refuse_early(unknown: Array, sent: dict[str, Array], at: Array) -> None:
     chunk, position = sent["chunk"][at], sent["position"][at]
-    early = (chunk > suspects[:, 4]) | ((chunk == suspects[:, 4]) & (position > suspects[:, 5]))
+    early = (chunk > unknown[:, 4]) | ((chunk == unknown[:, 4]) & (position > unknown[:, 5]))
     if early.any():
-        process, sender, number, index = (int(x) for x in suspects[np.argmax(early), :4])
+        process, sender, number, index = (int(x) for x in unknown[np.argmax(early), :4])
         expected = "sends before deliveries in the order of clocks"
         raise Impossible("a delivery, before its send, of", expected, process, index, sender, number)
 

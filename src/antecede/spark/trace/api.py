@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Final
+from urllib.parse import unquote
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -26,10 +29,10 @@ from pyspark.sql.types import (
 )
 
 from antecede.errors import BadTrace
-from antecede.spark.storage import absolute, escaped, files, join, readable
+from antecede.spark.storage import absolute, escaped, files, join, local, readable
 from antecede.spark.trace.footers import footers
 from antecede.trace import EVENTS, RUNS
-from antecede.trace.footers import Footer
+from antecede.trace.footers import Footer, locate, read_local_trace
 
 __all__ = ["SPARK_EVENTS", "SPARK_RUNS", "Trace"]
 
@@ -70,6 +73,8 @@ class Trace:
     """The directory it was read from."""
     files: tuple[Footer, ...] | None = None
     """The event files, where tasks can read them by themselves: then `events` is exactly what is in them."""
+    table: pa.Table | None = None
+    """`runs`, where the driver has read them."""
 
     @property
     def spark(self) -> SparkSession:
@@ -78,14 +83,28 @@ class Trace:
     @classmethod
     def read(cls, spark: SparkSession, path: str | os.PathLike[str]) -> Trace:
         """The trace in a directory, or in `trace/` of a directory of results."""
-        root, tables = located(spark, absolute(path))
-        found = files(spark, join(root, "events"))
+        inside = local(path)
+        if inside is not None and os.path.isdir(inside):
+            # The driver sees what tasks see, and a job takes longer to start than to read some footers.
+            here = read_local_trace(path)
+            return cls(
+                read_events(spark, here.root), table_of(spark, here.runs), here.root, here.files, here.runs
+            )
+        root, tables = locate(absolute(path), partial(files, spark))
+        events = read_events(spark, root)
+        found = sorted((absolute(unquote(file)) for file in events.inputFiles()), key=str.encode)
         if not found:
             raise BadTrace(join(root, "events"), "no Parquet files", "the events of the trace's runs")
         read = tuple(footers(spark, tables, found)) if readable(root) else None
         runs = spark.read.schema(SPARK_RUNS).parquet(*map(escaped, tables))
-        events = spark.read.schema(SPARK_EVENTS).parquet(*map(escaped, found))
         return cls(events, runs, root, read)
+
+    @cached_property
+    def known_runs(self) -> pa.Table:
+        """The table of runs, on the driver: run, processes and parameters. Where a table tells, it is read once."""
+        if self.table is not None:
+            return self.table
+        return self.runs.select("run", "processes", "parameters").toArrow()
 
     @classmethod
     def of(cls, events: DataFrame, runs: DataFrame | None = None) -> Trace:
@@ -97,12 +116,19 @@ class Trace:
         return cls(events.select(SPARK_EVENTS.names), runs.select(SPARK_RUNS.names))
 
 
-def located(spark: SparkSession, root: str) -> tuple[str, list[str]]:
-    """Where the trace is, and its table of runs."""
-    for place in (root, join(root, "trace")):
-        if tables := files(spark, join(place, "runs.parquet")):
-            return place, tables
-    raise BadTrace(root, "no runs.parquet", "a trace: a directory with runs.parquet and events/")
+def read_events(spark: SparkSession, root: str) -> DataFrame:
+    """The events below a directory: one argument of the plan, however many files there are."""
+    reading = spark.read.schema(SPARK_EVENTS).option("pathGlobFilter", "*.parquet")
+    try:
+        return reading.parquet(escaped(join(root, "events")))
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            raise BadTrace(join(root, "events"), "nothing", "the events of the trace's runs") from None
+        raise
+
+
+def table_of(spark: SparkSession, runs: pa.Table) -> DataFrame:
+    return spark.createDataFrame(runs.to_pylist(), SPARK_RUNS)
 
 
 def refuse_types(table: DataFrame, schema: StructType) -> None:
@@ -118,7 +144,7 @@ def unknown_runs(events: DataFrame) -> DataFrame:
     """A row for each run of the events, with what can be told from them."""
     # Someone may be written to, and never heard of again.
     nobody = F.array().cast("array<string>")
-    everyone = F.concat(F.array("process", "sender"), F.coalesce("to", nobody))
+    everyone = F.array_distinct(F.concat(F.array("process", "sender"), F.coalesce("to", nobody)))
     named = events.select("run", F.explode(everyone).alias("process"))
     told = named.groupBy("run").agg(F.sort_array(F.collect_set("process")).alias("processes"))
     constants = {"protocol": "unknown", "parameters": "{}", "started_ns": 0, "version": ""}

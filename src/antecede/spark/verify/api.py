@@ -1,12 +1,8 @@
-"""Verify: everything that is wrong with the deliveries of each run, found by tasks that read chunks of time.
+"""Verify on Spark: everything that is wrong with the deliveries of each run, found by tasks that read chunks of time.
 
-1. The footers tell how to cut the trace (chunks.py). Each task reads its chunk, with no knowledge of what went before,
-   judges what it can and gives a summary of the rest (examine.py, verification/). A short run is finished there.
-2. The summaries of a long run meet in one task, which judges what crosses chunks. Where summaries do not tell enough
-   (the witness of a violation that crosses chunks, a delivery of a message that nobody had under way), it asks, and the
-   chunks concerned are read once more for the answer.
-What crosses the network are summaries, questions and findings, never rows; unless the trace is in no order (pack.py).
-The driver sees the plan, one line for each long run, and errors.
+The algorithm is `antecede.verification`, which also has the rounds of questions and answers: here its tasks run on
+Spark, and its tables are DataFrames. What crosses the network are summaries, questions and findings, never rows; unless
+the trace is in no order (trace/blocks.py). The driver sees the plan, counts, questions and errors.
 
 Definitions are the oracle's (antecede.oracle). No stamp of any protocol is read.
 """
@@ -14,34 +10,25 @@ Definitions are the oracle's (antecede.oracle). No stamp of any protocol is read
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Final
+from typing import Any
 
-from pyspark.sql import Column, DataFrame
+import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from antecede.errors import BadTrace
-from antecede.spark.storage import absolute, all_whole, join
+from antecede.spark.errors import mark_errors, raise_task_errors
 from antecede.spark.trace.api import Trace
 from antecede.spark.verify.plan import SPARK_RESULTS, Reader
-from antecede.verification import KINDS
-from antecede.verification.schema import FINDING_COLUMNS, error_of
-from antecede.verification.tasks import put_together
+from antecede.storage import absolute, all_whole, join
+from antecede.verification.rounds import FOR_COMBINING, FOR_DRIVER, judge, make_verdicts
+from antecede.verification.schema import FINDINGS, VERDICTS, Told
+from antecede.verification.tasks import Questions, put_together
 
-__all__ = ["COUNTS", "Verification", "verify"]
-
-COUNTS: Final = {
-    kind: kind if kind in ("unsent", "unaddressed", "undelivered") else f"{kind}s" for kind in KINDS
-}
-"""Kind of finding -> the column that counts it."""
-
-ROUNDS_MOST: Final = 16
-"""Questions and answers about a run: it takes at most five rounds, and a plan is changed a few times at most."""
-
-QUESTIONS: Final = ("suspects", "keep", "trail")
-"""What a run may ask of its parts (examine.py)."""
+__all__ = ["Verification", "verify"]
 
 
 @dataclass(frozen=True)
@@ -52,15 +39,25 @@ class Verification:
     """run, kind, process, sender, number, by_sender, by_number, index, chain: one row for each finding."""
     runs: DataFrame
     """run, verdict, reason, deliveries and a count of each kind: one row for each run."""
+    verdicts: list[dict[str, Any]] = field(repr=False)
+    """The rows of `runs`, by name."""
     plan: str
     """How the trace was read, in words."""
+    refused: Mapping[str, BadTrace]
+    """Runs that cannot be judged, and why: their verdict is `unknown`."""
     kept: tuple[DataFrame, ...] = field(repr=False)
+
+    def examples(self, most: int) -> list[dict[str, Any]]:
+        """The first findings, violations before others; FIFO breaks are violations too, and are not told again."""
+        told = self.findings.where("kind != 'fifo_break'")
+        first, index = F.col("kind") != "violation", F.col("index").asc_nulls_last()
+        rows = told.orderBy(first, "run", "kind", "process", index, "sender", "number").limit(most).collect()
+        return [row.asDict(recursive=True) for row in rows]
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write `findings` and `verdicts` as Parquet into a directory: both, or nothing."""
-        with (
-            all_whole([join(absolute(path), name) for name in ("findings", "verdicts")]) as [findings, runs],
-        ):
+        places = [join(absolute(path), name) for name in ("findings", "verdicts")]
+        with all_whole(places) as [findings, runs]:
             self.findings.write.parquet(findings)
             self.runs.coalesce(1).write.parquet(runs)
 
@@ -71,178 +68,87 @@ class Verification:
 
 
 def verify(trace: Trace, *, chunks: int | None = None, rows: int | None = None) -> Verification:
-    """Judge every run of the trace. Raises `BadTrace` for rows that cannot be a run.
+    """Judge every run of the trace. A run whose rows cannot be a run is `unknown`, and `refused` says why.
 
-    A task reads about so many `rows`, or as many as suit the trace. `chunks` asks for that many of each run, if there
-    are as many row groups.
+    Raises `BadTrace` if no run can be judged. A task reads about so many `rows`, or as many as suit the trace. `chunks`
+    asks for that many of each run, if there are as many row groups.
     """
-    work = Work(Reader.of(trace, chunks, rows))
-    work.judge()
-    results = every(work.results)
-    findings = results.where("what = 'finding'").select(*FINDING_COLUMNS)
-    return Verification(findings, verdicts(trace.runs, results), work.reader.explain(), tuple(work.kept))
+    engine = OnSpark(Reader.of(trace, chunks, rows))
+    judgement = judge(engine)
+    verdicts = list(make_verdicts(trace.known_runs, judgement.counts, judgement.refused))
+    results = reduce(DataFrame.unionByName, judgement.tables)
+    return Verification(
+        results.where("what = 'finding'").select(*FINDINGS.names),
+        trace.spark.createDataFrame(pa.Table.from_pylist(verdicts, schema=VERDICTS)),
+        verdicts,
+        engine.reader.explain(),
+        judgement.refused,
+        tuple(engine.kept),
+    )
 
 
-class Work:
-    """The rounds of one verification."""
+class OnSpark:
+    """Runs tasks on Spark: an `Engine` whose tables are DataFrames."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
         self.kept: list[DataFrame] = list(reader.clocked.kept)
-        self.results: list[DataFrame] = []
-        """Rows of finished runs, and findings that parts have made by themselves."""
 
-    def judge(self) -> None:
-        """Scan everything, then ask and answer until every run is finished."""
-        scanned = self.keep(self.reader.examine("scan"))
-        answers: DataFrame | None = None
-        unfinished: set[str] | None = None
-        new: DataFrame | None = scanned
-        for _ in range(ROUNDS_MOST):
-            together = self.together(scanned, answers, unfinished)
-            asked = self.heard([table for table in (new, together) if table is not None])
-            new = None
-            again = asked["tied"] | asked["crowded"]
-            if again:
-                self.reader = self.reader.replanned(asked["tied"], asked["crowded"])
-                scanned = self.replaced(
-                    scanned, F.col("run").isin(*again), self.reader.examine("scan", again)
-                )
-                answers, unfinished, new = None, None, scanned
-                self.results.clear()
-                continue
-            unfinished = set().union(*(asked[what] for what in QUESTIONS))
-            if together is not None:
-                self.results.append(without(together, unfinished))
-            if not unfinished:
-                break
-            assert together is not None
-            scanned, answers = self.answered(scanned, answers, together, asked)
-        else:
-            raise AssertionError(f"runs that are not finished: {sorted(unfinished or ())[:8]}")
-        self.results.append(scanned)
+    @property
+    def long_runs(self) -> Collection[str]:
+        return self.reader.long_runs
 
-    def together(
-        self, scanned: DataFrame, answers: DataFrame | None, only: set[str] | None
-    ) -> DataFrame | None:
-        """The long runs put together, from their summaries and from answers."""
-        long = {run: names for run, names in self.reader.long.items() if only is None or run in only}
-        if not long:
-            return None
-        rows = scanned.where("what = 'summary'").select("run", "part", "what", "blob")
-        rows = rows if answers is None else rows.unionByName(answers)
-        if only is not None:
-            rows = rows.where(F.col("run").isin(*only))
-        return self.keep(
-            rows.repartition(min(len(long), 64), "run")
+    def examine(
+        self, purpose: str, runs: Collection[str] | None = None, questions: Questions | None = None
+    ) -> DataFrame:
+        return self._keep(self.reader.examine(purpose, runs, questions))
+
+    def combine(self, tables: Sequence[DataFrame], runs: Collection[str]) -> DataFrame:
+        processes = {run: self.reader.processes[run] for run in runs}
+        rows = reduce(DataFrame.unionByName, tables).where(F.col("what").isin(*FOR_COMBINING))
+        rows = rows.where(F.col("run").isin(*runs)).select("run", "part", "what", "blob")
+        # A task a run: they share nothing, and one may take long.
+        return self._keep(
+            rows.repartition(len(runs), "run")
             .sortWithinPartitions("run", "part")
-            .mapInArrow(lambda batches: put_together(batches, long), SPARK_RESULTS)
+            .mapInArrow(mark_errors(lambda batches: put_together(batches, processes)), SPARK_RESULTS)
         )
 
-    def heard(self, tables: Sequence[DataFrame]) -> dict[str, set[str]]:
-        """What tasks tell the driver: for each kind of message, the runs that it is about. Errors are raised."""
-        kinds = ["error", "tied", "crowded", "unsorted", *QUESTIONS]
-        blob = F.when(F.col("what") == "error", F.col("blob")).alias("blob")
-        rows = every(tables).where(F.col("what").isin(*kinds)).select("what", "run", "part", blob).collect()
-        errors = [(row["part"], error_of(bytes(row["blob"]))) for row in rows if row["what"] == "error"]
-        if errors:
-            raise min(errors, key=lambda error: (error[0], str(error[1])))[1]
-        asked = {kind: {row["run"] for row in rows if row["what"] == kind} for kind in kinds}
-        refuse_second_sends(self.reader.trace, asked["unsorted"])
-        return asked
+    def hear(self, tables: Sequence[DataFrame]) -> Iterator[Told]:
+        rows = reduce(DataFrame.unionByName, tables).where(F.col("what").isin(*FOR_DRIVER))
+        with raise_task_errors():
+            told = rows.select(*Told.__struct_fields__).collect()
+        for row in told:
+            yield Told(
+                row["what"], row["run"], row["part"], bytes(row["blob"] or b""), row["number"], row["kind"]
+            )
 
-    def answered(
-        self, scanned: DataFrame, answers: DataFrame | None, together: DataFrame, asked: dict[str, set[str]]
-    ) -> tuple[DataFrame, DataFrame | None]:
-        """The questions taken to the parts, and what these say."""
-        for what in QUESTIONS:
-            if not asked[what]:
-                continue
-            questions = together.where(F.col("what") == what).select("what", "run", "part", "blob")
-            told = self.keep(self.reader.examine(what, asked[what], questions))
-            if what == "keep":
-                parts = F.broadcast(questions.select("run", "part"))
-                old = scanned.join(parts, ["run", "part"], "left_anti")
-                scanned = self.keep(old.select(*SPARK_RESULTS.names).unionByName(told))
-                told = questions.withColumn("what", F.lit("kept"))
-            told = told.select("run", "part", "what", "blob")
-            answers = told if answers is None else answers.unionByName(told)
-        return scanned, answers
-
-    def replaced(self, old: DataFrame, which: Column, new: DataFrame) -> DataFrame:
-        return self.keep(old.where(~which).unionByName(new))
-
-    def keep(self, table: DataFrame) -> DataFrame:
-        # Read more than once: by the next round, by the findings and by the verdicts. Summaries are small.
-        self.kept.append(table.persist())
+    def drop(
+        self, table: DataFrame, runs: Collection[str], parts: Collection[tuple[str, int]] = ()
+    ) -> DataFrame:
+        if runs:
+            table = table.where(~F.col("run").isin(*runs))
+        if parts:
+            dropped = self.reader.trace.spark.createDataFrame(list(parts), "run string, part int")
+            table = table.join(F.broadcast(dropped), ["run", "part"], "left_anti").select(
+                *SPARK_RESULTS.names
+            )
         return table
 
+    def replan(self, tied: Collection[str], crowded: Collection[str]) -> None:
+        self.reader = self.reader.replanned(tied, crowded)
 
-def without(table: DataFrame, runs: Iterable[str]) -> DataFrame:
-    names = list(runs)
-    return table.where(~F.col("run").isin(*names)) if names else table
+    def second_sends(self, runs: Collection[str]) -> Iterator[tuple[str, BadTrace]]:
+        """Where a sender's numbers do not grow, only counting tells whether it uses one twice."""
+        trace = self.reader.trace
+        sends = trace.events.where((F.col("kind") == "send") & ~F.col("control") & F.col("run").isin(*runs))
+        double = sends.groupBy("run", "sender", "number").count().where("count > 1")
+        first = double.groupBy("run").agg(F.min(F.struct("sender", "number", "count")).alias("first"))
+        for run, (sender, number, count) in first.collect():
+            place = f"{trace.path or 'events'}, run {run}, process {sender}"
+            yield run, BadTrace(place, f"{count} sends of message {number}", "one of each number")
 
-
-def every(tables: Sequence[DataFrame]) -> DataFrame:
-    return reduce(DataFrame.unionByName, tables)
-
-
-def refuse_second_sends(trace: Trace, runs: set[str]) -> None:
-    """Where a sender's numbers do not grow, only counting tells whether it uses one twice."""
-    if not runs:
-        return
-    sends = trace.events.where((F.col("kind") == "send") & ~F.col("control") & F.col("run").isin(*runs))
-    double = sends.groupBy("run", "sender", "number").count().where("count > 1")
-    for row in double.orderBy("run", "sender", "number").limit(1).collect():
-        place = f"{trace.path or 'events'}, run {row['run']}, process {row['sender']}"
-        raise BadTrace(place, f"{row['count']} sends of message {row['number']}", "one of each number")
-
-
-# Verdicts
-
-
-def verdicts(runs: DataFrame, results: DataFrame) -> DataFrame:
-    """A verdict for each run: no if anything was found; else unknown if the run says why; else yes."""
-    numbers = ["deliveries", *COUNTS.values()]
-    # One exchange, where joins would make three.
-    known = runs.select(
-        "run",
-        F.get_json_object("parameters", "$.unknown").alias("unknown"),
-        F.lit("run").alias("what"),
-        F.lit(None).cast("long").alias("number"),
-        F.lit(None).cast("string").alias("kind"),
-    )
-    told = results.where(F.col("what").isin("counted", "finding")).select(
-        "run", F.lit(None).cast("string").alias("unknown"), "what", "number", "kind"
-    )
-    deliveries = F.sum(F.when(F.col("what") == "counted", F.col("number")))
-    table = (
-        known.unionByName(told)
-        .groupBy("run")
-        .agg(
-            F.max("unknown").alias("unknown"),
-            F.coalesce(deliveries, F.lit(0)).alias("deliveries"),
-            *(F.count_if(F.col("kind") == kind).alias(count) for kind, count in COUNTS.items()),
-        )
-    )
-    wrong = reduce(Column.__or__, (F.col(count) > 0 for count in COUNTS.values()))
-    verdict = F.when(wrong, "no").when(F.col("unknown").isNotNull(), "unknown").otherwise("yes")
-    reason = F.when(wrong, told_counts()).otherwise(F.col("unknown"))
-    return table.select("run", verdict.alias("verdict"), reason.alias("reason"), *numbers)
-
-
-def told_counts() -> Column:
-    """`2 violations, 1 undelivered`"""
-    words = {kind: kind.replace("_", " ") for kind in KINDS}
-    parts = [
-        F.when(
-            F.col(count) > 0,
-            F.concat(
-                F.format_number(F.col(count), 0),
-                F.lit(" "),
-                F.when(F.col(count) == 1, words[kind]).otherwise(count.replace("_", " ")),
-            ),
-        )
-        for kind, count in COUNTS.items()
-    ]
-    return F.concat_ws(", ", *parts)
+    def _keep(self, table: DataFrame) -> DataFrame:
+        # Read more than once: by the next round and by the findings. Summaries are small.
+        self.kept.append(table.persist())
+        return table

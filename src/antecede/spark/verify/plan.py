@@ -1,8 +1,4 @@
-"""The reading tasks of a verification as Spark schedules them: one task a chunk, from files or from packed rows.
-
-A task's input are rows (serial, what, run, part, of, blob). Those of one serial go to one task: the description of its
-chunk, or its rows; and the questions about its parts.
-"""
+"""The reading tasks of a verification as Spark schedules them: one task a chunk, from files or from packed rows."""
 
 from __future__ import annotations
 
@@ -17,11 +13,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from antecede.errors import BadTrace
-from antecede.spark.errors import raise_task_errors
+from antecede.spark.errors import mark_errors, raise_task_errors
 from antecede.spark.order.lamport import with_clock
+from antecede.spark.run_tasks import plan_tasks
 from antecede.spark.trace.api import Trace
-from antecede.trace.blocks import packed
-from antecede.trace.columns import ORDER_COLUMNS, Names
+from antecede.trace.columns import ORDER_COLUMNS
 from antecede.trace.parquet import batches_of
 from antecede.trace.plan import (
     PARTS_MOST,
@@ -29,6 +25,7 @@ from antecede.trace.plan import (
     Chunk,
     Cut,
     Part,
+    Piece,
     Plan,
     blocked,
     chunked,
@@ -36,24 +33,14 @@ from antecede.trace.plan import (
     explained,
     plan,
 )
-from antecede.verification.schema import RESULTS, refusal
-from antecede.verification.tasks import Assignment, examined
+from antecede.verification.schema import RESULTS
+from antecede.verification.tasks import DEALT, Assignment, Questions, deal_rows, examine_chunk, examine_rows
 
 __all__ = ["SPARK_RESULTS", "Reader"]
 
 SPARK_RESULTS: Final = from_arrow_schema(RESULTS)
 
-INPUT: Final = "serial int, what string, run string, part int, of int, blob binary"
-ARROW_INPUT: Final = pa.schema(
-    [
-        ("serial", pa.int32()),
-        ("what", pa.string()),
-        ("run", pa.string()),
-        ("part", pa.int32()),
-        ("of", pa.int32()),
-        ("blob", pa.binary()),
-    ]
-)
+INPUT: Final = from_arrow_schema(DEALT)
 
 COLUMNS: Final = ("run", *ORDER_COLUMNS)
 
@@ -95,8 +82,8 @@ class Reader:
     @classmethod
     def of(cls, trace: Trace, parts: int | None = None, size: int | None = None) -> Reader:
         # What the driver knows of each run: its name and its processes.
-        rows = trace.runs.select("run", "processes").collect()
-        processes = {row["run"]: tuple(row["processes"]) for row in rows}
+        runs = trace.known_runs.select(["run", "processes"]).to_pylist()
+        processes = {row["run"]: tuple(row["processes"]) for row in runs}
         found = (
             plan(trace.files, processes, parts, size=size)
             if trace.files is not None
@@ -140,142 +127,80 @@ class Reader:
         return list(chunked(parts, self.size or ROWS))
 
     @property
-    def long(self) -> dict[str, tuple[str, ...]]:
+    def long_runs(self) -> set[str]:
         """The runs that have several parts."""
-        runs = {
-            part.run
-            for chunk in (*self.plan.chunks, *self.packed_chunks)
-            for part in chunk.parts
-            if part.of > 1
-        }
-        return {run: self.processes[run] for run in sorted(runs)}
+        parts = [part for chunk in (*self.plan.chunks, *self.packed_chunks) for part in chunk.parts]
+        return {part.run for part in parts if part.of > 1}
 
     # Tasks
 
     def examine(
-        self, purpose: str, only: Iterable[str] | None = None, questions: DataFrame | None = None
+        self, purpose: str, runs: Collection[str] | None = None, questions: Questions | None = None
     ) -> DataFrame:
-        """The results of reading: everything, or only some runs; with questions (what, run, part, blob) about parts."""
-        wanted = self.processes.keys() if only is None else set(only)
-        tables = [
-            read
-            for read in (self._direct(purpose, wanted, questions), self._packed(purpose, wanted, questions))
-            if read is not None
-        ]
+        """The results of reading: everything, or only some runs; with questions about parts."""
+        wanted = self.processes.keys() if runs is None else set(runs)
+        asked = questions or {}
+        tables = [*self._direct(purpose, wanted, asked), *self._packed(purpose, wanted, asked)]
         if not tables:
             return self.trace.spark.createDataFrame([], SPARK_RESULTS)
         return reduce(DataFrame.unionByName, tables)
 
-    def _direct(self, purpose: str, only: Collection[str], questions: DataFrame | None) -> DataFrame | None:
-        chunks = [
-            Chunk(chunk.serial, chunk.rows, tuple(part for part in chunk.parts if part.run in only))
-            for chunk in self.plan.chunks
-        ]
-        if not any(chunk.parts for chunk in chunks):
-            return None
-        return self._tasks(self._orders(chunks), chunks, purpose, questions, {})
+    def _direct(self, purpose: str, runs: Collection[str], asked: Questions) -> Iterator[DataFrame]:
+        """One task for each chunk. A chunk that is asked nothing is not read."""
+        given = []
+        for chunk in self.plan.chunks:
+            parts = tuple(part for part in chunk.parts if part.run in runs)
+            own = {
+                key: blob
+                for part in parts
+                if (key := (part.run, part.number)) in asked
+                for blob in [asked[key]]
+            }
+            if parts and (own or purpose == "scan"):
+                names = {part.run: self.processes[part.run] for part in parts}
+                given.append(Assignment(Chunk(chunk.serial, chunk.rows, parts), names, purpose, own))
+        if given:
+            yield plan_tasks(self.trace.spark, given, examine_chunk, SPARK_RESULTS)
 
-    def _packed(self, purpose: str, only: Collection[str], questions: DataFrame | None) -> DataFrame | None:
+    def _packed(self, purpose: str, runs: Collection[str], asked: Questions) -> Iterator[DataFrame]:
+        """Rows are exchanged: each task gets those of its parts."""
         chunks = self.packed_chunks
         serials = {(part.run, part.number): chunk.serial for chunk in chunks for part in chunk.parts}
-        own = {run: cut for run, cut in self.all_cuts.items() if run in only}
+        own = {run: cut for run, cut in self.all_cuts.items() if run in runs}
         blind = {run: cut for run, cut in own.items() if run in self.clocked.sizes}
         told = {run: cut for run, cut in own.items() if run not in blind}
         tables = [self._packed_files(told, serials)] if told else []
         tables += [self._packed_events(blind, serials)] if blind else []
         if not tables:
-            return None
-        processes = {run: self.processes[run] for run in own}
-        return self._tasks(reduce(DataFrame.unionByName, tables), chunks, purpose, questions, processes)
-
-    def _orders(self, chunks: Iterable[Chunk]) -> DataFrame:
-        rows = [
-            (
-                chunk.serial,
-                "plan",
-                "",
-                0,
-                0,
-                Assignment(chunk, {part.run: self.processes[part.run] for part in chunk.parts}).encode(),
-            )
-            for chunk in chunks
-            if chunk.parts
-        ]
-        return self.trace.spark.createDataFrame(rows, INPUT)
-
-    def _tasks(
-        self,
-        rows: DataFrame,
-        chunks: list[Chunk],
-        purpose: str,
-        questions: DataFrame | None,
-        processes: Mapping[str, tuple[str, ...]],
-    ) -> DataFrame:
-        """One task for each chunk."""
-        if questions is not None:
-            rows = rows.unionByName(self._addressed(purpose, questions, chunks))
-        place = self.trace.path or "events"
-        count = chunks[-1].serial + 1
-        return rows.repartitionById(count, F.col("serial")).mapInArrow(
-            lambda batches: examined(batches, purpose, place, processes), SPARK_RESULTS
+            return
+        place, processes = self.trace.path or "events", {run: self.processes[run] for run in own}
+        questions = {key: blob for key, blob in asked.items() if key[0] in own}
+        rows = reduce(DataFrame.unionByName, tables)
+        yield rows.repartitionById(chunks[-1].serial + 1, F.col("serial")).mapInArrow(
+            mark_errors(lambda batches: examine_rows(batches, purpose, place, processes, questions)),
+            SPARK_RESULTS,
         )
-
-    def _addressed(self, purpose: str, questions: DataFrame, chunks: list[Chunk]) -> DataFrame:
-        """Each question to the task that has the part; what is asked of a whole run, to all that have some of it."""
-        places = self.trace.spark.createDataFrame(
-            [(c.serial, p.run, p.number, p.of) for c in chunks for p in c.parts],
-            "serial int, run string, part int, of int",
-        )
-        # One join, not one for each kind: a plan that refers to a table twice is twice as large, and so on.
-        if purpose == "suspects":
-            addressed = questions.drop("part").join(F.broadcast(places), "run")
-        else:
-            addressed = questions.join(F.broadcast(places), ["run", "part"])
-        return addressed.select("serial", "what", "run", "part", "of", "blob")
 
     def _packed_files(self, own: Mapping[str, Cut], serials: Mapping[tuple[str, int], int]) -> DataFrame:
-        chunks = [chunk for chunk in self.plan.packed if any(part.run in own for part in chunk.parts)]
+        pieces = [
+            tuple(piece for part in chunk.parts if part.run in own for piece in part.pieces)
+            for chunk in self.plan.packed
+        ]
         names = {run: self.processes[run] for run in own}
 
-        def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                for row in batch.to_pylist():
-                    parts = Assignment.decode(row["blob"]).chunk.parts
-                    for piece in (piece for part in parts if part.run in own for piece in part.pieces):
-                        yield from dealt(batches_of(piece, COLUMNS), names, own, serials, piece.path)
+        def deal(share: tuple[Piece, ...]) -> Iterator[pa.RecordBatch]:
+            for piece in share:
+                yield from deal_rows(batches_of(piece, COLUMNS), names, own, serials, piece.path)
 
-        orders = self._orders(chunks).repartitionById(chunks[-1].serial + 1, F.col("serial"))
-        return orders.mapInArrow(work, INPUT)
+        return plan_tasks(self.trace.spark, [share for share in pieces if share], deal, INPUT)
 
     def _packed_events(self, own: Mapping[str, Cut], serials: Mapping[tuple[str, int], int]) -> DataFrame:
         events = self.clocked.events
         assert events is not None
         names, place = dict(self.processes), self.trace.path or "events"
         return events.select(*COLUMNS).mapInArrow(
-            lambda batches: dealt(batches, names, own, serials, place), INPUT
+            mark_errors(lambda batches: deal_rows(batches, names, own, serials, place)), INPUT
         )
-
-
-def dealt(
-    batches: Iterable[pa.RecordBatch],
-    processes: Mapping[str, tuple[str, ...]],
-    cuts: Mapping[str, Cut],
-    serials: Mapping[tuple[str, int], int],
-    place: str,
-) -> Iterator[pa.RecordBatch]:
-    """In a task: rows packed, each with the serial of the task that it goes to."""
-    names = {run: Names.of(own) for run, own in processes.items()}
-    try:
-        for one in packed(batches, names, cuts, place):
-            row = {"serial": serials[one.run, one.part], "what": "rows", "run": one.run, "part": one.part}
-            yield input_batch({**row, "of": len(cuts[one.run].below) + 1, "blob": one.data})
-    except BadTrace as error:
-        blob = refusal(error).blob
-        yield input_batch({"serial": 0, "what": "error", "run": "", "part": 0, "of": 0, "blob": blob})
-
-
-def input_batch(row: dict[str, object]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([row], schema=ARROW_INPUT)
 
 
 def clocked(trace: Trace, runs: Sequence[str], processes: Collection[str], least: int) -> Clocked:

@@ -1,9 +1,13 @@
-"""Overtaken messages that cross chunks: their witnesses, from what each chunk tells of how the news of them went.
+"""Proofs of violations: the message that overtook, and the chain of messages that leads to it.
 
-From the chunk where such a message was sent up to the one where it was delivered, each chunk is read once more
-(trail.py), all at the same time: from the true clocks at its beginning it tells which delivery first brought news of
-the message to which process. A process learns of it in one chunk only. Put together that is a `via` for each message
-and process, and chains are walked as in watch.py.
+Within a chunk. Message, overtaker and chain are all sent in the chunk that decided the violation: `ProofScan` reads it
+again, and nothing else is needed: what crosses into a chunk brings no news of what was sent in it.
+
+Across chunks. From the chunk where an overtaken message was sent up to the one where it was delivered, each chunk is
+read once more by a `NewsScan`, all at the same time: from the true clocks at its beginning it tells which delivery
+first brought news of the message to which process, and the first later message of the same sender. A process learns
+of it in one chunk only. Put together that is a `via` for each message and process, and chains are walked as in
+chains.py.
 """
 
 from __future__ import annotations
@@ -15,16 +19,52 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from antecede.blob import pack, unpack
 from antecede.jit import allocating
-from antecede.verification.blob import pack, unpack
-from antecede.verification.course import Course, Passage, ids_of
-from antecede.verification.findings import Findings, Ids, findings_of
-from antecede.verification.settle import OVERTAKEN
+from antecede.jit.hashtable import find, insert
+from antecede.trace.columns import Rows
+from antecede.verification import state as names
+from antecede.verification.boundaries import OVERTAKEN, Boundary, Walk, ids_of
+from antecede.verification.chains import ANSWERS, CAME, CHAIN, PINNED, activate, new_watched
+from antecede.verification.chunk import MEMORY, Scanner
+from antecede.verification.findings import Findings, Ids, Overtaken, findings_of
 from antecede.verification.summary import Summary
 
-__all__ = ["Late", "late_of", "trails_of", "witnessed"]
+__all__ = ["Late", "NewsScan", "ProofScan", "late_of", "prove", "trails_of"]
 
 Array: TypeAlias = NDArray[Any]
+
+
+class ProofScan:
+    """Reads the rows of a chunk, in order, from which a `Scan` with the same block and keep gave `overtaken`."""
+
+    def __init__(
+        self,
+        n: int,
+        overtaken: Overtaken,
+        *,
+        block: tuple[int, int] | None = None,
+        keep: Ids | None = None,
+        memory: int = MEMORY,
+    ) -> None:
+        self._scanner = Scanner(n, True, block, keep, 0, memory)
+        targets = np.column_stack(np.unique(overtaken.sent_at, return_counts=True))
+        self._scanner.watch(new_watched(n, self._scanner.state.clocks.shape[1], targets, 64))
+
+    def feed(self, rows: Rows) -> None:
+        self._scanner.feed(rows)
+
+    def finish(self) -> Findings:
+        """Violations and FIFO breaks, each with `by` and its chain."""
+        watched = self._scanner.watched
+        answers = watched.answers[: watched.counts[ANSWERS]]
+        process, sender, number, index, ends, later, later_number, _ = answers.T
+        chain = watched.chain[: watched.counts[CHAIN]]
+        assert (chain[:, 0] >= 0).all(), "the rows are not those of the scan"
+        return findings_of(process, sender, number, index, ends, chain, later != 0, later_number)
+
+
+# Across chunks
 
 LEAST: Final = -(1 << 31) + 2
 
@@ -63,15 +103,15 @@ class Late:
         return rows, which.reshape(-1)
 
 
-def late_of(passage: Passage) -> Late:
-    summary = passage.summary
-    late = np.flatnonzero(passage.said & OVERTAKEN)
+def late_of(boundary: Boundary) -> Late:
+    summary = boundary.summary
+    late = np.flatnonzero(boundary.said & OVERTAKEN)
     checks = summary.deferred[late]
     sender, number = summary.symbols[checks[:, 1]].T
-    flights = [passage.flights[symbol] for symbol in checks[:, 1].tolist()]
+    flights = [boundary.flights[symbol] for symbol in checks[:, 1].tolist()]
     sent = [(flight.ordinal, flight.chunk, flight.position) for flight in flights if flight is not None]
     ordinal, chunk, position = np.array(sent, np.int64).reshape(-1, 3).T
-    here = np.full(len(late), passage.chunk)
+    here = np.full(len(late), boundary.chunk)
     return Late(checks[:, 0], sender, number, checks[:, 2], ordinal, chunk, position, here)
 
 
@@ -82,21 +122,21 @@ def trails_of(summaries: Sequence[Summary], late: Late, keep: Ids) -> dict[int, 
     np.maximum.at(last, which, late.delivered_in)
     first = late.sent_in[rows]
     trails = {}
-    for passage in Course(summaries).passages():
-        before = np.flatnonzero((first < passage.chunk) & (passage.chunk <= last))
-        here = np.flatnonzero(first == passage.chunk)
+    for boundary in Walk(summaries).walk():
+        before = np.flatnonzero((first < boundary.chunk) & (boundary.chunk <= last))
+        here = np.flatnonzero(first == boundary.chunk)
         if len(before) or len(here):
-            trails[passage.chunk] = pack("trail", _trail(passage, late, rows, before, here, keep))
+            trails[boundary.chunk] = pack("trail", _trail(boundary, late, rows, before, here, keep))
     return trails
 
 
 def _trail(
-    passage: Passage, late: Late, rows: Array, before: Array, here: Array, keep: Ids
+    boundary: Boundary, late: Late, rows: Array, before: Array, here: Array, keep: Ids
 ) -> dict[str, Array]:
     """Clocks count from the beginning of the chunk: what was sent before has ordinals up to 0."""
-    base, symbols = passage.base, passage.summary.symbols
-    known = [symbol for symbol, flight in enumerate(passage.flights) if flight is not None]
-    crossing = [flight for flight in passage.flights if flight is not None]
+    base, symbols = boundary.base, boundary.summary.symbols
+    known = [symbol for symbol, flight in enumerate(boundary.flights) if flight is not None]
+    crossing = [flight for flight in boundary.flights if flight is not None]
     ordinals = np.array([flight.ordinal for flight in crossing], np.int64)
     clocks = [flight.clock for flight in crossing if flight.clock is not None]
     before = before[np.argsort(late.ordinal[rows[before]])]
@@ -104,8 +144,8 @@ def _trail(
     names = {message: at for at, message in enumerate(_ids(late, rows[before]))}
     targets = np.array([names.get(message, -1) for message in ids_of(symbols[known])], np.int64)
     return {
-        "clocks": relative(passage.clocks, base),
-        "seen": relative(passage.seen, base),
+        "clocks": relative(boundary.clocks, base),
+        "seen": relative(boundary.seen, base),
         "crossing": symbols[known],
         "crossing_targets": targets,
         "crossing_ordinals": relative(ordinals, base[symbols[known, 0]]),
@@ -130,7 +170,7 @@ def relative(clocks: Array, base: Array) -> Array:
     return since.astype(np.int32)
 
 
-def witnessed(late: Late, trails: Mapping[int, bytes]) -> Findings:
+def prove(late: Late, trails: Mapping[int, bytes]) -> Findings:
     """Violations and FIFO breaks with their chains."""
     if not len(late):
         return Findings.none()
@@ -185,3 +225,59 @@ def walk(which, process, sender, number, n, via, via_sender, via_number):  # typ
         chain[begin:end] = chain[begin:end][::-1].copy()
         ends[row] = end
     return chain[:end], ends
+
+
+class NewsScan:
+    """Reads the rows of one chunk, in order."""
+
+    def __init__(self, data: bytes, memory: int = MEMORY) -> None:
+        """`data` is one of `Outcome.trails`."""
+        self._asked = asked = unpack("trail", data)
+        n = len(asked["seen"])
+        keep = Ids(asked["keep_senders"], asked["keep_numbers"])
+        self._scanner = scanner = Scanner(n, True, None, keep, 0, memory)
+        scanner.state.clocks[:n, :n] = asked["clocks"]
+        scanner.state.seen[:n] = asked["seen"]
+        self._board(asked)
+        here = asked["here_positions"]
+        targets = np.column_stack((here, np.full(len(here), PINNED)))
+        watched = new_watched(n, scanner.state.clocks.shape[1], targets, len(here) + len(asked["before"]) + 1)
+        for sender, ordinal in zip(asked["before_senders"], asked["before_ordinals"], strict=True):
+            activate(watched, sender, np.int64(ordinal), np.int64(PINNED))
+        scanner.watch(watched)
+
+    def _board(self, asked: dict[str, Array]) -> None:
+        """The messages that cross into the chunk are under way. Who is owed them is not asked here."""
+        scanner, crossing = self._scanner, asked["crossing"]
+        scanner.reserve(len(crossing))
+        state, counts = scanner.state, scanner.counts
+        for row, (sender, number) in enumerate(crossing):
+            counts[names.FREE] -= 1
+            counts[names.USED] += 1
+            slab = state.free[counts[names.FREE]]
+            state.flights[slab] = (sender, number, asked["crossing_ordinals"][row], 0, 0, True, -1, -1)
+            state.flights[slab, names.TARGET] = asked["crossing_targets"][row]
+            state.flight_clocks[slab, : asked["crossing_clocks"].shape[1]] = asked["crossing_clocks"][row]
+            insert(state.table, find(state.table, sender, number), sender, number, np.int64(slab))
+
+    def feed(self, rows: Rows) -> None:
+        self._scanner.feed(rows)
+
+    def finish(self) -> bytes:
+        watched, n = self._scanner.watched, len(self._asked["seen"])
+        targets = np.concatenate((self._asked["before"], self._asked["here"]))
+        told = np.nonzero(watched.via_sender[: len(targets)] >= 0)
+        later = np.nonzero(watched.later[: len(targets)] == CAME)
+        return pack(
+            "trail found",
+            {
+                "n": np.array([n]),
+                "via_target": targets[told[0]],
+                "via_process": told[1],
+                "via_sender": watched.via_sender[told],
+                "via_number": watched.via_number[told],
+                "later_target": targets[later[0]],
+                "later_process": later[1],
+                "later_number": watched.later_number[later],
+            },
+        )

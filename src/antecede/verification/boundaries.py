@@ -1,9 +1,11 @@
-"""The course of a run through its chunks: summaries one after the other, with the true clocks between them.
+"""A run from chunk to chunk: summaries one after the other, with the true clocks at each boundary.
 
 Between two chunks stand
   clocks, seen   as in state.py, but absolute: counted from the beginning of the run
   flights        the messages under way
-A chunk's summary then tells what its deferred deliveries were, and what stands after it.
+A chunk's summary then tells what its deferred deliveries were, and what stands after it. The clock that stands for a
+row of a summary is, in each entry, what the row knows of the chunk's own sends if it knows of any, and else the
+greatest among the symbols it has merged in: entry clocks of processes (`heard`), clocks of crossing messages (`marks`).
 """
 
 from __future__ import annotations
@@ -15,14 +17,16 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from antecede.jit import allocating
 from antecede.verification import state as names
-from antecede.verification.settle import resolve, resolve_seen, settle
+from antecede.verification.kernel import flip, has
 from antecede.verification.state import grown, words_for
 from antecede.verification.summary import Summary
 
-__all__ = ["Course", "Flight", "Passage"]
+__all__ = ["OVERTAKEN", "REPEATED", "STRANGE", "UNKNOWN", "Boundary", "Flight", "Walk", "ids_of"]
 
 Array: TypeAlias = NDArray[Any]
+
 Id: TypeAlias = tuple[int, int]
 
 
@@ -43,7 +47,7 @@ class Flight:
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class Boundary:
     """One chunk, as the run passes through it."""
 
     chunk: int
@@ -58,7 +62,7 @@ class Passage:
     """What is said of each deferred delivery: flags of settle.py."""
 
 
-class Course:
+class Walk:
     """Walks through the chunks once."""
 
     def __init__(self, summaries: Sequence[Summary]) -> None:
@@ -72,17 +76,17 @@ class Course:
         self._clocks = np.zeros((n, n), np.int64)
         self._seen = np.zeros(n, np.int64)
 
-    def passages(self) -> Iterator[Passage]:
+    def walk(self) -> Iterator[Boundary]:
         for chunk, summary in enumerate(self.summaries):
             if summary.n < self.n:
                 summary = widened(summary, self.n)
-            passage = self._enter(chunk, summary)
-            yield passage
+            boundary = self._enter(chunk, summary)
+            yield boundary
             if chunk + 1 < len(self.summaries):
-                self._leave(passage)
-            self._board(passage)
+                self._leave(boundary)
+            self._board(boundary)
 
-    def _enter(self, chunk: int, summary: Summary) -> Passage:
+    def _enter(self, chunk: int, summary: Summary) -> Boundary:
         """Make the deferred checks."""
         ids = ids_of(summary.symbols)
         flights = [self.flights.get(message) for message in ids]
@@ -109,7 +113,7 @@ class Course:
                 flight.missing, flight.given = missing[symbol], given[symbol]
                 if not flight.kept and not missing[symbol].any():
                     del self.flights[message]
-        return Passage(chunk, summary, self._base, self._clocks, self._seen, flights, said)
+        return Boundary(chunk, summary, self._base, self._clocks, self._seen, flights, said)
 
     def _crossing(self, flights: list[Flight | None]) -> Array:
         """The clocks of symbols. What is in no one's flight brings no news."""
@@ -120,36 +124,38 @@ class Course:
                 crossing[symbol] = flight.clock
         return crossing
 
-    def _leave(self, passage: Passage) -> None:
+    def _leave(self, boundary: Boundary) -> None:
         """The clocks after the chunk, of processes and of the messages that are delivered later."""
-        summary, base, clocks = passage.summary, self._base, self._clocks
-        crossing = self._crossing(passage.flights)
+        summary, base, clocks = boundary.summary, self._base, self._clocks
+        crossing = self._crossing(boundary.flights)
         self._seen = resolve_seen(
             summary.seen, summary.heard, summary.marks, base, clocks, crossing, self._seen
         )
         self._clocks = resolve(summary.clocks, summary.heard, summary.marks, base, clocks, crossing)
-        used = self._used(passage)
+        used = self._used(boundary)
         rows = (summary.flight_clocks[used], summary.flight_heard[used], summary.flight_marks[used])
         for row, clock in zip(used, resolve(*rows, base, clocks, crossing), strict=True):
-            self.flights[self._id(summary, row)] = self._flight(passage, row, clock)
+            self.flights[self._id(summary, row)] = self._flight(boundary, row, clock)
         self._base = base + summary.sends
 
-    def _used(self, passage: Passage) -> Array:
+    def _used(self, boundary: Boundary) -> Array:
         """Rows of the messages in flight that a later chunk delivers."""
-        uses = [self._last_use.get(message, -1) for message in ids_of(passage.summary.flights)]
-        return np.flatnonzero(np.array(uses, np.int64) > passage.chunk)
+        uses = [self._last_use.get(message, -1) for message in ids_of(boundary.summary.flights)]
+        return np.flatnonzero(np.array(uses, np.int64) > boundary.chunk)
 
-    def _board(self, passage: Passage) -> None:
+    def _board(self, boundary: Boundary) -> None:
         """The messages in flight that no later chunk delivers: they may be owed to someone."""
-        for row, message in enumerate(ids_of(passage.summary.flights)):
+        for row, message in enumerate(ids_of(boundary.summary.flights)):
             if message not in self.flights:
-                self.flights[message] = self._flight(passage, row, None)
+                self.flights[message] = self._flight(boundary, row, None)
 
-    def _flight(self, passage: Passage, row: int, clock: Array | None) -> Flight:
-        summary, flight = passage.summary, passage.summary.flights[row]
-        ordinal = int(passage.base[flight[names.SENDER]] + flight[names.ORDINAL])
+    def _flight(self, boundary: Boundary, row: int, clock: Array | None) -> Flight:
+        summary, flight = boundary.summary, boundary.summary.flights[row]
+        ordinal = int(boundary.base[flight[names.SENDER]] + flight[names.ORDINAL])
         kept, position = bool(flight[names.KEPT]), int(flight[names.SENT_AT])
-        return Flight(passage.chunk, position, ordinal, kept, clock, summary.missing[row], summary.given[row])
+        return Flight(
+            boundary.chunk, position, ordinal, kept, clock, summary.missing[row], summary.given[row]
+        )
 
     @staticmethod
     def _id(summary: Summary, row: int) -> Id:
@@ -182,3 +188,84 @@ def widened(summary: Summary, n: int) -> Summary:
         given=grown(summary.given, flights, words),
         deferred_heard=grown(summary.deferred_heard, len(summary.deferred), words),
     )
+
+
+# Native parts: symbols become clocks, deferred checks are made
+
+# Flags of what is said of a deferred delivery.
+GIVEN, REPEATED, STRANGE, OVERTAKEN, UNKNOWN = 0, 1, 2, 4, 8
+
+
+@allocating
+def settle(deferred, heard, marks, senders, ordinals, missing, given, clocks, crossing, seen):  # type: ignore[no-untyped-def]
+    """Judge each deferred delivery, in order. A symbol without an ordinal stands for a suspect."""
+    said = np.zeros(len(deferred), np.uint8)
+    for check in range(len(deferred)):
+        q, symbol, certain = deferred[check, 0], deferred[check, 1], deferred[check, 4]
+        i, ordinal = senders[symbol], ordinals[symbol]
+        if ordinal == 0:
+            said[check] = UNKNOWN
+            continue
+        if has(missing, symbol, q):
+            flip(missing, symbol, q)
+        elif has(given, symbol, q):
+            said[check] = REPEATED
+            continue
+        else:
+            said[check] = STRANGE
+        flip(given, symbol, q)
+        known = entry_of(heard, marks, check, clocks, crossing, seen, q, i)
+        if certain or known >= ordinal:
+            said[check] |= OVERTAKEN
+    return said
+
+
+@allocating
+def entry_of(heard, marks, row, clocks, crossing, seen, q, i):  # type: ignore[no-untyped-def]
+    """What q has news of, of origin i, from symbols. Its own entry clock is no news of itself."""
+    known = seen[q] if q == i else np.int64(0)
+    for p in range(len(clocks)):
+        if has(heard, row, p) and (p != i or q != i):
+            known = max(known, clocks[p, i])
+    for symbol in range(len(crossing)):
+        if has(marks, row, symbol):
+            known = max(known, crossing[symbol, i])
+    return known
+
+
+@allocating
+def resolve(own, heard, marks, base, clocks, crossing):  # type: ignore[no-untyped-def]
+    """The absolute clock of each row. `base` is how much each origin had sent before the chunk."""
+    absolute = np.zeros((len(own), len(base)), np.int64)
+    for row in range(len(own)):
+        clock = absolute[row]
+        for p in range(len(clocks)):
+            if has(heard, row, p):
+                raise_to(clock, clocks[p])
+        for symbol in range(len(crossing)):
+            if has(marks, row, symbol):
+                raise_to(clock, crossing[symbol])
+        for i in range(own.shape[1]):
+            if own[row, i]:
+                clock[i] = base[i] + own[row, i]
+    return absolute
+
+
+@allocating
+def raise_to(clock, other):  # type: ignore[no-untyped-def]
+    for entry in range(len(clock)):
+        clock[entry] = max(clock[entry], other[entry])
+
+
+@allocating
+def resolve_seen(own, heard, marks, base, clocks, crossing, seen):  # type: ignore[no-untyped-def]
+    """What each process knows of its own sends from others, after the chunk.
+
+    If its entry clock came back to it, then with a message that it had sent in the chunk: `own` says so.
+    """
+    absolute = np.zeros(len(seen), np.int64)
+    for q in range(len(own)):
+        absolute[q] = entry_of(heard, marks, q, clocks, crossing, seen, q, q)
+        if own[q]:
+            absolute[q] = base[q] + own[q]
+    return absolute

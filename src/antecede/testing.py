@@ -1,0 +1,259 @@
+"""For tests of your own system: record what it sends and delivers, and assert that causal order was kept.
+
+    recorder = Recorder()
+    recorder.sent("ann", "order 7", to=["bob", "cid"])      # just before the message leaves
+    recorder.delivered("bob", "order 7")                    # as soon as the application has it
+    assert_causal(recorder)                                 # else an AssertionError with a space-time diagram
+
+Nothing of Antecede needs to be in the system. A message is named by any string or number that is its own in the run, a
+process by a name. Threads may share a recorder. Processes each make their own on one directory, and whoever has them
+all there asserts:
+
+    Recorder("recorded")                                    # in each process: writes a file of its own
+    assert_causal(Recorder("recorded"))                     # in the test, when they have ended
+
+`assert_causal` also takes the path of a trace. docs/testing.md has an example that runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from antecede.diagram import render
+from antecede.errors import BadParameter, BadTrace
+from antecede.jit import kernels_for
+from antecede.model import Event, Id, View
+from antecede.trace import DELIVER, EVENTS, SEND, RunInfo, TraceWriter, read_events, read_runs
+from antecede.trace.clocks import clocked
+from antecede.verification import KINDS, verify
+from antecede.verification.schema import describe_finding
+
+__all__ = ["Recorder", "assert_causal"]
+
+NOBODY: Final = "(nobody)"
+"""The sender of a message that was delivered and never sent."""
+
+SHOWN: Final = 5
+"""Findings that a failed assertion tells in words."""
+
+
+class Recorder:
+    """What the processes of a system send and deliver.
+
+    With a `directory`, each recorder appends to a file of its own there, a line an event, written before the call
+    returns: what a killed process has recorded is not lost. A recorder then speaks of all files in the directory.
+
+    >>> recorder = Recorder()
+    >>> recorder.sent("ann", "hello", to="bob")
+    >>> recorder.delivered("bob", "hello")
+    >>> assert_causal(recorder)
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None = None, run: str = "recorded") -> None:
+        self.run = run
+        self._directory = None if directory is None else Path(directory)
+        self._lock = threading.Lock()
+        self._rows: list[dict[str, Any]] = []
+        self._file = -1
+        self._owner = 0
+
+    def sent(self, process: str, message: str | int, to: str | Iterable[str]) -> None:
+        """The process sends the message. Call it before the message can reach anyone."""
+        everyone = [to] if isinstance(to, str) else list(to)
+        self._record({"process": process, "kind": "send", "message": str(message), "to": everyone})
+
+    def delivered(self, process: str, message: str | int) -> None:
+        """The message is handed to the application at this process."""
+        self._record({"process": process, "kind": "deliver", "message": str(message)})
+
+    def _record(self, row: dict[str, Any]) -> None:
+        with self._lock:
+            if self._directory is None:
+                self._rows.append(row)
+                return
+            if self._owner != os.getpid():  # A child that was forked writes a file of its own.
+                self._directory.mkdir(parents=True, exist_ok=True)
+                name = f"{time.time_ns():020d}-{os.getpid()}-{id(self):x}.jsonl"
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+                self._file, self._owner = os.open(self._directory / name, flags, 0o666), os.getpid()
+                weakref.finalize(self, os.close, self._file)
+            os.write(self._file, f"{json.dumps(row)}\n".encode())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Everything recorded so far, each process's events in its order; of files, the older ones first."""
+        if self._directory is None:
+            with self._lock:
+                return list(self._rows)
+        return [row for path in sorted(self._directory.glob("*.jsonl")) for row in read_lines(path)]
+
+    def write(self, directory: str | os.PathLike[str]) -> dict[Id, str]:
+        """Write a trace of what was recorded. Returns the messages' names: identity in the trace -> name.
+
+        Raises `BadTrace` for what cannot have happened: a message that was sent twice, a circle of deliveries that each
+        wait for the other's send.
+        """
+        rows = self.rows()
+        ids, processes = identify(rows)
+        number = {name: position for position, name in enumerate(processes)}
+        with TraceWriter(
+            directory, RunInfo(run=self.run, protocol="recorded", processes=processes)
+        ) as writer:
+            for row in in_order(self.run, rows, ids):
+                sender, own = ids[row["message"]]
+                kind, to = (
+                    (SEND, tuple(number[name] for name in row["to"]))
+                    if row["to"] is not None
+                    else (DELIVER, None)
+                )
+                writer.append(number[row["process"]], kind, number[sender], own, to, clock=row["clock"])
+        return {(number[sender], own): message for message, (sender, own) in ids.items()}
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    text = path.read_text(encoding="utf-8")
+    # A process that was killed may have left half a line.
+    for line in text[: text.rfind("\n") + 1].splitlines():
+        yield json.loads(line)
+
+
+def identify(rows: Iterable[Mapping[str, Any]]) -> tuple[dict[str, tuple[str, int]], tuple[str, ...]]:
+    """Message -> sender, and number among its messages; and all processes, in the order of their first event."""
+    ids: dict[str, tuple[str, int]] = {}
+    counts: dict[str, int] = {}
+    processes: dict[str, None] = {}
+    rows = list(rows)
+    for row in rows:
+        processes |= dict.fromkeys([row["process"], *row.get("to", ())])
+        if row["kind"] == "send":
+            if row["message"] in ids:
+                place = f"recorder, process {row['process']}"
+                raise BadTrace(
+                    place, f"a second send of message {row['message']}", "one send of each message"
+                )
+            counts[row["process"]] = counts.get(row["process"], 0) + 1
+            ids[row["message"]] = (row["process"], counts[row["process"]])
+    for row in rows:
+        if row["message"] not in ids:
+            processes |= {NOBODY: None}
+            counts[NOBODY] = counts.get(NOBODY, 0) + 1
+            ids[row["message"]] = (NOBODY, counts[NOBODY])
+    if not processes:
+        raise BadParameter("recorder", "events", "none", "one or more: does the system call it?")
+    return ids, tuple(processes)
+
+
+def in_order(
+    run: str, rows: Iterable[Mapping[str, Any]], ids: Mapping[str, tuple[str, int]]
+) -> list[dict[str, Any]]:
+    """The rows with clocks, in an order of happened-before."""
+    index: dict[str, int] = {}
+    events = []
+    for row in rows:
+        at = index[row["process"]] = index.get(row["process"], -1) + 1
+        sender, number = ids[row["message"]]
+        same = {
+            "run": run,
+            "process": row["process"],
+            "index": at,
+            "kind": row["kind"],
+            "control": False,
+            "time_ns": 0,
+        }
+        events.append(
+            {**same, "sender": sender, "number": number, "to": row.get("to"), "message": row["message"]}
+        )
+    table = pa.Table.from_pylist(events, pa.schema([*EVENTS, pa.field("message", pa.string())]))
+    with kernels_for(len(events)):
+        table = clocked(table.sort_by([("process", "ascending"), ("index", "ascending")]))
+    keys = [(name, "ascending") for name in ("clock", "process", "index")]
+    timed: list[dict[str, Any]] = table.sort_by(keys).to_pylist()
+    return timed
+
+
+# The assertion
+
+
+def assert_causal(source: Recorder | str | os.PathLike[str], *, allow: Collection[str] = ()) -> None:
+    """Raise an `AssertionError` that shows what broke causal order, unless nothing did.
+
+    Everything that `antecede verify` finds counts: violations, duplicates, deliveries of what was not sent or not
+    addressed, and what was never delivered. `allow` names kinds that do not, such as `"undelivered"`.
+    """
+    __tracebackhide__ = True  # pytest shows the line of the test.
+    for kind in allow:
+        if kind not in KINDS:
+            raise BadParameter("assert_causal", "allow", kind, f"one of {', '.join(KINDS)}")
+    if isinstance(source, Recorder):
+        with tempfile.TemporaryDirectory(prefix="antecede-") as directory:
+            names = source.write(directory)
+            _assert(Path(directory), names, allow)
+    else:
+        _assert(Path(source), {}, allow)
+
+
+def _assert(trace: Path, names: Mapping[Id, str], allow: Collection[str]) -> None:
+    __tracebackhide__ = True
+    found = verify(trace)
+    wrong = found.findings.filter(
+        pc.invert(pc.is_in(found.findings["kind"], pa.array(list(allow), pa.string())))
+    )
+    refused = [f"{run}: {error}" for run, error in found.refused.items()]
+    if wrong.num_rows or refused:
+        raise AssertionError("\n".join([*tell(trace, wrong, names), *refused]))
+
+
+def tell(trace: Path, wrong: pa.Table, names: Mapping[Id, str]) -> Iterator[str]:
+    root = trace if (trace / "runs.parquet").exists() else trace / "trace"
+    views = {info.run: View(info.processes) for info in read_runs(root)}
+    rows = wrong.to_pylist()
+    rows.sort(key=lambda row: KINDS.index(row["kind"]))
+    yield f"causal order was not kept: {wrong.num_rows} finding{'s' * (wrong.num_rows != 1)}"
+    for row in rows[:SHOWN]:
+        yield f"  {describe_finding(row, partial(name_of, views[row['run']], names))}"
+    if len(rows) > SHOWN:
+        yield f"  and {len(rows) - SHOWN} more"
+    if rows and rows[0]["chain"]:
+        yield ""
+        yield draw(root, rows[0], views[rows[0]["run"]], names)
+
+
+def name_of(view: View, names: Mapping[Id, str], sender: str, number: int) -> str:
+    """What the recorder was told that the message is called, or its identity."""
+    return names.get((view.id(sender), number), f"{sender}.{number}")
+
+
+def draw(root: Path, row: Mapping[str, Any], view: View, names: Mapping[Id, str]) -> str:
+    """The space-time diagram of a violation: the messages of its chain, the processes that have to do with them."""
+    chain = {(link["sender"], link["number"]) for link in row["chain"]}
+    numbers = pa.array(sorted({number for _, number in chain}), pa.int64())
+    columns = ("process", "kind", "sender", "number", "to", "control")
+    found = [
+        event
+        for batch in read_events(root, row["run"], columns)
+        for event in batch.filter(pc.is_in(batch["number"], numbers)).to_pylist()
+        if (event["sender"], event["number"]) in chain and not event["control"] and event["kind"] != "receive"
+    ]
+    used = {name for event in found for name in (event["process"], event["sender"], *(event["to"] or ()))}
+    fewer = View(tuple(name for name in view.names if name in used))
+    events = [
+        Event(
+            fewer.id(event["process"]), event["kind"], fewer.id(event["sender"]), event["number"],
+            tuple(fewer.id(name) for name in event["to"] or ()),
+        )
+        for event in found
+    ]  # fmt: skip
+    named = {(fewer.id(sender), number): name_of(view, names, sender, number) for sender, number in chain}
+    late = ((fewer.id(row["sender"]), row["number"]), fewer.id(row["process"]))
+    return render(events, fewer, named, marks={late})

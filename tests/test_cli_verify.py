@@ -1,0 +1,171 @@
+"""antecede verify on the command line: exit codes, one JSON object, sentences; in this process, and on Spark."""
+
+import json
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+
+from antecede.cli import run
+from antecede.trace import DELIVER, SEND, RunInfo, TraceWriter
+
+KEYS = [
+    "run",
+    "verdict",
+    "reason",
+    "deliveries",
+    "violations",
+    "fifo_breaks",
+    "duplicates",
+    "unsent",
+    "unaddressed",
+    "undelivered",
+]
+
+
+def write(path, name, overtaken):
+    """x goes from p1 to p3; y from p1 to p2, which then sends z to p3."""
+    run = RunInfo(run=name, protocol="none", processes=("p1", "p2", "p3"))
+    with TraceWriter(path, run) as writer:
+        writer.append(0, SEND, 0, 1, (2,), clock=0)
+        writer.append(0, SEND, 0, 2, (1,), clock=1)
+        writer.append(1, DELIVER, 0, 2, clock=2)
+        writer.append(1, SEND, 1, 1, (2,), clock=3)
+        for position, sender in enumerate((1, 0) if overtaken else (0, 1)):
+            writer.append(2, DELIVER, sender, 1, clock=4 + position)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    home = tmp_path_factory.mktemp("cli")
+    write(home / "good", "kept", False)
+    write(home / "bad", "kept", False)
+    write(home / "bad", "broken", True)
+    (home / "nothing").mkdir()
+    return home
+
+
+@pytest.fixture
+def told(capsys):
+    """`told(*arguments)`: the exit code of a command, and what it says."""
+
+    def tell(*arguments):
+        code = run(["verify", *map(str, arguments)])
+        return code, *capsys.readouterr()
+
+    return tell
+
+
+def test_yes_is_code_0(told, home):
+    code, out, err = told(home / "good", "--explain")
+    assert (code, out) == (0, "")
+    assert err.startswith(
+        "in this process, without Spark: 6 events on a local disk; kernels run as plain Python"
+    )
+    assert "sequence: 1 run (kept): files in order" in err
+    assert err.splitlines()[-1] == "yes: 1 run, 3 deliveries, nothing wrong"
+
+
+def test_no_is_code_1_and_shows_what_broke_it(told, home, tmp_path):
+    code, out, err = told(home / "bad", "--out", tmp_path / "out")
+    assert (code, out) == (1, "")
+    words = (
+        "broken: violation: p3 delivered p1.1 after p2.1, which it causally precedes: p1.1 -> p1.2 -> p2.1"
+    )
+    assert words in err.splitlines()
+    assert err.splitlines()[-1] == "no: 1 of 2 runs, 6 deliveries: run broken: 1 violation"
+    assert pq.read_table(tmp_path / "out" / "findings")["kind"].to_pylist() == ["violation"]
+    assert pq.read_table(tmp_path / "out" / "verdicts")["verdict"].to_pylist() == ["no", "yes"]
+
+
+def test_json_is_one_object_with_the_keys_of_the_contract(told, home):
+    code, out, _ = told(home / "bad", "--json")
+    assert code == 1
+    answer = json.loads(out)
+    assert answer["verdict"] == "no"
+    assert [list(run) for run in answer["runs"]] == [KEYS, KEYS]
+    assert [(run["run"], run["verdict"], run["violations"]) for run in answer["runs"]] == [
+        ("broken", "no", 1),
+        ("kept", "yes", 0),
+    ]
+
+
+def test_what_cannot_be_done_is_code_2_and_one_line(told, home, tmp_path):
+    (tmp_path / "out" / "findings").mkdir(parents=True)
+    for arguments, words in (
+        ((home / "nothing", "--json"), "no runs.parquet"),
+        ((home / "nowhere",), "no runs.parquet"),
+        ((home / "good", "--out", tmp_path / "out"), "findings, which is there"),
+    ):
+        code, out, err = told(*arguments)
+        assert (code, out) == (2, "")
+        assert err.startswith("antecede: ")
+        assert words in err
+        assert err.count("\n") == 1
+
+
+def test_a_bad_run_is_unknown_and_code_2_unless_another_says_no(told, home, tmp_path):
+    def spoil(place):
+        write(place, "spoilt", False)
+        [path] = [path for path in (place / "events").iterdir() if "spoilt" in path.name]
+        table = pq.read_table(path)
+        gap = table.column("index").to_pylist()
+        gap[-1] += 1
+        at = table.schema.get_field_index("index")
+        pq.write_table(table.set_column(at, table.schema.field(at), [gap]), path)
+
+    write(tmp_path / "one", "kept", False)
+    spoil(tmp_path / "one")
+    code, _, err = told(tmp_path / "one")
+    assert code == 2
+    assert "unknown: 1 of 2 runs, 3 deliveries: run spoilt: " in err
+    assert "found index 2 after index 0, expected index 1" in err
+    write(tmp_path / "two", "broken", True)
+    spoil(tmp_path / "two")
+    assert told(tmp_path / "two")[0] == 1
+
+
+ON_SPARK = """
+import contextlib, io, json, sys
+from antecede.cli import run
+told = []
+for arguments in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(arguments)
+    told.append([code, out.getvalue(), err.getvalue()])
+print(json.dumps(told))
+"""
+
+
+def test_spark_says_the_same(told, home, tmp_path):
+    """Several commands in one process: Java starts once."""
+    pytest.importorskip("pyspark")
+    commands = [
+        ["verify", str(home / "bad"), "--explain", "--master", "local[2]"],
+        ["verify", str(home / "bad"), "--json", "--master", "local[2]", "--out", str(tmp_path / "out")],
+        ["verify", str(home / "nothing"), "--master", "local[2]"],
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", ON_SPARK, json.dumps(commands)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    explained, as_json, nothing = json.loads(done.stdout.splitlines()[-1])
+    here = told(home / "bad", "--explain")
+    assert explained[2].startswith("on Spark: --master is given\nsequence: 2 runs")
+    # Only the first line, which says who does it, is another.
+    assert [explained[0], explained[2].splitlines()[1:]] == [1, here[2].splitlines()[1:]]
+    code, out, _ = told(home / "bad", "--json", "--out", tmp_path / "here")
+    assert as_json[:2] == [code, out]
+    for table in ("findings", "verdicts"):
+        assert (
+            pq.read_table(tmp_path / "out" / table).to_pylist()
+            == pq.read_table(tmp_path / "here" / table).to_pylist()
+        )
+    assert nothing[0] == 2
+    assert "no runs.parquet" in nothing[2]
