@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from antecede.model import Effect, Packet, View
+from antecede.model import Effect, Message, Packet, View
 from antecede.process.core import Core
-from antecede.process.inputs import Send
-from antecede.process.views.members import Joiner, Plan
+from antecede.process.inputs import Pass, Propose, Send, Take, Told, Withdraw
+from antecede.process.views.members import Change, Joiner, Plan
 from antecede.protocols import PROTOCOLS, create
 from tests.view_world import World
 
@@ -334,3 +334,67 @@ def test_what_happened_is_the_same_when_it_is_replayed():
             for given in process.journal:
                 again.apply(given, 0)
             assert again.changing.snapshot() == process.core.changing.snapshot()
+
+
+# What an application is told, and what it takes back
+
+
+def test_a_change_is_told_again_until_the_application_says_that_it_was():
+    world = World("matrix", "told")
+    a = world.processes["a"]
+    world.idle.add("a")
+    world.ask("c", Plan(leave=("c",)))
+    for _ in range(2000):
+        world.step()
+    while isinstance(first := a.core.changing.ready[0], Message):
+        world.happen(a, Take(*first.id))
+    change = a.core.changing.ready[0]
+    assert isinstance(change, Change)
+    world.happen(a, Pass(change.number, None, told=False))
+    for _ in range(2):
+        # The callback is under way, and the process is killed: from the inputs, then from a snapshot.
+        world.sync(a)
+        world.crash(a)
+        assert a.core.untold == [change]
+        a.core = Core.restore(a.core.snapshot())
+        assert a.core.untold == [change]
+    world.happen(a, Told(change.number))
+    world.sync(a)
+    world.crash(a)
+    assert not a.core.untold
+
+
+@pytest.mark.parametrize("by", ["a", "c"])
+def test_a_join_while_a_member_is_down_says_what_it_waits_for_and_can_be_withdrawn(by):
+    world = World("matrix", f"withdrawn {by}", drops=0.0)
+    for _ in range(200):
+        world.step()
+    world.settle()
+    a, c = world.processes["a"], world.processes["c"]
+    world.processes["b"].dead = True  # It is down, and not removed.
+    plan = Plan(join=(Joiner("d", "", ("all",), by),))
+    world.happen(world.processes[by], Propose(plan))
+    for _ in range(400):
+        world.step()
+    progress = a.core.changing.membership.progress()
+    assert progress is not None
+    assert (progress.stage, progress.leader, progress.awaits, progress.join) == ("stop", "a", ("b",), ("d",))
+    followed = c.core.changing.membership.progress()
+    assert followed is not None
+    assert (followed.stage, followed.awaits) == ("follow", ("a",))
+    assert not a.core.changing.membership.going
+    world.happen(world.processes[by], Withdraw(("d",)))
+    for _ in range(400):
+        world.step()
+    for process in (a, c):
+        membership = process.core.changing.membership
+        assert membership.going, "sends go on"
+        assert membership.progress() is None
+        assert membership.roll.number == 1
+        assert "d" not in membership.roll.names, "no ghost is left"
+    # It comes back, hears of all of it in some order, and the next one that joins does.
+    world.processes["b"].dead = False
+    world.join("e")
+    world.settle()
+    world.judge()
+    assert "e" in a.core.changing.roll.shown

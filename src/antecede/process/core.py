@@ -56,7 +56,7 @@ from typing import Any, TypeAlias, assert_never
 from msgspec import Struct
 
 from antecede import wire
-from antecede.errors import BadFrame, BadParameter, NotEligible, PeerError, Refused
+from antecede.errors import BadFrame, BadParameter, CallerError, NotEligible, PeerError, Refused
 from antecede.link import Frame, Link
 from antecede.model import Effect, Id, Message, Packet, View
 from antecede.process import snapshots
@@ -260,6 +260,7 @@ class Core:
 
     def hail(self, peer: int) -> Frame:
         """What to say first over a new connection. Raises `Refused` if this peer is not heard any more."""
+        self.check()
         if peer in self.refused:
             raise self.refused[peer]
         return self.links[peer].hail()
@@ -341,12 +342,18 @@ class Core:
         if self.failure is not None:
             self.check()
         numbering, size = self.numbering, len(payload)
-        seats = to if numbering.same else numbering.seats(to)
-        if label or context or size > self.sending.payload_bytes:
-            self._check_size(payload, label, context)
-        if size > self._room and size + self._stamp_bytes(label) > self.sending.packet_bytes:
-            self._rehearse(seats, payload, label, context)
-        inner, effects = self.machine.send(seats, payload, label, context)
+        try:
+            seats = to if numbering.same else numbering.seats(to)
+            if label or context or size > self.sending.payload_bytes:
+                self._check_size(payload, label, context)
+            if size > self._room and size + self._stamp_bytes(label) > self.sending.packet_bytes:
+                self._rehearse(seats, payload, label, context)
+            inner, effects = self.machine.send(seats, payload, label, context)
+        except CallerError:
+            raise
+        except BaseException as error:
+            self.failure = error
+            raise
         try:
             message = inner if numbering.same else numbering.outward(inner)
             if self.record.on:
@@ -477,7 +484,9 @@ class Core:
         if self.failure is not None:
             self.check()
         ready = self.changing.ready
-        message = self.changing.first_ready(identity) if ready else self.inbox.get(identity)
+        message = self.inbox.get(identity)
+        if ready:
+            message = ready[0] if isinstance(ready[0], Message) and ready[0].id == identity else None
         if message is None:
             raise NotEligible(self.view.name(self.me), identity, "it was not offered")
         try:
@@ -614,11 +623,11 @@ class Core:
         """What time makes necessary on one link."""
         self.check()
         link = self.links.get(peer)
-        due = None if link is None else link.deadline()
-        if link is None or due is None or due > now or peer in self.refused:
+        if link is None or peer in self.refused:
             return []
         with self._whole():
-            return [(peer, frame) for frame in link.tick(now)]
+            due = link.deadline()
+            return [] if due is None or due > now else [(peer, frame) for frame in link.tick(now)]
 
     def resume(self, peer: int, now: int) -> list[Out]:
         """There is a new connection with this peer, and what it has received is known."""

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from antecede.errors import BadParameter, CallerError, UnknownProcess
 from antecede.link import Link
-from antecede.model import Id, Message, Packet, View, Waiting
+from antecede.model import Message, Packet, View, Waiting
 from antecede.process.views.members import (
     Change,
     Lost,
@@ -150,11 +150,6 @@ class Changing:
         """Whoever wanted these to join does not any more."""
         self.membership.withdraw(names)
         self.watch()
-
-    def first_ready(self, identity: Id) -> Message | None:
-        """The message that is to be taken next, if it is this one."""
-        message = self.ready[0]
-        return message if isinstance(message, Message) and message.id == identity else None
 
     def take_ready(self) -> None:
         """The application takes what is first. The machine has delivered it long ago: nothing follows from it."""
