@@ -126,6 +126,22 @@ def test_a_bad_run_is_unknown_and_code_2_unless_another_says_no(told, home, tmp_
     assert told(tmp_path / "two")[0] == 1
 
 
+def test_a_small_trace_is_verified_with_nothing_but_what_a_plain_install_has(home):
+    """No Spark, no Numba, and none of what other commands import."""
+    script = """
+import sys
+from antecede.cli import run
+code = run(["verify", *sys.argv[1:]])
+assert not {"numba", "pyspark", "py4j", "antecede.net", "antecede.sim", "antecede.report"} & sys.modules.keys()
+sys.exit(code)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, home / "bad", "--json"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)["verdict"] == "no"
+
+
 ON_SPARK = """
 import contextlib, io, json, sys
 from antecede.cli import run

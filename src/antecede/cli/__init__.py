@@ -66,8 +66,12 @@ def _options(
     """Deliver messages in causal order, and show that it was kept."""
 
 
-for _name in COMMANDS:
-    app.command(_name)(getattr(import_module(f"antecede.cli.{_name}"), _name))
+def load(arguments: Sequence[str]) -> None:
+    """Load the command that is asked for, or all: what the others import would take longer than a quick answer."""
+    named = arguments[0] if arguments else ""
+    for name in (named,) if named in COMMANDS else COMMANDS:
+        if name not in {command.name for command in app.registered_commands}:
+            app.command(name)(getattr(import_module(f"antecede.cli.{name}"), name))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -77,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: list[str]) -> int:
     """The exit code of a command."""
+    load(arguments)
     if not arguments:
         # Asked for nothing: say what there is, as --help does, but to people and not as a success.
         command = typer.main.get_command(app)
