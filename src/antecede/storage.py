@@ -29,7 +29,19 @@ from pyarrow import fs
 
 from antecede.errors import BadParameter, CannotWrite
 
-__all__ = ["absolute", "join", "local", "opened", "place", "put", "readable", "vacant", "whole", "all_whole"]
+__all__ = [
+    "absolute",
+    "join",
+    "local",
+    "opened",
+    "place",
+    "put",
+    "readable",
+    "vacant",
+    "whole",
+    "all_whole",
+    "taken",
+]
 
 
 def absolute(path: str | os.PathLike[str]) -> str:

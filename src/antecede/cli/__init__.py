@@ -7,48 +7,55 @@ A contract for scripts
   130  stopped by Ctrl-C
 `--json` prints one JSON object on standard output; everything meant for people goes to standard error.
 
-A command is a function in its own module, listed in `COMMANDS`. It raises `typer.Exit(1)` to say no, and
+A command is a function in its own module, listed in `DOORS`. It raises `typer.Exit(1)` to say no, and
 `AntecedeError` for what is wrong with the request.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
+from typing import Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 import antecede
 from antecede.errors import AntecedeError
 
-__all__ = ["COMMANDS", "app", "main"]
+__all__ = ["COMMANDS", "main", "run"]
 
-COMMANDS = (
-    "check",
-    "demo",
-    "ingest",
-    "keys",
-    "measure",
-    "node",
-    "order",
-    "report",
-    "simulate",
-    "soak",
-    "sweep",
-    "triangle",
-    "verify",
-    "watch",
-)
-"""Each names a module here and the function in it."""
+DOORS: Final = {
+    "My events": ("ingest", "order", "verify", "measure", "report", "watch"),
+    "My services": ("node", "keys"),
+    "Protocols": ("check", "simulate", "sweep", "soak", "triangle", "demo"),
+}
+"""Each command names a module here and the function in it."""
+COMMANDS: Final = tuple(name for names in DOORS.values() for name in names)
 
-app = typer.Typer(
-    name="antecede",
-    help="Deliver messages in causal order, and show that it was kept.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+EXTRAS: Final = {
+    "pyspark": "spark",
+    "py4j": "spark",
+    "numba": "spark",
+    "pandas": "spark",
+    "grpc": "spark",
+    "nats": "nats",
+    "opentelemetry": "otel",
+}
+"""Packages that are not there after a plain installation, and the extra that brings them."""
+
+
+class Doors(TyperGroup):
+    """Lists the commands by what they are for."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for title, names in DOORS.items():
+            rows = [
+                (name, self.commands[name].get_short_help_str(100)) for name in names if name in self.commands
+            ]
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 def _version(asked: bool) -> None:
@@ -57,7 +64,6 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Say the version."
@@ -66,12 +72,20 @@ def _options(
     """Deliver messages in causal order, and show that it was kept."""
 
 
-def load(arguments: Sequence[str]) -> None:
-    """Load the command that is asked for, or all: what the others import would take longer than a quick answer."""
-    named = arguments[0] if arguments else ""
-    for name in (named,) if named in COMMANDS else COMMANDS:
-        if name not in {command.name for command in app.registered_commands}:
-            app.command(name)(getattr(import_module(f"antecede.cli.{name}"), name))
+def build_app(names: Iterable[str]) -> typer.Typer:
+    """The application with these commands: one that is not asked for is not imported."""
+    app = typer.Typer(
+        name="antecede",
+        help="Deliver messages in causal order, and show that it was kept.",
+        cls=Doors,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(_options)
+    for name in names:
+        app.command(name)(getattr(import_module(f"antecede.cli.{name}"), name))
+    return app
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -81,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: list[str]) -> int:
     """The exit code of a command."""
-    load(arguments)
+    app = build_app(arguments[:1] if arguments[:1] and arguments[0] in COMMANDS else COMMANDS)
     if not arguments:
         # Asked for nothing: say what there is, as --help does, but to people and not as a success.
         command = typer.main.get_command(app)
@@ -91,6 +105,14 @@ def run(arguments: list[str]) -> int:
         code = app(args=arguments, prog_name="antecede", standalone_mode=False)
     except AntecedeError as error:
         return _refuse(str(error))
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        extra = EXTRAS[package]
+        return _refuse(
+            f"{arguments[0]} needs {package}, which is not installed: pip install 'antecede[{extra}]'"
+        )
     except (KeyboardInterrupt, typer.Abort):
         return _stopped()
     except Exception as error:

@@ -94,7 +94,7 @@ def demo(
         raise BadParameter("demo", "--messages", messages, "1 or more")
     started = time.perf_counter()
     directory = out or Path(tempfile.mkdtemp(prefix="antecede-demo-"))
-    with working(master, remote, "simulating") as work:
+    with working(master, remote, "simulating", small=True) as work:
         lines = performed(work, directory, messages)
         work.say("writing the report")
         page = directory / "report.html"

@@ -66,7 +66,7 @@ def ingest(
     """
     mapping = parse_mapping(columns)
     refuse_request(format, pattern, delimiter, mapping)
-    with working(master, remote, "listing files") as work:
+    with working(master, remote, "listing files", reads=files, writes=[out]) as work:
         from antecede.spark.ingest.api import ingest as read_logs
 
         read = read_logs(

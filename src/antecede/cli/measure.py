@@ -45,7 +45,8 @@ def measure(
     Counts, means and maxima are exact, quantiles wrong by less than 1 %. A run that contradicts itself is refused by
     name, the others are measured, and the exit code is 1. docs/measuring.md explains every figure.
     """
-    with working(master, remote, "reading footers") as work:
+    places = [] if out is None else [f"{out.rstrip('/')}/measures"]
+    with working(master, remote, "reading footers", reads=[trace], writes=places) as work:
         from antecede.spark.measure.api import ERROR
         from antecede.spark.measure.api import measure as measure_trace
         from antecede.spark.measure.schema import TABLES

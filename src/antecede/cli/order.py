@@ -96,7 +96,8 @@ def order(
         )
         return
     groups = None if group is None else [name for name in group.split(",") if name]
-    with working(master, remote, "counting") as work:
+    places = [f"{out.rstrip('/')}/{name}" for name in ("ordered", "missing")]
+    with working(master, remote, "counting", reads=[messages], writes=places) as work:
         from antecede.spark.order.inputs import order_path
 
         found = order_path(work.spark, messages, group=groups, process=process, vector=vector)

@@ -43,7 +43,7 @@ def report(
     """
     started = time.perf_counter()
     refuse(out)
-    with working(master, remote, "reading the trace") as work:
+    with working(master, remote, "reading the trace", reads=[path]) as work:
         from antecede.report.gather import gather_report
 
         command = ("antecede", "report", path, "--out", out)

@@ -1,15 +1,17 @@
 """What the commands that run on Spark share: their options, the session, one bar, and errors in one line.
 
-What Spark itself says goes to a log, which is kept only if something fails that we have no sentence for.
+A command names what it reads and what it writes. What is wrong with either is said before anything starts, and how much
+there is to read decides how Spark starts. What Spark itself says goes to a log, which is kept only if something fails
+that we have no sentence for.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
@@ -22,7 +24,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from antecede.errors import NoSpark
+from antecede.errors import BadParameter, BadTrace, NoSpark
+from antecede.storage import local, taken
 
 if TYPE_CHECKING:
     from antecede.spark.session import SparkSession
@@ -40,6 +43,9 @@ Remote = Annotated[
     typer.Option(help="A Spark Connect server to ask instead, such as sc://HOST:15002.", show_default=False),
 ]
 
+SMALL_BYTES: Final = 8 << 20
+"""What is read of so many bytes in all is read by a Spark that starts fast and sorts slowly."""
+
 
 class Work:
     """A session, and the bar that says what it is doing."""
@@ -51,8 +57,17 @@ class Work:
 
 
 @contextmanager
-def working(master: str | None, remote: str | None, step: str) -> Iterator[Work]:
-    """A session for one command, stopped at its end."""
+def working(
+    master: str | None,
+    remote: str | None,
+    step: str,
+    *,
+    reads: Sequence[str] = (),
+    writes: Sequence[str] = (),
+    small: bool = False,
+) -> Iterator[Work]:
+    """A session for one command, stopped at its end. `small`: as if it read little."""
+    refuse_request(master, remote, reads, writes)
     console = Console(stderr=True)
     columns = (
         SpinnerColumn(),
@@ -62,34 +77,80 @@ def working(master: str | None, remote: str | None, step: str) -> Iterator[Work]
         TextColumn("tasks"),
         TimeElapsedColumn(),
     )
-    log = tempfile.NamedTemporaryFile(prefix="antecede-spark-", suffix=".log", delete=False)  # noqa: SIM115
-    log.close()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("starting Spark", total=None)
-        with logged(log.name):
-            from antecede.spark.progress import watched
-            from antecede.spark.session import connected
+        from antecede.spark.class_archive import request_archive
+        from antecede.spark.progress import watched
+        from antecede.spark.session import connected
 
-            def say(words: str) -> None:
-                progress.reset(bar, description=words, total=None)
+        def say(words: str) -> None:
+            progress.reset(bar, description=words, total=None)
 
-            def note(done: int, total: int) -> None:
-                progress.update(bar, completed=done, total=total)
+        def note(done: int, total: int) -> None:
+            progress.update(bar, completed=done, total=total)
 
-            with connected(master, remote, log=log.name) as spark, watched(spark, note):
-                say(step)
-                yield Work(spark, say)
+        little = small or is_small(reads)
+        with (
+            logged() as log,
+            connected(master, remote, log=log, small=little) as spark,
+            watched(spark, note),
+        ):
+            say(step)
+            yield Work(spark, say)
+    if remote is None:
+        request_archive()
+
+
+def refuse_request(
+    master: str | None, remote: str | None, reads: Sequence[str], writes: Sequence[str]
+) -> None:
+    """Say what is wrong with a request, as far as the disk of this machine tells: at once, before Spark starts."""
+    if master is not None and remote is not None:
+        raise BadParameter("spark", "--master and --remote", f"{master} and {remote}", "one of them")
+    for path in filter(None, map(local, reads)):
+        if not os.path.exists(path):
+            raise BadTrace(path, "nothing", "a file or a directory")
+    for path in filter(None, map(local, writes)):
+        if os.path.lexists(path):
+            raise taken(path)
+
+
+def is_small(paths: Sequence[str]) -> bool:
+    """Whether little is read, all of it from this machine's disk.
+
+    >>> is_small(["s3a://lake/trace"]), is_small([])
+    (False, False)
+    """
+    left = SMALL_BYTES
+    for path in map(local, paths):
+        if path is None:
+            return False
+        for file in walk(path):
+            left -= os.path.getsize(file)
+            if left < 0:
+                return False
+    return bool(paths)
+
+
+def walk(path: str) -> Iterator[str]:
+    """The files below a path, or the one that it names."""
+    if os.path.isfile(path):
+        yield path
+    for directory, _, names in os.walk(path):
+        yield from (os.path.join(directory, name) for name in names)
 
 
 @contextmanager
-def logged(path: str) -> Iterator[None]:
-    """Say what Spark raises in one line. The log is removed, or kept and named if that was something of its own."""
+def logged() -> Iterator[str]:
+    """A log for Spark, removed at the end. Spark's errors are told in one line; one that is not ours keeps the log."""
     from antecede.spark.errors import describe_failure, find_error
     from antecede.spark.session import SparkError
 
+    number, path = tempfile.mkstemp(prefix="antecede-spark-", suffix=".log")
+    os.close(number)
     kept = False
     try:
-        yield
+        yield path
     except SparkError as error:
         ours = find_error(error)
         kept = ours is None

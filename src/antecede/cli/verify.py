@@ -133,7 +133,8 @@ def verify_here(trace: LocalTrace, out: str | None) -> Found:
 
 
 def verify_on_spark(trace: str, out: str | None, master: str | None, remote: str | None, why: str) -> Found:
-    with working(master, remote, "reading footers") as work:
+    places = [] if out is None else [f"{out.rstrip('/')}/{name}" for name in ("findings", "verdicts")]
+    with working(master, remote, "reading footers", reads=[trace], writes=places) as work:
         from antecede.spark.trace.api import Trace
         from antecede.spark.verify.api import verify as judge
 
