@@ -112,8 +112,8 @@ class Member:
 
     async def flush(self) -> None:
         """Wait until all that was sent, taken and acknowledged so far is durable."""
-        self._check_loop()
         host = self._host
+        self._check_loop()
         host.check()
         await host.durable(host.position)
 

@@ -1,0 +1,389 @@
+"""The life of a node: it starts once, in one loop, and can be cancelled at every await without losing or leaking."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antecede.errors import BadJournal, Closed, NotDrained, Unsupported, WrongLoop
+from antecede.net import Memory, Node, Settings
+from antecede.net.delivery import Contact
+from antecede.protocols import PROTOCOLS
+
+QUICK = Settings(first_retry_s=0.01, last_retry_s=0.05, beat_s=0.1, dead_s=0.3, drain_s=2.0)
+PATIENCE_S = 30.0
+
+
+def build(network: Memory, name: str, journal: Path | None = None, **options: Any) -> Node:
+    options = {"settings": QUICK, "protocol": "matrix", **options}
+    return Node(name, ["a", "b"], transport=network.at(name), journal=journal, **options)
+
+
+def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await main()
+
+    asyncio.run(bounded())
+
+
+async def cancel_after(steps: int, work: Coroutine[Any, Any, Any]) -> bool:
+    """Cancel a call after so many turns of the loop; whether it was cancelled."""
+    task = asyncio.ensure_future(work)
+    for _ in range(steps):
+        await asyncio.sleep(0)
+        if task.done():
+            break
+    task.cancel()
+    await asyncio.wait({task})
+    if task.cancelled():
+        return True
+    task.result()
+    return False
+
+
+async def check_nothing_left(before: set[asyncio.Task[Any]]) -> None:
+    """No task is left that was not there before."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert asyncio.all_tasks() <= before
+
+
+# Out of order
+
+
+@pytest.mark.parametrize("call", ["send", "receive", "flush", "iterate", "status", "wait_closed", "leave"])
+def test_a_node_that_has_not_started_says_so(call):
+    async def main() -> None:
+        node = build(Memory(), "a")
+
+        async def iterate() -> None:
+            async for _ in node:
+                pass
+
+        async def status() -> None:
+            node.status()
+
+        calls: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
+            "send": lambda: node.send("b", b""),
+            "receive": node.receive,
+            "flush": node.flush,
+            "iterate": iterate,
+            "status": status,
+            "wait_closed": node.wait_closed,
+            "leave": node.leave,
+        }
+        with pytest.raises(Closed, match="has not started"):
+            await calls[call]()
+
+    run(main)
+
+
+def test_a_node_that_never_started_can_be_closed():
+    async def main() -> None:
+        node = build(Memory(), "a")
+        assert await node.close() == {}
+        assert await node.close() == {}
+        with pytest.raises(Closed, match="lives once"):
+            await node.start()
+
+    run(main)
+
+
+def test_a_node_lives_once(tmp_path):
+    async def main() -> None:
+        network = Memory()
+        node = build(network, "a", tmp_path / "a.db")
+        async with node:
+            with pytest.raises(Closed, match="lives once"):
+                await node.start()
+        with pytest.raises(Closed, match="lives once"):
+            async with node:
+                pass
+        # Nothing of the second attempt is left: name and journal are free.
+        async with build(network, "a", tmp_path / "a.db"):
+            pass
+
+    run(main)
+
+
+def test_a_start_that_fails_leaves_nothing_open(tmp_path):
+    async def main() -> None:
+        network = Memory()
+        before = asyncio.all_tasks()
+        async with build(network, "a", tmp_path / "a.db"):
+            with pytest.raises(BadJournal, match="another process uses it"):
+                await build(Memory(), "a", tmp_path / "a.db").start()
+        await check_nothing_left(before)
+
+    run(main)
+
+
+def test_a_node_is_used_in_the_loop_that_started_it():
+    node = build(Memory(), "a")
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(node.start())
+
+        async def elsewhere() -> None:
+            for call in (lambda: node.send("a", b""), node.receive, node.flush, node.close):
+                with pytest.raises(WrongLoop, match="another event loop"):
+                    await call()
+
+        asyncio.run(elsewhere())
+        loop.run_until_complete(node.close())
+    finally:
+        loop.close()
+
+
+# Closing
+
+
+def test_close_tells_what_was_not_acknowledged(caplog):
+    async def main() -> None:
+        hasty = Settings(drain_s=0.05)
+        a = build(Memory(), "a", settings=hasty)
+        await a.start()
+        await a.send("b", b"which is not there")
+        assert await a.close() == {"b": 1}
+        assert await a.close() == {"b": 1}
+        strict = build(Memory(), "a", settings=hasty)
+        await strict.start()
+        await strict.send("b", b"which is not there")
+        with pytest.raises(NotDrained, match="1 by b were not") as raised:
+            await strict.close(strict=True)
+        assert raised.value.left == {"b": 1}
+
+    run(main)
+    assert "not acknowledged and are lost: 1 for b" in caplog.text
+
+
+def test_all_who_close_wait_for_the_same_end(tmp_path):
+    async def main() -> None:
+        a = build(Memory(), "a", tmp_path / "a.db", settings=Settings(drain_s=0.2))
+        await a.start()
+        await a.send("b", b"which is not there")
+        closing = [asyncio.ensure_future(a.close()) for _ in range(3)]
+        waiting = asyncio.ensure_future(a.wait_closed())
+        assert await asyncio.gather(*closing) == [{"b": 1}] * 3
+        await waiting
+        async with build(Memory(), "a", tmp_path / "a.db", settings=Settings(drain_s=0)):
+            pass
+
+    run(main)
+
+
+def test_iteration_ends_when_the_application_closes():
+    async def main() -> None:
+        async with build(Memory(), "a") as a:
+            await a.send("a", b"note to self")
+            found = []
+            async for message in a:
+                found.append(message.payload)
+                asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(a.close()))
+            assert found == [b"note to self"]
+
+    run(main)
+
+
+# Cancelled at every await
+
+
+def test_a_start_that_is_cancelled_anywhere_leaks_nothing(tmp_path):
+    async def main() -> None:
+        network, steps = Memory(), 0
+        before = asyncio.all_tasks()
+        while True:
+            node = build(network, "a", tmp_path / "a.db")
+            if not await cancel_after(steps, node.start()):
+                await node.close()
+                break
+            await check_nothing_left(before)
+            steps += 1 + steps // 3
+        assert steps > 2
+
+    run(main)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["journal", "no journal"])
+def test_a_send_that_is_cancelled_anywhere_was_sent_or_was_not(tmp_path, kept):
+    async def main() -> None:
+        network = Memory()
+        options = {"settings": Settings(queue=4, drain_s=0, first_retry_s=0.01, last_retry_s=0.05)}
+        a, b = (build(network, name, tmp_path / name if kept else None, **options) for name in "ab")
+        async with a, b:
+            for steps in range(60):
+                await cancel_after(steps % 12, a.send("b", f"{steps}".encode()))
+                if steps % 3 == 0:
+                    async with asyncio.timeout(5):
+                        while a.status().blocked:
+                            await asyncio.sleep(0)
+                if a.sent > b.status().taken:
+                    (await b.receive()).ack()
+            await a.flush()
+            sent = a.sent
+            numbers = [(await b.receive()).number for _ in range(sent - b.status().taken)]
+            assert b.status().taken == sent
+            assert not numbers or numbers[-1] == sent
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await b.receive()
+
+    run(main)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["journal", "no journal"])
+def test_a_receive_that_is_cancelled_anywhere_takes_nothing(tmp_path, kept):
+    async def main() -> None:
+        network, found = Memory(), list[int]()
+        a, b = (build(network, name, tmp_path / name if kept else None) for name in "ab")
+        async with a, b:
+
+            async def take() -> None:
+                message = await b.receive()
+                found.append(message.number)
+                message.ack()
+
+            for steps in range(60):
+                await a.send("b", b"x", durable=False)
+                await cancel_after(steps % 15, take())
+            async with asyncio.timeout(10):
+                while len(found) < 60:
+                    await take()
+            assert found == list(range(1, 61))
+
+    run(main)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["journal", "no journal"])
+def test_a_close_that_is_cancelled_anywhere_closes(tmp_path, kept):
+    async def main() -> None:
+        network, steps, cancelled = Memory(), 1, True
+        before = asyncio.all_tasks()
+        journal = tmp_path / "a.db" if kept else None
+        sent = 0
+        while cancelled:
+            async with build(network, "b", settings=Settings(drain_s=0)):
+                a = build(network, "a", journal, settings=Settings(drain_s=0.02))
+                await a.start()
+                assert a.sent == (sent if kept else 0)
+                await a.send("a", b"note to self")
+                sent = a.sent
+                cancelled = await cancel_after(steps, a.close())
+                # Whoever was cancelled finds it closed: name, journal and tasks are given back.
+                assert a.status().up is False
+                await a.close()
+            await check_nothing_left(before)
+            steps += 1 + steps // 3
+        assert steps > 2
+
+    run(main)
+
+
+def test_a_timeout_round_close_ends_the_draining(tmp_path):
+    async def main() -> None:
+        network = Memory()
+        a = build(network, "a", tmp_path / "a.db", settings=Settings(drain_s=600))
+        await a.start()
+        await a.send("b", b"which is not there")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await a.close()
+        again = build(network, "a", tmp_path / "a.db", settings=Settings(drain_s=0))
+        async with again:
+            assert again.status().queued == {"b": 1}
+
+    run(main)
+
+
+# What an application may ask for
+
+
+@pytest.mark.parametrize("payload", [5, "text", None, ["list"], 1.5])
+def test_a_payload_is_bytes(payload):
+    async def main() -> None:
+        async with build(Memory(), "a") as a:
+            with pytest.raises(TypeError, match="a payload is bytes, bytearray or memoryview, not"):
+                await a.send("a", payload)
+            assert a.sent == 0
+            for same in (b"same", bytearray(b"same"), memoryview(b"same")):
+                await a.send("a", same)
+                assert (await a.receive()).payload == b"same"
+
+    run(main)
+
+
+@pytest.mark.parametrize("protocol", ["permit", "buffer"])
+def test_who_cannot_select_says_so_at_once(protocol):
+    async def main() -> None:
+        async with build(Memory(), "a", protocol=protocol) as a:
+            with pytest.raises(Unsupported, match=r"protocols that can: .*matrix"):
+                await a.receive(sender="b")
+
+    run(main)
+
+
+def test_every_protocol_says_whether_it_can_select():
+    """The attribute is the machine's: what it says is what it does."""
+    assert {name for name, kind in PROTOCOLS.items() if not kind.selective} == {
+        "permit",
+        "buffer",
+        "separator",
+    }
+
+
+def test_what_was_sent_is_told_by_name():
+    async def main() -> None:
+        async with build(Memory(), "a") as a:
+            sent = await a.send({"a", "b"}, b"hello")
+            assert (sent.sender, sent.number, sent.to, sent.label) == ("a", 1, ("a", "b"), "")
+            assert repr(sent) == "<message 1 of a to a, b>"
+            a.settings = Settings(drain_s=0)
+
+    run(main)
+
+
+def test_a_member_that_is_down_and_stops_send_is_seen(caplog):
+    async def main() -> None:
+        settings = Settings(queue=3, beat_s=0.05, dead_s=0.1, drain_s=0)
+        async with build(Memory(), "a", settings=settings) as a:
+            for _ in range(3):
+                await a.send("b", b"which is not there")
+            assert not a.status().blocked
+            sending = asyncio.ensure_future(a.send("b", b"one too many"))
+            while "send waits for b" not in caplog.text:
+                await asyncio.sleep(0.01)
+            assert a.status().blocked == {"b": 1}
+            [held] = [one for one in a.waiting() if one.where == "blocked"]
+            assert held.reason == "b can take no more: 3 messages for it are not acknowledged"
+            assert held.since_s is not None
+            assert held.since_s > 0
+            sending.cancel()
+            await asyncio.wait({sending})
+            assert not a.status().blocked
+
+    with caplog.at_level(logging.WARNING):
+        run(main)
+    assert caplog.text.count("send waits for b") == 1
+
+
+def test_peers_that_come_and_go_are_told():
+    async def main() -> None:
+        network = Memory()
+        async with build(network, "a") as a:
+            told = a.contacts()
+            async with build(network, "b"):
+                assert await anext(told) == Contact("b", connected=True)
+            assert await anext(told) == Contact("b", connected=False)
+            async with build(network, "b"):
+                assert await anext(told) == Contact("b", connected=True)
+                await a.close()
+                found = [contact async for contact in told]
+                assert found in ([], [Contact("b", connected=False)])
+
+    run(main)
