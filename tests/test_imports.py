@@ -81,6 +81,9 @@ MAY_IMPORT: dict[str, set[str]] = {
 ON_SPARK = {"antecede.report.gather", "antecede.report.queries", "antecede.report.results"}
 MORE_ON_SPARK = {"antecede", "spark", "verification"}
 
+# What a unit may name for type checkers alone, under `if TYPE_CHECKING`, and loads when it is asked for.
+MAY_NAME: dict[str, set[str]] = {"antecede": {"net"}}
+
 # What a pure state machine cannot need: clocks, chance, identity, the system, other threads, files.
 IMPURE = {
     "asyncio",
@@ -136,6 +139,17 @@ def imports(source: str, module: str, is_package: bool) -> Iterator[Import]:
                 yield from (Import(node.lineno, f"{base}.{alias.name}") for alias in names)
 
 
+def named_for_checkers(source: str) -> set[int]:
+    """The lines that only a type checker reads: the bodies of `if TYPE_CHECKING`."""
+    return {
+        line
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for part in node.body
+        for line in range(part.lineno, (part.end_lineno or part.lineno) + 1)
+    }
+
+
 def unit_of(dotted: str) -> str:
     """The unit that a dotted name belongs to: a name that is no unit is the package's own (`__version__`)."""
     _, _, rest = dotted.partition(".")
@@ -153,11 +167,14 @@ def broken_rules(source: str, module: str, is_package: bool = False) -> list[str
     found = []
     on_spark = unit == "spark" or module in ON_SPARK
     known = MAY_IMPORT[unit] | (MORE_ON_SPARK if module in ON_SPARK else set())
+    named = named_for_checkers(source)
     for line, name in imports(source, module, is_package):
         where = f"{module}, line {line}: {unit}"
         top = name.partition(".")[0]
         if top == PACKAGE:
             target = unit_of(name)
+            if target in MAY_NAME.get(unit, ()) and line in named:
+                continue
             if target != unit and target not in known:
                 found.append(f"{where} may not import {target}")
         elif unit in CORE and (top in IMPURE or name.startswith("numpy.random")):
@@ -273,6 +290,11 @@ def test_a_circle_between_folders_is_found():
         ("antecede.report.page", "from antecede.spark import Trace", "report may not import spark"),
         ("antecede.spark.trace.api", "from antecede.report import queries", "spark may not import report"),
         ("antecede", "from antecede.net import Node", "antecede may not import net"),
+        (
+            "antecede",
+            "if TYPE_CHECKING:\n    from antecede.model import View\nelse:\n    from antecede.net import Node",
+            "antecede may not import net",
+        ),
         ("antecede.utils", "", "no rule for utils: give it a place in MAY_IMPORT"),
     ],
 )
@@ -296,6 +318,7 @@ def test_a_forbidden_import_is_reported(module, source, told):
         ("antecede.sim.made_up", "import random\nfrom antecede import oracle"),
         ("antecede.cli.made_up", "from antecede import __version__\nfrom antecede.spark import verify"),
         ("antecede", "from antecede.model import Message\nfrom .protocols import Matrix"),
+        ("antecede", "if TYPE_CHECKING:\n    from antecede.net import Node"),
     ],
 )
 def test_an_allowed_import_is_not_reported(module, source):

@@ -1,20 +1,52 @@
 """Antecede delivers messages between processes in causal order, and shows that it did."""
 
+import logging
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
+from antecede.errors import AntecedeError, CannotWrite, Closed, NodeFailed, NotDrained, NotMember
 from antecede.model import Message, Packet, View
 from antecede.protocols import PROTOCOLS, Machine, create, restore
 
 __version__ = "0.1.0"
 
-LAZY = {"Node": "antecede.net", "verify": "antecede.verification"}
+__all__ = [
+    "PROTOCOLS",
+    "AntecedeError",
+    "CannotWrite",
+    "Closed",
+    "Delivery",
+    "Machine",
+    "Message",
+    "Node",
+    "NodeFailed",
+    "NotDrained",
+    "NotMember",
+    "Packet",
+    "Settings",
+    "View",
+    "__version__",
+    "create",
+    "restore",
+    "verify",
+]
 
-__all__ = ["PROTOCOLS", "Machine", "Message", "Packet", "View", "__version__", "create", "restore"]
+# Who logs what is the program's to say.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
+if TYPE_CHECKING:
+    from antecede.net import Delivery, Node, Settings
+    from antecede.verification import verify
+else:
+    LAZY = {
+        "Delivery": "antecede.net",
+        "Node": "antecede.net",
+        "Settings": "antecede.net",
+        "verify": "antecede.verification",
+    }
 
-def __getattr__(name: str) -> Any:
-    """Loaded when it is asked for: a program that embeds a machine needs no event loop, and no Arrow."""
-    if name in LAZY:
-        return getattr(import_module(LAZY[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        """Loaded when it is asked for: a program that embeds a machine needs no event loop, and no Arrow."""
+        if name in LAZY:
+            return getattr(import_module(LAZY[name]), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,7 +22,7 @@ from antecede.process.views.members import Change, Plan
 
 __all__ = ["Member", "asking", "grouped"]
 
-log = logging.getLogger("antecede.net")
+log = logging.getLogger(__name__)
 
 
 class Member:

@@ -37,7 +37,7 @@ from antecede.process.views.membership import Progress
 
 __all__ = ["Admit", "Joins", "Newcomer", "admit_listed", "anyone", "ask_to_join"]
 
-log = logging.getLogger("antecede.net")
+log = logging.getLogger(__name__)
 
 
 class Newcomer(Struct, frozen=True):

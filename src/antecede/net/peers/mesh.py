@@ -50,7 +50,7 @@ from antecede.process.core import Core, Out
 
 __all__ = ["Mesh"]
 
-log = logging.getLogger("antecede.net")
+log = logging.getLogger(__name__)
 
 TICK_S = 0.01
 """How exact times are. Acknowledgements are the shortest of them, and wait about as long."""

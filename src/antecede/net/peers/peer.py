@@ -39,7 +39,7 @@ from antecede.net.transports.transport import Connection, Direct
 
 __all__ = ["Peer", "Shared", "explain", "refusal"]
 
-log = logging.getLogger("antecede.net")
+log = logging.getLogger(__name__)
 
 COUNTED = {"WireError": "refused_bytes", "BadFrame": "refused_frame"}
 NANOSECOND = 1e-9

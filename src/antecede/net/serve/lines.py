@@ -54,7 +54,7 @@ from antecede.process.views.members import Change
 
 __all__ = ["Desk", "LONGEST", "Lines", "Say", "last_word", "ready"]
 
-log = logging.getLogger("antecede.net")
+log = logging.getLogger(__name__)
 
 SENDS = 64
 LONGEST = 4 << 20

@@ -20,7 +20,7 @@ from antecede.net.transports.tcp import parse_address
 
 __all__ = ["AT_A_TIME", "Answering"]
 
-log = logging.getLogger("antecede.net")
+log = logging.getLogger(__name__)
 
 AT_A_TIME = 16
 

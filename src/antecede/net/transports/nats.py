@@ -36,7 +36,7 @@ from antecede.net.transports.transport import Accept, Connection
 
 __all__ = ["Nats", "token"]
 
-log = logging.getLogger("antecede.net")
+log = logging.getLogger(__name__)
 
 CONNECT_S = 2
 LOOK_S = 1.0
