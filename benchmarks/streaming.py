@@ -34,20 +34,19 @@ from antecede.protocols.broadcast import VectorStamp
 from antecede.protocols.monitor import MonitorStamp
 from antecede.spark import connect, order_stamped
 from antecede.spark.stream import cut, deliver_stream
-from antecede.spark.stream.bucket import Bucket, ipc
-from antecede.spark.stream.closed import deliver_closed, deliver_closed_files
-from antecede.spark.stream.closed_tasks import checked, piece, write
-from antecede.spark.stream.operator import BUCKETS, packed, placed
-from antecede.spark.stream.packets import stamp_of
+from antecede.spark.stream.bucket import Bucket
+from antecede.spark.stream.closed import check_packets, deliver_closed
+from antecede.spark.stream.kernel import CODES
+from antecede.spark.stream.order import BUCKETS, bucket_keys, pack_rows
+from antecede.spark.stream.packets import from_ipc, stamp_of, to_ipc
 from antecede.spark.stream.settings import Settings
-from antecede.spark.stream.stamps import CODES
 
 LAG = 40
 """Messages that are under way while one is sent."""
 ORDERS = ("in order", "10 % out of order", "shuffled in windows of 100,000")
 SCHEMA = "receiver string, sender string, number long, stamp binary, payload binary, arrival long"
 PAYLOAD = bytes(32)
-FILES, ANY = "closed, tasks read the files", "closed, any stream"
+CLOSED = "closed sets"
 
 
 class Shape(NamedTuple):
@@ -166,33 +165,31 @@ def parts(shape: Shape, order: str) -> list[tuple[str, float]]:
     for _ in range(2):
         # The second time everything is compiled.
         spent.clear()
-        blobs = part("pack", lambda: packed(rows, placed(BUCKETS))).column(1)
+        blobs = part("pack", lambda: pack_rows(rows, bucket_keys(BUCKETS))).column(1)
         for blob in blobs:
-            table = pa.ipc.open_stream(blob.as_buffer()).read_all()
+            table = from_ipc(blob.as_buffer())
             bucket = Bucket(settings)
             out, _ = part("order", partial(bucket.advance, table, 0))
             part("state", bucket.dump)
             part("hand over", partial(handed_over, out))
         if shape.protocol == "monitor":
-            with tempfile.NamedTemporaryFile() as out:
-                part("closed: check, cut, place, write", partial(closed_set, settings, rows, Path(out.name)))
+            part("closed: check, cut, place", partial(closed_set, settings, rows))
     return list(spent.items())
 
 
 def handed_over(out: pa.Table) -> pa.Table:
-    return pa.ipc.open_stream(ipc(out)).read_all()
+    return from_ipc(to_ipc(out))
 
 
-def closed_set(settings: Settings, rows: pa.Table, out: Path) -> None:
+def closed_set(settings: Settings, rows: pa.Table) -> None:
     reached = np.zeros(len(settings.processes), np.int64)
     reached[0] = 1 << 62
-    packets, sums, _ = checked(piece(rows.to_batches()), settings, 0, 0, reached)
+    packets, sums, _ = check_packets(rows, settings, 0, 0, reached)
     until, candidates, places = cut.closed(
         CODES[settings.protocol], reached, [sums], lambda at: packets["stamp"]
     )
-    found = cut.placed(reached, until, [sums], candidates, places, 0)
+    found = cut.place_messages(reached, until, [sums], candidates, places, 0)
     assert found == len(rows), "all that was sent has arrived"
-    write([(packets, sums.rows, places)], settings, 0, str(out))
 
 
 # What is measured
@@ -240,18 +237,14 @@ def run(spark: Any, shape: Shape, order: str, how: str, work: Path, batches: int
     schema = SCHEMA + (", room string" if shape.grouped else "")
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 2).parquet(str(source))
     out, checkpoint = str(work / "out"), str(work / "checkpoint")
-    if how.startswith("closed"):
-        options: dict[str, Any] = {"receiver": "p1", "out": out, "checkpoint": checkpoint}
-        if how == FILES:
-            reader = spark.readStream.option("maxFilesPerTrigger", 2)
-            writer = deliver_closed_files(reader, source, shape.protocol, shape.processes, **options)
-        else:
-            writer = deliver_closed(stream, shape.protocol, shape.processes, **options)
+    if how == CLOSED:
+        places: dict[str, Any] = {"receiver": "p1", "out": out, "checkpoint": checkpoint}
+        writer = deliver_closed(stream, shape.protocol, shape.processes, **places)
     else:
         if how == "pass-through":
             made = stream.mapInArrow(lambda batches: batches, stream.schema)
         else:
-            options = {"group": "room"} if shape.grouped else {}
+            options: dict[str, Any] = {"group": "room"} if shape.grouped else {}
             made = deliver_stream(stream, shape.protocol, shape.processes, **options)
         writer = (
             made.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)
@@ -310,7 +303,7 @@ def main() -> None:
             run(spark, warm, ORDERS[0], how, work, asked.batches)
         if asked.only in "hot monitor":
             warm = monitored("warm", 16, asked.rows // 2)
-            for how in (FILES, ANY):
+            for how in (CLOSED,):
                 run(spark, warm, ORDERS[0], how, work, asked.batches)
         for make in makers:
             shape = make()
@@ -325,7 +318,7 @@ def measured(spark: Any, shape: Shape, work: Path, asked: Any) -> None:
     through = run(spark, shape, ORDERS[0], "pass-through", work, asked.batches)
     tell(shape, ORDERS[0], "(a) pass-through", through, through)
     for order in ORDERS[: asked.orders]:
-        for how in ("keyed", FILES, ANY) if shape.name == "hot monitor" else ("keyed",):
+        for how in ("keyed", CLOSED) if shape.name == "hot monitor" else ("keyed",):
             tell(shape, order, how, run(spark, shape, order, how, work, asked.batches), through)
     tell(shape, "any", "(b) batch order", batch(spark, shape, work), through)
 

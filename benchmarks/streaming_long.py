@@ -34,7 +34,7 @@ from antecede.model import Message, Packet, View
 from antecede.protocols.broadcast import VectorStamp
 from antecede.spark import connect, deliver_stream
 from antecede.spark.stream import PACKETS, Status, status_of
-from antecede.spark.stream.judge_state import decoded
+from antecede.spark.stream.judge_state import decode_state
 from antecede.spark.stream.packets import stamp_of
 from antecede.spark.stream.verify import verify_stream
 from antecede.trace import EVENTS
@@ -122,7 +122,9 @@ def sampled(spark: SparkSession, checkpoint: str, batch: int, verifying: bool) -
     states = spark.read.format("statestore").load(checkpoint).select("value.groupState.*").toArrow()
     values = [value.as_py() for value in states.column(0)]
     held = (
-        sum(len(process.held) for value in values for process in decoded(value).processes) if verifying else 0
+        sum(len(process.held) for value in values for process in decode_state(value).processes)
+        if verifying
+        else 0
     )
     java = next(pid for pid in children(os.getpid()) if comm(pid) == "java")
     workers = [pid for child in children(java) for pid in (child, *children(child))]

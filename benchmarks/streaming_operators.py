@@ -24,16 +24,17 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from antecede.spark import connect
-from antecede.spark.stream.bucket import Bucket, ipc
-from antecede.spark.stream.operator import (
+from antecede.spark.stream.bucket import Bucket
+from antecede.spark.stream.order import (
     PACKED,
-    chosen,
+    bucket_keys,
     deliver_stream,
-    packing,
-    placed,
-    unpacked,
-    unpacking,
+    make_packer,
+    make_unpacker,
+    output_schema,
+    select_packet_columns,
 )
+from antecede.spark.stream.packets import from_ipc, to_ipc
 from antecede.spark.stream.settings import Settings
 from benchmarks.streaming import ORDERS, SCHEMA, Shape, arranged, broadcasts, timed, written
 
@@ -53,24 +54,24 @@ class Processor(StatefulProcessor):
             return
         before = self.state.get()
         bucket = Bucket(self.settings) if before is None else Bucket.load(bytes(before[0]), self.settings)
-        out, _ = bucket.advance(pa.concat_tables([pa.ipc.open_stream(b).read_all() for b in blobs]), 0)
+        out, _ = bucket.advance(pa.concat_tables([from_ipc(b) for b in blobs]), 0)
         self.state.update((bucket.dump(),))
-        yield pd.DataFrame({"rows": [ipc(out)]})
+        yield pd.DataFrame({"rows": [to_ipc(out)]})
 
     def close(self) -> None:
         pass
 
 
 def transformed(stream: Any, settings: Settings) -> Any:
-    packed = chosen(stream, None, None).mapInArrow(packing(placed(BUCKETS)), PACKED)
+    packed = select_packet_columns(stream, None, None).mapInArrow(make_packer(bucket_keys(BUCKETS)), PACKED)
     stepped = packed.groupBy("bucket").transformWithStateInPandas(
         Processor(settings), "rows binary", "append", "None"
     )
-    return stepped.mapInArrow(unpacking(None), unpacked(None))
+    return stepped.mapInArrow(make_unpacker(None), output_schema(None))
 
 
 def by_rows(stream: Any, settings: Settings) -> Any:
-    names = [field.name for field in unpacked(None)]
+    names = [field.name for field in output_schema(None)]
 
     def step(key: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
         bucket = Bucket.load(bytes(state.get[0]), settings) if state.exists else Bucket(settings)
@@ -79,9 +80,11 @@ def by_rows(stream: Any, settings: Settings) -> Any:
         state.update((bucket.dump(),))
         yield out.to_pandas()[names]
 
-    keyed = chosen(stream, None, None).withColumn("bucket", F.expr(f"pmod(hash(receiver), {BUCKETS})"))
+    keyed = select_packet_columns(stream, None, None).withColumn(
+        "bucket", F.expr(f"pmod(hash(receiver), {BUCKETS})")
+    )
     return keyed.groupBy("bucket").applyInPandasWithState(
-        step, unpacked(None), "state binary", "append", GroupStateTimeout.NoTimeout
+        step, output_schema(None), "state binary", "append", GroupStateTimeout.NoTimeout
     )
 
 

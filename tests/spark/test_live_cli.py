@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 
 from antecede.cli import run
 from antecede.errors import BadParameter
-from antecede.spark.stream.verify_files import events_at, verify_live
+from antecede.spark.stream.verify_files import events_at, verify_events
 from tests.spark.planted import expected, lamport, write_file
 from tests.spark.random_traces import made_up
 
@@ -35,7 +35,7 @@ def test_what_was_found_is_written_told_and_not_found_again(spark, tmp_path):
 
     def judge():
         place, out, kept = (str(tmp_path / name) for name in ("trace", "found", "kept"))
-        return verify_live(spark, place, out, kept, once=True, note=noted.append)
+        return verify_events(spark, place, out, kept, once=True, note=noted.append)
 
     first = judge()
     assert sum(first.counts.values()) == sum(wanted.values())
@@ -66,7 +66,7 @@ def test_a_broker_without_a_stream_is_refused(spark):
 
 def test_the_answer_in_json_and_in_words(capsys):
     from antecede.cli.verify_stream import report
-    from antecede.spark.stream.verify_files import Judged
+    from antecede.spark.stream.verify_files import Findings
 
     row = {
         "run": "r",
@@ -77,9 +77,9 @@ def test_the_answer_in_json_and_in_words(capsys):
         "by_sender": "s",
         "by_number": 2,
     }
-    report(Judged({"violation": 1}, (row,)), "out/findings", as_json=True)
+    report(Findings({"violation": 1}, (row,)), "out/findings", as_json=True)
     said = capsys.readouterr()
     assert json.loads(said.out) == {"verdict": "no", "found": {"violation": 1}, "out": "out/findings"}
     assert said.err == "r: violation: p.1 at q, after s.2\nno: 1 violation: out/findings\n"
-    report(Judged({}, ()), "out/findings", as_json=False)
+    report(Findings({}, ()), "out/findings", as_json=False)
     assert capsys.readouterr().err == "yes: nothing wrong so far\n"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
+from base64 import b64decode
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from antecede.errors import BadSnapshot
@@ -164,3 +168,12 @@ def test_what_is_not_its_state_is_refused():
         Judge.restore(b"nonsense")
     with pytest.raises(BadSnapshot):
         Judge.restore(b"\x92\x01\x02")
+
+
+def test_a_state_that_an_older_version_left_is_continued():
+    kept = json.loads((Path(__file__).parent / "states" / "judge-1.json").read_text())
+    judge = Judge.restore(b64decode(kept["state"]))
+    process, index, kind, sender, number, to = zip(*kept["rows"], strict=True)
+    rows = map(Arrived, process, index, kind, sender, number, to, (False, False))
+    [found] = judge.take(list(rows))
+    assert list(msgspec.structs.astuple(found)) == kept["expected"]

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from random import Random
 
@@ -18,10 +19,11 @@ from pyspark.errors import StreamingQueryException
 from antecede.errors import BadParameter
 from antecede.sim.run import RunSpec
 from antecede.spark.stream import deliver_stream, simulated, status_of, waiting
-from antecede.spark.stream.bucket import by_receiver, step
-from antecede.spark.stream.operator import placed
+from antecede.spark.stream.bucket import step
+from antecede.spark.stream.order import bucket_keys
 from antecede.spark.stream.order_files import Source, order_files
 from antecede.spark.stream.settings import Settings
+from tests.spark.test_stream_bucket import by_receiver
 
 SCHEMA = "receiver string, sender string, number long, stamp binary, payload binary, arrival long"
 
@@ -129,6 +131,58 @@ def test_a_query_that_is_killed_goes_on_as_if_it_had_not_been(spark, tmp_path):
     assert by_receiver([{"group": "", **row} for row in delivered]) == expected(rows, view)
 
 
+def test_an_answer_does_not_read_again_what_was_written_before(spark, tmp_path):
+    view, rows = packets(200)
+    source, out, checkpoint = tmp_path / "in", tmp_path / "out", tmp_path / "checkpoint"
+    half = len(rows) // 2
+    asked = Source(str(source), "matrix", view.names)
+    written(source, rows.slice(0, half), 1)
+    first = order_files(spark, asked, out, checkpoint, once=True)
+    # Nobody can read it any more; nobody has to.
+    for file in out.glob("*.parquet"):
+        file.write_bytes(b"gone")
+    written(source, rows.slice(half), 1, first=1)
+    second = order_files(spark, asked, out, checkpoint, once=True)
+    assert (first.batches, second.batches) == (1, 2)
+    assert (
+        first.delivered < second.delivered == len(set(map(str, rows.drop_columns(["arrival"]).to_pylist())))
+    )
+    assert second.complete
+    assert order_files(spark, asked, out, checkpoint, once=True) == second, "nothing came"
+
+
+def test_totals_of_a_query_that_was_killed_are_counted_again(spark, tmp_path):
+    view, rows = packets(200)
+    source, out, checkpoint = tmp_path / "in", tmp_path / "out", tmp_path / "checkpoint"
+    asked = Source(str(source), "matrix", view.names)
+    written(source, rows, 1)
+    first = order_files(spark, asked, out, checkpoint, once=True)
+    (checkpoint / "totals.json").unlink()
+    assert order_files(spark, asked, out, checkpoint, once=True) == first
+
+
+def test_a_query_with_patience_leaves_the_session_as_it_is(spark, tmp_path):
+    view, rows = packets(30)
+    written(tmp_path / "in", rows, 1)
+    empty = "spark.sql.streaming.noDataMicroBatches.enabled"
+    seen, done = set(), threading.Event()
+
+    def look():
+        while not done.is_set():
+            seen.add(spark.conf.get(empty))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    asked = Source(str(tmp_path / "in"), "matrix", view.names, patience=3600)
+    try:
+        outcome = order_files(spark, asked, tmp_path / "out", tmp_path / "checkpoint", once=True)
+    finally:
+        done.set()
+        looking.join()
+    assert outcome.complete
+    assert seen == {"true"}, "another query that starts meanwhile would have run without empty micro-batches"
+
+
 def test_another_number_of_buckets_is_refused(spark, tmp_path):
     view, rows = packets(30, processes=2)
     written(tmp_path / "in", rows.filter(pa.compute.equal(rows["receiver"], "p1")), 1)
@@ -149,8 +203,8 @@ def test_another_number_of_buckets_is_refused(spark, tmp_path):
         run(4)
 
 
-def test_buckets_are_placed_where_spark_places_them(spark):
-    rows = spark.createDataFrame([(key,) for key in placed(16)], "bucket int")
+def test_the_usual_buckets_fall_evenly_on_partitions(spark):
+    rows = spark.createDataFrame([(key,) for key in bucket_keys(16)], "bucket int")
     found = rows.selectExpr("pmod(hash(bucket), 16)", "pmod(hash(bucket), 4)").collect()
     assert [tuple(row) for row in found] == [(place, place % 4) for place in range(16)]
 
@@ -167,5 +221,5 @@ def test_what_is_no_stream_of_packets_is_refused(spark):
         deliver_stream(rows, "matrix", ["p1"], arrival="at")
     with pytest.raises(BadParameter, match="protocol is 'permit'"):
         deliver_stream(rows, "permit", ["p1"])
-    with pytest.raises(BadParameter, match="buckets is 3, expected a power of two"):
-        deliver_stream(rows, "matrix", ["p1"], buckets=3)
+    with pytest.raises(BadParameter, match="buckets is 0, expected 1 or more"):
+        deliver_stream(rows, "matrix", ["p1"], buckets=0)

@@ -1,7 +1,12 @@
 """A bucket of receivers, without Spark: any protocol, any cut into micro-batches, restarts between any two."""
 
+import json
+from base64 import b64decode
 from collections import deque
-from itertools import chain
+from collections.abc import Iterable
+from itertools import chain, groupby
+from operator import itemgetter
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,8 +19,8 @@ pytest.importorskip("pyspark")
 from antecede.errors import BadParameter, BadSnapshot
 from antecede.model import Message, View
 from antecede.oracle import happened_before
-from antecede.spark.stream.bucket import Bucket, by_receiver, step
-from antecede.spark.stream.operator import keep, resumed
+from antecede.spark.stream.bucket import Bucket, step
+from antecede.spark.stream.order import assign_buckets, bucket_keys, keep_bucket, take_bucket
 from antecede.spark.stream.packets import packets_of
 from antecede.spark.stream.settings import ORDERING, Settings
 from tests.driver import VARIANTS, Habits, World, drive
@@ -23,6 +28,13 @@ from tests.driver import VARIANTS, Habits, World, drive
 NATIVE = ["fifo", "matrix", "monitor", "broadcast"]
 CAUSAL_IN_ANY_ORDER = {"matrix", "monitor", "broadcast"}
 """Others leave out of a stamp what the receiver was known to have: see tests/test_skip.py."""
+
+
+def by_receiver(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Rows that came out, for each receiver in the order of delivery."""
+    key = itemgetter("group", "receiver")
+    ordered = sorted(rows, key=lambda row: (*key(row), row["position"] is None, row["position"] or 0))
+    return {receiver: list(part) for receiver, part in groupby(ordered, key)}
 
 
 def world(protocol: str, seed: int) -> tuple[World, Settings]:
@@ -45,11 +57,11 @@ def cut(rows: pa.Table, random: Random, parts: int) -> list[pa.Table]:
     return [rows.slice(a, b - a) for a, b in zip([0, *ends], [*ends, len(rows)], strict=True)]
 
 
-def run_in(parts, settings, *, native=True, now=lambda part: 0):
+def run_in(parts, settings, *, kernel=True, now=lambda part: 0):
     """The rows that come out, with the state going through bytes between any two parts."""
     state, out = None, []
     for at, part in enumerate(parts):
-        state, rows, _ = step(state, part, now(at), settings, native=native)
+        state, rows, _ = step(state, part, now(at), settings, kernel=kernel)
         out += rows.to_pylist()
     return out
 
@@ -84,12 +96,12 @@ def test_the_kernel_does_what_machines_do(protocol):
         run, settings = world(protocol, seed)
         random = Random(seed)
         parts = cut(rows_of(run, random), random, 4)
-        machines = run_in(parts, settings, native=False)
+        machines = run_in(parts, settings, kernel=False)
         assert by_receiver(run_in(parts, settings)) == by_receiver(machines)
         # And each goes on with what the other left.
         half = Bucket(settings)
         first = [row for part in parts[:2] for row in half.advance(part, 0)[0].to_pylist()]
-        other = Bucket.load(half.dump(), settings, native=False)
+        other = Bucket.load(half.dump(), settings, kernel=False)
         second = [row for part in parts[2:] for row in other.advance(part, 0)[0].to_pylist()]
         assert by_receiver(first + second) == by_receiver(machines)
 
@@ -114,8 +126,8 @@ def test_patience_gives_up_what_is_missing_and_says_so(protocol):
         kept = rows.take([at for at, key in enumerate(ids) if key not in lost])
         none = rows.slice(0, 0)
         outs = {}
-        for native in (True, False):
-            outs[native] = run_in([kept, none, rows, none], settings, native=native, now=lambda at: 10 * at)
+        for kernel in (True, False):
+            outs[kernel] = run_in([kept, none, rows, none], settings, kernel=kernel, now=lambda at: 10 * at)
         assert by_receiver(outs[True]) == by_receiver(outs[False])
         whole = [(view_row) for view_row in ids if view_row[2] is not None]
         assert identities(outs[True]) == sorted(set(whole))
@@ -168,8 +180,8 @@ def sent_by(protocol: str, messages: int) -> pa.Table:
     return packets_of([p1.send(1, b"x")[1][0] for _ in range(messages)], view)
 
 
-@pytest.mark.parametrize("native", [True, False])
-def test_what_is_no_packet_is_refused_with_a_reason_and_the_rest_goes_on(native):
+@pytest.mark.parametrize("kernel", [True, False])
+def test_what_is_no_packet_is_refused_with_a_reason_and_the_rest_goes_on(kernel):
     rows = sent_by("fifo", 6).to_pylist()
     rows[1]["stamp"] = b"\x02\x80\x00"
     rows[2]["receiver"] = "nobody"
@@ -177,7 +189,7 @@ def test_what_is_no_packet_is_refused_with_a_reason_and_the_rest_goes_on(native)
     rows[4]["sender"] = "p2"
     rows[5]["stamp"] = b""
     out = run_in(
-        [pa.Table.from_pylist(rows, sent_by("fifo", 1).schema)], Settings("fifo", ("p1", "p2")), native=native
+        [pa.Table.from_pylist(rows, sent_by("fifo", 1).schema)], Settings("fifo", ("p1", "p2")), kernel=kernel
     )
     assert identities(out) == [("p2", "p1", 1)]
     reasons = [(row["number"], row["reason"]) for row in out if row["kind"] == "refused"]
@@ -201,9 +213,9 @@ def test_protocols_that_decide_elsewhere_are_refused(protocol):
 def test_a_state_of_another_version_or_stream_is_refused():
     settings = Settings("fifo", ("p1", "p2"))
     state, *_ = step(None, sent_by("fifo", 2), 0, settings)
-    older = msgspec.msgpack.encode({**msgspec.msgpack.decode(state), "antecede stream": 0})
-    with pytest.raises(BadSnapshot, match=r"version of the stream's state is \[0, 1\], expected \[1, 1\]"):
-        step(older, sent_by("fifo", 2), 0, settings)
+    later = msgspec.msgpack.encode({**msgspec.msgpack.decode(state), "antecede stream": 9})
+    with pytest.raises(BadSnapshot, match=r"version of the stream.s state is 9, expected"):
+        step(later, sent_by("fifo", 2), 0, settings)
     with pytest.raises(BadSnapshot, match="processes of the stream"):
         step(state, sent_by("fifo", 2), 0, Settings("fifo", ("p1", "p2", "p3")))
     with pytest.raises(BadSnapshot, match="other bytes"):
@@ -213,18 +225,61 @@ def test_a_state_of_another_version_or_stream_is_refused():
 def test_a_bucket_that_is_kept_is_used_only_for_the_state_that_it_gave():
     settings, rows = Settings("fifo", ("p1", "p2")), sent_by("fifo", 4)
     name = ("a query", 0)
-    first = resumed(name, None, settings, True)
+    first = take_bucket(name, None, settings)
     first.advance(rows.slice(0, 1), 0)
     after = first.dump()
-    keep(name, after, first)
-    again = resumed(name, after, settings, True)
+    keep_bucket(name, after, first)
+    again = take_bucket(name, after, settings)
     assert again is first
     # It went on, and then the micro-batch was lost: what is kept is no longer what Spark has.
     again.advance(rows.slice(1, 1), 0)
-    keep(name, again.dump(), again)
-    other = resumed(name, after, settings, True)
+    keep_bucket(name, again.dump(), again)
+    other = take_bucket(name, after, settings)
     assert other is not first
     assert [row["number"] for row in other.advance(rows.slice(1, 1), 0)[0].to_pylist()] == [2]
+
+
+STATES = Path(__file__).parent / "states"
+
+
+@pytest.mark.parametrize("path", sorted(STATES.glob("bucket-*.json")), ids=lambda path: path.stem)
+def test_a_state_that_an_older_version_left_is_continued(path):
+    kept = json.loads(path.read_text())
+    settings = Settings(kept["protocol"], tuple(kept["processes"]), kept["parameters"], kept["patience_ms"])
+    rows = pa.ipc.open_stream(b64decode(kept["rows"])).read_all()
+    _, out, status = step(b64decode(kept["state"]), rows, kept["now"], settings)
+    found = [
+        {name: row[name] for name in ("receiver", "position", "sender", "number", "kind")}
+        for row in out.to_pylist()
+    ]
+    assert sorted(found, key=str) == sorted(kept["expected"], key=str)
+    assert found
+    assert status.held == 0
+
+
+def test_what_is_missing_is_named_at_its_root():
+    for seed in range(6):
+        for protocol in ("matrix", "broadcast", "history"):
+            run, settings = world(protocol, seed)
+            packets = [packet for packet in run.packets if packet.message is not None]
+            random = Random(f"{protocol} {seed}")
+            lost = random.choice(packets[: len(packets) // 2])
+            rows = packets_of([packet for packet in run.packets if packet is not lost], run.machines[0].view)
+            _, _, status = step(None, rows, 0, settings)
+            names = settings.processes
+            if status.held:
+                assert {(cause.receiver, cause.sender) for cause in status.causes} == {
+                    (names[lost.dest], names[lost.source])
+                }, f"{protocol}, seed {seed}"
+                if protocol != "history":
+                    assert [cause.held for cause in status.causes] == [status.held]
+
+
+def test_rows_without_a_group_go_where_they_go_without_the_column():
+    rows = sent_by("fifo", 3)
+    without = rows.append_column("group", pa.nulls(3, pa.string()))
+    assert assign_buckets(rows, 16).tolist() == assign_buckets(without, 16).tolist()
+    assert len(set(bucket_keys(16))) == 16
 
 
 @pytest.mark.parametrize("protocol", ORDERING)

@@ -2,10 +2,12 @@
 
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -17,20 +19,20 @@ from msgspec import structs
 
 pytest.importorskip("pyspark")
 
-from antecede.errors import BadParameter, BadTrace
-from antecede.model import Message, Packet
+import pyspark
+
+from antecede.errors import BadParameter, BadSnapshot
+from antecede.model import Message, Packet, View
 from antecede.oracle import happened_before
 from antecede.protocols.monitor import MonitorStamp
 from antecede.spark.stream import cut, waiting
 from antecede.spark.stream.bucket import step
-from antecede.spark.stream.closed import deliver_closed, deliver_closed_files
-from antecede.spark.stream.closed_patience import lane_of, serve
-from antecede.spark.stream.closed_tasks import COLUMNS, checked, piece, pieces_of
-from antecede.spark.stream.compiled import ROWS
+from antecede.spark.stream.closed import Closing, check_packets, deliver_closed, serve
+from antecede.spark.stream.closed_state import State, States, read_status, receiver_of
+from antecede.spark.stream.kernel import CODES
 from antecede.spark.stream.order_files import Source, order_files
-from antecede.spark.stream.packets import packets_of
+from antecede.spark.stream.packets import PACKETS, ROWS, packets_of
 from antecede.spark.stream.settings import Settings
-from antecede.spark.stream.stamps import CODES
 from tests.driver import VARIANTS, Habits, drive
 
 
@@ -56,31 +58,39 @@ class Sets:
         self.reached[0] = 1 << 62
         self.held, self.lane = [], None
 
+    def sums(self, table, reached):
+        source, number, since = (np.array(table[name].to_numpy()) for name in ("source", "number", "since"))
+        return cut.summed(self.code, reached, table["stamp"], source, number, since)[0]
+
     def patient(self, table, now):
         """What comes out if patience is looked at too, as rows; and whether a machine had to serve."""
         came, rows, served = ROWS.empty_table(), [], self.lane is not None
         if served:
-            came, _, _ = checked(piece(table.to_batches()), self.settings, 0, now, self.reached)
+            came, _, _ = check_packets(table, self.settings, 0, now, self.reached)
         else:
             names = self.settings.processes
             rows = [(names[s], number, "delivered", None) for s, number in self.advance([table], now)]
         held = pa.concat_tables([ROWS.empty_table(), *(part for part, _ in self.held)])
         times = held["since"].to_pylist()
         if served or (times and min(times) + self.settings.patience_ms <= now):
-            lane = lane_of(self.settings, 0, self.lane, self.reached.tolist(), self.place, [held])
-            found, served = serve(self.settings, lane, held, came, now), True
-            self.reached, self.lane = np.array(found.reached, np.int64), found.lane
-            number, source = (np.array(found.held[name].to_numpy()) for name in ("number", "source"))
-            stamp = found.held["stamp"]
-            self.held = [(found.held, cut.summed(self.code, self.reached, stamp, source, number)[0])]
-            self.place += len(found.rows)
+            state = State(
+                decided=self.settings.decided(), receiver=self.settings.processes[0],
+                reached=self.reached.tolist(), place=self.place, machine=self.lane,
+            )  # fmt: skip
+            receiver = receiver_of(self.settings, state, [held])
+            found, served = serve(self.settings, receiver, held, came, now), True
+            self.reached = np.array(receiver.machine.reached(), np.int64)
+            self.reached[0] = 1 << 62
+            self.lane = receiver.dump() if receiver.machine.given_up() else None
+            self.held = [(found.held, self.sums(found.held, self.reached))]
+            self.place = receiver.position
             rows += [shown(row) for row in found.rows.to_pylist()]
         return rows, served
 
     def advance(self, tables, now=0):
         """The messages that these let out, in order, as (sender, number)."""
-        pieces = [piece(table.to_batches()) for table in tables if len(table)]
-        checks = [checked(rows, self.settings, 0, now, self.reached) for rows in pieces]
+        pieces = [table for table in tables if len(table)]
+        checks = [check_packets(rows, self.settings, 0, now, self.reached) for rows in pieces]
         assert not any(len(refused) for _, _, refused in checks)
         packets, parts = [t for t, _ in self.held], [sums for _, sums in self.held]
         packets += [found for found, _, _ in checks]
@@ -88,7 +98,7 @@ class Sets:
         until, candidates, places = cut.closed(
             self.code, self.reached, parts, lambda at: packets[at]["stamp"]
         )
-        found = cut.placed(self.reached, until, parts, candidates, places, self.place)
+        found = cut.place_messages(self.reached, until, parts, candidates, places, self.place)
         self.reached, out, self.held, begin = until, [], [], 0
         for table, part in zip(packets, parts, strict=True):
             own = places[begin : begin + len(part.rows)]
@@ -97,9 +107,7 @@ class Sets:
             ids = zip(*(taken[name].to_pylist() for name in ("source", "number")), strict=True)
             out += [(place, key) for place, key in zip(own.tolist(), ids, strict=True) if place >= 0]
             rest = taken.take(np.flatnonzero(own == cut.HELD))
-            number = np.array(rest["number"].to_numpy())
-            source = np.array(rest["source"].to_numpy())
-            self.held.append((rest, cut.summed(self.code, until, rest["stamp"], source, number)[0]))
+            self.held.append((rest, self.sums(rest, until)))
         assert sorted(place for place, _ in out) == list(range(self.place, self.place + found))
         self.place += found
         return [key for _, key in sorted(out)]
@@ -180,9 +188,9 @@ def test_what_is_no_packet_of_this_receiver_is_refused():
     rows[1]["receiver"] = "p2"
     rows[2]["sender"] = "p1"
     rows[3]["stamp"] = None
-    table = pa.Table.from_pylist(rows, COLUMNS)
+    table = pa.Table.from_pylist(rows, pa.schema([field.with_nullable(True) for field in PACKETS]))
     reached = np.zeros(len(settings.processes), np.int64)
-    _, sums, refused = checked(table, settings, 0, 0, reached)
+    _, sums, refused = check_packets(table, settings, 0, 0, reached)
     assert sums.rows.tolist() == [4]
     assert [row["reason"] for row in refused.to_pylist()] == [
         "not a packet at byte 2: found the end, expected a number",
@@ -192,46 +200,26 @@ def test_what_is_no_packet_of_this_receiver_is_refused():
     ]
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (lambda table: table.drop_columns(["stamp"]), "also stamp"),
-        (lambda table: table.set_column(2, "number", pa.array(["one"] * len(table))), "number int64"),
-    ],
-)
-def test_a_file_that_is_none_of_packets_is_told_with_its_name(tmp_path, change, told):
-    run, packets, _ = hot("monitor", 3)
-    path = tmp_path / "a b.parquet"
-    pq.write_table(change(packets_of(packets, run.machines[0].view)), path)
-    with pytest.raises(BadTrace, match=f"a b.parquet.*{told}"):
-        list(pieces_of(f"file:{path}"))
-
-
-def closing(spark, source, settings, files, **options):
-    """The stream of the packets in a directory, read by tasks or by Spark."""
-    if files:
-        return deliver_closed_files(
-            spark.readStream, source, settings.protocol, settings.processes, **options
-        )
+def closing(spark, source, settings, **options):
+    """The stream of the packets in a directory."""
     stream = spark.readStream.schema(SCHEMA).parquet(str(source))
     return deliver_closed(stream, settings.protocol, settings.processes, **options)
 
 
-@pytest.mark.parametrize("files", [True, False])
-def test_a_hot_monitor_is_delivered_once_over_restarts(spark, tmp_path, files):
+def test_a_hot_monitor_is_delivered_once_over_restarts(spark, tmp_path):
     run, packets, settings = hot("monitor", 3, messages=120)
     rows = packets_of(packets, run.machines[0].view)
-    # Spark takes the signs of patterns for such; what tasks read has to survive its quoting too.
-    source = tmp_path / ("in [1]" if files else "in")
+    source = tmp_path / "in"
     source.mkdir()
     statuses: list[Any] = []
     places = {"receiver": "p1", "out": tmp_path / "out", "checkpoint": tmp_path / "checkpoint"}
     size = len(rows) // 3 + 1
     for part in range(3):
         pq.write_table(rows.slice(part * size, size), source / f"{part} %.parquet", row_group_size=20)
-        writer = closing(spark, source, settings, files, **places, note=statuses.append)
+        writer = closing(spark, source, settings, **places)
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
+        statuses.append(read_status(tmp_path / "checkpoint", part))
         assert (
             query.lastProgress["numInputRows"] == statuses[-1].rows_in == min(size, len(rows) - part * size)
         )
@@ -254,7 +242,7 @@ def test_a_hot_monitor_is_delivered_once_over_restarts(spark, tmp_path, files):
     before = sorted((tmp_path / "out").rglob("*.parquet"))
     (tmp_path / "checkpoint" / "commits" / "2").unlink()
     (tmp_path / "checkpoint" / "commits" / ".2.crc").unlink(missing_ok=True)
-    closing(spark, source, settings, files, **places).trigger(availableNow=True).start().awaitTermination()
+    closing(spark, source, settings, **places).trigger(availableNow=True).start().awaitTermination()
     assert sorted((tmp_path / "out").rglob("*.parquet")) == before
 
 
@@ -270,8 +258,9 @@ def test_patience_ends_on_spark_and_a_late_cause_is_marked(spark, tmp_path):
         state, out, status = step(state, some, 0, settings)
         expected += [shown(row) for row in out.to_pylist()]
         pq.write_table(some, tmp_path / "in" / f"{part}.parquet")
-        writer = closing(spark, tmp_path / "in", settings, True, **places, patience=0, note=statuses.append)
+        writer = closing(spark, tmp_path / "in", settings, **places, patience=0)
         writer.trigger(availableNow=True).start().awaitTermination()
+        statuses.append(read_status(tmp_path / "checkpoint", part))
         counts = ("rows_in", "delivered", "late", "gave_up", "held")
         assert [getattr(statuses[-1], name) for name in counts] == [getattr(status, name) for name in counts]
     found = pq.read_table(tmp_path / "out").sort_by("position").to_pylist()
@@ -284,7 +273,6 @@ def test_patience_ends_on_spark_and_a_late_cause_is_marked(spark, tmp_path):
 KILLED = """
 import sys
 from antecede.spark import connect
-from antecede.spark.stream.compiled import ROWS
 from antecede.spark.stream.order_files import Source, order_files
 source, out, checkpoint, log, names = sys.argv[1:]
 spark = connect("local[2]", log=log, settings={"spark.sql.shuffle.partitions": "2"})
@@ -299,7 +287,7 @@ def killed_after(arguments, checkpoint, batches, seconds):
     process = subprocess.Popen(command, start_new_session=True)
     try:
         deadline = time.monotonic() + 120
-        while len(list((checkpoint / "closed").glob("[0-9]*"))) < batches and time.monotonic() < deadline:
+        while len(list((checkpoint / "commits").glob("[0-9]*"))) < batches and time.monotonic() < deadline:
             assert process.poll() is None, arguments[3].read_text()[-2000:]
             time.sleep(0.01)
         time.sleep(seconds)
@@ -330,6 +318,80 @@ def test_closed_sets_that_are_killed_go_on_as_if_they_had_not_been(spark, tmp_pa
     found = pq.read_table(out).sort_by("position").to_pylist()
     assert [row["position"] for row in found] == list(range(len(expected)))
     assert [(row["sender"], row["number"]) for row in found] == expected
+
+
+def test_a_state_that_an_older_version_left_is_continued(spark, tmp_path):
+    kept = Path(__file__).parent / "states" / "closed-2"
+    shutil.copytree(kept / "closed", tmp_path / "checkpoint" / "closed")
+    settings = Settings("monitor", ("p1", "p2", "p3", "p4"))
+    states = States(tmp_path / "checkpoint", settings, 0)
+    before, held = states.before(spark, 1)
+    assert (before.place, before.status.held) == (8, 1)
+    assert held.count() == 1
+    closing = Closing(settings, 0, f"file:{tmp_path}/out", states)
+    closing(spark.read.schema(SCHEMA).parquet(str(kept / "rest.parquet")), 1)
+    found = pq.read_table(tmp_path / "out").sort_by("position").to_pylist()
+    rest = pq.read_table(kept / "rest.parquet").num_rows
+    assert [row["position"] for row in found] == list(range(8, 8 + 1 + rest))
+    status = read_status(tmp_path / "checkpoint", 1)
+    assert status is not None
+    assert status.held == 0
+    with pytest.raises(BadSnapshot, match="not there"):
+        states.before(spark, 7)
+
+
+SPECULATED = """
+import sys
+from pathlib import Path
+from antecede.spark import connect
+from antecede.spark.stream.order_files import Source, order_files
+source, out, checkpoint, log, names = sys.argv[1:]
+spark = connect("local-cluster[2,1,1024]", log=log, settings={
+    "spark.executor.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.sql.files.maxPartitionBytes": "64k",
+    "spark.speculation": "true", "spark.speculation.interval": "10ms", "spark.speculation.quantile": "0.1",
+    "spark.speculation.multiplier": "1.0", "spark.speculation.minTaskRuntime": "1ms",
+})
+spark.sparkContext.setLogLevel("INFO")
+options = {"by": "closed", "receiver": "p1", "files_per_batch": 2}
+order_files(spark, Source(source, "monitor", names.split(","), **options), out, checkpoint, once=True)
+spark.stop()
+"""
+
+
+def test_attempts_that_run_beside_each_other_write_each_message_once(tmp_path):
+    """A second attempt of each task begins as soon as a first of them has ended."""
+    names = [f"p{at + 1}" for at in range(9)]
+    random, sent, rows, size = Random(4), [0] * 9, [], 60_000
+    for _ in range(size):
+        sender = random.randrange(1, 9)
+        known = [0 if at == sender else max(0, count - 20) for at, count in enumerate(sent)]
+        known[sender] = sent[sender]
+        sent[sender] += 1
+        stamp = MonitorStamp(sent[sender], (0, *known[1:]))
+        rows.append(Packet(sender, 0, stamp, Message(sender, sent[sender], (0,), bytes(40))))
+    table = packets_of(rows, View(tuple(names)))
+    (tmp_path / "in").mkdir()
+    # Uneven: a task that is done soon lets the others be tried again.
+    for part, (begin, end) in enumerate(((0, 100), (100, 30_000), (30_000, 30_100), (30_100, size))):
+        pq.write_table(table.slice(begin, end - begin), tmp_path / "in" / f"{part}.parquet")
+        os.utime(tmp_path / "in" / f"{part}.parquet", (part + 1, part + 1))
+    places = [tmp_path / name for name in ("in", "out", "checkpoint", "log")]
+    environment = {**os.environ, "SPARK_HOME": str(linked_spark(tmp_path))}
+    command = [sys.executable, "-c", SPECULATED, *map(str, places), ",".join(names)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "as speculatable" in (tmp_path / "log").read_text(), "no second attempt was made"
+    found = pq.read_table(tmp_path / "out").sort_by("position")
+    assert found["position"].to_pylist() == list(range(size))
+    assert len(set(zip(found["sender"].to_pylist(), found["number"].to_pylist(), strict=True))) == size
+
+
+def linked_spark(home):
+    """Spark, where workers may write: their directory is made in SPARK_HOME, which is the installed package."""
+    (home / "spark").mkdir()
+    for part in Path(pyspark.__file__).parent.iterdir():
+        (home / "spark" / part.name).symlink_to(part)
+    return home / "spark"
 
 
 def test_protocols_without_whole_vectors_are_refused(spark, tmp_path):

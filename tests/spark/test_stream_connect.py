@@ -21,14 +21,12 @@ import json, sys
 from msgspec import structs
 from antecede.errors import AntecedeError
 from antecede.spark.stream.order_files import Source, order_files
-from antecede.spark.stream.post_status import posting
 home = sys.argv[1]
 source = Source(f"{home}/in", "matrix", ("p1", "p2", "p3"), patience=3600)
 noted = []
 
 def go(source):
-    with posting(spark, f"{home}/checkpoint"):
-        return order_files(spark, source, f"{home}/out", f"{home}/checkpoint", once=True, note=noted.append)
+    return order_files(spark, source, f"{home}/out", f"{home}/checkpoint", once=True, note=noted.append)
 
 outcome = structs.asdict(go(source))
 try:
@@ -48,12 +46,12 @@ print(json.dumps([outcome.complete, outcome.delivered, [told.status.delivered fo
 
 VERIFY = """
 import json, sys
-from antecede.spark.stream.verify_files import verify_live
+from antecede.spark.stream.verify_files import verify_events
 home = sys.argv[1]
 noted = []
 options = {"once": True, "patience_s": 3600, "note": noted.append}
-judged = verify_live(spark, f"{home}/trace", f"{home}/found", f"{home}/kept", **options)
-print(json.dumps([judged.counts, *noted]))
+found = verify_events(spark, f"{home}/trace", f"{home}/found", f"{home}/kept", **options)
+print(json.dumps([found.counts, *noted]))
 """
 
 

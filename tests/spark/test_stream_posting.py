@@ -11,8 +11,8 @@ pytest.importorskip("pyspark")
 from antecede.sim.run import RunSpec
 from antecede.spark.sources import traces
 from antecede.spark.stream import Progress, simulated
+from antecede.spark.stream.listener import BOARD, FURTHEST, Posting, observe_findings
 from antecede.spark.stream.order_files import Source, order_files
-from antecede.spark.stream.post_status import BOARD, FURTHEST, Posting, observed
 from antecede.spark.stream.verify import verify_stream
 from antecede.watch import Board
 from tests.spark.planted import write_file
@@ -99,7 +99,7 @@ def test_counts_go_on_where_a_query_was_and_findings_are_shown(spark, tmp_path, 
             events / f"{part}.parquet", [{**one, "run": f"r{part}"} for one in triangle], 50, None, None
         )
         query = (
-            observed(verify_stream(traces(spark, tmp_path / "trace")))
+            observe_findings(verify_stream(traces(spark, tmp_path / "trace")))
             .writeStream.format("parquet")
             .option("path", str(tmp_path / "found"))
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -121,11 +121,11 @@ def test_counts_go_on_where_a_query_was_and_findings_are_shown(spark, tmp_path, 
 
 
 def test_what_no_stream_of_ours_reports_is_rates_alone():
-    from antecede.spark.stream.post_status import posted
+    from antecede.spark.stream.listener import make_status
 
     progress = {
         "id": "q", "batchId": 4, "durationMs": {"triggerExecution": 250}, "observedMetrics": {},
         "sources": [{"numInputRows": 10}], "sink": {"numOutputRows": 7},
     }  # fmt: skip
-    status = posted(progress, "q")
+    status = make_status(progress, "q")
     assert (status.batch, status.duration_ms, status.rows_in, status.rows_out) == (4, 250, 10, 7)

@@ -17,7 +17,7 @@ from antecede.model import View
 
 if TYPE_CHECKING:
     from antecede.spark.stream.order_files import Outcome
-    from antecede.spark.stream.watch import Progress
+    from antecede.spark.stream.status import Progress
 
 __all__ = ["Packets", "order_stream"]
 

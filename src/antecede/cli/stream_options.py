@@ -1,4 +1,4 @@
-"""What the commands that run a stream share: their options, Ctrl-C as the way to end, and a status for `watch`."""
+"""What the commands that run a stream share: their options, Ctrl-C as the way to end."""
 
 from __future__ import annotations
 
@@ -51,14 +51,11 @@ class Streaming(NamedTuple):
 
 @contextmanager
 def streaming(asked: Asked, step: str) -> Iterator[Streaming]:
-    """A session for a stream, until Ctrl-C; where it keeps its place, its status is posted."""
+    """A session for a stream, until Ctrl-C."""
     if asked.every_s <= 0:
         raise BadParameter(asked.command, "--every", asked.every_s, "more than 0 seconds")
     if asked.patience_s is not None and asked.patience_s <= 0:
         raise BadParameter(asked.command, "--patience", asked.patience_s, "more than 0 seconds")
     checkpoint = asked.checkpoint or f"{asked.out.rstrip('/')}/checkpoint"
     with working(asked.master, asked.remote, step) as work, interrupted() as stop:
-        from antecede.spark.stream.post_status import posting
-
-        with posting(work.spark, checkpoint):
-            yield Streaming(work, checkpoint, stop)
+        yield Streaming(work, checkpoint, stop)

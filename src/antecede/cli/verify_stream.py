@@ -13,7 +13,7 @@ from antecede.cli.stream_options import Asked, streaming
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
-    from antecede.spark.stream.verify_files import Judged
+    from antecede.spark.stream.verify_files import Findings
 
 __all__ = ["verify_stream"]
 
@@ -24,9 +24,9 @@ def verify_stream(source: str, asked: Asked, forget_s: float | None) -> None:
         raise BadParameter(asked.command, "--forget", forget_s, "more than 0 seconds")
     findings = f"{asked.out.rstrip('/')}/findings"
     with streaming(asked, "verifying what comes") as (work, checkpoint, stop):
-        from antecede.spark.stream.verify_files import verify_live
+        from antecede.spark.stream.verify_files import verify_events
 
-        judged = verify_live(
+        judged = verify_events(
             work.spark,
             source,
             findings,
@@ -43,7 +43,7 @@ def verify_stream(source: str, asked: Asked, forget_s: float | None) -> None:
         raise typer.Exit(1)
 
 
-def report(judged: Judged, out: str, as_json: bool) -> None:
+def report(judged: Findings, out: str, as_json: bool) -> None:
     verdict = "no" if judged.counts else "yes"
     if as_json:
         print(json.dumps({"verdict": verdict, "found": judged.counts, "out": out}))

@@ -87,10 +87,15 @@ function table(heads, rows, more) {
   const made = el('div', {class: 'scroll'}, el('table', {}, el('thead', {}, head), el('tbody', {}, ...body)));
   return more ? [made, el('p', {class: 'empty'}, more)] : [made];
 }
+function words(c) {
+  const which = c.first === c.last ? `${c.first}` : `${c.first}–${c.last}`;
+  if (c.counted === 'id') return c.sender;
+  return c.counted === 'channel' ? `message${c.first === c.last ? '' : 's'} ${which} from ${c.sender} to ${c.receiver}` : `${c.sender} ${which}`;
+}
 function drawCauses(last, now) {
   if (!last.causes.length) return $('causes').replaceChildren(el('p', {class: 'empty'}, 'Nothing waits.'));
   const rows = last.causes.map(c => [
-    `${c.sender} ${c.first === c.last ? c.first : `${c.first}–${c.last}`}`, c.group ? `${c.receiver}, ${c.group}` : c.receiver, whole.format(c.held), ago(now - c.since_ms)]);
+    words(c), c.group ? `${c.receiver}, ${c.group}` : c.receiver, whole.format(c.held), ago(now - c.since_ms)]);
   $('causes').replaceChildren(...table([['waits for'], ['at'], ['held', true], ['since', true]], rows,
     last.more_causes ? `and ${whole.format(last.more_causes)} more causes` : ''));
 }

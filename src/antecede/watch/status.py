@@ -39,7 +39,23 @@ class Cause(Struct, frozen=True):
     group: str = ""
     """Which of several systems of the same processes."""
     counted: str = "sender"
-    """By whose count: `sender` or `channel`, as `antecede.model.Awaited` has it."""
+    """By whose count: `sender` or `channel`, as `antecede.model.Awaited` has it. `id`: `sender` is an identifier."""
+
+    @property
+    def words(self) -> str:
+        """What has not come.
+
+        >>> lost = Cause(receiver="p4", sender="p8", first=89, last=89, held=7, since_ms=0)
+        >>> lost.words, msgspec.structs.replace(lost, first=14, last=14, counted="channel").words
+        ('p8 89', 'message 14 from p8 to p4')
+        """
+        which = str(self.first) if self.first == self.last else f"{self.first}–{self.last}"
+        if self.counted == "id":
+            return self.sender
+        if self.counted == "channel":
+            many = "message" if self.first == self.last else "messages"
+            return f"{many} {which} from {self.sender} to {self.receiver}"
+        return f"{self.sender} {which}"
 
 
 class Found(Struct, frozen=True):

@@ -81,9 +81,8 @@ def causes(last: Status, now: int) -> Table:
     table.add_column("held", justify="right")
     table.add_column("since", justify="right")
     for cause in last.causes[:CAUSES_SHOWN]:
-        which = f"{cause.first}" if cause.first == cause.last else f"{cause.first}–{cause.last}"
         table.add_row(
-            Text(f"{cause.sender} {which}"),
+            Text(cause.words),
             Text(f"{cause.receiver}, {cause.group}" if cause.group else cause.receiver),
             f"{cause.held:,}",
             ago(now - cause.since_ms),

@@ -8,10 +8,10 @@
 docs/stream.md is the tour; `bucket` is how it works without Spark.
 """
 
-from antecede.spark.stream.operator import deliver_stream
+from antecede.spark.stream.listener import Watch
+from antecede.spark.stream.order import deliver_stream
 from antecede.spark.stream.packets import DELIVERED, PACKETS, packets_of, simulated
-from antecede.spark.stream.status import Cause, Status
-from antecede.spark.stream.watch import Progress, Watch, status_of, waiting
+from antecede.spark.stream.status import Cause, Progress, Status, status_of, waiting
 
 __all__ = [
     "deliver_stream",

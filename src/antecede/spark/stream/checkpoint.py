@@ -1,144 +1,130 @@
-"""How far a stream by closed sets has come: a directory for each micro-batch, in `closed` of its checkpoint.
+"""The checkpoint of a query: whose it is, how far the query came, and what it counted.
 
-It has the `State`, and the files of what is held. It is written under another name and then renamed: it is there whole,
-or not. Spark may repeat the last micro-batch; those before it are not asked for again.
+Spark itself starts a query on whatever a checkpoint holds, and one with a new checkpoint on whatever lies at its
+output: micro-batches that have the numbers of the other query's are then taken for written, and lost. So a query leaves
+a note of what it is in its checkpoint, `antecede.json`, and the next one is compared with it.
+
+`totals.json` has the counts of all micro-batches up to one, written when a query ends. A query that was killed has
+counted more than was written: then the output is counted again, once, at the end of the next run.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-import pyarrow as pa
 from msgspec import Struct
+from pyspark.sql import SparkSession
 
-from antecede.errors import BadParameter, BadSnapshot
-from antecede.protocols.receiver import BEYOND, Receiver
-from antecede.spark.storage import local
-from antecede.spark.stream.closed_patience import lane_of
-from antecede.spark.stream.closed_tasks import opened
-from antecede.spark.stream.packets import WAITING
-from antecede.spark.stream.settings import Settings
-from antecede.spark.stream.status import Status
+from antecede.errors import BadParameter, CannotWrite
+from antecede.spark.storage import absolute, files, join, local, opened, put, readable, vacant
 
-__all__ = ["State", "before", "closed_statuses", "forget", "last_held", "state_of", "waiting_closed"]
+__all__ = ["Checkpoint", "Totals"]
 
-VERSION: Final = 2
-KEPT: Final = 3
-"""Micro-batches whose state is kept."""
+NOTE: Final = "antecede.json"
+TOTALS: Final = "totals.json"
 
 
-class State(Struct, frozen=True):
-    """What is known after a micro-batch."""
+class Totals(Struct):
+    """Counts by kind of all micro-batches up to `batch`, and an example of each kind where one is named."""
 
-    version: int
-    decided: dict[str, Any]
-    receiver: str
-    reached: list[int]
-    """How many messages of each sender were delivered, or given up."""
-    place: int
-    """Of the next delivery."""
-    held: list[str]
-    """Files of what is held."""
-    status: Status
-    lane: list[Any] | None = None
-    """The machine that serves, if something was given up and has not come since."""
+    batch: int = -1
+    counts: dict[str, int] = {}
+    examples: dict[str, dict[str, Any]] = {}
 
-
-def state_of(
-    settings: Settings,
-    me: int,
-    reached: list[int],
-    place: int,
-    held: list[str],
-    status: Status,
-    lane: list[Any] | None = None,
-) -> State:
-    decided, receiver = settings.decided(), settings.processes[me]
-    return State(VERSION, decided, receiver, reached, place, held, status, lane)
+    def add(self, batch: int, counts: Mapping[str, int], examples: Mapping[str, Any]) -> None:
+        """One more micro-batch. One that was counted is not counted again."""
+        if batch > self.batch:
+            self.batch = batch
+            for kind, many in counts.items():
+                self.counts[kind] = self.counts.get(kind, 0) + many
+            self.examples = {**examples, **self.examples}
 
 
-def before(home: Path, batch: int, settings: Settings, me: int, out: Path) -> State:
-    """The state that the micro-batch before left, with the paths of what is held."""
-    earlier = [place for place in home.glob("[0-9]*") if int(place.name) < batch]
-    if not earlier:
-        if any(out.glob("batch=*")) and not (home / f"{batch:012d}").exists():
-            raise BadParameter("stream by closed sets", "out", out, "no output of another checkpoint")
-        reached = [0] * len(settings.processes)
-        reached[me] = BEYOND
-        return state_of(settings, me, reached, 0, [], Status())
-    place = max(earlier)
-    state = read(place / "state")
-    for what, found, wanted in (
-        ("settings", state.decided, settings.decided()),
-        ("receiver", state.receiver, settings.processes[me]),
-    ):
-        if found != wanted:
-            raise BadSnapshot(f"{what} of the stream", found, wanted)
-    return msgspec.structs.replace(state, held=[str(place / name) for name in state.held])
+class Checkpoint:
+    """The directory of a query's checkpoint, on any storage. What PyArrow cannot read has no note and no totals."""
+
+    def __init__(self, place: str | os.PathLike[str]) -> None:
+        self.place = absolute(place)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether no query has begun with this checkpoint. Of storage that we cannot look at, one may have."""
+        return readable(self.place) and vacant(join(self.place, "offsets"))
+
+    def claim(self, command: str, what: Mapping[str, Any], out: str | os.PathLike[str]) -> None:
+        """Refuse a checkpoint or an output of another query than `what`; else note whose the checkpoint is."""
+        target, new = absolute(out), self.fresh
+        if not (readable(self.place) and readable(target)):
+            return
+        wanted = msgspec.json.encode(what)
+        if not new:
+            self._compare(command, msgspec.json.decode(wanted))
+        if new and not vacant(target):
+            found, expected = f"{target}, which is there", "a new place, or the checkpoint of who wrote it"
+            raise BadParameter(command, "output", found, expected)
+        if vacant(target) and not vacant(join(self.place, "commits")):
+            found, expected = f"{target}, where nothing is", f"what the query of {self.place} has written"
+            raise BadParameter(command, "output", found, expected)
+        for directory in filter(None, (local(target), local(self.place))):
+            _make(directory)
+        put(join(self.place, NOTE), wanted)
+
+    def _compare(self, command: str, what: Mapping[str, Any]) -> None:
+        try:
+            with opened(join(self.place, NOTE)) as file:
+                noted = msgspec.json.decode(file.read(), type=dict[str, Any])
+        except FileNotFoundError:
+            # Begun by a query of one's own, or before there were notes: its state tells.
+            return
+        except (OSError, msgspec.MsgspecError) as error:
+            raise BadParameter(
+                command, "checkpoint", f"{self.place} ({error})", "one with its note"
+            ) from None
+        for name in (*what, *noted):
+            if noted.get(name) != what.get(name):
+                found = f"{self.place}, of a query with {name} {shown(noted.get(name))}"
+                raise BadParameter(command, "checkpoint", found, f"one with {name} {shown(what.get(name))}")
+
+    def committed(self, spark: SparkSession) -> int:
+        """The last micro-batch that Spark has committed, or -1."""
+        names = [file.rpartition("/")[2] for file in files(spark, join(self.place, "commits"), "*")]
+        return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+    def read_totals(self, spark: SparkSession) -> Totals | None:
+        """The counts up to the last micro-batch that was committed, if they were written."""
+        last = self.committed(spark)
+        if last < 0:
+            return Totals()
+        if not readable(self.place):
+            return None
+        try:
+            with opened(join(self.place, TOTALS)) as file:
+                totals = msgspec.json.decode(file.read(), type=Totals)
+        except (OSError, msgspec.MsgspecError):
+            # Written by an older version, or by a query that was killed.
+            return None
+        return totals if totals.batch == last else None
+
+    def write_totals(self, totals: Totals) -> None:
+        if readable(self.place):
+            put(join(self.place, TOTALS), msgspec.json.encode(totals))
 
 
-def read(path: Path) -> State:
-    data = path.read_bytes()
-    version = msgspec.msgpack.decode(data)["version"]
-    if version != VERSION:
-        raise BadSnapshot("version of the stream", version, VERSION)
-    return msgspec.msgpack.decode(data, type=State)
+def shown(value: Any) -> str:
+    """
+    >>> shown(["ann", "bob"]), shown(None), shown("fifo")
+    ('ann, bob', 'none', 'fifo')
+    """
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "none" if value is None or value == {} else str(value)
 
 
-def forget(home: Path) -> None:
-    """Remove what no micro-batch will ask for again."""
-    for place in (*home.glob("work-*"), *sorted(home.glob("[0-9]*"))[:-KEPT]):
-        shutil.rmtree(place, ignore_errors=True)
-
-
-# Looking at it from elsewhere
-
-
-def last_states(checkpoint: str | os.PathLike[str]) -> Iterator[tuple[State, Path]]:
-    """The last state, if there is one, and where it is."""
-    for place in sorted((Path(str(local(checkpoint))) / "closed").glob("[0-9]*"))[-1:]:
-        yield read(place / "state"), place
-
-
-def last_held(checkpoint: str | os.PathLike[str]) -> int:
-    """How many messages wait in the query with this checkpoint."""
-    return sum(state.status.held for state, _ in last_states(checkpoint))
-
-
-def closed_statuses(checkpoint: str | os.PathLike[str], batch: int) -> list[Status]:
-    """The status after a micro-batch, if its state is still kept."""
-    here = local(checkpoint)
-    place = Path(here or "", "closed", f"{batch:012d}", "state")
-    return [read(place).status] if here is not None and place.exists() else []
-
-
-def waiting_closed(checkpoint: str | os.PathLike[str]) -> pa.Table:
-    """What waits in the query with this checkpoint: rows of `antecede.spark.stream.watch.WAITING`."""
-    for state, home in last_states(checkpoint):
-        decided = state.decided
-        settings = Settings(decided["protocol"], tuple(decided["processes"]), decided["parameters"])
-        return pa.Table.from_pylist(waits(settings, state, home), WAITING)
-    return WAITING.empty_table()
-
-
-def waits(settings: Settings, state: State, home: Path) -> list[dict[str, Any]]:
-    me, held = settings.view.id(state.receiver), [opened(str(home / name)) for name in state.held]
-    lane = lane_of(settings, me, state.lane, state.reached, state.place, held)
-    return [told(settings, lane.machine, state.receiver, key, since) for key, since in lane.since.items()]
-
-
-def told(
-    settings: Settings, machine: Receiver, receiver: str, key: tuple[int, int], since: int
-) -> dict[str, Any]:
-    names = settings.processes
-    awaits = [
-        {"sender": names[a.sender], "first": a.first, "last": a.last, "counted": a.counted}
-        for a in machine.awaits(key)
-    ]
-    told = {"group": "", "receiver": receiver, "sender": names[key[0]], "number": key[1]}
-    return {**told, "since_ms": since, "awaits": awaits}
+def _make(directory: str) -> None:
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise CannotWrite(directory, error.strerror or str(error), "nothing was written") from None

@@ -3,62 +3,83 @@
 A keyed operator gives one receiver to one task. Here each micro-batch computes the largest closed set of what has
 arrived (`antecede.spark.stream.cut`), and delivers it sorted:
 
-    stage     tasks    check the packets and write them to files, with what the driver has to know of them
+    stage     tasks    check the packets. A staged row is thousands of packets as one Arrow stream, and beside it what
+                       the driver has to know of them
     cut       driver   cut off what asks for more than there is, until nothing does
     place     driver   sort the sums by counting: the place of each message
-    deliver   tasks    each file's messages, with their places, become Parquet; the rest is held in files
+    hold      tasks    what is not delivered is packed again, and becomes the state
+    deliver   tasks    staged packets with places become rows, and Spark writes them as Parquet
 
-How far it came is a directory for each micro-batch (`stream.checkpoint`). Spark repeats a micro-batch that
-it has not committed with the same rows; then the same directories are made again, or found. So `out` has each message
-once, whenever the query was killed: `out/batch=0`, `out/batch=1`, ... appear whole.
+Spark's own writers and committers write all of it, on any storage, whatever attempts of a task run beside each other.
+First the state is written (`closed_state`), then the messages, to `out/batch=N`. Spark repeats a micro-batch that it
+has not committed with the same rows; then the same messages are found again, at the time that the state tells, and are
+written if they are not there. So `out` has each message once, whenever the query was killed.
 
-The directories must be ones that all workers see. For protocols whose stamps are whole vectors: `monitor`, `broadcast`.
+While something is given up and has not come, a machine on the driver decides, one message after the other: another may
+ask for what is in the gap, and what fills it is late. When no gap is left, closed sets go on.
+
+For protocols whose stamps are whole vectors: `monitor`, `broadcast`.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+from zlib import crc32
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
+from msgspec import structs
+from pyarrow import fs
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from antecede.errors import BadParameter
+from antecede.errors import BadParameter, BadSnapshot
 from antecede.protocols.receiver import BEYOND
 from antecede.spark.errors import mark_errors
-from antecede.spark.storage import absolute, escaped, local, readable
-from antecede.spark.stream import checkpoint as standing
-from antecede.spark.stream import cut, stamps
-from antecede.spark.stream.checkpoint import State
-from antecede.spark.stream.closed_patience import lane_of, serve
-from antecede.spark.stream.closed_tasks import (
-    DELIVERING,
-    STAGED,
-    Group,
-    columns,
-    delivering,
-    opened,
-    saved,
-    staging,
-    sums_of,
+from antecede.spark.storage import absolute, join, local, place, readable
+from antecede.spark.stream import cut
+from antecede.spark.stream.bucket import make_refusals, make_rows
+from antecede.spark.stream.closed_state import (
+    CHUNK,
+    HELD,
+    State,
+    States,
+    pack_chunk,
+    receiver_of,
+    rows_of,
+    save,
+    take_packets,
 )
-from antecede.spark.stream.compiled import ROWS
-from antecede.spark.stream.operator import chosen
-from antecede.spark.stream.packets import DELIVERED, PACKETS
+from antecede.spark.stream.kernel import CODES
+from antecede.spark.stream.order import select_packet_columns
+from antecede.spark.stream.packets import DELIVERED, GAVE_UP, ROWS, from_ipc, number_names, to_ipc
+from antecede.spark.stream.receiver import CompiledReceivers, MachineReceiver, Output
 from antecede.spark.stream.settings import Settings
 from antecede.spark.stream.status import Status
 
-__all__ = ["Closing", "deliver_closed", "deliver_closed_files"]
+__all__ = ["Closing", "check_packets", "deliver_closed", "serve"]
+
+STAGED: Final = pa.schema(
+    [
+        ("chunk", pa.string()),
+        ("packets", pa.binary()),
+        ("sums", pa.binary()),
+        ("came", pa.int64()),
+        ("refused", pa.binary()),
+    ]
+)
+OCTETS: Final = 32 << 20
+"""Bytes of packets in a staged row, about: a value of Spark or of Arrow has less than 2 GB."""
+TASKS: Final = 4
+"""Tasks that pack what is held: about as many rows of state there are."""
 
 
 def deliver_closed(
@@ -71,242 +92,371 @@ def deliver_closed(
     checkpoint: str | os.PathLike[str],
     parameters: Mapping[str, Any] | None = None,
     patience: float | None = None,
-    tasks: int = 2,
-    note: Callable[[Status], None] = lambda status: None,
 ) -> DataStreamWriter:
     """Write the messages of one receiver in causal order to `out`: start what this gives, with a trigger of yours.
 
-    As `deliver_stream`, for one receiver; `tasks` is how many files a micro-batch becomes. Whether `patience` has ended
-    is looked at when something comes.
+    As `deliver_stream`, for one receiver. Whether `patience` has ended is looked at when something comes.
     """
     settings = Settings.of(protocol, processes, parameters, patience)
-    closing = Closing.of(settings, receiver, out, checkpoint, tasks, note, plain=False)
-    return closing.over(chosen(df, None, None), checkpoint)
+    about = "stream by closed sets"
+    if settings.protocol not in cut.KINDS:
+        raise BadParameter(about, "protocol", settings.protocol, f"one of {', '.join(cut.KINDS)}")
+    me = settings.view.id(receiver)
+    if not settings.machine(me).orders_at(me):
+        raise BadParameter(about, "receiver", receiver, "the one that the protocol orders for")
+    closing = Closing(settings, me, absolute(out), States(checkpoint, settings, me))
+    rows = select_packet_columns(df, None, None).select("receiver", "sender", "number", "stamp", "payload")
+    return rows.writeStream.foreachBatch(closing).option("checkpointLocation", absolute(checkpoint))
 
 
-def deliver_closed_files(
-    reader: DataStreamReader,
-    path: str | os.PathLike[str],
-    protocol: str,
-    processes: Sequence[str],
-    *,
-    receiver: str,
-    out: str | os.PathLike[str],
-    checkpoint: str | os.PathLike[str],
-    parameters: Mapping[str, Any] | None = None,
-    patience: float | None = None,
-    tasks: int = 2,
-    note: Callable[[Status], None] = lambda status: None,
-) -> DataStreamWriter:
-    """The same for the Parquet files of packets that appear in a directory, for a quarter less CPU time.
+class Places(NamedTuple):
+    """What becomes of a chunk: which of its rows are packets to look at, and their places, or `cut.HELD`."""
 
-    `reader` is `spark.readStream`, with options if you like. Spark says which files there are, and tasks read them; but
-    for storage that PyArrow does not know.
-    """
-    settings, place = Settings.of(protocol, processes, parameters, patience), absolute(path)
-    plain = readable(place)
-    closing = Closing.of(settings, receiver, out, checkpoint, tasks, note, plain=plain)
-    files = reader.schema(from_arrow_schema(PACKETS)).parquet(escaped(place))
-    if not plain:
-        return closing.over(chosen(files, None, None), checkpoint)
-    # No column is read: Spark has the number of rows from what a file says of itself.
-    firsts = files.where("_metadata.row_index = 0").select("_metadata.file_path")
-    return closing.over(firsts, checkpoint)
+    digest: int
+    """Of its sums: a chunk that Spark had to make again must be the same."""
+    rows: cut.Counts
+    places: cut.Counts
 
 
 class Step(NamedTuple):
-    """A micro-batch: when, how many came and were refused, the place of the next delivery, how many were delivered."""
+    """What a micro-batch comes to."""
 
-    now: int
-    came: int
-    refused: int
-    place: int
-    delivered: int = 0
-    late: int = 0
-    gave_up: int = 0
+    state: State
+    held: DataFrame
+    """Rows of `HELD`."""
+    delivered: DataFrame | None
+    rows: list[pa.Table]
+    """Further rows to write: what is refused, and what a machine delivered."""
 
 
 class Closing:
     """What is done with each micro-batch."""
 
     def __init__(
-        self,
-        settings: Settings,
-        me: int,
-        out: Path,
-        home: Path,
-        tasks: int,
-        note: Callable[[Status], None],
-        plain: bool,
-        clock: Callable[[], float] = time.time,
+        self, settings: Settings, me: int, out: str, states: States, clock: Callable[[], float] = time.time
     ) -> None:
-        self.settings, self.me, self.out, self.home = settings, me, out, home
-        self.tasks, self.note, self.plain, self.clock = max(1, tasks), note, plain, clock
-        self.code = stamps.CODES[settings.protocol]
-        self.n = len(settings.processes)
-
-    @classmethod
-    def of(
-        cls,
-        settings: Settings,
-        receiver: str,
-        out: str | os.PathLike[str],
-        checkpoint: str | os.PathLike[str],
-        tasks: int,
-        note: Callable[[Status], None],
-        *,
-        plain: bool,
-    ) -> Closing:
-        """Checked: what cannot be done this way is a `BadParameter`."""
-        about = "stream by closed sets"
-        here, home = local(out), local(checkpoint)
-        for name, asked, place in (("out", out, here), ("checkpoint", checkpoint, home)):
-            if place is None:
-                raise BadParameter(about, name, asked, "a directory that all workers see as a path")
-        if settings.protocol not in cut.KINDS:
-            raise BadParameter(about, "protocol", settings.protocol, f"one of {', '.join(cut.KINDS)}")
-        me = settings.view.id(receiver)
-        if not settings.machine(me).orders_at(me):
-            raise BadParameter(about, "receiver", receiver, "the one that the protocol orders for")
-        return cls(settings, me, Path(str(here)), Path(str(home)) / "closed", tasks, note, plain)
-
-    def over(self, rows: DataFrame, checkpoint: str | os.PathLike[str]) -> DataStreamWriter:
-        return rows.writeStream.foreachBatch(self).option("checkpointLocation", str(local(checkpoint)))
+        self.settings, self.me, self.out, self.states, self.clock = settings, me, out, states, clock
+        self.code = CODES[settings.protocol]
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        done, written = self.home / f"{batch:012d}", self.out / f"batch={batch}"
-        if done.exists() and written.exists():
+        spark, out = rows.sparkSession, join(self.out, f"batch={batch}")
+        done = self.states.read(spark, batch)
+        if done is not None and is_whole(out):
             return
-        before = standing.before(self.home, batch, self.settings, self.me, self.out)
-        work = self.home / f"work-{batch}"
-        for place in (done, written, work):
-            shutil.rmtree(place, ignore_errors=True)
-        (work / "state").mkdir(parents=True)
-        (work / "out").mkdir()
-        state = self._close(rows, before, work)
-        (work / "state" / "state").write_bytes(msgspec.msgpack.encode(state))
-        self.out.mkdir(parents=True, exist_ok=True)
-        os.rename(work / "state", done)
-        os.rename(work / "out", written)
-        standing.forget(self.home)
-        self.note(state.status)
-
-    def _close(self, rows: DataFrame, before: State, work: Path) -> State:
-        reached = np.array(before.reached, np.int64)
-        # Not Spark's time of the micro-batch: that is a constant of the plan, for which Java compiles it all again.
-        now = round(self.clock() * 1000)
+        before, held = self.states.before(spark, batch)
+        # A micro-batch that is repeated has the time that it had. It is not Spark's time of the micro-batch: that is a
+        # constant of the plan, for which Java compiles it all again.
+        now = round(self.clock() * 1000) if done is None else done.status.now_ms
         # To a machine that gave something up, what has an old number may be new.
-        passed = reached if before.lane is None else np.where(reached < BEYOND, 0, reached)
-        paths, refused, came = self._stage(rows, passed, now, work)
-        if len(refused):
-            pq.write_table(refused, work / "out" / "refused.parquet")
-        step = Step(now, came, len(refused), before.place)
-        if before.lane is not None:
-            return self._serve(step, before, paths, work)
-        # What is held came first.
-        until, delivered, groups = self._cut(reached, before.held + paths, before.place, work)
-        step = step._replace(place=before.place + delivered, delivered=delivered)
-        held = self._deliver(rows, groups, until, work)
-        oldest = min((oldest for *_, oldest in held), default=None)
-        names, many = [Path(path).name for path, *_ in held], sum(many for _, many, _ in held)
-        status = self._status(step, until.tolist(), many, oldest)
-        state = standing.state_of(self.settings, self.me, until.tolist(), step.place, names, status)
-        patience = self.settings.patience_ms
-        if patience is None or oldest is None or oldest + patience > now:
-            return state
-        here = [str(work / "state" / name) for name in names]
-        return self._serve(step, msgspec.structs.replace(state, held=here), [], work)
+        reached = np.array(before.reached, np.int64)
+        passed = reached if before.machine is None else np.where(reached < BEYOND, 0, reached)
+        staged = rows.mapInArrow(
+            mark_errors(make_stager(self.settings, self.me, passed, now)), from_arrow_schema(STAGED)
+        ).persist()
+        try:
+            step = self._close(spark, structs.replace(before, batch=batch), held, staged, now)
+            self.states.write(spark, step.state, step.held)
+            # Also if nothing comes out: whoever looks sees that the query has begun.
+            further = pa.concat_tables([DELIVERED.empty_table(), *step.rows])
+            rows = spark.createDataFrame(further, from_arrow_schema(DELIVERED))
+            if step.delivered is not None:
+                rows = step.delivered.union(rows) if len(further) else step.delivered
+            save(rows, out)
+        finally:
+            staged.unpersist()
 
-    def _serve(self, step: Step, before: State, paths: list[str], work: Path) -> State:
-        """By a machine: something is given up, or was and has not come."""
-        none = ROWS.empty_table()
-        held = pa.concat_tables([none, *map(opened, before.held)])
-        # By row: the order of arrival.
-        came = [opened(path).take(np.sort(sums_of(path, self.n).rows)) for path in paths]
-        lane = lane_of(self.settings, self.me, before.lane, before.reached, step.place, [held])
-        found = serve(self.settings, lane, held, pa.concat_tables([none, *came]), step.now)
-        if len(found.rows):
-            pq.write_table(found.rows, work / "out" / "served.parquet")
-        names = ["served.arrow"] if len(found.held) else []
-        for name in names:
-            reached = np.array(found.reached, np.int64)
-            sums, _ = cut.summed(self.code, reached, found.held["stamp"], *columns(found.held))
-            saved(found.held, sums, str(work / "state" / name))
-        late = pc.sum(pc.equal(found.rows["kind"], "late")).as_py() or 0
-        step = step._replace(
-            place=step.place + len(found.rows),
-            delivered=step.delivered + len(found.rows) - late,
-            late=late,
-            gave_up=len(found.rows) - found.rows["gave_up"].null_count,
-        )
-        status = self._status(step, found.reached, len(found.held), pc.min(found.held["since"]).as_py())
-        return standing.state_of(self.settings, self.me, found.reached, step.place, names, status, found.lane)
-
-    def _status(self, step: Step, reached: list[int], held: int, oldest: int | None) -> Status:
-        names = self.settings.processes
-        return Status(
-            now_ms=step.now,
-            rows_in=step.came,
-            delivered=step.delivered,
-            late=step.late,
-            refused=step.refused,
-            gave_up=step.gave_up,
-            held=held,
-            oldest_ms=oldest,
-            frontier={
-                name: count
-                for at, (name, count) in enumerate(zip(names, reached, strict=True))
-                if at != self.me
-            },
+    def _close(
+        self, spark: SparkSession, before: State, held: DataFrame, staged: DataFrame, now: int
+    ) -> Step:
+        told = staged.select("chunk", "sums", "came", "refused").toArrow()
+        refused = [from_ipc(data.as_buffer()) for data in told["refused"].drop_null()]
+        status = Status(
+            now_ms=now,
+            rows_in=pc.sum(told["came"]).as_py() or 0,
+            refused=sum(map(len, refused)),
             receivers=1,
         )
+        step = Step(structs.replace(before, status=status), held, None, refused)
+        if before.machine is not None:
+            return self._serve(spark, step, staged)
+        chunks = held.select(*CHUNK).union(staged.select(*CHUNK))
+        step = self._cut(spark, step, chunks, [held.select("chunk", "sums").toArrow(), told])
+        oldest, patience = step.state.status.oldest_ms, self.settings.patience_ms
+        if patience is None or oldest is None or oldest + patience > now:
+            return step
+        return self._serve(spark, step, None)
 
-    def _stage(
-        self, rows: DataFrame, reached: cut.Counts, now: int, work: Path
-    ) -> tuple[list[str], pa.Table, int]:
-        """The files of what came, what is refused of it, and how many came."""
-        stage = staging(self.settings, self.me, reached, now, str(work), self.plain)
-        found = rows.mapInArrow(mark_errors(stage), STAGED).toArrow()
-        refused = [pa.ipc.open_stream(data.as_buffer()).read_all() for data in found["refused"]]
-        # In an order of their own: tasks end in any.
-        paths = sorted(found["path"].to_pylist())
-        return (
-            paths,
-            pa.concat_tables([DELIVERED.empty_table(), *refused]),
-            pc.sum(found["came"]).as_py() or 0,
-        )
-
-    def _cut(
-        self, reached: cut.Counts, paths: list[str], place: int, work: Path
-    ) -> tuple[cut.Counts, int, list[Group]]:
-        """How far the closed set goes, how many messages it has, and what each task is to deliver from."""
-        if not paths:
-            return reached, 0, []
-        parts = [sums_of(path, self.n) for path in paths]
+    def _cut(self, spark: SparkSession, step: Step, chunks: DataFrame, told: list[pa.Table]) -> Step:
+        """Deliver the largest closed set."""
+        state, n = step.state, len(self.settings.processes)
+        # What is held came first; the rest in an order of its own, because tasks end in any.
+        columns = [(table["chunk"].to_pylist(), table["sums"].to_pylist()) for table in told]
+        named = [one for both in columns for one in sorted(zip(*both, strict=True))]
+        if not named:
+            return step
+        parts = [cut.Sums.unpacked(np.frombuffer(sums, np.int64), n) for _, sums in named]
+        reached, stamps = np.array(state.reached, np.int64), Stamps(chunks)
         until, candidates, places = cut.closed(
-            self.code, reached, parts, lambda at: opened(paths[at])["stamp"]
+            self.code, reached, parts, lambda at: stamps.by_chunk[named[at][0]]
         )
-        delivered = cut.placed(reached, until, parts, candidates, places, place)
-        groups: list[Group] = [[] for _ in range(self.tasks)]
+        delivered = cut.place_messages(reached, until, parts, candidates, places, state.place)
         ends = np.cumsum([0, *(len(part.rows) for part in parts)])
-        for at, (path, part) in enumerate(zip(paths, parts, strict=True)):
-            name = str(work / f"places-{at}.npy")
-            np.save(name, np.stack([part.rows, places[ends[at] : ends[at + 1]]]))
-            groups[at % self.tasks].append((path, name))
-        return until, delivered, [group for group in groups if group]
-
-    def _deliver(
-        self, rows: DataFrame, groups: list[Group], until: cut.Counts, work: Path
-    ) -> list[tuple[str, int, int]]:
-        """The files of what is held, with how many messages and since when."""
-        many = len(groups)
-        if not many:
-            return []
-        deliver = delivering(groups, self.settings, self.me, until, str(work))
-        found = (
-            rows.sparkSession.range(0, many, 1, many)
-            .mapInArrow(mark_errors(deliver), DELIVERING)
-            .toArrow()
-            .to_pylist()
+        since = np.concatenate([part.since for part in parts])[places == cut.HELD]
+        found = {
+            chunk: Places(crc32(sums), part.rows, places[ends[at] : ends[at + 1]])
+            for at, ((chunk, sums), part) in enumerate(zip(named, parts, strict=True))
+        }
+        status = structs.replace(
+            state.status,
+            delivered=delivered,
+            held=len(since),
+            oldest_ms=int(since.min()) if len(since) else None,
+            frontier=self._frontier(until.tolist()),
         )
-        return sorted((row["path"], row["held"], row["oldest"]) for row in found if row["held"])
+        state = structs.replace(
+            state,
+            reached=until.tolist(),
+            place=state.place + delivered,
+            status=status,
+        )
+        holding = [chunk for chunk, one in found.items() if (one.places == cut.HELD).any()]
+        hold = make_holder(found, self.code, until, state.batch)
+        kept = chunks.where(F.col("chunk").isin(holding)).coalesce(TASKS)
+        kept = kept.mapInArrow(mark_errors(hold), from_arrow_schema(HELD))
+        deliver = make_deliverer(found, self.settings.processes, self.settings.processes[self.me])
+        rows = chunks.mapInArrow(mark_errors(deliver), from_arrow_schema(DELIVERED))
+        left = kept if holding else rows_of(spark, state, [])
+        return step._replace(state=state, held=left, delivered=rows if delivered else None)
+
+    def _serve(self, spark: SparkSession, step: Step, staged: DataFrame | None) -> Step:
+        """Let a machine decide: something is given up, or was and has not come."""
+        state = step.state
+        held = [table for table, _ in collect_packets(step.held)]
+        came = ROWS.empty_table()
+        for table, sums in () if staged is None else collect_packets(staged):
+            # By chunk and row: the order of arrival, and the same if the micro-batch is repeated.
+            rows = np.sort(cut.Sums.unpacked(sums, len(state.reached)).rows)
+            came = pa.concat_tables([came, table.take(rows)])
+        receiver = receiver_of(self.settings, state, held)
+        table = pa.concat_tables([ROWS.empty_table(), *held])
+        served = serve(self.settings, receiver, table, came, state.status.now_ms)
+        late = pc.sum(pc.equal(served.rows["kind"], "late")).as_py() or 0
+        reached = receiver.machine.reached()
+        reached[self.me] = BEYOND
+        status = structs.replace(
+            state.status,
+            delivered=state.status.delivered + len(served.rows) - late,
+            late=late,
+            gave_up=len(served.rows) - served.rows["gave_up"].null_count,
+            held=len(served.held),
+            oldest_ms=pc.min(served.held["since"]).as_py(),
+            frontier=self._frontier(reached),
+        )
+        state = structs.replace(
+            state,
+            reached=reached,
+            place=receiver.position,
+            machine=receiver.dump() if receiver.machine.given_up() else None,
+            status=status,
+        )
+        left = rows_of(spark, state, [served.held] if len(served.held) else [])
+        return step._replace(
+            state=state, held=left, rows=[*step.rows, *([served.rows] if len(served.rows) else [])]
+        )
+
+    def _frontier(self, reached: list[int]) -> dict[str, int]:
+        named = zip(self.settings.processes, reached, strict=True)
+        return {name: count for name, count in named if count < BEYOND}
+
+
+class Stamps:
+    """The stamps of all chunks, brought to the driver when the first is asked for: most closed sets need none."""
+
+    def __init__(self, chunks: DataFrame) -> None:
+        self._chunks = chunks
+
+    @cached_property
+    def by_chunk(self) -> dict[str, Any]:
+        found = self._chunks.select("chunk", "packets").toArrow()
+        named = zip(found["chunk"].to_pylist(), found["packets"], strict=True)
+        return {chunk: from_ipc(packets.as_buffer())["stamp"] for chunk, packets in named}
+
+
+def is_whole(path: str) -> bool:
+    """Whether a table was written there to its end, as far as can be seen."""
+    if local(path) is not None:
+        return os.path.isdir(str(local(path)))
+    if not readable(path):
+        return False
+    system, inside = place(join(path, "_SUCCESS"))
+    return bool(system.get_file_info(inside).type != fs.FileType.NotFound)
+
+
+# Stage
+
+
+def make_stager(settings: Settings, me: int, reached: cut.Counts, now: int) -> Any:
+    def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        for at, rows in enumerate(join_batches(batches)):
+            packets, sums, refused = check_packets(rows, settings, me, now, reached)
+            row = {
+                "chunk": f"{context.partitionId():06d}-{at:06d}",
+                "packets": to_ipc(packets),
+                "sums": sums.packed().tobytes(),
+                "came": len(rows),
+                "refused": to_ipc(refused) if len(refused) else None,
+            }
+            yield pa.RecordBatch.from_pylist([row], STAGED)
+
+    return stage
+
+
+def join_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """What Spark hands over, in pieces."""
+    kept: list[pa.RecordBatch] = []
+    for batch in batches:
+        kept.append(batch)
+        if sum(part.nbytes for part in kept) >= OCTETS:
+            yield pa.Table.from_batches(kept)
+            kept = []
+    if sum(part.num_rows for part in kept):
+        yield pa.Table.from_batches(kept)
+
+
+def check_packets(
+    rows: pa.Table, settings: Settings, me: int, now: int, reached: cut.Counts
+) -> tuple[pa.Table, cut.Sums, pa.Table]:
+    """Rows as packets (`ROWS`), what is to be known of those that are for this receiver, and what is refused."""
+    source = number_names(rows["sender"], settings.processes)
+    here = number_names(rows["receiver"], settings.processes) == me
+    since = np.full(len(rows), now)
+    packets = pa.table(
+        [
+            np.zeros(len(rows), np.int64),
+            source,
+            pc.fill_null(rows["number"], 0),
+            since,
+            pc.fill_null(rows["stamp"], b""),
+            pc.fill_null(rows["payload"], b""),
+        ],
+        schema=ROWS,
+    )
+    number = np.array(packets["number"].to_numpy())
+    likely = np.where(here & (source != me), source, -1)
+    sums, sound = cut.summed(CODES[settings.protocol], reached, packets["stamp"], likely, number, since)
+    if sound.all():
+        return packets, sums, DELIVERED.empty_table()
+    compiled = CompiledReceivers(settings)
+    compiled.open("", me)
+    refused = []
+    for row in np.flatnonzero(~sound).tolist():
+        why = (
+            compiled.ask_machine(packets, row, me) if here[row] else f"it is not for {settings.processes[me]}"
+        )
+        assert isinstance(why, str), "a packet that is one is known as one"
+        refused.append((row, why))
+    grouped = rows.append_column("group", pa.repeat("", len(rows)))
+    return packets, sums, make_refusals(grouped, refused).drop_columns(["group"])
+
+
+# Deliver and hold
+
+
+def matching(row: dict[str, Any], found: Mapping[str, Places]) -> Places:
+    """The places of a chunk. Spark makes a chunk again that it has lost: the rows must have come in the same order."""
+    chunk, one = row["chunk"].as_py(), found[row["chunk"].as_py()]
+    if crc32(row["sums"].as_buffer()) != one.digest:
+        raise BadSnapshot(f"chunk {chunk} of the micro-batch", "made again in another order", "the same rows")
+    return one
+
+
+def chunk_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        for values in zip(*batch.columns, strict=True):
+            yield dict(zip(batch.schema.names, values, strict=True))
+
+
+def make_deliverer(found: Mapping[str, Places], names: Sequence[str], receiver: str) -> Any:
+    def deliver(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for row in chunk_rows(batches):
+            one = matching(row, found)
+            order = np.argsort(one.places)[np.count_nonzero(one.places < 0) :]
+            if not len(order):
+                continue
+            table = from_ipc(row["packets"].as_buffer()).take(one.rows[order])
+            size = len(order)
+            columns = {
+                "receiver": pa.repeat(receiver, size),
+                "position": pa.array(one.places[order], pa.int64()),
+                "sender": pa.array(names, pa.string()).take(table["source"].combine_chunks()),
+                "number": table["number"],
+                "payload": table["payload"],
+                "kind": pa.repeat("delivered", size),
+                "gave_up": pa.nulls(size, GAVE_UP),
+                "reason": pa.nulls(size, pa.string()),
+            }
+            yield from pa.table(columns, DELIVERED).combine_chunks().to_batches()
+
+    return deliver
+
+
+def make_holder(found: Mapping[str, Places], code: int, until: cut.Counts, batch: int) -> Any:
+    def hold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        kept: list[pa.Table] = []
+        at = 0
+
+        def pack() -> pa.RecordBatch:
+            packets = pa.concat_tables(kept).combine_chunks()
+            # Before those that are staged, and named apart in each micro-batch.
+            chunk = f"-held-{batch}-{context.partitionId():06d}-{at:06d}"
+            row = {"state": None, **pack_chunk(chunk, packets, code, until)}
+            return pa.RecordBatch.from_pylist([row], HELD)
+
+        for row in chunk_rows(batches):
+            one = matching(row, found)
+            packets = from_ipc(row["packets"].as_buffer())
+            kept.append(packets.take(one.rows[one.places == cut.HELD]))
+            if sum(table.nbytes for table in kept) >= OCTETS:
+                yield pack()
+                kept, at = [], at + 1
+        if kept:
+            yield pack()
+
+    return hold
+
+
+# Where a machine decides
+
+
+class Served(NamedTuple):
+    rows: pa.Table
+    """What is delivered: rows of `DELIVERED`."""
+    held: pa.Table
+
+
+def collect_packets(chunks: DataFrame) -> Iterator[tuple[pa.Table, cut.Counts]]:
+    """The packets of chunks and their sums, on the driver."""
+    found = chunks.select(*CHUNK).toArrow().sort_by("chunk")
+    for packets, sums in zip(found["packets"], found["sums"], strict=True):
+        yield from_ipc(packets.as_buffer()), np.frombuffer(sums.as_py(), np.int64)
+
+
+def serve(settings: Settings, receiver: MachineReceiver, held: pa.Table, came: pa.Table, now: int) -> Served:
+    """Take what came, rows of `ROWS` that a machine takes, and give up what was waited for too long."""
+    outputs: list[Output] = []
+    take_packets(settings, receiver, came, outputs)
+    if settings.patience_ms is not None:
+        receiver.expire(now, settings.patience_ms, outputs)
+    rows = make_rows(settings.processes, outputs).drop_columns(["group"])
+    table = pa.concat_tables([ROWS.empty_table(), held, came])
+    # Each message once: packets may come twice.
+    found: dict[tuple[int, int], int] = {}
+    ids = zip(table["source"].to_pylist(), table["number"].to_pylist(), strict=True)
+    for row, key in enumerate(ids):
+        if receiver.machine.holds(key):
+            found.setdefault(key, row)
+    return Served(rows, table.take(pa.array(list(found.values()), pa.int64())))

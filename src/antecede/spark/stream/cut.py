@@ -24,9 +24,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from antecede.jit import native
-from antecede.spark.stream.stamps import vector as read_vector
+from antecede.spark.stream.kernel import read_vector
 
-__all__ = ["HELD", "KINDS", "REPEATED", "Counts", "Sums", "closed", "octets_of", "placed", "summed"]
+__all__ = ["HELD", "KINDS", "REPEATED", "Counts", "Sums", "closed", "octets_of", "place_messages", "summed"]
 
 Counts = NDArray[np.int64]
 KINDS: Final = ("monitor", "broadcast")
@@ -46,6 +46,8 @@ class Sums(NamedTuple):
     source: Counts
     position: Counts
     total: Counts
+    since: Counts
+    """When each came, in milliseconds."""
     starts: Counts
     """Of the blocks, and where the last one ends."""
     least: Counts
@@ -61,7 +63,7 @@ class Sums(NamedTuple):
     @classmethod
     def unpacked(cls, packed: Counts, n: int) -> Sums:
         rows, blocks = packed[:2].tolist()
-        ends = np.cumsum([2, rows, rows, rows, rows, blocks + 1, blocks, blocks * n])
+        ends = np.cumsum([2, rows, rows, rows, rows, rows, blocks + 1, blocks, blocks * n])
         *parts, most = (packed[a:b] for a, b in pairwise(ends))
         return cls._make([*parts, most.reshape(-1, n)])
 
@@ -79,14 +81,14 @@ def octets_of(column: Any) -> tuple[Any, Any]:
 
 
 def summed(
-    code: int, reached: Counts, stamp: Any, source: Counts, number: Counts
+    code: int, reached: Counts, stamp: Any, source: Counts, number: Counts, since: Counts
 ) -> tuple[Sums, NDArray[np.bool_]]:
     """What is to be known of a file's packets after those that were `reached`, and which rows are sure to be packets.
 
     A row whose source is negative is none.
     """
     n, size = len(reached), len(source)
-    order = by_number(source, number, n)
+    order = sort_by_number(source, number, n)
     data, ends = octets_of(stamp)
     block = max(BLOCK, size * n // NUMBERS)
     room = size // block + n + 1
@@ -102,12 +104,19 @@ def summed(
     )  # fmt: skip
     rows = rows[:fresh]
     found = Sums(
-        rows, source[rows], position[rows], total[rows], starts[: blocks + 1], least[:blocks], most[:blocks]
+        rows,
+        source[rows],
+        position[rows],
+        total[rows],
+        since[rows],
+        starts[: blocks + 1],
+        least[:blocks],
+        most[:blocks],
     )
     return found, position > 0
 
 
-def by_number(source: Counts, number: Counts, n: int) -> Counts:
+def sort_by_number(source: Counts, number: Counts, n: int) -> Counts:
     """The rows that have a source, by it and then by number."""
     rows = np.flatnonzero(source >= 0)
     if len(rows) and number[rows].min() >= 0 and number[rows].max() < (1 << 62) // (n + 1):
@@ -176,7 +185,10 @@ def closed(code: int, reached: Counts, parts: list[Sums], stamp: Any) -> tuple[C
                 continue
             if at not in octets:
                 octets[at] = octets_of(stamp(at))
-            if _cut(code, n, *octets[at], *part, until, *scratch):
+            if _cut(
+                code, n, *octets[at], part.rows, part.source, part.position, part.starts, part.least, part.most, until,
+                *scratch,
+            ):  # fmt: skip
                 lower = True
     return until, candidates, places
 
@@ -217,7 +229,7 @@ def _asks(source: Any, starts: Any, least: Any, most: Any, until: Any) -> bool:
 
 @native
 def _cut(
-    code: int, n: int, data: Any, ends: Any, rows: Any, source: Any, position: Any, total: Any, starts: Any, least: Any,
+    code: int, n: int, data: Any, ends: Any, rows: Any, source: Any, position: Any, starts: Any, least: Any,
     most: Any, until: Any, vector: Any, members: Any,
 ) -> bool:  # fmt: skip
     """Cut senders off before the first of these messages that asks for more than there is; whether there was one."""
@@ -244,7 +256,7 @@ def _cut(
     return lower
 
 
-def placed(
+def place_messages(
     reached: Counts, until: Counts, parts: list[Sums], candidates: Counts, places: Counts, place: int
 ) -> int:
     """Give each message up to `until` its place in the order of delivery, from `place` on. How many there are."""

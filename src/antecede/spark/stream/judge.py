@@ -4,7 +4,7 @@ A pure state machine: rows in, findings out, and `snapshot` is all that has to b
 more than once. Each process's events are taken in the order of their indices, and a delivery after the send of its
 message: until then, what has come waits here.
 
-The rules, with C_q the clock of process q over sends (as in `antecede.verification.kernel`; `clocks` has them):
+The rules, with C_q the clock of process q over sends (as in `antecede.verification.kernel`; `judge_state` has them):
   send of m by i       C_i[i] += 1, the ordinal of m; m takes C_i along
   delivery of m at q   the first one there: *overtaken* if C_q[i] >= the ordinal of m (where q is i itself: what others
                        have told q of its own sends). Then C_q takes in what m brought
@@ -38,8 +38,17 @@ from typing import Final
 
 from msgspec import Struct
 
-from antecede.spark.stream.clocks import Clocks
-from antecede.spark.stream.judge_state import VERSION, Flight, Id, Process, State, Step, decoded, encoded
+from antecede.spark.stream.judge_state import (
+    VERSION,
+    Clocks,
+    Flight,
+    Id,
+    Process,
+    State,
+    Step,
+    decode_state,
+    encode_state,
+)
 
 __all__ = ["Arrived", "Found", "Judge"]
 
@@ -117,7 +126,7 @@ class Judge:
                 process.held[row.index] = self._step(row)
                 touched[q] = None
         self._run(list(touched), now_ms)
-        return self._told()
+        return self._take_found()
 
     def expire(self, now_ms: int, patience_ms: int) -> list[Found]:
         """Give up what has waited for so long."""
@@ -131,14 +140,14 @@ class Judge:
         busy = {q for q, process in enumerate(self.processes) if process.held}
         for flight in [flight for flight in self.flights.values() if flight.since_ms <= before]:
             self._abandon(flight, flight.left - busy)
-        return self._told()
+        return self._take_found()
 
     def finish(self) -> list[Found]:
         """The run is over, and all of its events have come: whatever waits is told."""
         self._give_up(lambda process: True, 0)
         for flight in list(self.flights.values()):
             self._abandon(flight, set(flight.left))
-        return self._told()
+        return self._take_found()
 
     @property
     def idle(self) -> bool:
@@ -162,7 +171,7 @@ class Judge:
             self._clocks.add()
         return found
 
-    def _told(self) -> list[Found]:
+    def _take_found(self) -> list[Found]:
         found, self._found = self._found, []
         return found
 
@@ -301,7 +310,7 @@ class Judge:
     # State
 
     def snapshot(self) -> bytes:
-        return encoded(
+        return encode_state(
             State(
                 VERSION,
                 self.deliveries,
@@ -316,7 +325,7 @@ class Judge:
     @classmethod
     def restore(cls, snapshot: bytes, remember: int = REMEMBER) -> Judge:
         """The inverse. A snapshot of another version is refused."""
-        state = decoded(snapshot)
+        state = decode_state(snapshot)
         judge = cls(remember)
         for process in state.processes:
             judge._id(process.name)

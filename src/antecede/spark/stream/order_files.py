@@ -14,25 +14,23 @@ import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from antecede.errors import BadParameter
 from antecede.spark.errors import raise_task_errors
-from antecede.spark.storage import absolute, escaped, files, join, local, readable
-from antecede.spark.stream.checkpoint import last_held
-from antecede.spark.stream.closed import deliver_closed_files
-from antecede.spark.stream.operator import deliver_stream, unpacked
-from antecede.spark.stream.ownership import begin, fresh
-from antecede.spark.stream.packets import PACKETS
-from antecede.spark.stream.run import run
-from antecede.spark.stream.watch import Progress, status_of, waiting
+from antecede.spark.schema import ALL_PACKETS, PACKETS
+from antecede.spark.storage import absolute, escaped, files, local, readable
+from antecede.spark.stream.checkpoint import Checkpoint
+from antecede.spark.stream.closed import deliver_closed
+from antecede.spark.stream.order import deliver_stream, output_schema
+from antecede.spark.stream.run import Counted, Query, run_query
+from antecede.spark.stream.status import Progress, status_of, waiting
 from antecede.spark.trace.footers import refuse_files
 
 __all__ = ["Outcome", "Source", "order_files"]
 
-SCHEMA: Final = (
-    "receiver string, sender string, number long, stamp binary, payload binary, arrival long, label string"
-)
+KINDS: Final = ("delivered", "late", "gave_up", "refused")
 
 
 class Source(Struct, frozen=True):
@@ -73,25 +71,39 @@ def order_files(
     out: str | os.PathLike[str],
     checkpoint: str | os.PathLike[str],
     *,
-    once: bool,
+    once: bool = False,
     every: float = 1.0,
     stop: Callable[[], bool] = lambda: False,
     note: Callable[[Progress], None] = lambda progress: None,
 ) -> Outcome:
     """Run until all that is there is done (`once`), or until `stop` says so. Started again, it goes on where it was."""
+    last: list[Progress] = []
 
-    def tell(progress: Any) -> None:
-        if (status := status_of(progress, checkpoint)) is not None:
-            note(status)
+    def count(progress: Any) -> Counted | None:
+        status = status_of(progress, checkpoint)
+        if status is None:
+            return None
+        last[:] = [status]
+        note(status)
+        return Counted({kind: getattr(status.status, kind) for kind in KINDS})
 
     with raise_task_errors():
-        refuse(spark, source, once, fresh(checkpoint))
-        writer = writing(spark, source, out, checkpoint)
-        begin("order --stream", identity(source), out, checkpoint)
-        run(spark, writer, once=once, every_s=every, stop=stop, note=tell)
-        if source.by == "closed":
-            return counted(spark, out, checkpoint, last_held(checkpoint))
-        return counted(spark, out, checkpoint, waiting(spark, checkpoint).count())
+        refuse(spark, source, once, Checkpoint(checkpoint).fresh)
+        query = Query(
+            checkpoint,
+            lambda own: build(own, source, out, checkpoint),
+            count,
+            lambda own: recount(own, out),
+            timed=source.patience is not None and source.by == "receiver",
+        )
+        # Refused before it is noted whose the checkpoint is.
+        query.build(spark)
+        Checkpoint(checkpoint).claim("order --stream", identity(source), out)
+        totals = run_query(spark, query, once=once, every_s=every, stop=stop)
+        known = bool(last) and last[0].batch == totals.batch
+        held = last[0].status.held if known else waiting(spark, checkpoint).count()
+        counts = {kind: totals.counts.get(kind, 0) for kind in KINDS}
+        return Outcome(batches=totals.batch + 1, waiting=held, **counts)
 
 
 def identity(source: Source) -> dict[str, Any]:
@@ -103,38 +115,29 @@ def identity(source: Source) -> dict[str, Any]:
     return {"command": "order", "input": absolute(source.path), **own}
 
 
-def writing(spark: SparkSession, source: Source, out: Any, checkpoint: Any) -> DataStreamWriter:
+def build(spark: SparkSession, source: Source, out: Any, checkpoint: Any) -> DataStreamWriter:
     place = absolute(source.path)
-    schema = SCHEMA if source.group is None else f"{SCHEMA}, `{source.group}` string"
-    reader = spark.readStream.schema(schema)
+    reader = spark.readStream.schema(from_arrow_schema(columns_of(source)))
     if source.files_per_batch is not None:
         reader = reader.option("maxFilesPerTrigger", source.files_per_batch)
+    rows = reader.parquet(escaped(place))
+    options: dict[str, Any] = {"parameters": source.parameters, "patience": source.patience}
     if source.by == "closed":
         if source.receiver is None or source.group is not None:
             raise BadParameter("order --stream", "--by", "closed", "a --receiver and no --group")
-        return deliver_closed_files(
-            reader,
-            place,
-            source.protocol,
-            source.processes,
-            parameters=source.parameters,
-            patience=source.patience,
-            receiver=source.receiver,
-            out=out,
-            checkpoint=checkpoint,
-        )
+        places = {"receiver": source.receiver, "out": out, "checkpoint": checkpoint}
+        return deliver_closed(rows, source.protocol, source.processes, **options, **places)
     if source.by != "receiver":
         raise BadParameter("order --stream", "--by", source.by, "receiver or closed")
-    rows = deliver_stream(
-        reader.parquet(escaped(place)),
-        source.protocol,
-        source.processes,
-        parameters=source.parameters,
-        patience=source.patience,
-        group=source.group,
-    )
-    writer = rows.writeStream.format("parquet").outputMode("append").option("path", absolute(out))
+    delivered = deliver_stream(rows, source.protocol, source.processes, group=source.group, **options)
+    writer = delivered.writeStream.format("parquet").outputMode("append").option("path", absolute(out))
     return writer.option("checkpointLocation", absolute(checkpoint))
+
+
+def columns_of(source: Source) -> pa.Schema:
+    """The columns that its files may have."""
+    columns = PACKETS.append(ALL_PACKETS.field("label"))
+    return columns if source.group is None else columns.append(pa.field(source.group, pa.string()))
 
 
 def refuse(spark: SparkSession, source: Source, once: bool, new: bool) -> None:
@@ -150,19 +153,16 @@ def refuse(spark: SparkSession, source: Source, once: bool, new: bool) -> None:
     if once and not there:
         raise BadParameter(command, "input", place, "a directory with Parquet files of packets")
     if new and readable(place):
-        columns = PACKETS.append(pa.field("label", pa.string()))
-        if source.group is not None:
-            columns = columns.append(pa.field(source.group, pa.string()))
-        refuse_files(spark, there, columns, optional=("arrival", "label"))
+        refuse_files(spark, there, columns_of(source), optional=("arrival", "label"))
 
 
-def counted(spark: SparkSession, out: Any, checkpoint: Any, held: int) -> Outcome:
+def recount(spark: SparkSession, out: str | os.PathLike[str]) -> Counted:
+    """Count all that was written."""
     # With its columns: a query that has delivered nothing has written no file that would tell them.
-    rows = spark.read.schema(unpacked(None)).parquet(escaped(absolute(out)))
-    kinds = rows.agg(
+    rows = spark.read.schema(output_schema(None)).parquet(escaped(absolute(out)))
+    found = rows.agg(
         *[F.count_if(F.col("kind") == kind).alias(kind) for kind in ("delivered", "late", "refused")],
         F.count_if(F.col("gave_up").isNotNull()).alias("gave_up"),
     ).first()
-    assert kinds is not None
-    commits = spark.read.format("binaryFile").load(escaped(join(absolute(checkpoint), "commits"))).count()
-    return Outcome(batches=commits, waiting=held, **kinds.asDict())
+    assert found is not None
+    return Counted(found.asDict())

@@ -28,34 +28,36 @@ A row of `DELIVERED` is one message at one receiver:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from antecede.errors import BadParameter, WireError
 from antecede.model import Message, Packet, Stamp, View
 from antecede.sim.run import RunSpec
+from antecede.spark.schema import ALL_PACKETS, PACKETS
 from antecede.wire import Limits
 from antecede.wire.octets import Reader, Writer
 from antecede.wire.stamps import BY_CODE, BY_STAMP
 
-__all__ = ["DELIVERED", "PACKETS", "WAITING", "packet_of", "packets_of", "simulated", "stamp_of"]
-
-PACKETS: Final = pa.schema(
-    [
-        pa.field("receiver", pa.string(), nullable=False),
-        pa.field("sender", pa.string(), nullable=False),
-        pa.field("number", pa.int64()),
-        pa.field("stamp", pa.binary(), nullable=False),
-        pa.field("payload", pa.binary()),
-        pa.field("arrival", pa.int64()),
-    ]
-)
-"""The columns that `packets_of` makes; `label` and `group` may follow."""
-
-GROUP_MARK: Final = "antecede.group"
-"""The key in a column's metadata that says: positions count by this column and the receiver."""
+__all__ = [
+    "DELIVERED",
+    "GROUPED",
+    "PACKETS",
+    "ROWS",
+    "WAITING",
+    "encode_names",
+    "from_ipc",
+    "number_names",
+    "packet_of",
+    "packets_of",
+    "simulated",
+    "stamp_of",
+    "to_ipc",
+]
 
 GAVE_UP: Final = pa.list_(
     pa.struct(
@@ -82,6 +84,9 @@ DELIVERED: Final = pa.schema(
 )
 """The columns that come out; after `group`, if there is one."""
 
+GROUPED: Final = pa.schema([pa.field("group", pa.string()), *DELIVERED])
+"""What comes out of a bucket; `group` is "" where there are none."""
+
 WAITING: Final = pa.schema(
     [
         pa.field("group", pa.string()),
@@ -93,6 +98,18 @@ WAITING: Final = pa.schema(
     ]
 )
 """A message that waits: at whom, whose, since when, and for which messages of whom."""
+
+ROWS: Final = pa.schema(
+    [
+        pa.field("lane", pa.int64()),
+        pa.field("source", pa.int64()),
+        pa.field("number", pa.int64()),
+        pa.field("since", pa.int64()),
+        pa.field("stamp", pa.binary()),
+        pa.field("payload", pa.binary()),
+    ]
+)
+"""Packets on their way through: of which receiver, from whom, since when."""
 
 LIMITS: Final = Limits()
 NO_STAMP: Final = Stamp()
@@ -171,9 +188,8 @@ def packets_of(
         if group is not None:
             row["group"] = group
         rows.append(row)
-    schema = PACKETS
-    for name, wanted in (("label", labels), ("group", group is not None)):
-        schema = schema.append(pa.field(name, pa.string())) if wanted else schema
+    names = [*PACKETS.names, *(["label"] if labels else []), *(["group"] if group is not None else [])]
+    schema = pa.schema([ALL_PACKETS.field(name) for name in names])
     return pa.Table.from_pylist(rows, schema)
 
 
@@ -196,3 +212,32 @@ def simulated(spec: RunSpec, group: str | None = None) -> tuple[View, pa.Table]:
         machine.receive = noted  # type: ignore[method-assign]
     simulation.finish()
     return simulation.view, packets_of(came, simulation.view, group=group)
+
+
+def to_ipc(table: pa.Table) -> bytes:
+    """A table as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def from_ipc(data: Any) -> pa.Table:
+    """The inverse, of bytes or an Arrow buffer."""
+    return pa.ipc.open_stream(data).read_all()
+
+
+def encode_names(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    """A column of few different strings as one array with a dictionary."""
+    encoded = column.combine_chunks()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = pa.concat_arrays(encoded.chunks) if encoded.num_chunks else pa.array([], encoded.type)
+    return encoded if pa.types.is_dictionary(encoded.type) else encoded.dictionary_encode()
+
+
+def number_names(column: pa.ChunkedArray, names: Sequence[str]) -> NDArray[np.int64]:
+    """The processes that these names are; -1 for none."""
+    encoded, ids = encode_names(column), {name: process for process, name in enumerate(names)}
+    known = np.array([ids.get(name, -1) for name in encoded.dictionary.to_pylist()] + [-1], np.int64)
+    found: NDArray[np.int64] = known[encoded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)]
+    return found

@@ -1,56 +1,111 @@
-"""A query from its start to its end: until it is stopped or, with `once`, until all is done that was there."""
+"""A query from its start to its end: until it is stopped or, with `once`, until all is done that was there.
+
+The one loop that runs a query of a command. What it counts is kept in the checkpoint (`checkpoint`), so that an answer
+at the end costs the same however much was written before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["run"]
+from antecede.spark.stream.checkpoint import Checkpoint, Totals
+from antecede.spark.stream.listener import posting
+
+__all__ = ["Counted", "Query", "run_query"]
 
 EMPTY: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 POLL_S: Final = 1
 """Between two looks at whether to stop."""
 
 
-def run(
-    spark: SparkSession,
-    writer: DataStreamWriter,
-    *,
-    once: bool,
-    every_s: float,
-    stop: Callable[[], bool],
-    note: Callable[[Any], None],
-) -> None:
-    """Start what the writer describes and stay until its end. `note` gets what Spark reports of each micro-batch."""
-    query = started(spark, writer, once, every_s)
+class Counted(NamedTuple):
+    """What a micro-batch came to: how many of each kind, and examples."""
+
+    counts: Mapping[str, int]
+    examples: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Query:
+    """What is to be run, and how it is counted."""
+
+    checkpoint: str | os.PathLike[str]
+    build: Callable[[SparkSession], DataStreamWriter]
+    count: Callable[[Any], Counted | None]
+    """Of what Spark reports of a micro-batch."""
+    recount: Callable[[SparkSession], Counted]
+    """Of all that was written: after a query that was killed."""
+    timed: bool
+    """Whether it acts when time has passed and nothing came."""
+
+
+def run_query(
+    spark: SparkSession, query: Query, *, once: bool, every_s: float, stop: Callable[[], bool]
+) -> Totals:
+    """Start a query, stay until its end, and count what all of its micro-batches came to."""
+    checkpoint = Checkpoint(query.checkpoint)
+    totals = checkpoint.read_totals(spark)
+    counted = Totals() if totals is None else totals
+    own = make_session(spark) if once and query.timed else spark
+    writer = query.build(own)
+    writer = (
+        writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every_s} seconds")
+    )
+    with posting(own, query.checkpoint):
+        stay(writer.start(), stop, lambda progress: add(counted, query, progress))
+    last = checkpoint.committed(spark)
+    if totals is None or counted.batch != last:
+        counted = Totals(last, *map(dict, query.recount(spark)))
+        if not once:
+            # Something may be written that is not committed: it will be counted again.
+            return counted
+    checkpoint.write_totals(counted)
+    return counted
+
+
+def make_session(spark: SparkSession) -> SparkSession:
+    """A session with the same settings, in which a query that waits for time to pass ends when all is done.
+
+    Else such a query runs empty micro-batches for ever. The setting is one of a session, and other queries of the
+    caller's session are to keep theirs.
+    """
+    own = spark.newSession()
+    for name, value in spark.conf.getAll.items():
+        if own.conf.isModifiable(name):
+            own.conf.set(name, value)
+    own.conf.set(EMPTY, "false")
+    return own
+
+
+def stay(query: StreamingQuery, stop: Callable[[], bool], note: Callable[[Any], None]) -> None:
+    """Wait for the end of a query, or stop it. `note` gets what Spark reports of each micro-batch."""
     noted = ""
+
+    def look() -> None:
+        nonlocal noted
+        for progress in query.recentProgress:
+            # Compare times, not batch ids: an empty trigger reports the id of the next micro-batch.
+            if progress.timestamp > noted:
+                noted = progress.timestamp
+                note(progress)
+
     try:
-        ended = False
-        while not ended:
-            ended = bool(query.awaitTermination(POLL_S)) or stop()
-            for progress in query.recentProgress:
-                # By time: a look that finds nothing has the number of the micro-batch to come.
-                if progress.timestamp > noted:
-                    noted = progress.timestamp
-                    note(progress)
+        while not (query.awaitTermination(POLL_S) or stop()):
+            look()
     finally:
         query.stop()
+    look()
     if (error := query.exception()) is not None:
         raise error
 
 
-def started(spark: SparkSession, writer: DataStreamWriter, once: bool, every_s: float) -> StreamingQuery:
-    if not once:
-        return writer.trigger(processingTime=f"{every_s} seconds").start()
-    # Else a query that has patience runs empty micro-batches for ever, and never has done all that is there. A query
-    # keeps the settings of its start, so the session gets its own back.
-    before = spark.conf.get(EMPTY)
-    spark.conf.set(EMPTY, "false")
-    try:
-        return writer.trigger(availableNow=True).start()
-    finally:
-        spark.conf.set(EMPTY, str(before))
+def add(totals: Totals, query: Query, progress: Any) -> None:
+    if (counted := query.count(progress)) is not None:
+        totals.add(progress.batchId, *counted)

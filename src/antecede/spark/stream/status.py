@@ -1,35 +1,64 @@
 """What a stream is doing, as plain values: how much came and went, what waits for whom, since when.
 
-`Status` is that of one bucket, or of all (`together`), after one micro-batch. It is small whatever the stream holds: of
-the causes that are missing it names the ones for which most messages wait.
+    Status                     of one bucket, or of all (`combine_statuses`), after one micro-batch
+    status_of(progress)        the `Status` of one micro-batch, from what Spark reports of it; or from the checkpoint,
+                               of a query by closed sets
+    waiting(spark, checkpoint) every message that waits, for which message of whom, since when: from the state itself
+
+A query reports its status as observed metrics, so it costs no output and reaches any listener, also through Spark
+Connect. `waiting` reads the checkpoint of a query, running or not, from any session.
+
+A status is small whatever the stream holds. It names what is missing at its root: messages that have not come, never
+those that are held themselves; and how many messages each of them holds up, directly or through others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from antecede.errors import BadParameter
 from antecede.protocols.receiver import Receiver
+from antecede.spark.storage import absolute
+from antecede.spark.stream.packets import WAITING
+from antecede.spark.stream.receiver import Waits
+from antecede.spark.stream.settings import Settings
 from antecede.watch.status import Cause
 
 if TYPE_CHECKING:
     from antecede.spark.stream.bucket import Bucket
 
-__all__ = ["Cause", "Status", "together", "told"]
+__all__ = [
+    "OBSERVED",
+    "Cause",
+    "Progress",
+    "Status",
+    "combine_statuses",
+    "describe_bucket",
+    "status_of",
+    "waiting",
+]
 
+OBSERVED: Final = "antecede"
+"""The name of the metrics that a query reports."""
 NAMED: Final = 20
 """Causes that a status names."""
 LOOKED_AT: Final = 100
-"""Held messages of a bucket that are asked what they wait for: the oldest. A cause counts those that name it."""
+"""Held messages of a receiver with a machine that are asked what they wait for: the oldest."""
 
 
 class Status(Struct, frozen=True):
-    """Counts are of the micro-batch, but for `held`, `missing` and what follows: those are of its end."""
+    """Counts are of the micro-batch, but for `held` and what follows: those are of its end."""
 
     now_ms: int = 0
     rows_in: int = 0
@@ -44,22 +73,25 @@ class Status(Struct, frozen=True):
     oldest_ms: int | None = None
     """When the message came that waits the longest."""
     causes: tuple[Cause, ...] = ()
-    """What most wait for."""
+    """What has not come, that which holds up the most first."""
     frontier: dict[str, int] = {}
     """Process -> how many of its messages (by the stamps' count) were delivered at the receiver that has the most."""
     receivers: int = 0
 
 
-def told(bucket: Bucket, now: int, came: int, out: pa.Table) -> Status:
+# Of a bucket
+
+
+def describe_bucket(bucket: Bucket, now: int, came: int, out: pa.Table) -> Status:
     """The status of a bucket after a micro-batch."""
     kinds = {row["values"]: row["counts"] for row in pc.value_counts(out["kind"]).to_pylist()}
-    held = sum(len(lane.since) for lane in bucket.lanes.values())
-    since = [min(lane.since.values()) for lane in bucket.lanes.values() if lane.since]
+    held = sum(len(receiver.since) for receiver in bucket.machines.values())
+    since = [min(receiver.since.values()) for receiver in bucket.machines.values() if receiver.since]
     held_bytes = 0
-    if bucket.fast is not None and len(bucket.fast.held):
-        held += len(bucket.fast.held)
-        held_bytes = bucket.fast.held.nbytes
-        since.append(pc.min(bucket.fast.held["since"]).as_py())
+    if bucket.compiled is not None and len(bucket.compiled.held):
+        held += len(bucket.compiled.held)
+        held_bytes = bucket.compiled.held.nbytes
+        since.append(pc.min(bucket.compiled.held["since"]).as_py())
     return Status(
         now_ms=now,
         rows_in=came,
@@ -70,50 +102,105 @@ def told(bucket: Bucket, now: int, came: int, out: pa.Table) -> Status:
         held=held,
         held_bytes=held_bytes,
         oldest_ms=min(since, default=None),
-        causes=causes(bucket) if held else (),
-        frontier=frontier(bucket),
-        receivers=sum(number >= 0 for number in bucket.numbers.values()) + len(bucket.lanes),
+        causes=sort_causes([*causes_of_machines(bucket), *causes_of_kernel(bucket)]),
+        frontier=measure_frontier(bucket),
+        receivers=sum(number >= 0 for number in bucket.numbers.values()) + len(bucket.machines),
     )
 
 
-def causes(bucket: Bucket) -> tuple[Cause, ...]:
-    """What the oldest held messages wait for, each first of all."""
-    names = bucket.settings.processes
-    found: dict[tuple[str, str, str, int, str], list[int]] = {}
-    for group, receiver, _, since, awaits in waits(bucket, LOOKED_AT):
-        for sender, first, _, counted in awaits:
-            key = (group, receiver, names[sender], first, counted)
-            found.setdefault(key, []).append(since)
-    most = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))[:NAMED]
+def sort_causes(causes: Iterable[Cause]) -> tuple[Cause, ...]:
     return tuple(
-        Cause(receiver, sender, first, first, len(times), min(times), group, counted)
-        for (group, receiver, sender, first, counted), times in most
+        sorted(causes, key=lambda cause: (-cause.held, cause.since_ms, cause.sender, cause.first))[:NAMED]
     )
+
+
+def causes_of_machines(bucket: Bucket) -> Iterator[Cause]:
+    """What the oldest messages that machines hold wait for and is not here."""
+    names = bucket.settings.processes
+    for _, receiver in sorted(bucket.machines.items()):
+        found: dict[tuple[int, int, str], list[int]] = {}
+        machine, since = receiver.machine, receiver.since
+        for key in sorted(since, key=lambda key: (since[key], key))[:LOOKED_AT]:
+            for root in machine.missing([key]):
+                found.setdefault(root, []).append(since[key])
+        for (sender, count, _), times in found.items():
+            yield Cause(
+                names[machine.me],
+                names[sender],
+                count,
+                count,
+                len(times),
+                min(times),
+                receiver.group,
+                machine.counted,
+            )
+
+
+def causes_of_kernel(bucket: Bucket) -> Iterator[Cause]:
+    """What the messages that the kernel holds wait for and is not here."""
+    compiled = bucket.compiled
+    if compiled is None or len(compiled.held) != len(compiled.waits.lane) or not len(compiled.held):
+        return
+    names, times = bucket.settings.processes, compiled.held["since"].to_numpy()
+    for lane in np.unique(compiled.waits.lane).tolist():
+        group, me = compiled.keys[lane]
+        counted = bucket.settings.machine(me).counted
+        for sender, first, last, blocked in find_roots(compiled.waits, lane, compiled.delivered[lane]):
+            since = int(times[blocked].min())
+            yield Cause(names[me], names[sender], first, last, len(blocked), since, group, counted)
+
+
+def find_roots(waits: Waits, lane: int, delivered: Any) -> Iterator[tuple[int, int, int, Any]]:
+    """For each sender the first messages that are missing at a receiver, as first..last, and the rows that they block.
+
+    A row is blocked by a missing message if it, or one that is blocked and comes before it, names it. The rows of one
+    sender come one after the other; so what is blocked is, for each sender, all from some position on.
+    """
+    own = np.flatnonzero(waits.lane == lane)
+    source, position = waits.source[own], waits.position[own]
+    entries = np.flatnonzero(waits.lane[waits.row] == lane)
+    row, process, count = waits.row[entries], waits.process[entries], waits.needed[entries]
+    never = np.iinfo(np.int64).max
+    for sender in np.unique(np.concatenate([source, process])).tolist():
+        here = position[source == sender]
+        first = int(delivered[sender]) + 1
+        if first in here:
+            continue
+        named = count[process == sender]
+        last = int(min([*here.tolist(), never])) - 1 if len(here) else int(named.max(initial=0))
+        if last < first:
+            continue
+        begin = np.full(len(delivered), never)
+        begin[sender] = first
+        while True:
+            before = begin.copy()
+            asking = row[count >= begin[process]]
+            np.minimum.at(begin, waits.source[asking], waits.position[asking])
+            if (begin == before).all():
+                break
+        yield sender, first, last, own[position >= begin[source]]
 
 
 Wait = tuple[str, str, tuple[int, int], int, Sequence[tuple[int, int, int, str]]]
 """Group, receiver, message, since when, and what it waits for as (sender, first, last, counted)."""
 
 
-def waits(bucket: Bucket, most: int | None = None) -> Iterable[Wait]:
-    """What is held, the oldest first, and exactly which messages each waits for."""
+def list_waits(bucket: Bucket) -> Iterator[Wait]:
+    """What is held, and exactly which messages each waits for."""
     names = bucket.settings.processes
-    for _, lane in sorted(bucket.lanes.items()):
-        if lane.since:
-            kept = sorted(lane.since, key=lambda key: (lane.since[key], key))[:most]
-            for key in kept:
-                awaits = [(a.sender, a.first, a.last, a.counted) for a in lane.machine.awaits(key)]
-                yield lane.group, names[lane.machine.me], key, lane.since[key], awaits
-    fast = bucket.fast
-    if fast is not None and len(fast.held):
-        order = np.argsort(fast.held["since"].to_numpy(), kind="stable")[:most]
-        held = fast.held.take(order)
+    for _, receiver in sorted(bucket.machines.items()):
+        for key in sorted(receiver.since, key=lambda key: (receiver.since[key], key)):
+            awaits = [(a.sender, a.first, a.last, a.counted) for a in receiver.machine.awaits(key)]
+            yield receiver.group, names[receiver.machine.me], key, receiver.since[key], awaits
+    compiled = bucket.compiled
+    if compiled is not None and len(compiled.held):
+        held = compiled.held.take(np.argsort(compiled.held["since"].to_numpy(), kind="stable"))
         models: dict[int, Receiver] = {}
         for row, number in enumerate(held["lane"].to_pylist()):
-            group, me = fast.keys[number]
+            group, me = compiled.keys[number]
             if number not in models:
-                models[number] = bucket.settings.machine(me, fast.delivered[number].tolist())
-            packet = fast.packet(held, row, me)
+                models[number] = bucket.settings.machine(me, compiled.delivered[number].tolist())
+            packet = compiled.packet(held, row, me)
             models[number].receive(packet)
             assert packet.message is not None, "the kernel holds messages only"
             key = packet.message.id
@@ -121,34 +208,144 @@ def waits(bucket: Bucket, most: int | None = None) -> Iterable[Wait]:
             yield group, names[me], key, held["since"][row].as_py(), awaits
 
 
-def frontier(bucket: Bucket) -> dict[str, int]:
+def measure_frontier(bucket: Bucket) -> dict[str, int]:
     names = bucket.settings.processes
     reached = [0] * bucket.n
-    if bucket.fast is not None and bucket.fast.keys:
-        counts = bucket.fast.delivered[: len(bucket.fast.keys)].copy()
+    if bucket.compiled is not None and bucket.compiled.keys:
+        counts = bucket.compiled.delivered[: len(bucket.compiled.keys)].copy()
         counts[counts == np.iinfo(np.int64).max] = 0
         reached = counts.max(axis=0).tolist()
-    for lane in bucket.lanes.values():
-        reached = list(map(max, reached, lane.machine.reached()))
+    for receiver in bucket.machines.values():
+        reached = list(map(max, reached, receiver.machine.reached()))
     return {name: count for name, count in zip(names, reached, strict=True) if count}
 
 
-def together(parts: Iterable[Status]) -> Status:
+def combine_statuses(parts: Iterable[Status]) -> Status:
     """The status of all buckets."""
     whole = Status()
     for part in parts:
         counts = ("rows_in", "delivered", "late", "refused", "gave_up", "held", "held_bytes", "receivers")
         sums = {name: getattr(whole, name) + getattr(part, name) for name in counts}
         oldest = [ms for ms in (whole.oldest_ms, part.oldest_ms) if ms is not None]
-        merged = sorted((*whole.causes, *part.causes), key=lambda cause: (-cause.held, cause.since_ms))
         furthest = dict(whole.frontier)
         for name, count in part.frontier.items():
             furthest[name] = max(furthest.get(name, 0), count)
         whole = Status(
             now_ms=max(whole.now_ms, part.now_ms),
             oldest_ms=min(oldest, default=None),
-            causes=tuple(merged[:NAMED]),
+            causes=sort_causes((*whole.causes, *part.causes)),
             frontier=furthest,
             **sums,
         )
     return whole
+
+
+# Of a query
+
+
+class Progress(Struct, frozen=True):
+    """A micro-batch, as a page or a terminal shows it."""
+
+    query: str
+    batch: int
+    rows_per_second: float
+    """Rows that came, for each second that the micro-batch took."""
+    delivered_per_second: float
+    seconds: float
+    status: Status
+
+
+def status_of(progress: Any, checkpoint: str | os.PathLike[str] | None = None) -> Progress | None:
+    """What a query reports of a micro-batch (an element of `query.recentProgress`, or what a listener gets).
+
+    None if the query has no stream of ours, or the micro-batch had nothing to do. A query by closed sets tells
+    Spark nothing: with its `checkpoint`, what it keeps there of its last micro-batches is looked up.
+    """
+    value = fields_of(progress)
+    batch, metrics = int(value["batchId"]), observed_metrics(progress, OBSERVED)
+    if metrics is not None:
+        statuses = [msgspec.json.decode(text, type=Status) for text in metrics["status"] or ()]
+    else:
+        from antecede.spark.stream.closed_state import read_status
+
+        found = None if checkpoint is None else read_status(checkpoint, batch)
+        statuses = [] if found is None else [found]
+    if not statuses:
+        return None
+    status = combine_statuses(statuses)
+    seconds = value["durationMs"].get("triggerExecution", 0) / 1000
+    per = max(seconds, 0.001)
+    out = status.delivered + status.late
+    return Progress(str(value["id"]), batch, status.rows_in / per, out / per, seconds, status)
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """What Spark reports by name: a dictionary, or an object that has the names with an underscore."""
+    named = value if isinstance(value, Mapping) else vars(value)
+    return {key.lstrip("_"): item for key, item in named.items()}
+
+
+def observed_metrics(progress: Any, name: str) -> dict[str, Any] | None:
+    """The metrics of this name that a query reports of a micro-batch, if it does: by their names.
+
+    Through Spark Connect a row of metrics comes as its values beside its schema, which PySpark takes for its fields.
+
+    >>> schema = {"fields": [{"name": "count"}]}
+    >>> observed_metrics({"observedMetrics": {"found": {"values": [3], "schema": schema}}}, "found")
+    {'count': 3}
+    """
+    found = (fields_of(progress).get("observedMetrics") or {}).get(name)
+    if found is None:
+        return None
+    fields = dict(found) if isinstance(found, Mapping) else found.asDict()
+    if fields.keys() == {"values", "schema"}:
+        names = [field["name"] for field in fields["schema"]["fields"]]
+        return dict(zip(names, fields["values"], strict=True))
+    return fields
+
+
+def waiting(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> DataFrame:
+    """What waits in the query with this checkpoint, as of its last committed micro-batch: rows of `WAITING`."""
+    from antecede.spark.stream.closed_state import waiting_closed
+
+    if (found := waiting_closed(spark, checkpoint)) is not None:
+        return spark.createDataFrame(found, from_arrow_schema(WAITING))
+    place = absolute(checkpoint)
+    try:
+        state = spark.read.format("statestore").load(place)
+    except PySparkException as error:
+        reason = str(error).split("\n")[0][:200]
+        raise BadParameter(
+            "waiting", "checkpoint", place, f"that of a stream that has begun: {reason}"
+        ) from None
+    values = state.select("value.groupState.state")
+    return values.mapInArrow(list_states, from_arrow_schema(WAITING))
+
+
+def list_states(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for value in batch.column(0):
+            if value.is_valid:
+                yield from pa.Table.from_pylist(list_state(value.as_py()), WAITING).to_batches()
+
+
+def list_state(state: bytes) -> list[dict[str, Any]]:
+    """What waits in a bucket with this state, as rows of `WAITING`."""
+    from antecede.spark.stream.bucket import Bucket
+
+    made = msgspec.msgpack.decode(state)
+    settings = Settings(
+        made["protocol"], tuple(made["processes"]), made["parameters"], buckets=made["buckets"]
+    )
+    return [waiting_row(settings.processes, *wait) for wait in list_waits(Bucket.load(state, settings))]
+
+
+def waiting_row(
+    names: Sequence[str], group: str, receiver: str, key: tuple[int, int], since: int, awaits: Iterable[Any]
+) -> dict[str, Any]:
+    causes = [
+        dict(zip(("sender", "first", "last", "counted"), (names[s], *rest), strict=True))
+        for s, *rest in awaits
+    ]
+    own = {"group": group, "receiver": receiver, "sender": names[key[0]], "number": key[1]}
+    return {**own, "since_ms": since, "awaits": causes}

@@ -14,15 +14,17 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from antecede.errors import BadParameter
 from antecede.spark.errors import mark_errors
 from antecede.spark.stream.judge import REMEMBER, Arrived, Found, Judge
 from antecede.spark.trace.api import SPARK_EVENTS, refuse_types
+from antecede.verification.schema import FINDING_COLUMNS, RESULTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,17 +33,8 @@ __all__ = ["FOUND", "verify_stream"]
 
 COLUMNS: Final = ("process", "index", "kind", "sender", "number", "to", "control")
 
-FOUND: Final = StructType(
-    [
-        StructField("run", StringType()),
-        StructField("kind", StringType()),
-        StructField("process", StringType()),
-        StructField("sender", StringType()),
-        StructField("number", LongType()),
-        StructField("by_sender", StringType()),
-        StructField("by_number", LongType()),
-        StructField("index", LongType()),
-    ]
+FOUND: Final = from_arrow_schema(
+    pa.schema([RESULTS.field(name) for name in FINDING_COLUMNS if name != "chain"])
 )
 """The columns of what is found: those of `verify`, without the chain, which would need all that happened."""
 
@@ -70,7 +63,7 @@ def verify_stream(
     if remember < 1:
         raise BadParameter("verify_stream", "remember", remember, "1 or more messages")
 
-    def judged(
+    def judge(
         key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
         kept = bytes(state.get[0]) if state.exists else None
@@ -89,7 +82,7 @@ def verify_stream(
     timed = patience_ms is not None or forget_ms is not None
     timeout = GroupStateTimeout.ProcessingTimeTimeout if timed else GroupStateTimeout.NoTimeout
     rows = events.select("run", *(F.col(name) for name in COLUMNS))
-    return rows.groupBy("run").applyInPandasWithState(mark_errors(judged), FOUND, STATE, "append", timeout)
+    return rows.groupBy("run").applyInPandasWithState(mark_errors(judge), FOUND, STATE, "append", timeout)
 
 
 def milliseconds(name: str, time: timedelta | None) -> int | None:

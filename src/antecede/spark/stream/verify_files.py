@@ -10,23 +10,25 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.errors import raise_task_errors
 from antecede.spark.sources import jetstream, node_feed, traces
 from antecede.spark.storage import absolute, escaped, files, join, readable
-from antecede.spark.stream.ownership import begin, fresh
-from antecede.spark.stream.post_status import observed
-from antecede.spark.stream.run import run
+from antecede.spark.stream.checkpoint import Checkpoint
+from antecede.spark.stream.listener import observe_findings
+from antecede.spark.stream.run import Counted, Query, run_query
+from antecede.spark.stream.status import observed_metrics
 from antecede.spark.stream.verify import FOUND, verify_stream
-from antecede.spark.stream.watch import observed as reported
 from antecede.spark.trace.footers import refuse_files
 from antecede.trace import EVENTS
 
-__all__ = ["KINDS", "Judged", "events_at", "verify_live"]
+__all__ = ["KINDS", "Findings", "events_at", "verify_events"]
 
 KINDS: Final = (
     "violation",
@@ -39,18 +41,18 @@ KINDS: Final = (
     "impossible",
     "retracted",
 )
-SHOWN: Final = 5
+OBSERVED: Final = "found"
 ELSEWHERE: Final = ("feed://", "nats://", "tls://")
 """What is no directory. Its address may change from one start to the next."""
 
 
-class Judged(Struct, frozen=True):
+class Findings(Struct, frozen=True):
     """What was found so far, in all lives of a query."""
 
     counts: Mapping[str, int]
     """Kind -> how many; those that there are."""
     first: tuple[Mapping[str, Any], ...]
-    """Some of them."""
+    """One of each kind."""
 
 
 def events_at(spark: SparkSession, place: str) -> DataFrame:
@@ -67,7 +69,7 @@ def events_at(spark: SparkSession, place: str) -> DataFrame:
     return traces(spark, place)
 
 
-def verify_live(
+def verify_events(
     spark: SparkSession,
     place: str,
     out: str,
@@ -79,7 +81,7 @@ def verify_live(
     forget_s: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     note: Callable[[Mapping[str, int]], None] = lambda counts: None,
-) -> Judged:
+) -> Findings:
     """Run until all that is there is done (`once`), or until `stop` says so. Started again, it goes on where it was.
 
     `note` is told of each micro-batch how many of each kind it found.
@@ -87,25 +89,61 @@ def verify_live(
     patience, forget = (
         None if seconds is None else timedelta(seconds=seconds) for seconds in (patience_s, forget_s)
     )
-    counts = [F.count_if(F.col("kind") == kind).alias(kind) for kind in KINDS]
+    lies = not place.startswith(ELSEWHERE)
 
-    def tell(progress: Any) -> None:
-        counted = reported(progress, "found")
-        if counted is not None:
-            note({kind: count for kind, count in counted.items() if count})
+    def build(own: SparkSession) -> DataStreamWriter:
+        found = verify_stream(events_at(own, place), patience=patience, forget=forget)
+        writer = observe(found).writeStream.format("parquet").option("path", absolute(out))
+        return writer.option("checkpointLocation", absolute(checkpoint))
+
+    def count(progress: Any) -> Counted | None:
+        metrics = observed_metrics(progress, OBSERVED)
+        if metrics is None:
+            return None
+        counted = read_metrics(metrics)
+        note(counted.counts)
+        return counted
 
     with raise_task_errors():
-        lies = not place.startswith(ELSEWHERE)
         if lies:
-            refuse(spark, place, once, fresh(checkpoint))
-        found = verify_stream(events_at(spark, place), patience=patience, forget=forget)
-        found = observed(found).observe("found", *counts)
-        writer = found.writeStream.format("parquet").option("path", absolute(out))
-        writer = writer.option("checkpointLocation", absolute(checkpoint))
+            refuse(spark, place, once, Checkpoint(checkpoint).fresh)
+        timed = patience is not None or forget is not None
+        query = Query(checkpoint, build, count, lambda own: recount(own, out), timed)
+        # Refused before it is noted whose the checkpoint is.
+        query.build(spark)
         identity = {"command": "verify", "input": absolute(place) if lies else None}
-        begin("verify --stream", identity, out, checkpoint)
-        run(spark, writer, once=once, every_s=every_s, stop=stop, note=tell)
-        return _judged(spark, out)
+        Checkpoint(checkpoint).claim("verify --stream", identity, out)
+        totals = run_query(spark, query, once=once, every_s=every_s, stop=stop)
+    return Findings(
+        {kind: totals.counts[kind] for kind in KINDS if totals.counts.get(kind)},
+        tuple(totals.examples[kind] for kind in KINDS if kind in totals.examples),
+    )
+
+
+def observe(findings: DataFrame) -> DataFrame:
+    """Findings, reported to a listener and to who runs the query: how many of each kind, and one of each."""
+    return observe_findings(findings).observe(OBSERVED, *aggregates())
+
+
+def aggregates() -> list[Column]:
+    """For each kind how many there are, and the first of them."""
+    row = F.struct(*FOUND.names)
+    return [
+        column
+        for kind in KINDS
+        for column in (
+            F.count_if(F.col("kind") == kind).alias(kind),
+            F.to_json(F.min(F.when(F.col("kind") == kind, row))).alias(f"first_{kind}"),
+        )
+    ]
+
+
+def read_metrics(metrics: Mapping[str, Any]) -> Counted:
+    """What `aggregates` gave."""
+    firsts = {kind: metrics[f"first_{kind}"] for kind in KINDS if metrics[f"first_{kind}"] is not None}
+    none = dict.fromkeys(FOUND.names)
+    examples = {kind: {**none, **msgspec.json.decode(text)} for kind, text in firsts.items()}
+    return Counted({kind: metrics[kind] for kind in KINDS if metrics[kind]}, examples)
 
 
 def refuse(spark: SparkSession, place: str, once: bool, new: bool) -> None:
@@ -118,11 +156,8 @@ def refuse(spark: SparkSession, place: str, once: bool, new: bool) -> None:
         refuse_files(spark, there, EVENTS)
 
 
-def _judged(spark: SparkSession, out: str) -> Judged:
-    found = spark.read.schema(FOUND).parquet(escaped(absolute(out)))
-    counts = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
-    first = found.orderBy(F.col("kind") != "violation", "kind", "run", "process", "index").limit(SHOWN)
-    return Judged(
-        {kind: counts[kind] for kind in KINDS if kind in counts},
-        tuple(row.asDict() for row in first.collect()),
-    )
+def recount(spark: SparkSession, out: str) -> Counted:
+    """Count all that was written."""
+    found = spark.read.schema(FOUND).parquet(escaped(absolute(out))).agg(*aggregates()).first()
+    assert found is not None
+    return read_metrics(found.asDict())

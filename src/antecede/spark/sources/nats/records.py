@@ -14,9 +14,11 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 from msgspec import Struct
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter, BadTrace
+from antecede.spark.schema import ALL_PACKETS
 from antecede.spark.sources.nats.broker import Stored
 from antecede.spark.trace.api import SPARK_EVENTS
 from antecede.trace import EVENTS, KINDS
@@ -86,39 +88,16 @@ def _event(message: Stored) -> dict[str, Any]:
     return msgspec.structs.asdict(_EVENT.decode(message.data))
 
 
-def _table(*columns: tuple[str, Any, pa.DataType]) -> tuple[StructType, pa.Schema]:
-    spark = StructType([StructField(name, kind) for name, kind, _ in columns])
-    return spark, pa.schema([(name, kind) for name, _, kind in columns])
-
+RAW: Final = pa.schema(
+    [("sequence", pa.int64()), ("subject", pa.string()), ("time_ns", pa.int64()), ("data", pa.binary())]
+)
 
 ROWS: Final = {
     rows.name: rows
     for rows in (
-        Rows(
-            "packets",
-            *_table(
-                ("receiver", StringType(), pa.string()),
-                ("sender", StringType(), pa.string()),
-                ("number", LongType(), pa.int64()),
-                ("stamp", BinaryType(), pa.binary()),
-                ("payload", BinaryType(), pa.binary()),
-                ("arrival", LongType(), pa.int64()),
-                ("label", StringType(), pa.string()),
-                ("group", StringType(), pa.string()),
-            ),
-            _packet,
-        ),
+        Rows("packets", from_arrow_schema(ALL_PACKETS), ALL_PACKETS, _packet),
         Rows("events", SPARK_EVENTS, EVENTS, _event),
-        Rows(
-            "raw",
-            *_table(
-                ("sequence", LongType(), pa.int64()),
-                ("subject", StringType(), pa.string()),
-                ("time_ns", LongType(), pa.int64()),
-                ("data", BinaryType(), pa.binary()),
-            ),
-            Stored._asdict,
-        ),
+        Rows("raw", from_arrow_schema(RAW), RAW, Stored._asdict),
     )
 }
 

@@ -37,9 +37,9 @@ from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter, CannotWrite
 from antecede.spark.errors import errors_marked
+from antecede.spark.schema import GROUP_MARK
 from antecede.spark.sources.nats.broker import ANSWER_S, Broker, client_class
 from antecede.spark.sources.nats.records import encode
-from antecede.spark.stream.packets import GROUP_MARK
 
 __all__ = ["jetstream_sink"]
 

@@ -1,7 +1,8 @@
-"""The status of streams, posted where `antecede watch` looks.
+"""Listeners of streams: one calls back with each status, one posts it where `antecede watch` looks.
 
+    spark.streams.addListener(Watch(print))            the `Progress` of each micro-batch of our streams in a session
     spark.streams.addListener(Posting(checkpoint))     before a query with this checkpoint starts
-    found = observed(verify_stream(events))            so that a query's findings are told, too
+    found = observe_findings(verify_stream(events))    so that a query's findings are told, too
 
 A query that is killed and started again goes on with the counts that are posted, and a micro-batch that is done again
 replaces what it had said.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -29,12 +30,10 @@ from pyspark.sql.streaming.listener import (
 )
 
 from antecede.spark.storage import local
-from antecede.spark.stream.status import Status as Told
-from antecede.spark.stream.watch import Progress, status_of
-from antecede.spark.stream.watch import observed as reported
+from antecede.spark.stream.status import Progress, fields_of, observed_metrics, status_of
 from antecede.watch.status import CAUSES_MOST, PROCESSES_MOST, Board, Found, Status
 
-__all__ = ["BOARD", "OBSERVED_FOUND", "Posting", "observed", "posted", "posting"]
+__all__ = ["BOARD", "OBSERVED_FOUND", "Posting", "Watch", "make_status", "observe_findings", "posting"]
 
 BOARD: Final = "status"
 """The directory of statuses in a checkpoint."""
@@ -47,7 +46,7 @@ FURTHEST: Final = "furthest"
 """Of a stream with many receivers, the frontier is that of whoever is furthest, sender by sender."""
 
 
-def observed(findings: DataFrame) -> DataFrame:
+def observe_findings(findings: DataFrame) -> DataFrame:
     """The findings of `verify_stream`, counted where a listener sees it: how many, and the first of a micro-batch."""
     one = F.struct(*(F.col(name) for name in Found.__struct_fields__))
     return findings.observe(
@@ -74,6 +73,26 @@ def posting(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> Iterator
         raise
     finally:
         spark.streams.removeListener(listener)
+
+
+class Watch(StreamingQueryListener):
+    """Calls back with the `Progress` of each micro-batch of our streams in a session."""
+
+    def __init__(self, callback: Callable[[Progress], None]) -> None:
+        self.callback = callback
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        if (progress := status_of(event.progress)) is not None:
+            self.callback(progress)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        pass
 
 
 class Posting(StreamingQueryListener):
@@ -104,7 +123,7 @@ class Posting(StreamingQueryListener):
         if str(event.progress.id) == self._own:
             before = self._before(event.progress.batchId)
             told = status_of(event.progress, self.checkpoint)
-            self._post(posted(event.progress, self._name, told, before))
+            self._post(make_status(event.progress, self._name, told, before))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         pass
@@ -129,10 +148,11 @@ class Posting(StreamingQueryListener):
         return next((one for one in reversed(self.board.read()) if one.batch < batch), None)
 
 
-def posted(progress: Any, query: str, told: Progress | None = None, before: Status | None = None) -> Status:
+def make_status(
+    progress: Any, query: str, told: Progress | None = None, before: Status | None = None
+) -> Status:
     """What Spark and the stream (`told`) say of a micro-batch, as a page shows it, with the counts of all before it."""
-    named = progress if isinstance(progress, Mapping) else vars(progress)
-    value = {key.lstrip("_"): item for key, item in named.items()}
+    value = fields_of(progress)
     sink = value.get("sink")
     rows_out = (
         getattr(sink, "numOutputRows", -1) if not isinstance(sink, Mapping) else sink.get("numOutputRows", -1)
@@ -152,9 +172,9 @@ def posted(progress: Any, query: str, told: Progress | None = None, before: Stat
         found=before.found if before else (),
     )
     if told is not None:
-        status = delivered(status, told)
-    found = reported(progress, OBSERVED_FOUND)
-    return status if found is None else judged(status, found)
+        status = add_delivery(status, told)
+    found = observed_metrics(progress, OBSERVED_FOUND)
+    return status if found is None else add_findings(status, found)
 
 
 def source_rows(source: Any) -> int:
@@ -162,9 +182,9 @@ def source_rows(source: Any) -> int:
     return int(found or 0)
 
 
-def delivered(status: Status, progress: Progress) -> Status:
+def add_delivery(status: Status, progress: Progress) -> Status:
     """With what a stream in causal order says."""
-    told: Told = progress.status
+    told = progress.status
     furthest = sorted(told.frontier.items())[:PROCESSES_MOST]
     return structs.replace(
         status,
@@ -180,7 +200,7 @@ def delivered(status: Status, progress: Progress) -> Status:
     )
 
 
-def judged(status: Status, found: Any) -> Status:
+def add_findings(status: Status, found: Any) -> Status:
     """With what live verification says."""
     count, first = int(found["count"] or 0), found["first"]
     named = (msgspec.json.decode(first, type=Found),) if first else ()
