@@ -1,0 +1,578 @@
+"""Causal order for a live stream of events that name their causes: an identifier, and those of what it follows.
+
+    rows ──▶ pack ──▶ shuffle by bucket of partitions ──▶ step: one call a bucket ──▶ unpack ──▶ rows
+
+A row comes out when all of its causes have come out, in its own partition. What decides is `CausesBucket`, which knows
+nothing of Spark:
+
+  emitted    identifiers that came out, for the time `remember`. A cause that is not among them has not come, or is
+             older: it is waited for, and named
+  held       rows whose causes have not all come out. A row that comes out wakes those that name it
+  given up   after `patience` the causes of a row that are not here, or not those of its causes, are given up. Rows that
+             name them come out as `released`, with `waits_for`; if such a cause comes after all, it comes out as `late`
+  repeated   an identifier that came out before comes out again at once, and says so
+
+Rows of a micro-batch are taken by time, where there is one, and then by identifier: not as they come, so that a
+micro-batch that is repeated gives the same.
+
+Spark keeps the state in two parts, because identifiers are many and change little: what is held, as one value that is
+written in each micro-batch, and what came out, as a list to which each micro-batch adds (`transformWithState`, with a
+time to live). A worker keeps the buckets that it made, and reads the list only if the state is not the one that it
+gave. docs/decisions.md has the figures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from antecede.errors import BadParameter, BadSnapshot
+from antecede.spark.errors import errors_marked, mark_errors
+from antecede.spark.stream.order import BUCKETS, bucket_keys, make_packer
+from antecede.spark.stream.packets import from_ipc, to_ipc
+from antecede.spark.stream.status import OBSERVED, Status
+from antecede.watch.status import Cause
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["CausesBucket", "CausesSettings", "order_causes", "parse_duration"]
+
+STATE_VERSION: Final = 1
+KEPT: Final = 64
+"""Buckets that a worker keeps."""
+PIECES: Final = 256
+"""Additions to the list of what came out, before they are made one."""
+NAMED: Final = 20
+WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
+OWN: Final = ("__bucket", "__partition", "__id", "__causes")
+UNITS: Final = {"millisecond": 1, "second": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
+
+PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+Key = tuple[str, Any]
+"""A partition, and an identifier in it."""
+
+
+def order_causes(
+    df: DataFrame,
+    *,
+    id: str,
+    causes: str,
+    partition_by: Sequence[str] = (),
+    time: str | None = None,
+    patience: str | None = None,
+    remember: str = "7 days",
+    no_cause: Sequence[str] = ("",),
+    buckets: int = BUCKETS,
+) -> DataFrame:
+    """A stream of events that name their causes -> the same rows in causal order, with all of their columns.
+
+    `id` is a column of text or integers; `causes` has one identifier, an array of them, or null. Causes are looked for
+    among the rows with the same values of `partition_by`. Added are `position` (0, 1, 2, ... in each partition),
+    `waits_for` (the causes without which a row was released; else null) and `kind`: `delivered`, `released`, `late` or
+    `repeated`. Text in `no_cause` means none.
+
+    A row waits for ever or, with `patience`, for a time such as "30 seconds". `remember` says how long identifiers are
+    known: an older cause counts as one that has not come, and a partition from which nothing came for so long begins
+    again at position 0. Spark must keep state in RocksDB: see docs/stream.md.
+    """
+    settings = CausesSettings(
+        patience_ms=None if patience is None else parse_duration("patience", patience),
+        remember_ms=parse_duration("remember", remember),
+        buckets=buckets,
+    )
+    provider = str(df.sparkSession.conf.get(PROVIDER))
+    if "RocksDB" not in provider:
+        expected = f"{PROVIDER} set to {ROCKSDB} in the session"
+        raise BadParameter("order", "state store", provider.rpartition(".")[2], expected)
+    kind = refuse_columns(df, id, causes, partition_by, time)
+    keys = [F.col(f"`{name}`").cast("string") for name in partition_by]
+    listed = F.col(f"`{causes}`")
+    listed = listed if isinstance(df.schema[causes].dataType, ArrayType) else F.array(listed)
+    listed = F.coalesce(listed.cast(ArrayType(kind)), F.array().cast(ArrayType(kind)))
+    named = F.filter(listed, lambda one: one.isNotNull())
+    if isinstance(kind, StringType) and no_cause:
+        named = F.filter(named, lambda one: ~one.isin(*no_cause))
+    order = [F.col(f"`{time}`").alias("__time")] if time is not None else []
+    rows = df.select(
+        (F.pmod(F.xxhash64(*keys), F.lit(buckets)) if keys else F.lit(0)).cast("int").alias("__bucket"),
+        (F.to_json(F.array(*keys), {"ignoreNullFields": "false"}) if keys else F.lit("")).alias(
+            "__partition"
+        ),
+        F.col(f"`{id}`").cast(kind).alias("__id"),
+        named.alias("__causes"),
+        *order,
+        *(F.col(f"`{name}`") for name in df.columns),
+    )
+    packed = rows.mapInArrow(
+        mark_errors(make_packer(bucket_keys(buckets), bucket_column)), "bucket int, rows binary"
+    )
+    processor = Processor(settings, uuid.uuid4().hex)
+    stepped = packed.groupBy("bucket").transformWithStateInPandas(
+        processor, "rows binary, status string", "append", "ProcessingTime"
+    )
+    observed = stepped.observe(OBSERVED, F.collect_list("status").alias("status"))
+    added = [
+        StructField("position", LongType()),
+        StructField("waits_for", ArrayType(kind)),
+        StructField("kind", StringType()),
+    ]
+    schema = StructType([*df.schema.fields, *added])
+    return observed.select("rows").mapInArrow(mark_errors(make_unpacker(schema.names)), schema)
+
+
+def refuse_columns(
+    df: DataFrame, id: str, causes: str, partition_by: Sequence[str], time: str | None
+) -> DataType:
+    """The type of identifiers. Columns that cannot be meant are a `BadParameter`."""
+    asked = {"id": id, "causes": causes, **({} if time is None else {"time": time})}
+    asked |= {f"partition_by {place + 1}": name for place, name in enumerate(partition_by)}
+    for what, name in asked.items():
+        if df.columns.count(name) != 1:
+            raise BadParameter("order", what, name, f"one of the columns {', '.join(df.columns)}")
+    for name in ("position", "waits_for", "kind"):
+        if name in df.columns:
+            raise BadParameter(
+                "order", "table", f"one with a column {name}", "none of that name: order adds it"
+            )
+    found, cause = df.schema[id].dataType, df.schema[causes].dataType
+    element = cause.elementType if isinstance(cause, ArrayType) else cause
+    if not isinstance(found, (StringType, *WHOLE)):
+        raise BadParameter("order", "id", f"{id} of type {found.simpleString()}", "text or integers")
+    kind = StringType() if isinstance(found, StringType) else LongType()
+    if not isinstance(element, StringType if isinstance(kind, StringType) else WHOLE):
+        told = f"{causes} of type {cause.simpleString()} with ids of type {found.simpleString()}"
+        raise BadParameter("order", "causes", told, "one identifier, or an array of them")
+    return kind
+
+
+def parse_duration(name: str, text: str) -> int:
+    """Milliseconds.
+
+    >>> parse_duration("patience", "30 seconds"), parse_duration("remember", "1.5 days")
+    (30000, 129600000)
+    >>> parse_duration("patience", "soon")
+    Traceback (most recent call last):
+    antecede.errors.BadParameter: order: patience is soon, expected a time such as 30 seconds or 7 days
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*", text)
+    if found is None or found[2] not in UNITS or not float(found[1]):
+        raise BadParameter("order", name, text, "a time such as 30 seconds or 7 days")
+    return round(float(found[1]) * UNITS[found[2]])
+
+
+class CausesSettings(Struct, frozen=True):
+    patience_ms: int | None = None
+    remember_ms: int = 7 * UNITS["day"]
+    buckets: int = BUCKETS
+
+
+# A bucket, without Spark
+
+
+class Held(Struct):
+    """A row that waits; `rows` are its places in the table, more than one if it came more than once."""
+
+    rows: list[int]
+    since: int
+    missing: set[Any]
+    lacks: list[Any]
+    """Causes that were given up."""
+
+
+class CausesBucket:
+    """Partitions of a stream.
+
+    >>> bucket = CausesBucket(CausesSettings())
+    >>> def rows(*events):
+    ...     columns = [("__partition", pa.string()), ("__id", pa.string()), ("__causes", pa.list_(pa.string()))]
+    ...     return pa.Table.from_pylist([dict(zip(OWN[1:], ("", *event))) for event in events], pa.schema(columns))
+    >>> out, status = bucket.advance(rows(("reply", ["question"]), ("hello", [])), 0)
+    >>> out["__id"].to_pylist(), [(cause.sender, cause.held) for cause in status.causes]
+    (['hello'], [('question', 1)])
+    >>> bucket.advance(rows(("question", ["hello"])), 1)[0].select(["__id", "position"]).to_pylist()
+    [{'__id': 'question', 'position': 1}, {'__id': 'reply', 'position': 2}]
+    """
+
+    def __init__(self, settings: CausesSettings) -> None:
+        self.settings = settings
+        self.serial = 0
+        self.table: pa.Table | None = None
+        """The rows that are held."""
+        self.held: dict[Key, Held] = {}
+        self.waiters: dict[Key, list[Key]] = {}
+        """Cause -> the rows that wait for it."""
+        self.emitted: set[Key] = set()
+        self.given_up: dict[Key, int] = {}
+        """Cause -> when it was given up."""
+        self.positions: dict[str, int] = {}
+        self.known: dict[str, int] = {}
+        """Partition -> how many of its identifiers are remembered."""
+        self.ages: deque[tuple[int, list[Key]]] = deque()
+        """What came out, by time."""
+        self.fresh: list[Key] = []
+        """What came out in the last step."""
+        self.touched: set[str] = set()
+        """Partitions that got positions in the last step."""
+        self._unnamed = 0
+
+    def advance(self, rows: pa.Table | None, now: int) -> tuple[pa.Table | None, Status]:
+        """Take rows, and give up what was waited for too long. None comes out while there was no row at all."""
+        self.serial += 1
+        self.fresh, self.touched = [], set()
+        self._forget(now)
+        came = 0 if rows is None else len(rows)
+        table, old = self._join(rows)
+        out: list[tuple[int, int, list[Any] | None, str]] = []
+        if table is not None and len(table) > old:
+            own = [table[name].slice(old).to_pylist() for name in OWN[1:]]
+            for row, (partition, id, causes) in enumerate(zip(*own, strict=True), start=old):
+                self._take(row, partition, id, causes, now, out)
+        if self.settings.patience_ms is not None:
+            self._expire(now - self.settings.patience_ms, now, out)
+        if self.fresh:
+            self.ages.append((now, self.fresh))
+        return self._finish(table, out), self._status(now, came, out)
+
+    def _join(self, rows: pa.Table | None) -> tuple[pa.Table | None, int]:
+        if rows is not None:
+            keys = [name for name in ("__time", "__id", "__partition") if name in rows.column_names]
+            rows = rows.take(pc.sort_indices(rows, [(key, "ascending") for key in keys]))
+        if self.table is None or rows is None:
+            return (rows, 0) if self.table is None else (self.table, len(self.table))
+        return pa.concat_tables([self.table, rows], promote_options="permissive").combine_chunks(), len(
+            self.table
+        )
+
+    def _take(self, row: int, partition: str, id: Any, causes: list[Any], now: int, out: list[Any]) -> None:
+        if id is None:
+            # Nobody can name it: it needs a key of its own while it waits, and none afterwards.
+            self._unnamed += 1
+            key: Key = (partition, (self._unnamed,))
+        else:
+            key = (partition, id)
+            if key in self.emitted:
+                out.append((row, self._next(partition), None, "repeated"))
+                return
+            if key in self.held:
+                self.held[key].rows.append(row)
+                return
+        missing, lacks = set(), []
+        for cause in causes:
+            named = (partition, cause)
+            if named in self.emitted:
+                continue
+            if named in self.given_up:
+                lacks.append(cause)
+            elif cause not in missing:
+                missing.add(cause)
+                self.waiters.setdefault(named, []).append(key)
+        one = Held([row], now, missing, lacks)
+        if missing:
+            self.held[key] = one
+        else:
+            self._emit(key, one, out)
+
+    def _emit(self, key: Key, one: Held, out: list[Any]) -> None:
+        """Let a row out, and what waited for it alone."""
+        queue = deque([(key, one)])
+        while queue:
+            key, one = queue.popleft()
+            partition, id = key
+            lacks = [cause for cause in one.lacks if (partition, cause) not in self.emitted] or None
+            late = self.given_up.pop(key, None) is not None
+            for copy, row in enumerate(one.rows):
+                kind = (
+                    "repeated" if copy else "late" if late else "delivered" if lacks is None else "released"
+                )
+                out.append((row, self._next(partition), None if copy else lacks, kind))
+            if isinstance(id, tuple):
+                continue
+            self.emitted.add(key)
+            self.fresh.append(key)
+            self.known[partition] = self.known.get(partition, 0) + 1
+            queue.extend(self._wake(key))
+
+    def _wake(self, key: Key) -> Iterator[tuple[Key, Held]]:
+        """Those that wait for nothing else than this."""
+        for waiter in self.waiters.pop(key, ()):
+            one = self.held.get(waiter)
+            if one is not None and key[1] in one.missing:
+                one.missing.discard(key[1])
+                if not one.missing:
+                    del self.held[waiter]
+                    yield waiter, one
+
+    def _next(self, partition: str) -> int:
+        position = self.positions.get(partition, 0)
+        self.positions[partition] = position + 1
+        self.touched.add(partition)
+        return position
+
+    # Time
+
+    def _expire(self, before: int, now: int, out: list[Any]) -> None:
+        """Give up what rows have waited for since then."""
+        while tired := [key for key, one in self.held.items() if one.since <= before]:
+            for key in tired:
+                if key in self.held:
+                    # Rows that wait for each other in a circle lack nothing else: they give each other up.
+                    for cause in self._roots(key) or [(key[0], one) for one in self.held[key].missing]:
+                        self._give_up(cause, now, out)
+
+    def _give_up(self, cause: Key, now: int, out: list[Any]) -> None:
+        self.given_up[cause] = now
+        for waiter in list(self.waiters.get(cause, ())):
+            one = self.held.get(waiter)
+            if one is not None and cause[1] in one.missing:
+                one.lacks.append(cause[1])
+        for waiter, one in list(self._wake(cause)):
+            self._emit(waiter, one, out)
+
+    def _roots(self, key: Key) -> list[Key]:
+        """What a row waits for, directly or through others, and is not here."""
+        seen, todo = {key}, [key]
+        roots: list[Key] = []
+        while todo:
+            for cause in self.held[todo.pop()].missing:
+                named = (key[0], cause)
+                if named not in seen:
+                    seen.add(named)
+                    (todo if named in self.held else roots).append(named)
+        return sorted(roots, key=str)
+
+    def _forget(self, now: int) -> None:
+        """Forget identifiers that came out too long ago, and partitions of which nothing is known any more."""
+        while self.ages and self.ages[0][0] + self.settings.remember_ms <= now:
+            for key in self.ages.popleft()[1]:
+                self.emitted.discard(key)
+                self.known[key[0]] -= 1
+                if not self.known[key[0]]:
+                    del self.known[key[0]], self.positions[key[0]]
+        old = [key for key, when in self.given_up.items() if when + self.settings.remember_ms <= now]
+        for key in old:
+            del self.given_up[key]
+
+    @property
+    def deadline(self) -> int | None:
+        """When patience with something here ends."""
+        if self.settings.patience_ms is None or not self.held:
+            return None
+        return min(one.since for one in self.held.values()) + self.settings.patience_ms
+
+    # What comes out
+
+    def _finish(
+        self, table: pa.Table | None, out: list[tuple[int, int, list[Any] | None, str]]
+    ) -> pa.Table | None:
+        """The rows that come out; those that are held get new places."""
+        if table is None:
+            return None
+        kept = [row for one in self.held.values() for row in one.rows]
+        place = 0
+        for one in self.held.values():
+            one.rows = list(range(place, place + len(one.rows)))
+            place += len(one.rows)
+        self.table = table.take(pa.array(kept, pa.int64()))
+        rows, positions, lacks, kinds = zip(*out, strict=True) if out else ((), (), (), ())
+        found = table.take(pa.array(rows, pa.int64()))
+        found = found.append_column("position", pa.array(positions, pa.int64()))
+        found = found.append_column("waits_for", pa.array(lacks, pa.list_(table["__id"].type)))
+        return found.append_column("kind", pa.array(kinds, pa.string()))
+
+    def _status(self, now: int, came: int, out: list[tuple[int, int, list[Any] | None, str]]) -> Status:
+        kinds = [kind for *_, kind in out]
+        return Status(
+            now_ms=now,
+            rows_in=came,
+            delivered=len(kinds) - kinds.count("late"),
+            late=kinds.count("late"),
+            gave_up=kinds.count("released"),
+            held=sum(len(one.rows) for one in self.held.values()),
+            oldest_ms=min((one.since for one in self.held.values()), default=None),
+            causes=self._causes(),
+            receivers=len(self.positions),
+        )
+
+    def _causes(self) -> tuple[Cause, ...]:
+        """What has not come, and how many rows it holds up, directly or through others."""
+        missing = [key for key in self.waiters if key not in self.held and key not in self.emitted]
+        direct = sorted(missing, key=lambda key: (-len(self.waiters[key]), str(key)))[:NAMED]
+        found = []
+        for key in direct:
+            seen, todo = set[Key](), [key]
+            while todo:
+                for waiter in self.waiters.get(todo.pop(), ()):
+                    if waiter in self.held and waiter not in seen:
+                        seen.add(waiter)
+                        todo.append(waiter)
+            if seen:
+                since = min(self.held[one].since for one in seen)
+                found.append(Cause(key[0], str(key[1]), 0, 0, len(seen), since, counted="id"))
+        return tuple(sorted(found, key=lambda cause: (-cause.held, cause.since_ms, cause.sender)))
+
+    # What is kept
+
+    def dump(self) -> bytes:
+        """What is held."""
+        held = [
+            [*key, one.rows, one.since, sorted(one.missing, key=str), one.lacks]
+            for key, one in self.held.items()
+        ]
+        state = {
+            "antecede causes": STATE_VERSION,
+            "serial": self.serial,
+            "buckets": self.settings.buckets,
+            "table": None if self.table is None or not len(self.table) else to_ipc(self.table),
+            "held": held,
+            "given_up": [[*key, when] for key, when in self.given_up.items()],
+        }
+        return msgspec.msgpack.encode(state)
+
+    def dump_fresh(self, now: int) -> bytes | None:
+        """What came out in the last step, and the next positions of its partitions."""
+        if not self.touched:
+            return None
+        return msgspec.msgpack.encode([[now, self.fresh, {one: self.positions[one] for one in self.touched}]])
+
+    @classmethod
+    def load(cls, head: bytes, pieces: Iterable[bytes], settings: CausesSettings) -> CausesBucket:
+        state = msgspec.msgpack.decode(head)
+        if state.get("antecede causes") != STATE_VERSION:
+            raise BadSnapshot("version of the stream by causes", state.get("antecede causes"), STATE_VERSION)
+        if state["buckets"] != settings.buckets:
+            raise BadSnapshot("buckets of the stream", state["buckets"], settings.buckets)
+        bucket = cls(settings)
+        bucket.serial = state["serial"]
+        bucket.table = None if state["table"] is None else from_ipc(state["table"])
+        for partition, id, rows, since, missing, lacks in state["held"]:
+            key = (partition, tuple(id) if isinstance(id, list) else id)
+            bucket._unnamed = max(bucket._unnamed, id[0] if isinstance(id, list) else 0)
+            bucket.held[key] = Held(rows, since, set(missing), lacks)
+            for cause in missing:
+                bucket.waiters.setdefault((partition, cause), []).append(key)
+        bucket.given_up = {(partition, id): when for partition, id, when in state["given_up"]}
+        every = [piece for pieces_ in pieces for piece in msgspec.msgpack.decode(pieces_)]
+        for when, fresh, positions in sorted(every, key=lambda piece: piece[0]):
+            keys = [(partition, id) for partition, id in fresh]
+            bucket.ages.append((when, keys))
+            bucket.emitted.update(keys)
+            for partition, _ in keys:
+                bucket.known[partition] = bucket.known.get(partition, 0) + 1
+            bucket.positions.update(positions)
+        return bucket
+
+
+# On Spark
+
+_buckets: OrderedDict[tuple[str, int], tuple[bytes, CausesBucket]] = OrderedDict()
+"""(query, bucket) -> the digest of the state that it gave, and the bucket itself."""
+
+
+class Processor(StatefulProcessor):
+    """Keeps one `CausesBucket` for each key."""
+
+    def __init__(self, settings: CausesSettings, token: str) -> None:
+        self.settings, self.token = settings, token
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.head = handle.getValueState("head", "state binary")
+        self.pieces = handle.getListState("emitted", "piece binary", self.settings.remember_ms)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:
+        blobs = [blob for frame in rows for blob in frame["rows"] if blob is not None]
+        yield self.step(int(key[0]), blobs, timerValues.getCurrentProcessingTimeInMs())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+        yield self.step(int(key[0]), [], timerValues.getCurrentProcessingTimeInMs())
+
+    def step(self, key: int, blobs: list[bytes], now: int) -> pd.DataFrame:
+        """One micro-batch of a bucket."""
+        import pandas as pd
+
+        with errors_marked():
+            before = self.head.get() if self.head.exists() else None
+            bucket = self.take(key, None if before is None else bytes(before[0]))
+            rows = pa.concat_tables([from_ipc(blob) for blob in blobs]) if blobs else None
+            out, status = bucket.advance(rows, now)
+            after = bucket.dump()
+            self.head.update((after,))
+            self.add(bucket, now)
+            for timer in self.handle.listTimers():
+                self.handle.deleteTimer(timer)
+            if bucket.deadline is not None:
+                self.handle.registerTimer(max(now + 1, bucket.deadline))
+            _buckets[self.token, key] = digest(after), bucket
+            while len(_buckets) > KEPT:
+                _buckets.popitem(last=False)
+            blob = None if out is None else to_ipc(out)
+            return pd.DataFrame({"rows": [blob], "status": [msgspec.json.encode(status).decode()]})
+
+    def take(self, key: int, state: bytes | None) -> CausesBucket:
+        """The bucket that has this state: the one that is kept, or one made from what Spark has."""
+        # Taken out: if this step fails half-way, what is kept is no longer what it was.
+        kept = _buckets.pop((self.token, key), None)
+        if state is None:
+            return CausesBucket(self.settings)
+        if kept is not None and kept[0] == digest(state):
+            return kept[1]
+        return CausesBucket.load(state, (bytes(piece[0]) for piece in self.pieces.get()), self.settings)
+
+    def add(self, bucket: CausesBucket, now: int) -> None:
+        """Add what came out to the list that Spark keeps. Many small pieces become one."""
+        piece = bucket.dump_fresh(now)
+        if piece is None:
+            return
+        self.pieces.appendValue((piece,))
+        if bucket.serial % PIECES == 0:
+            every = [one for found in self.pieces.get() for one in msgspec.msgpack.decode(bytes(found[0]))]
+            left = [one for one in every if one[0] + self.settings.remember_ms > now]
+            self.pieces.put([(msgspec.msgpack.encode(left),)])
+
+    def close(self) -> None:
+        pass
+
+
+def digest(state: bytes) -> bytes:
+    return hashlib.blake2b(state, digest_size=16).digest()
+
+
+def bucket_column(rows: pa.Table, buckets: int) -> Any:
+    """The bucket of each row, which Spark has found."""
+    return rows["__bucket"].to_numpy()
+
+
+def make_unpacker(names: Sequence[str]) -> Any:
+    def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for blob in batch.column(0):
+                if blob.is_valid:
+                    yield from from_ipc(blob.as_buffer()).select(names).to_batches()
+
+    return unpack

@@ -1,0 +1,224 @@
+"""A stream of events that name their causes: without Spark on random histories, and on Spark over restarts."""
+
+import os
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("pyspark")
+
+from antecede.errors import BadParameter, BadSnapshot
+from antecede.spark.stream import Status, status_of
+from antecede.spark.stream.causes import PROVIDER, ROCKSDB, CausesBucket, CausesSettings, order_causes
+
+SCHEMA = pa.schema(
+    [
+        pa.field("__partition", pa.string()),
+        pa.field("__id", pa.string()),
+        pa.field("__causes", pa.list_(pa.string())),
+    ]
+)
+
+
+def history(random, events=60, partitions=2):
+    """Events that name up to three earlier ones of their partition, in the order in which they happened."""
+    made: dict[str, list[str]] = {str(at): [] for at in range(partitions)}
+    rows = []
+    for at in range(events):
+        partition = str(random.randrange(partitions))
+        known = made[partition]
+        rows.append((partition, f"e{at}", random.sample(known, min(len(known), random.randrange(4)))))
+        known.append(f"e{at}")
+    return rows
+
+
+def table_of(rows):
+    return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA)
+
+
+def run_in(parts, settings, *, restart=True, now=lambda part: part):
+    """What comes out, with the state going through bytes between any two parts."""
+    bucket, status = CausesBucket(settings), Status()
+    pieces: list[bytes] = []
+    out: list[dict[str, Any]] = []
+    for at, part in enumerate(parts):
+        found, status = bucket.advance(table_of(part), now(at))
+        out += [] if found is None else found.to_pylist()
+        piece = bucket.dump_fresh(now(at))
+        pieces += [] if piece is None else [piece]
+        if restart:
+            bucket = CausesBucket.load(bucket.dump(), pieces, settings)
+    return out, status
+
+
+def cut(rows, random, parts):
+    ends = [0, *sorted(random.randrange(len(rows)) for _ in range(parts - 1)), len(rows)]
+    return [rows[a:b] for a, b in pairwise(ends)]
+
+
+def by_partition(out):
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in sorted(out, key=lambda row: row["position"]):
+        found.setdefault(row["__partition"], []).append(row)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_row_comes_out_once_after_its_causes_however_it_is_cut(seed):
+    random = Random(f"causes {seed}")
+    rows = history(random)
+    shuffled = random.sample(rows, len(rows))
+    parts = cut(shuffled, random, 6)
+    out, status = run_in(parts, CausesSettings())
+    assert sorted((row["__partition"], row["__id"]) for row in out) == sorted(row[:2] for row in rows)
+    assert status.held == 0
+    for partition in by_partition(out).values():
+        assert [row["position"] for row in partition] == list(range(len(partition)))
+        place = {row["__id"]: row["position"] for row in partition}
+        assert all(place[cause] < row["position"] for row in partition for cause in row["__causes"])
+    assert {row["kind"] for row in out} == {"delivered"}
+    assert out == run_in(parts, CausesSettings(), restart=False)[0]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_never_comes_is_given_up_and_comes_late(seed):
+    random = Random(f"lost {seed}")
+    rows = history(random)
+    named = sorted({(row[0], cause) for row in rows for cause in row[2]})
+    lost = set(random.sample(named, 4))
+    here = [row for row in rows if row[:2] not in lost]
+    settings = CausesSettings(patience_ms=10)
+    late = [row for row in rows if row[:2] in lost]
+    out, status = run_in([random.sample(here, len(here)), [], late], settings, now=lambda at: 10 * at)
+    assert status.held == 0
+    assert sorted((row["__partition"], row["__id"]) for row in out) == sorted(row[:2] for row in rows)
+    kinds = {(row["__partition"], row["__id"]): row for row in out}
+    for partition, id, causes in rows:
+        row, missing = kinds[partition, id], {cause for cause in causes if (partition, cause) in lost}
+        if (partition, id) in lost:
+            assert row["kind"] == "late"
+        else:
+            assert row["kind"] == ("released" if missing else "delivered")
+            assert set(row["waits_for"] or ()) == missing
+
+
+def test_what_is_missing_is_named_at_its_root():
+    chain = [("", "a", []), ("", "b", ["a"]), ("", "c", ["b"]), ("", "d", ["c"]), ("", "other", ["gone"])]
+    _, status = run_in([chain[2:4] + chain[4:] + [chain[1]]], CausesSettings())
+    assert [(cause.sender, cause.held) for cause in status.causes] == [("a", 3), ("gone", 1)]
+
+
+def test_a_circle_is_released_when_patience_ends():
+    rows = [("", "a", ["b"]), ("", "b", ["a"]), ("", "c", ["b"]), ("", "own", ["own"])]
+    out, status = run_in([rows, []], CausesSettings(patience_ms=5), now=lambda at: 5 * at)
+    assert status.held == 0
+    assert sorted(row["__id"] for row in out) == ["a", "b", "c", "own"]
+    assert {row["kind"] for row in out} >= {"released"}
+    out, status = run_in([rows], CausesSettings())
+    assert (out, status.held) == ([], 4)
+
+
+def test_copies_and_rows_without_an_id_come_out_and_say_so():
+    rows = [("", "b", ["a"]), ("", "b", ["a"]), ("", None, ["a"]), ("", "a", []), ("", "a", [])]
+    out, status = run_in([rows, [("", "b", ["a"])], [("", None, [])]], CausesSettings())
+    assert status.held == 0
+    assert [row["position"] for row in out] == list(range(7))
+    assert sorted((str(row["__id"]), row["kind"]) for row in out) == [
+        ("None", "delivered"),
+        ("None", "delivered"),
+        ("a", "delivered"),
+        ("a", "repeated"),
+        ("b", "delivered"),
+        ("b", "repeated"),
+        ("b", "repeated"),
+    ]
+
+
+def test_identifiers_are_forgotten_after_a_time_and_then_are_missing():
+    settings = CausesSettings(remember_ms=100)
+    parts = [[("", "a", [])], [("", "b", ["a"])], [("", "c", ["a"])]]
+    out, status = run_in(parts, settings, now=lambda at: 60 * at)
+    assert [row["__id"] for row in out] == ["a", "b"]
+    assert [cause.sender for cause in status.causes] == ["a"]
+
+
+def test_a_state_of_another_version_is_refused():
+    bucket = CausesBucket(CausesSettings())
+    bucket.advance(table_of([("", "b", ["a"])]), 0)
+    with pytest.raises(BadSnapshot, match="buckets of the stream is 16, expected 4"):
+        CausesBucket.load(bucket.dump(), [], CausesSettings(buckets=4))
+
+
+@pytest.fixture
+def rocks(spark):
+    before = spark.conf.get(PROVIDER)
+    spark.conf.set(PROVIDER, ROCKSDB)
+    yield spark
+    spark.conf.set(PROVIDER, before)
+
+
+def test_a_stream_of_causes_is_ordered_once_over_restarts(rocks, tmp_path):
+    random = Random(5)
+    rows = random.sample(history(random, events=200, partitions=5), 200)
+    table = pa.table(
+        {
+            "tenant": [int(row[0]) for row in rows],
+            "event": [row[1] for row in rows],
+            "after": [row[2] or None for row in rows],
+            "body": [{"a": at, "b": [str(at)]} for at in range(200)],
+        },
+        schema=pa.schema(
+            [
+                ("tenant", pa.int64()),
+                ("event", pa.string()),
+                ("after", pa.list_(pa.string())),
+                ("body", pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))])),
+            ]
+        ),
+    )
+    (tmp_path / "in").mkdir()
+    schema = "tenant long, event string, after array<string>, body struct<a: long, b: array<string>>"
+    stream = rocks.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+    ordered = order_causes(stream, id="event", causes="after", partition_by=["tenant"], buckets=4)
+    statuses = []
+    empty = "spark.sql.streaming.noDataMicroBatches.enabled"
+    rocks.conf.set(empty, "false")
+    try:
+        for part in range(3):
+            path = tmp_path / "in" / f"{part}.parquet"
+            pq.write_table(table.slice(part * 70, 70), path)
+            os.utime(path, (part + 1, part + 1))
+            query = (
+                ordered.writeStream.format("parquet")
+                .option("path", str(tmp_path / "out"))
+                .option("checkpointLocation", str(tmp_path / "checkpoint"))
+                .trigger(availableNow=True)
+                .start()
+            )
+            assert query.awaitTermination(300)
+            statuses += [told.status for told in map(status_of, query.recentProgress) if told is not None]
+    finally:
+        rocks.conf.set(empty, "true")
+    assert sum(status.rows_in for status in statuses) == 200
+    assert statuses[0].held > statuses[-1].held == 0
+    assert statuses[0].causes
+    out = pq.read_table(tmp_path / "out").to_pylist()
+    places = {(row["tenant"], row["event"]): row["position"] for row in out}
+    assert len(out) == len(places) == 200
+    for row in out:
+        for cause in row["after"] or ():
+            assert places[row["tenant"], cause] < row["position"]
+    for tenant in range(5):
+        own = sorted(row["position"] for row in out if row["tenant"] == tenant)
+        assert own == list(range(len(own)))
+    assert {row["body"]["a"] for row in out} == set(range(200))
+
+
+def test_what_is_no_stream_of_causes_is_refused(spark):
+    rows = spark.createDataFrame([], "id string, after array<long>, position long")
+    with pytest.raises(BadParameter, match="state store"):
+        order_causes(rows, id="id", causes="after")
