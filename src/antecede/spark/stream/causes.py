@@ -94,7 +94,7 @@ def order_causes(
 
     `id` is a column of text or integers; `causes` has one identifier, an array of them, or null. Causes are looked for
     among the rows with the same values of `partition_by`. Added are `position` (0, 1, 2, ... in each partition),
-    `waits_for` (the causes without which a row was released; else null) and `kind`: `delivered`, `released`, `late` or
+    `waits_for` (the causes without which a row was released) and `kind`: `delivered`, `released`, `late` or
     `repeated`. Text in `no_cause` means none.
 
     A row waits for ever or, with `patience`, for a time such as "30 seconds". `remember` says how long identifiers are
@@ -402,7 +402,8 @@ class CausesBucket:
         rows, positions, lacks, kinds = zip(*out, strict=True) if out else ((), (), (), ())
         found = table.take(pa.array(rows, pa.int64()))
         found = found.append_column("position", pa.array(positions, pa.int64()))
-        found = found.append_column("waits_for", pa.array(lacks, pa.list_(table["__id"].type)))
+        named = pa.array([one or [] for one in lacks], pa.list_(table["__id"].type))
+        found = found.append_column("waits_for", named)
         return found.append_column("kind", pa.array(kinds, pa.string()))
 
     def _status(self, now: int, came: int, out: list[tuple[int, int, list[Any] | None, str]]) -> Status:
