@@ -24,7 +24,7 @@ from antecede.errors import BadParameter
 from antecede.spark.errors import mark_errors
 from antecede.spark.stream.judge import REMEMBER, Arrived, Found, Judge
 from antecede.spark.trace.api import SPARK_EVENTS, refuse_types
-from antecede.verification.schema import FINDING_COLUMNS, RESULTS
+from antecede.verification.schema import FINDINGS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,9 +33,7 @@ __all__ = ["FOUND", "verify_stream"]
 
 COLUMNS: Final = ("process", "index", "kind", "sender", "number", "to", "control")
 
-FOUND: Final = from_arrow_schema(
-    pa.schema([RESULTS.field(name) for name in FINDING_COLUMNS if name != "chain"])
-)
+FOUND: Final = from_arrow_schema(pa.schema([field for field in FINDINGS if field.name != "chain"]))
 """The columns of what is found: those of `verify`, without the chain, which would need all that happened."""
 
 STATE: Final = "judge binary"
