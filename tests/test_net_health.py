@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 
 import pytest
 
 from antecede.errors import BadParameter, CannotListen
 from antecede.net import Memory
+from antecede.net.peers import mesh
+from antecede.net.peers.peer import COUNTED
 from antecede.net.serve.health import Health
 from antecede.net.serve.listener import AT_A_TIME
-from antecede.net.status import Status
+from antecede.net.status import Status, expose
 from tests.net_world import PATIENCE_S, in_memory
 
 
@@ -101,3 +105,21 @@ def test_an_answer_that_fails_is_logged_and_ends_its_connection_alone(caplog):
     asyncio.run(main())
     assert "metrics at 127.0.0.1" in caplog.text
     assert "planted" in caplog.text
+
+
+OPERATING = (Path(__file__).parent.parent / "docs" / "operating.md").read_text()
+
+
+def test_the_operators_page_explains_each_metric_and_each_kind():
+    async def main() -> set[str]:
+        async with in_memory(2) as (p1, _):
+            return set(re.findall(r"^# TYPE (antecede_\w+)", expose(p1.status()), re.MULTILINE))
+
+    shown = asyncio.run(main())
+    assert len(shown) > 15
+    explained = set(re.findall(r"`(antecede_\w+)", OPERATING))
+    assert explained == shown
+    sources = Path(mesh.__file__).parent.glob("*.py")
+    kinds = {kind for source in sources for kind in re.findall(r'counts\["(\w+)"\]', source.read_text())}
+    kinds |= {"silent", "clogged", "resent", *COUNTED.values(), "refused_packet", "refused_hello"}
+    assert {kind for kind in kinds if f"`{kind}`" not in OPERATING} == set()

@@ -114,7 +114,7 @@ def _lines(status: Status) -> Iterator[str]:
             name, "gauge", text, [({**node, "peer": peer}, value) for peer, value in values.items()]
         )
     counted = [({**node, "kind": kind}, value) for kind, value in sorted(status.counts.items())]
-    yield from _metric("events_total", "counter", "What happened, by kind: docs/runtime.md.", counted)
+    yield from _metric("events_total", "counter", "What happened, by kind: docs/operating.md.", counted)
 
 
 def _metric(name: str, kind: str, text: str, values: list[tuple[dict[str, str], int]]) -> Iterator[str]:
