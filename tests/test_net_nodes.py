@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import AsyncExitStack
 from itertools import combinations
 from random import Random
@@ -14,6 +15,7 @@ from antecede.errors import BadParameter, Closed, UnknownProcess
 from antecede.net import Memory, Node, Settings, Tcp
 from antecede.protocols import PROTOCOLS
 from antecede.topology import shapes
+from antecede.wire import Limits
 from tests.net_world import PATIENCE_S, QUICK, Conversation, Proxy, in_memory, names, over_tcp
 
 WAYS = {"memory": in_memory, "tcp": over_tcp}
@@ -270,3 +272,79 @@ def test_a_refused_send_changes_nothing():
             assert p1.sent == 0
 
     asyncio.run(main())
+
+
+# Bytes
+
+
+def test_send_waits_for_bytes_as_it_does_for_messages():
+    async def main():
+        limits = Limits(payload_bytes=1000)
+        settings = Settings(limits=limits, queue_bytes=5000, drain_s=0)
+        async with in_memory(2, settings=settings) as (p1, p2), asyncio.timeout(PATIENCE_S):
+            await p2.close()
+
+            async def flood():
+                while True:
+                    await p1.send("p2", bytes(1000))
+                    # What gathers within a turn counts when it has left.
+                    await asyncio.sleep(0)
+
+            flooding = asyncio.ensure_future(flood())
+            while not p1.status().blocked:
+                await asyncio.sleep(0)
+            assert 5 <= p1.sent <= 7
+            flooding.cancel()
+
+    asyncio.run(main())
+
+
+def test_nothing_more_is_read_while_many_bytes_wait_for_the_disk(tmp_path):
+    async def main():
+        limits = Limits(payload_bytes=1000)
+        settings = Settings(limits=limits, backlog_bytes=5000)
+        network, names = Memory(), ["a", "b"]
+        a = Node("a", names, transport=network.at("a"), settings=settings)
+        b = Node("b", names, transport=network.at("b"), settings=settings, journal=tmp_path / "b.db")
+        async with a, b, asyncio.timeout(PATIENCE_S):
+            await a.send("b", b"hello")
+            await (await b.receive()).ack()
+            journal, go_on = b._journal, threading.Event()
+            assert journal is not None
+            append = journal.append
+
+            def wait(*given):
+                go_on.wait()
+                append(*given)
+
+            journal.append = wait  # type: ignore[method-assign]
+            try:
+                for _ in range(500):
+                    await a.send("b", bytes(1000), durable=False)
+                    await asyncio.sleep(0)
+                while not b._host.behind:
+                    await asyncio.sleep(0)
+                # By bytes: there are not so many inputs.
+                assert b.status().inputs - b.status().durable < settings.backlog
+                assert b._host.core.held[0] < 500
+            finally:
+                go_on.set()
+            for number in range(2, 502):
+                assert (await b.receive()).number == number
+            assert not b._host.behind
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("chosen", "told"),
+    [
+        ({"limits": Limits(packet_bytes=1 << 20)}, "packet_bytes is 1048576"),
+        ({"limits": Limits(payload_bytes=8 << 20)}, "packet_bytes is 4194304"),
+        ({"held_bytes": 1000}, "held_bytes is 1000, expected 262144 or more"),
+        ({"queue_bytes": 0}, "queue_bytes is 0, expected 1 or more"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(chosen, told):
+    with pytest.raises(BadParameter, match=told):
+        Settings(**chosen)

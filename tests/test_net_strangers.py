@@ -20,6 +20,7 @@ from antecede.process.views.members import Joiner, Plan, Report, encode_note
 from antecede.protocols import create
 from antecede.protocols.permit import Grant
 from antecede.protocols.unordered import Plain
+from antecede.wire import Limits
 from antecede.wire.bundles import encode_bundle, encode_whole
 from tests.net_world import PATIENCE_S, QUICK, Conversation, over_tcp
 
@@ -240,7 +241,10 @@ def test_a_peer_that_goes_on_regardless_is_cut_off_before_it_fills_our_memory(wa
     protocol = "fifo" if way == "a gap" else "unordered"
     size = 10 if way == "messages" else 10_000
     settings = msgspec.structs.replace(
-        IMPATIENT, held=20 if way == "messages" else 10_000, held_bytes=100_000
+        IMPATIENT,
+        held=20 if way == "messages" else 10_000,
+        held_bytes=100_000,
+        limits=Limits(payload_bytes=100_000),
     )
 
     async def main():

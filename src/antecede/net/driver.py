@@ -96,10 +96,11 @@ class Host:
         journal: Journal | None,
         clock: Callable[[], int],
         transmit: Callable[[list[Out]], None],
-        backlog: int,
+        backlog: tuple[int, int],
         thread: Executor | None = None,
     ) -> None:
-        """The journal is written to by `thread`, where that waits for the disk."""
+        """The journal is written to by `thread`, where that waits for the disk. `backlog` says how many inputs, and how
+        many bytes of peers, may wait for it."""
         self.core, self.clock, self.transmit = core, clock, transmit
         self.name = core.view.name(core.me)
         self.arrivals, self.room, self.contacts = Signal(), Signal(), Signal()
@@ -109,7 +110,10 @@ class Host:
         """Messages whose arrival is not durable yet, with its position; in the order of positions."""
         self.since: dict[Id, int] = {}
         """When each message arrived that was not taken yet."""
-        self._journal, self._most, self._thread = journal, backlog, thread
+        self._journal, self._thread = journal, thread
+        self._most, self._most_bytes = backlog
+        self._gathering = self._writing = 0
+        """Bytes of peers in the batch that gathers, and in the one that is written."""
         self._written = self._durable = journal.position if journal is not None else 0
         self._batch: list[Input] = []
         self._work = asyncio.Event()
@@ -284,6 +288,8 @@ class Host:
         """A frame of a peer arrives."""
         if not self.quick and (not frame.bare or frame.greets):
             self.happen(Arrive.of(peer, frame))
+            if self._journal is not None and frame.payload is not None:
+                self._gathering += len(frame.payload)
             return
         # It need not be written.
         self.check()
@@ -368,7 +374,8 @@ class Host:
     @property
     def behind(self) -> bool:
         """Whether too much is not durable yet."""
-        return self._written - self._durable > self._most and self.failure is None
+        late = self._written - self._durable > self._most
+        return (late or self._gathering + self._writing > self._most_bytes) and self.failure is None
 
     async def keep_up(self) -> None:
         """Wait while too much is not durable yet."""
@@ -384,6 +391,7 @@ class Host:
             await self._work.wait()
             self._work.clear()
             batch, self._batch = self._batch, []
+            self._writing, self._gathering = self._gathering, 0
             if batch:
                 # The state of this moment is the state after this batch.
                 snapshot = self.core.snapshot() if journal.wants_snapshot(len(batch)) else None
@@ -391,6 +399,7 @@ class Host:
                     await self._loop.run_in_executor(self._thread, journal.append, batch, snapshot)
                 else:
                     journal.append(batch)
+                self._writing = 0
                 self._commit(self._durable + len(batch))
             if self._ended and not self._batch and self.failure is None:
                 # All that was handed over is durable: nothing else may have been.

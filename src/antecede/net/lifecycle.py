@@ -131,7 +131,8 @@ class Lifecycle(Member):
     def _begin(self, core: Core) -> None:
         self._me, self.view = core.me, core.view
         settings, clock = self.settings, time.monotonic_ns
-        host = self._driver = Host(core, self._journal, clock, self._transmit, settings.backlog, self._thread)
+        backlog = settings.backlog, settings.backlog_bytes
+        host = self._driver = Host(core, self._journal, clock, self._transmit, backlog, self._thread)
         if self._trace is not None:
             self._recorder = make_recorder(self._trace, self._run, core)
         if core is not self._new:

@@ -216,6 +216,7 @@ class Node(Lifecycle):
         self._passing = asyncio.Lock()
         self._yield_every = max(YIELD_EVERY, YIELD_EVERY_PEER * len(self.view))
         self._most, self._routed = self.settings.queue, new.machine.routed
+        self._most_bytes = self.settings.queue_bytes
         self._known: dict[str, tuple[int, ...]] = {}
         """Names and groups that were sent to -> their positions."""
         self._turns = self._taken = 0
@@ -271,7 +272,8 @@ class Node(Lifecycle):
             len(targets) > 1
             or peer == self._me
             or not core.steady
-            or core.out[peer].pending >= most
+            or (out := core.out[peer]).pending >= most
+            or out.size >= self._most_bytes
             or len(core.unsent) >= most
             or self._mesh.paused
             or self._routed
@@ -298,9 +300,11 @@ class Node(Lifecycle):
             return False
         if len(core.unsent) >= most or (me in targets and core.held[me] >= self.settings.held):
             return False
-        out, paused = core.out, self._mesh.paused
-        for peer in self._ways(targets):  # noqa: SIM110 -- a generator would take as long again
-            if peer != me and (out[peer].pending >= most or peer in paused):
+        out, paused, most_bytes = core.out, self._mesh.paused, self._most_bytes
+        for peer in self._ways(targets):
+            if peer != me and (
+                (one := out[peer]).pending >= most or one.size >= most_bytes or peer in paused
+            ):
                 return False
         return True
 
@@ -331,7 +335,9 @@ class Node(Lifecycle):
     def _is_full(self, peer: int) -> bool:
         """Whether a peer can take no more for now."""
         out = self._host.core.out.get(peer)
-        return out is not None and (out.pending >= self._most or peer in self._mesh.paused)
+        return out is not None and (
+            out.pending >= self._most or out.size >= self._most_bytes or peer in self._mesh.paused
+        )
 
     def _tell_blocked(self, peers: list[int]) -> None:
         core, name = self._host.core, self._host.core.view.name

@@ -13,16 +13,23 @@ __all__ = ["Backoff", "Settings"]
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits and times. Counts are of messages or packets, times in seconds.
+    """Limits and times. Counts are of messages or packets, sizes in bytes, times in seconds.
+
+    Settings that contradict each other are refused here, and not when the first large message comes.
 
     >>> Settings(queue=0)
     Traceback (most recent call last):
     antecede.errors.BadParameter: settings: queue is 0, expected 1 or more
+    >>> Settings(limits=Limits(payload_bytes=8 << 20))
+    Traceback (most recent call last):
+    antecede.errors.BadParameter: limits: packet_bytes is 4194304, expected 8391040 or more for payload_bytes
     """
 
     queue: int = 1024
     """Messages that one peer has not acknowledged, and messages that the protocol does not let out yet: beyond, `send`
     waits."""
+    queue_bytes: int = 64 << 20
+    """The same in bytes, for each peer. What one turn of the event loop sends may go beyond."""
     held: int = 1024
     """Messages of one sender that have arrived and were not taken: beyond, that sender is asked to pause, and its
     `send` to us waits until half of them are taken. Nothing is dropped. A peer that goes on regardless is cut off at
@@ -33,6 +40,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """Messages that the application took and did not acknowledge: beyond, it gets no other."""
     backlog: int = 4096
     """Inputs that are not durable yet: beyond, nothing more is read from peers."""
+    backlog_bytes: int = 64 << 20
+    """The same in bytes of what peers sent."""
     strangers: int = 64
     """Connections at a time, from addresses where no peer is, that have not said hello yet: beyond, the oldest of them
     makes way."""
@@ -57,10 +66,12 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         for name in (
             "queue",
+            "queue_bytes",
             "held",
             "held_bytes",
             "unacknowledged",
             "backlog",
+            "backlog_bytes",
             "strangers",
             "strangers_each",
             "snapshot_inputs",
@@ -73,6 +84,11 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
         if self.hello_s <= 0 or self.trace_s <= 0 or self.drain_s < 0:
             found = (self.hello_s, self.trace_s, self.drain_s)
             raise BadParameter("settings", "hello_s, trace_s, drain_s", found, "longer than none")
+        self.limits.check()
+        if (least := self.limits.payload_bytes // 4) > self.held_bytes:
+            # Or one message of the largest size would cut off whoever sends it.
+            expected = f"{least} or more, a fourth of limits.payload_bytes"
+            raise BadParameter("settings", "held_bytes", self.held_bytes, expected)
 
 
 class Backoff:

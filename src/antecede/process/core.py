@@ -589,7 +589,7 @@ class Core:
                 return frames + self._leave(link, waiting, packets[half:], now)
             data = encode_whole(packets[0], OWN)
         frames = link.send(data, now)
-        waiting.leave(link.last, len([None for packet in packets if packet.message is not None]))
+        waiting.leave(link.last, len([None for packet in packets if packet.message is not None]), len(data))
         return frames
 
     def _restart(self, restart: Restart, now: int) -> list[Out]:

@@ -25,16 +25,18 @@ __all__ = ["Outgoing"]
 class Outgoing:
     """Packets for one peer. `merge` is for protocols that do not rely on the order of packets."""
 
-    __slots__ = ("_controls", "_left", "_merge", "gathered", "pending")
+    __slots__ = ("_controls", "_left", "_merge", "gathered", "pending", "size")
 
     def __init__(self, merge: bool) -> None:
         self._merge = merge
         self.gathered: list[Packet[Any]] = []
         self._controls: dict[type[Stamp], Packet[Any]] = {}
-        self._left: deque[tuple[int, int]] = deque()
-        """(number of the link's payload, messages in it) that the peer is not known to have."""
+        self._left: deque[tuple[int, int, int]] = deque()
+        """(number of the link's payload, messages and bytes in it) that the peer is not known to have."""
         self.pending = 0
         """Messages that the peer is not known to have, gathered or on their way."""
+        self.size = 0
+        """Bytes of those that are on their way."""
 
     def message(self, packet: Packet[Any]) -> None:
         self.gathered.append(packet)
@@ -60,13 +62,16 @@ class Outgoing:
         self._controls.clear()
         return packets
 
-    def leave(self, number: int, messages: int) -> None:
-        """A payload of the link has this number and so many messages."""
+    def leave(self, number: int, messages: int, size: int) -> None:
+        """A payload of the link has this number, so many messages and so many bytes."""
         if messages:
-            self._left.append((number, messages))
+            self._left.append((number, messages, size))
+            self.size += size
 
     def acknowledged(self, number: int) -> None:
         """The peer has all payloads up to this number."""
         left = self._left
         while left and left[0][0] <= number:
-            self.pending -= left.popleft()[1]
+            _, messages, size = left.popleft()
+            self.pending -= messages
+            self.size -= size

@@ -92,8 +92,8 @@ def _gather(core: Core, out: Sequence[tuple[int, bytes]]) -> None:
     """Take over what has gathered, and count what is on its way."""
     for peer, link in core.links.items():
         for number, packets in core.changing.unacknowledged(peer, link):
-            messages = sum(packet.message is not None for packet in packets)
-            core.out[peer].pending += messages
-            core.out[peer].leave(number, messages)
+            messages = [packet.message for packet in packets if packet.message is not None]
+            core.out[peer].pending += len(messages)
+            core.out[peer].leave(number, len(messages), sum(len(one.payload) for one in messages))
     for peer, data in out:
         core.follow(decode_bundle(data, *core.changing.seats(peer), OWN))
