@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random as Dice
 from typing import Any
 
+import msgspec
 import pytest
 
 from antecede.errors import AntecedeError, BadParameter, PeerError, UnknownProcess
-from antecede.link import Link
-from antecede.model import Event, Message, Packet, View
+from antecede.link import Frame, Link
+from antecede.model import Event, Packet, View
 from antecede.oracle import check as judge
-from antecede.protocols import PROTOCOLS, create, restore
-from antecede.sim import RunSpec
+from antecede.process.core import Core
+from antecede.process.inputs import (
+    Acknowledge,
+    Arrive,
+    Input,
+    Restart,
+    Send,
+    Take,
+    Turn,
+    decode_inputs,
+    encode_inputs,
+)
+from antecede.process.views.members import Roll
+from antecede.protocols import PROTOCOLS, create
+from antecede.sim import RunSpec, processes
 from antecede.sim.faults import Always, Outage, Partition, Random, check, needs_journal, needs_links, parse
-from antecede.sim.journal import Journal
+from antecede.sim.processes import Host
 from antecede.sim.run import Judge
+from antecede.wire import Limits
+from antecede.wire.bundles import encode_bundle
+from antecede.wire.frames import encode_frame
 
 SECOND = 10**9
 
@@ -92,48 +108,53 @@ def test_what_faults_need():
 
 
 class Process:
-    """A process as a runtime would make it: machine, links, a journal with a slow disk, effects that wait for it."""
+    """A process as a node drives it: its journal on a slow disk, and what follows from an input waits for it."""
 
     def __init__(self, protocol: str, n: int, me: int, early: bool) -> None:
         self.me, self.early = me, early
         """early: effects leave before they are durable, against the rule."""
-        self.journal = Journal(every=7)
-        self.machine = create(protocol, View.numbered(n), me)
-        self.journal.add("machine", self.machine, restore)
-        self.links = {peer: Link(timeout_ns=1000, least_timeout_ns=1) for peer in range(n) if peer != me}
-        for peer, link in self.links.items():
-            self.journal.add(peer, link, Link.restore)
+        machine = create(protocol, View.numbered(n), me)
+        links = {
+            peer: Link(timeout_ns=1000, least_timeout_ns=1, ordered=machine.needs_fifo)
+            for peer in range(n)
+            if peer != me
+        }
+        self.core = Core(machine, links, Limits(), Roll.first(machine.view.names, {}), 1, {}, 256)
+        self.journal: list[bytes] = []
+        self.durable = 0
+        self.state = msgspec.msgpack.encode(self.core.snapshot())
         self.outbox: list[Any] = []
 
-    def give(self, key: Any, method: str, *arguments: Any) -> Any:
-        self.journal.write(key, method, *arguments)
-        return getattr(self.machine if key == "machine" else self.links[key], method)(*arguments)
+    def give(self, given: Input, now: int) -> None:
+        self.outbox += self.core.apply(given, now)
+        self.journal.append(encode_inputs([given]))
 
     def send(self, to: tuple[int, ...], now: int) -> None:
-        message, effects = self.give("machine", "send", to)
-        self.outbox.append(Event(self.me, "send", self.me, message.number, to))
-        self.follow(effects, now)
+        self.give(Send(to, b""), now)
+        self.outbox.append(Event(self.me, "send", self.me, self.core.sent, to))
+        self.give(Turn(), now)
 
     def arrive(self, peer: int, frame: Any, now: int) -> None:
-        packets, frames = self.give(peer, "receive", frame, now)
-        self.outbox += [(peer, frame) for frame in frames]
-        for packet in packets:
-            self.follow(self.give("machine", "receive", packet), now)
+        if frame.bare and not frame.greets:
+            self.outbox += self.core.arrive(peer, frame, now)
+        else:
+            self.give(Arrive.of(peer, frame), now)
+        self.take(now)
 
-    def follow(self, effects: list[Any], now: int) -> None:
-        for effect in effects:
-            if isinstance(effect, Packet):
-                self.outbox += [(effect.dest, f) for f in self.give(effect.dest, "send", effect, now)]
-            elif isinstance(effect, Message):
-                self.outbox.append(Event(self.me, "deliver", *effect.id))
-                self.follow(self.give("machine", "deliver", effect), now)
+    def take(self, now: int) -> None:
+        while (message := self.core.next_message()) is not None:
+            self.give(Take(*message.id), now)
+            self.give(Acknowledge(*message.id), now)
+            self.outbox.append(Event(self.me, "deliver", *message.id))
+        if self.core.gathered:
+            self.give(Turn(), now)
 
     def tick(self, now: int) -> None:
-        for peer, link in self.links.items():
-            self.outbox += [(peer, frame) for frame in link.tick(now)]
+        for peer in self.core.links:
+            self.outbox += self.core.tick(peer, now)
 
     def commit(self) -> list[Any]:
-        self.journal.commit()
+        self.durable = len(self.journal)
         released, self.outbox = self.outbox, []
         return released
 
@@ -145,14 +166,13 @@ class Process:
 
     def crash(self) -> None:
         self.outbox = []
-        machines: dict[Any, Any] = self.journal.recover()
-        self.machine = machines.pop("machine")
-        self.links = machines
-        for link in self.links.values():
-            link.restart()
-        self.journal.compact()
-        for message in self.machine.eligible():
-            self.follow([message], 0)
+        del self.journal[self.durable :]
+        self.core = Core.restore(msgspec.msgpack.decode(self.state))
+        for record in self.journal:
+            for given in decode_inputs(record):
+                self.core.apply(given, 0)
+        self.give(Restart(), 0)
+        self.take(0)
 
 
 def play(protocol: str, seed: int, early: bool, n: int = 3, steps: int = 400) -> list[Event]:
@@ -220,35 +240,44 @@ def test_what_leaves_before_it_is_durable_is_lost_or_repeated():
     assert broken > len(SEEDS) // 2, "nearly every run"
 
 
-def test_a_journal_gives_back_what_was_committed():
-    journal = Journal(every=3)
-    machine = create("matrix", View.numbered(3), 0)
-    journal.add("machine", machine, restore)
-    states = []
-    for k in range(10):
-        journal.write("machine", "send", (1 + k % 2,))
-        machine.send((1 + k % 2,))
-        journal.commit()
-        states.append(machine.snapshot())
-        assert len(journal._inputs) < 3
-        assert journal.recover()["machine"].snapshot() == states[-1]
-        journal.machines["machine"] = machine
-    journal.write("machine", "send", (1,))
-    assert journal.recover()["machine"].snapshot() == states[-1]
-    with pytest.raises(BadParameter):
-        Journal(every=0)
-
-
 def test_a_second_crash_does_not_repeat_what_came_before_the_first():
     a, b = Process("fifo", 2, 0, False), Process("fifo", 2, 1, False)
     a.send((1,), 0)
-    sent = a.commit()
+    [_, (_, frame)] = a.commit()
     for _ in range(2):
         a.crash()
-    assert a.links[1].unacknowledged == 1
-    assert (a.links[1].epoch, a.machine.sent) == (3, 1)
+        a.commit()
+    assert a.core.links[1].unacknowledged == 1
+    assert (a.core.links[1].epoch, a.core.sent) == (3, 1)
     with pytest.raises(PeerError):
-        b.arrive(0, type(sent[1][1])(1, 9, 1, payload=sent[1][1].payload), 1)
+        b.arrive(0, type(frame)(1, 9, 1, payload=frame.payload), 1)
+
+
+def test_a_process_of_a_run_comes_back_from_the_bytes_of_its_journal():
+    for every in (1, 3, 1000):
+        host = Host(create("matrix", View.numbered(3), 0), every)
+        for k in range(10):
+            host.send((1 + k % 2,), b"payload")
+            host.apply(Turn())
+            before = host.core.snapshot()
+            host.recover()
+            assert host.core.snapshot() == before
+    with pytest.raises(BadParameter):
+        Host(create("matrix", View.numbered(3), 0), 0)
+
+
+def test_what_crosses_the_network_is_counted_in_the_bytes_that_nodes_send():
+    """One message: a frame with a bundle of one packet, and an acknowledgement."""
+    spec = RunSpec(protocol="fifo", processes=2, messages=1, seed=1, faults="loss:0.0001%", workload="ring")
+    simulation = spec.build()
+    summary = simulation.finish()
+    packet = create("fifo", View.numbered(2), 0).send(1, bytes(32))[1][0]
+    assert isinstance(packet, Packet)
+    bundle = encode_bundle([packet])
+    assert summary.frames == 2
+    assert summary.frame_bytes == len(bundle) + 3 + len(
+        encode_frame(Frame(1, 1, 0, 1, 0, None, True), (1, 1))
+    )
 
 
 # In whole runs
@@ -350,12 +379,9 @@ def test_outages_that_meet_are_refused_before_the_run():
 
 
 def test_a_journal_that_forgets_is_found_out(monkeypatch):
-    original: Callable[..., None] = Journal.write
+    def forget(inputs: list[Input]) -> bytes:
+        return encode_inputs([given for given in inputs if not isinstance(given, Take)])
 
-    def forget(self: Journal, key: Any, method: str, *arguments: Any) -> None:
-        if method != "deliver":
-            original(self, key, method, *arguments)
-
-    monkeypatch.setattr(Journal, "write", forget)
+    monkeypatch.setattr(processes, "encode_inputs", forget)
     with pytest.raises((AssertionError, AntecedeError)):
         run(protocol="matrix", processes=3, messages=100, faults="crash:random:mean=300ms,down=100ms")

@@ -243,6 +243,11 @@ def show(summary: Summary) -> Table:
         ("delay", None, summary.delay_ns, _time),
         ("waiting for causality", None, summary.waiting_ns, _time),
     ]
+    if summary.frames:
+        rows += [
+            ("frames", summary.frames, None, _number),
+            ("bytes of frames", summary.frame_bytes, None, _number),
+        ]
     for name, total, spread, form in rows:
         cells = [form(x) for x in (spread.mean, spread.p50, spread.p99, spread.max)] if spread else []
         table.add_row(name, "" if total is None else f"{total:,}", *cells)

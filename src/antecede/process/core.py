@@ -457,7 +457,7 @@ class Core:
         if source not in members or self.me not in members:
             raise BadFrame(f"packets of {self.view.name(source)} to one in another view", "those of a member")
         there, me = numbering.seat(source), self.machine.me
-        packets = decode_bundle(payload, there, me, self.limits)
+        packets = self.decode(source, payload)
         self.heard[source] += len(packets)
         if self.heard[source] >= ACK_EVERY:
             self.touched[source] = None
@@ -478,6 +478,10 @@ class Core:
             self.machine.receive_all(packets, effects)
         finally:
             self.follow(effects)
+
+    def decode(self, source: int, payload: bytes) -> list[Packet[Any]]:
+        """The packets of a payload, as the machine names processes."""
+        return decode_bundle(payload, self.numbering.seat(source), self.machine.me, self.limits)
 
     def take(self, identity: Id, keep: bool = True) -> Message:
         """The application takes a message that was offered; `keep` it until it is acknowledged."""

@@ -39,12 +39,18 @@ Observe = Callable[[int, Packet[Any], int, int], None]
 
 
 class Carrier(Protocol):
-    """What can stand between machines and network: it must see to it that each packet arrives once."""
+    """What can stand between machines and network: it must see to it that each packet arrives once.
+
+    It says of each packet when it leaves (`Engine.account`) and when it has arrived (`Engine.received`).
+    """
+
+    frames: int
+    frame_bytes: int
 
     @property
     def resent(self) -> int: ...
 
-    def send(self, now: int, packet: Packet[Any], size: int) -> None: ...
+    def send(self, now: int, packet: Packet[Any]) -> None: ...
 
 
 class Engine:
@@ -82,8 +88,8 @@ class Engine:
         self._sequence = count()
         self._controls = [0] * len(machines)
         """How many control packets each has sent: their numbers in the trace."""
-        self._under_way: dict[int, int] = {}
-        """id() of a control packet that has not arrived -> its number."""
+        self._under_way: dict[Any, list[int]] = {}
+        """A control packet that has not arrived -> its number; equal ones arrive in any order."""
         self._stalled: dict[int, list[Any] | None] = {}
         """Process that is not running -> what came for it meanwhile, or None if that is lost."""
         self._plain: Delay | None = None
@@ -145,7 +151,7 @@ class Engine:
             if sent >= 0:
                 self.waits.sent(sent, thing.message)
             if thing.dest in self._stalled:
-                self._put_off(thing.dest, thing)
+                self.put_off(thing.dest, thing)
             else:
                 self.arrive(thing)
         elif kind is int:
@@ -184,7 +190,7 @@ class Engine:
                 if effects and effects[0] is message:
                     if len(effects) > 1:
                         # What a machine asks for besides are packets, and they leave before its next input.
-                        self._follow(process, effects[1:])
+                        self.follow(process, effects[1:])
                     effects = machine.deliver(message)
                     note_delay(now - sent)
                     prompt += 1
@@ -196,7 +202,7 @@ class Engine:
                     waits.sent(sent, message)
                     waits.arrived(now, thing)
                 if effects:
-                    self._follow(process, effects)
+                    self.follow(process, effects)
             elif type(thing) is int and not stalled and self.sent < self.messages:
                 to, payload = draft(thing)
                 message, effects = machines[thing].send(to, payload)
@@ -214,7 +220,7 @@ class Engine:
                 else:
                     self._further += len(to) - 1
                     waits.sent(now, message)
-                    self._follow(thing, effects)
+                    self.follow(thing, effects)
                 heapreplace(heap, (now + gaps[next(choices) >> gap_shift], next(sequence), thing, -1))
             elif type(thing) is Packet and not stalled:
                 heappop(heap)
@@ -230,22 +236,26 @@ class Engine:
     def send(self, process: int, to: tuple[int, ...], payload: bytes, label: str = "") -> Message:
         """The application of a process sends, now."""
         message, effects = self._send(process, to, payload, label)
-        self._follow(process, effects)
+        self.follow(process, effects)
         return message
 
     def deliver(self, process: int, message: Message) -> None:
         """The application of a process takes an eligible message, now."""
-        self._follow(process, self._deliver(process, message))
+        self.follow(process, self._deliver(process, message))
 
     def arrive(self, packet: Packet[Any]) -> None:
-        """A carrier hands a packet over, now."""
+        """A packet arrives, now."""
         effects = self.machines[packet.dest].receive(packet)
+        self.received(packet)
+        if effects:
+            self.follow(packet.dest, effects)
+
+    def received(self, packet: Packet[Any]) -> None:
+        """A machine has received a packet, now."""
         if self.record is not None:
             self._record_receive(packet)
         if packet.message is not None:
             self.waits.arrived(self.now, packet)
-        if effects:
-            self._follow(packet.dest, effects)
 
     def carry(self, source: int, dest: int, size: int, thing: Any) -> None:
         """Have something happen when a packet of this size, sent now, arrives: perhaps never, perhaps twice."""
@@ -269,7 +279,7 @@ class Engine:
         """Another machine stands for this process from now on."""
         self.machines[process] = machine
 
-    def _put_off(self, process: int, thing: Any) -> None:
+    def put_off(self, process: int, thing: Any) -> None:
         missed = self._stalled[process]
         if missed is not None:
             missed.append(thing)
@@ -291,7 +301,7 @@ class Engine:
             to, payload = workload.draft(process)
             effects = self._send(process, to, payload)[1]
             if effects:
-                self._follow(process, effects)
+                self.follow(process, effects)
         gap = workload.gap
         self.at(self.now + gap.draw(workload.words), process)
 
@@ -321,7 +331,7 @@ class Engine:
                 effects = effects + self._send(process, to, payload)[1]
         return effects
 
-    def _follow(self, process: int, effects: list[Effect]) -> None:
+    def follow(self, process: int, effects: list[Effect]) -> None:
         """Do what a machine asks."""
         offer = self.workload.offer
         eligible: list[Message] = []
@@ -345,28 +355,33 @@ class Engine:
                 effects = []
 
     def _transmit(self, packet: Packet[Any]) -> None:
-        now, message = self.now, packet.message
+        now = self.now
+        if self.carrier is not None:
+            self.carrier.send(now, packet)
+            return
+        self.account(packet)
+        if self._plain is not None:
+            delay = self._plain
+            time = now + delay.values[next(self.network.words) >> delay.shift]
+            heappush(self._heap, (time, next(self._sequence), packet, -1))
+            return
+        network = self.network
+        whole = self.sizes.packet(packet) if network.bandwidth else 0
+        for time in network.transmit(now, packet.source, packet.dest, whole):
+            heappush(self._heap, (time, next(self._sequence), packet, -1))
+
+    def account(self, packet: Packet[Any]) -> None:
+        """A packet leaves, now."""
+        message = packet.message
         entries, size = self._size(packet)
         if message is None:
             self._control(packet, entries, size)
         else:
             self.entries.values.append(entries)
             self.bytes.values.append(size)
-            self.waits.transmitted(now, packet, message)
-        if self._plain is not None:
-            delay = self._plain
-            time = now + delay.values[next(self.network.words) >> delay.shift]
-            heappush(self._heap, (time, next(self._sequence), packet, -1))
-            return
+            self.waits.transmitted(self.now, packet, message)
         if self.observe is not None:
-            self.observe(now, packet, entries, size)
-        network = self.network
-        whole = self.sizes.packet(packet) if network.bandwidth else 0
-        if self.carrier is not None:
-            self.carrier.send(now, packet, whole)
-            return
-        for time in network.transmit(now, packet.source, packet.dest, whole):
-            heappush(self._heap, (time, next(self._sequence), packet, -1))
+            self.observe(self.now, packet, entries, size)
 
     def _size(self, packet: Packet[Any]) -> tuple[int, int]:
         """Entries and bytes of its stamp; the copies of a message often share one."""
@@ -381,8 +396,13 @@ class Engine:
         self.control_bytes += size
         if self.record is not None:
             self._controls[source] += 1
-            self._under_way[id(packet)] = number = self._controls[source]
+            number = self._controls[source]
+            self._under_way.setdefault(self._named(packet), []).append(number)
             self._recorded(self.record, source, SEND, source, number, (packet.dest,), True, entries, size)
+
+    def _named(self, packet: Packet[Any]) -> Any:
+        """How a control packet is known until it arrives: a carrier makes another of its bytes."""
+        return id(packet) if self.carrier is None else (packet.source, packet.dest, packet.stamp)
 
     # The trace
 
@@ -418,7 +438,10 @@ class Engine:
         assert self.record is not None
         message = packet.message
         if message is None:
-            number = self._under_way.pop(id(packet))
+            name = self._named(packet)
+            number, *rest = self._under_way.pop(name)
+            if rest:
+                self._under_way[name] = rest
             self._recorded(self.record, packet.dest, RECEIVE, packet.source, number, None, True)
         elif packet.dest in message.to:
             self._recorded(self.record, packet.dest, RECEIVE, message.sender, message.number)
@@ -460,6 +483,8 @@ class Engine:
             waiting_share=self.waiting.total / self.delays.total if self.delays.total else 0.0,
             duration_ns=self.now,
             resent=self.carrier.resent if self.carrier else 0,
+            frames=self.carrier.frames if self.carrier else 0,
+            frame_bytes=self.carrier.frame_bytes if self.carrier else 0,
             crashes=self.crashes,
             stuck=tuple(self.stuck()) if undelivered and self.finished else (),
         )

@@ -1,4 +1,4 @@
-"""What goes wrong in a run, as values; `antecede.sim.links` makes it happen.
+"""What goes wrong in a run, as values; `antecede.sim.troubles` makes it happen.
 
     loss:1%                              of what crosses the network is lost
     duplicate:1%                         arrives twice

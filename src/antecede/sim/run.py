@@ -24,11 +24,11 @@ from antecede.sim import scripts, workloads
 from antecede.sim.chance import stream
 from antecede.sim.engine import Engine, Observe, Record
 from antecede.sim.faults import parse
-from antecede.sim.links import install
 from antecede.sim.network import Network
 from antecede.sim.places import Place, place
 from antecede.sim.specs import Spec, count
 from antecede.sim.summary import Summary
+from antecede.sim.troubles import install
 from antecede.sim.workloads import Workload
 from antecede.trace.schema import KINDS, RunInfo
 

@@ -20,7 +20,7 @@ from antecede.sim.chance import Words, pick, stream
 from antecede.sim.checking import Checker
 from antecede.sim.engine import Carrier
 from antecede.sim.faults import parse
-from antecede.sim.links import Links
+from antecede.sim.processes import Processes
 from antecede.sim.run import RunSpec, Simulation
 from antecede.sim.specs import Spec
 
@@ -191,7 +191,7 @@ def _examine(spec: RunSpec, order: Order) -> Outcome:
 
 def _links(carrier: Carrier | None) -> list[str]:
     """Machines ignore duplicates, and would hide what a link repeats."""
-    if not isinstance(carrier, Links) or carrier.taken == carrier.handed_over:
+    if not isinstance(carrier, Processes) or carrier.taken == carrier.handed_over:
         return []
     return [f"link: handed over {carrier.handed_over} of {carrier.taken} packets"]
 

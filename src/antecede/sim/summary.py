@@ -134,6 +134,9 @@ class Summary(Struct, frozen=True):
     """From the start to the last event, in simulated time."""
     resent: int = 0
     """Frames that the links sent again."""
+    frames: int = 0
+    frame_bytes: int = 0
+    """Where whole processes run, since something goes wrong: what crosses the network, in the bytes that nodes send."""
     crashes: int = 0
     stuck: tuple[str, ...] = ()
     """If copies are undelivered and nothing can happen any more: what waits, and for what."""
