@@ -5,7 +5,7 @@ Three shapes, each in three orders of arrival:
   10,000 receivers  1,250 groups of 8 processes that broadcast
   hot monitor       63 processes that send to one, by the keyed operator and by closed sets
 
-Beside them, in the same run: (a) the stream through a stateless Arrow function into the same sink; (b) `order_stamped`,
+Beside them, in the same run: (a) the stream through a stateless Arrow function into the same sink; (b) `order`,
 the batch step, on the same packets with their vectors as arrays.
 
 Rates are of warm micro-batches: the first of each query is left out. Where other work shares the machine, CPU seconds
@@ -32,7 +32,8 @@ import pyarrow.parquet as pq
 from antecede.model import Message, Packet, View
 from antecede.protocols.broadcast import VectorStamp
 from antecede.protocols.monitor import MonitorStamp
-from antecede.spark import connect, order_stamped
+from antecede.spark import connect
+from antecede.spark import order as order_rows
 from antecede.spark.stream import cut, deliver_stream
 from antecede.spark.stream.bucket import Bucket
 from antecede.spark.stream.closed import check_packets, deliver_closed
@@ -258,10 +259,10 @@ def run(spark: Any, shape: Shape, order: str, how: str, work: Path, batches: int
 def batch(spark: Any, shape: Shape, work: Path) -> Figure:
     source = written(shape.vectors, work / "vectors", 2)
     before, started = cpu(), time.perf_counter()
-    found = order_stamped(spark.read.parquet(str(source)))
-    found.rows.write.format("noop").mode("overwrite").save()
+    table = spark.read.parquet(str(source))
+    found = order_rows(table, process="process", vector="vector", partition_by="run")
+    found.write.format("noop").mode("overwrite").save()
     seconds = time.perf_counter() - started
-    found.release()
     return Figure(
         len(shape.vectors) / seconds, 1e6 * (cpu() - before) / len(shape.vectors), len(shape.vectors)
     )

@@ -1,6 +1,6 @@
 """Causal order beside Spark's own sort of the same rows, in one run on the same session.
 
-    python -m benchmarks.spark.order [--events 10_000_000] [--messages 1_000_000] [--times 2] [--dir DIR] [--out FILE]
+    python -m benchmarks.spark.order [--events 10_000_000] [--messages 1_000_000] [--times 2] [--only CASE] [--dir DIR]
 
 For each case both read the same Parquet files and hand every column to a sink that drops them. *Sort* is
 `orderBy(run, key, process, number)` and nothing else. *Order* is what `antecede.spark` does for a user: checks, the
@@ -10,6 +10,8 @@ histogram, what is missing and what waits, the sort, and a position in each row.
   many runs     the same number of events in 1,000 runs and one giant: half of the rows are the giant's
   no clocks     one run without clocks: they are computed first. Spark's sort goes by the clocks that were taken away
   vectors       messages with stamps of 64 entries; Spark's sort adds up the entries, too
+  traces        rows with an id and a parent, in traces of 10 to 100 rows; Spark sorts by trace and time
+  component     as many such rows without traces: one component; Spark sorts by time
 """
 
 from __future__ import annotations
@@ -29,8 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from antecede.spark import Trace, connect
-from antecede.spark.order.api import Ordered, order
-from antecede.spark.order.by_vector import order_stamped
+from antecede.spark.order.api import order
 from benchmarks.spark.generate import Shape, generate
 from benchmarks.spark.processors import processors
 
@@ -72,6 +73,38 @@ def made_messages(home: Path, messages: int) -> Path:
     return path
 
 
+def made_spans(home: Path, rows: int, traces: bool) -> Path:
+    """Rows with an id, a parent and a time, in no order; ids of 16 hexadecimal digits, as spans have them."""
+    path = home / f"{'traces' if traces else 'component'}-{rows}"
+    if path.is_dir():
+        return path
+    rng = np.random.default_rng(2)
+    sizes = rng.integers(10, 101, rows // 10) if traces else np.array([rows])
+    ends = np.cumsum(sizes)
+    place = np.arange(rows)
+    trace = np.searchsorted(ends, place, side="right")
+    first = np.where(trace > 0, ends[trace - 1], 0)
+    back = rng.integers(1, 6, rows)
+    parent = np.maximum(place - back, first)
+    started = 1_675_000_000_000_000_000 + place * 1000 + rng.integers(0, 5000, rows)
+    order = rng.permutation(rows)
+    names = pa.array([f"{number:016x}" for number in (place * 0x9E3779B97F4A7C15 % 2**64).tolist()])
+    part = home / f"{path.name}.part"
+    part.mkdir()
+    for file, some in enumerate(np.array_split(order, 8)):
+        roots = place[some] == first[some]
+        columns = {
+            "trace": pa.array([f"{number:032x}" for number in trace[some].tolist()]),
+            "span": names.take(pa.array(some)),
+            "parent": names.take(pa.array(parent[some], mask=roots)),
+            "start": pa.array(started[some]),
+            "operation": pa.array([f"operation {number}" for number in (some % 50).tolist()]),
+        }
+        pq.write_table(pa.table(columns), part / f"{file}.parquet")
+    part.rename(path)
+    return path
+
+
 def drop(table: DataFrame) -> None:
     table.write.format("noop").mode("overwrite").save()
 
@@ -83,16 +116,37 @@ def seconds(work: Callable[[], None]) -> tuple[float, float]:
     return time.perf_counter() - begin, processors() - worked
 
 
-def sink(found: Ordered) -> None:
-    drop(found.rows)
-    drop(found.missing)
-    found.release()
-
-
 Case = tuple[str, Callable[[], None], Callable[[], None], int]
 
 
-def cases(spark: SparkSession, home: Path, events: int, messages: int) -> list[Case]:
+def cases(spark: SparkSession, home: Path, events: int, messages: int, only: str | None) -> list[Case]:
+    found = []
+    if only in (None, "traces"):
+        spans = spark.read.parquet(str(made_spans(home, events, True)))
+        found.append(
+            (
+                "traces",
+                lambda: drop(spans.orderBy("trace", "start", "span")),
+                lambda: drop(order(spans, id="span", causes="parent", partition_by="trace", time="start")),
+                events,
+            )
+        )
+    if only in (None, "component"):
+        one_tree = spark.read.parquet(str(made_spans(home, events, False)))
+        found.append(
+            (
+                "component",
+                lambda: drop(one_tree.orderBy("start", "span")),
+                lambda: drop(order(one_tree, id="span", causes="parent", time="start")),
+                events,
+            )
+        )
+    if only in ("traces", "component"):
+        return found
+    return found + trace_cases(spark, home, events, messages)
+
+
+def trace_cases(spark: SparkSession, home: Path, events: int, messages: int) -> list[Case]:
     one = made(home, "one", Shape(events=events, processes=PROCESSES, unsorted=True))
     small = made(
         home, "small", Shape(events=events // 2 // SMALL, processes=8, runs=SMALL, unsorted=True, files=1)
@@ -112,13 +166,13 @@ def cases(spark: SparkSession, home: Path, events: int, messages: int) -> list[C
         return lambda: drop(rows.orderBy("run", "clock", "process", "index"))
 
     return [
-        ("one run", by_clock(trace.events), lambda: sink(order(trace)), events),
-        ("many runs", by_clock(many), lambda: sink(order(Trace.of(many))), events),
-        ("no clocks", by_clock(trace.events), lambda: sink(order(Trace.of(bare))), events),
+        ("one run", by_clock(trace.events), lambda: drop(order(trace)), events),
+        ("many runs", by_clock(many), lambda: drop(order(Trace.of(many))), events),
+        ("no clocks", by_clock(trace.events), lambda: drop(order(Trace.of(bare))), events),
         (
             "vectors",
             lambda: drop(table.orderBy("run", total, "process", own)),
-            lambda: sink(order_stamped(table)),
+            lambda: drop(order(table, process="process", vector="vector", partition_by="run")),
             messages,
         ),
     ]
@@ -140,7 +194,7 @@ def main() -> None:
         "| case | rows | Spark's sort, s | order, s | ratio | of processors, sort | order | ratio |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    for name, peer, ours, rows in cases(spark, home, options.events, options.messages):
+    for name, peer, ours, rows in cases(spark, home, options.events, options.messages, options.only):
         if options.only not in (None, name):
             continue
         # Turn and turn about, so that neither has the warmer machine; the best of each.

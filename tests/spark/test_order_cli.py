@@ -34,12 +34,14 @@ def test_a_trace_with_missing_sends_is_ordered_and_the_answer_is_no(tmp_path):
     assert done.returncode == 1
     assert told["verdict"] == "no"
     assert (told["rows"], told["missing"]) == (len(CLOCKED), len(missing))
-    assert told["waiting"] == sum(row["waits"] for row in rows) > 0
-    assert told["groups"] == [{"run": "r", **{key: told[key] for key in ("rows", "missing", "waiting")}}]
+    assert told["waiting"] == sum(bool(row["waits_for"]) for row in rows) > 0
+    assert told["groups"] == [
+        {"run": "r", **{key: told[key] for key in ("rows", "missing", "waiting", "direct")}}
+    ]
     assert [row["position"] for row in rows] == list(range(len(CLOCKED)))
     [line] = done.stderr.splitlines()
     assert line.startswith(
-        f"no: {len(missing)} missing, {told['waiting']} waiting for them (most in run r); "
+        f"no: {len(missing)} missing, {told['waiting']} rows wait for them (most in run r); "
     )
 
 

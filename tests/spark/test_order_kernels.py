@@ -9,7 +9,7 @@ import pytest
 from antecede.errors import BadTrace
 from antecede.oracle import happened_before
 from antecede.spark.order.cuts import lowered, piece
-from antecede.spark.order.gaps import gaps
+from antecede.spark.order.gaps import find_gaps
 from antecede.spark.order.lamport import whole_pieces
 from antecede.trace.clocks import clocked
 from tests.spark.made import after, lamport, oracle_events, random_run, table
@@ -138,7 +138,7 @@ def test_gaps_are_what_lacks_between_one_and_the_last(seed):
         for word in sorted({n // 64 for n in numbers} or {0})
     ]
     line, word, bits = (np.array(column, np.uint64).view(np.int64) for column in zip(*words, strict=True))
-    found = gaps(line, word, bits, np.array(lasts)[line])
+    found = find_gaps(line, word, bits, np.array(lasts)[line])
     missing = {(at, n) for at, first, last in zip(*found, strict=True) for n in range(first, last + 1)}
     expected = {(i, n) for i, last in enumerate(lasts) for n in range(1, last + 1) if n not in lines[i]}
     assert missing == expected

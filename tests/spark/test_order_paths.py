@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from antecede.errors import BadParameter, BadTrace
-from antecede.spark.order.inputs import order_path
+from antecede.spark.order.api import read_form, refused
+from antecede.spark.order.inputs import Asked, order_path
 
 VECTORS = [{"b": 1, "a": 1}, {"a": 1}]
 
@@ -57,23 +58,76 @@ def write_arrays(path):
     ],
 )
 def test_a_path_is_ordered_by_what_is_there(spark, tmp_path, write, expected, group):
-    found = order_path(spark, write(tmp_path))
-    assert [row.process for row in found.rows.collect()] == expected
-    assert (found.by, found.group) == ("vector", group)
-    found.release()
+    found = order_path(spark, write(tmp_path), Asked())
+    assert [row.process for row in found.collect()] == expected
+    assert read_form(found).partition_by == group
 
 
 def test_what_is_no_messages_is_refused(spark, tmp_path):
     with pytest.raises(BadTrace, match="found nothing, expected a trace, an ingested log, or a table"):
-        order_path(spark, tmp_path / "absent")
+        order_path(spark, tmp_path / "absent", Asked())
     (tmp_path / "said.txt").write_text("hello\n")
     with pytest.raises(BadTrace, match=r"found \.txt, expected a trace"):
-        order_path(spark, tmp_path / "said.txt")
+        order_path(spark, tmp_path / "said.txt", Asked())
     (tmp_path / "torn.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(BadTrace, match=r"torn\.parquet: found no whole Parquet file"):
-        order_path(spark, tmp_path / "torn.parquet")
+        order_path(spark, tmp_path / "torn.parquet", Asked())
     (tmp_path / "bad.jsonl").write_text("{")
-    with pytest.raises(BadTrace, match="found a row without a name"):
-        order_path(spark, tmp_path / "bad.jsonl")
+    bad = order_path(spark, tmp_path / "bad.jsonl", Asked())
+    assert [row.reason for row in refused(bad).collect()] == ["a row has no name of its process"]
     with pytest.raises(BadParameter, match="columns is named, expected them for a table only"):
-        order_path(spark, write_log(tmp_path), vector="vector")
+        order_path(spark, write_log(tmp_path), Asked(vector="vector"))
+
+
+EVENTS = [("b", ["a", "z"], "2"), ("a", [], "3"), ("c", ["b"], "1")]
+
+
+def write_causes_as_json(path):
+    rows = [{"e": e, "after": after or None, "at": at, "more": 1} for e, after, at in EVENTS]
+    rows.append({"e": "d", "after": "c", "at": "2023-01-29T08:43:00Z"})
+    (path / "said.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return path / "said.jsonl"
+
+
+def write_causes_as_csv(path):
+    lines = ["e,after,at"] + [
+        f'{e},"{json.dumps(after).replace(chr(34), chr(34) * 2)}",{at}' for e, after, at in EVENTS
+    ]
+    (path / "said.csv").write_text("\n".join([*lines, "d,c,9"]))
+    return path / "said.csv"
+
+
+@pytest.mark.parametrize("write", [write_causes_as_json, write_causes_as_csv])
+def test_causes_may_be_text(spark, tmp_path, write):
+    found = order_path(spark, write(tmp_path), Asked(id="e", causes="after", time="at"))
+    rows = [(row.e, row.position, row.waits_for) for row in found.collect()]
+    assert rows == [("a", 0, []), ("b", 1, ["z"]), ("c", 2, ["z"]), ("d", 3, ["z"])]
+
+
+def test_a_table_may_be_named(spark):
+    spark.createDataFrame([("b", "a"), ("a", None)], "e string, after string").createOrReplaceTempView(
+        "said_things"
+    )
+    found = order_path(spark, "said_things", Asked(id="e", causes="after"))
+    assert [row.e for row in found.collect()] == ["a", "b"]
+
+
+def test_all_events_of_a_log_are_ordered(spark, tmp_path):
+    """Events without a kind were left out, and nothing was missing."""
+    from antecede.spark.ingest.api import ingest
+
+    lines = ["p,send,m,10", "p,,,30", "q,deliver,m,20", "q,,,5", "q,deliver,lost,40", "q,,,50"]
+    (tmp_path / "t.csv").write_text("\n".join(["p,k,m,t", *lines]))
+    mapping = {"process": "p", "kind": "k", "message": "m", "time_ns": "t"}
+    ingest(spark, tmp_path / "t.csv", "table", mapping=mapping).write(tmp_path / "out")
+    found = order_path(spark, tmp_path / "out", Asked())
+    rows = [(row.process, row.time_ns, row.waits_for) for row in found.orderBy("position").collect()]
+    lost = ["message lost"]
+    assert rows == [
+        ("q", 5, []),
+        ("p", 10, []),
+        ("q", 20, []),
+        ("p", 30, []),
+        ("q", 40, lost),
+        ("q", 50, lost),
+    ]

@@ -6,7 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from antecede.spark.order.position import Grid, deal, partitions_for, positioned
+from antecede.errors import BadTrace
+from antecede.spark.errors import raise_task_errors
+from antecede.spark.order.position import Grid, choose_partitions, deal_cells, number_rows
 
 KEYS = {
     "dense": lambda rng, i: i // 3,
@@ -40,14 +42,14 @@ def ranks(rows):
 def test_a_position_is_the_rank_in_its_run_whatever_the_partitions(spark):
     rows = drawn(1)
     for before, after in ((1, 1), (3, 16)):
-        ordered = positioned(table(spark, rows, before), ["run"], "clock", ["index"], partitions=after)
+        ordered = number_rows(table(spark, rows, before), ["run"], "clock", ["index"], partitions=after)
         # What is collected comes partition by partition, so this is the order of the rows too.
         assert [tuple(row) for row in ordered.collect()] == ranks(rows)
 
 
 def test_positions_survive_what_is_done_with_them(spark):
     rows = [("a", i, i) for i in range(100)]
-    ordered = positioned(table(spark, rows, 3), ["run"], "clock", ["index"], partitions=4)
+    ordered = number_rows(table(spark, rows, 3), ["run"], "clock", ["index"], partitions=4)
     assert [row.position for row in ordered.where("index % 10 = 3").orderBy("index").collect()] == [
         *range(3, 100, 10)
     ]
@@ -57,7 +59,7 @@ def test_positions_survive_what_is_done_with_them(spark):
 
 def test_no_rows_have_no_positions(spark):
     none = table(spark, [("a", 1, 1)], 1).where("false")
-    assert positioned(none, ["run"], "clock", ["index"]).collect() == []
+    assert number_rows(none, ["run"], "clock", ["index"]).collect() == []
 
 
 def test_one_giant_group_is_spread_and_small_ones_share():
@@ -65,7 +67,7 @@ def test_one_giant_group_is_spread_and_small_ones_share():
     grid = Grid.of(pa.table(counts | {"__low": [0, 0, 5], "__high": [9, 9_999, 5]}), ["run"], 8)
     assert grid.names["run"].to_pylist() == ["giant", "s1", "s2"]
     assert grid.many.tolist() == [True, False, False]
-    bucket, _ = deal(np.array([0] * 100 + [1, 2]), np.array([100] * 100 + [10, 10]), 8)
+    bucket, _, _ = deal_cells(np.array([0] * 100 + [1, 2]), np.array([100] * 100 + [10, 10]), 8)
     assert np.bincount(bucket).tolist() == [13, 13, 12, 13, 12, 13, 12, 14]
 
 
@@ -74,4 +76,39 @@ def test_one_giant_group_is_spread_and_small_ones_share():
     [(0, 8, 1), (10, 8, 1), (120_000, 8, 3), (900_000, 8, 8), (20_000_001, 8, 21)],
 )
 def test_partitions_grow_with_the_rows(rows, parallel, expected):
-    assert partitions_for(rows, parallel) == expected
+    assert choose_partitions(rows, parallel) == expected
+
+
+def test_a_group_of_one_cell_needs_no_second_look():
+    """S18: cells began at 0 and not at the lowest key, so that one cell was two."""
+    small = pa.table({"run": ["a", "big"], "__rows": [10, 10_000], "__low": [60, 0], "__high": [69, 9_999]})
+    assert Grid.of(small, ["run"], 4).many.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("others", [1, 4])
+def test_a_table_that_changes_after_it_was_counted_is_told(spark, tmp_path, others):
+    """S4: rows whose cell was not counted vanished, and a second group shared the positions of the first."""
+    spark.sql("drop table if exists changing")
+    spark.createDataFrame(
+        [("a", i, i) for i in range(20)], "run string, clock long, index long"
+    ).write.saveAsTable("changing")
+    try:
+        ordered = number_rows(spark.table("changing"), ["run"], "clock", ["index"], partitions=2)
+        assert ordered.count() == 20
+        run = "a" if others == 1 else "b"
+        for at in range(others):
+            spark.sql(f"insert into changing values ('{run}', {at * 3}, {100 + at})")
+        changed = number_rows(spark.table("changing"), ["run"], "clock", ["index"], partitions=2)
+        assert changed.count() == 20 + others
+        # What was counted before meets a table with more rows.
+        spark.catalog.refreshTable("changing")
+        with pytest.raises(BadTrace, match="other rows than when they were counted"), raise_task_errors():
+            again(spark, ordered)
+    finally:
+        spark.sql("drop table changing")
+
+
+def again(spark, ordered):
+    """The same plan with the table as it is now."""
+    ordered.createOrReplaceTempView("ordered_before")
+    return spark.sql("select * from ordered_before").collect()

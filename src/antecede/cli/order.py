@@ -1,4 +1,4 @@
-"""antecede order: messages or events in causal order, what is missing among them, and what waits for it.
+"""antecede order: anyone's events in causal order, what is missing among them, and what waits for it.
 
 Spark is imported by the function that uses it: the other commands start without.
 """
@@ -6,51 +6,81 @@ Spark is imported by the function that uses it: the other commands start without
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from antecede.cli.spark_session import Master, Remote, working
 from antecede.cli.stream_options import Asked, Every, Once, Patience, Place
+from antecede.errors import BadParameter
+
+if TYPE_CHECKING:
+    from antecede.spark.order.written import Outcome
 
 __all__ = ["order"]
 
-Columns = Annotated[
-    str | None,
-    typer.Option(
-        help="Of a table: the columns that tell one set of messages from another, separated by commas, such as "
-        "run,receiver.  [default: run, if there is one]",
-        show_default=False,
-    ),
-]
+TABLE: Final = re.compile(r"\w+(\.(?!csv|json|jsonl|ndjson|parquet|gz|bz2|zst|lz4)\w+){0,2}")
+"""What may be a table of Spark's catalogue: a name, perhaps with that of its schema, and not that of a file."""
 
 
 def order(
-    messages: Annotated[
+    events: Annotated[
         str,
         typer.Argument(
-            help="A trace, an ingested log, or a table with vectors (Parquet or JSON Lines): a path or a URI."
+            help="A trace, an ingested log, a table (Parquet, CSV or JSON Lines), or the name of a table of Spark's: a "
+            "path, a URI or a name."
         ),
     ],
     out: Annotated[str, typer.Option(help="Write OUT/ordered and OUT/missing, as Parquet.")],
-    group: Columns = None,
+    id_: Annotated[
+        str | None, typer.Option("--id", help="Of a table: the column of identifiers.", show_default=False)
+    ] = None,
+    causes: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a table: the column of causes: an identifier, or a list of them.", show_default=False
+        ),
+    ] = None,
     process: Annotated[
         str | None,
         typer.Option(
-            help="Of a table: the column that says whose it is.  [default: process]", show_default=False
+            help="Of a table with vectors: the column that says whose it is.  [default: process]",
+            show_default=False,
         ),
     ] = None,
     vector: Annotated[
         str | None,
         typer.Option(help="Of a table: the column of vectors.  [default: vector]", show_default=False),
     ] = None,
+    partition_by: Annotated[
+        str | None,
+        typer.Option(
+            "--partition-by",
+            "--group",
+            help="Of a table: the columns that tell one set of rows from another, separated by commas.  "
+            "[default: none; run, if there is one, with vectors]",
+            show_default=False,
+        ),
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(help="With --causes: the column that orders concurrent rows.", show_default=False),
+    ] = None,
+    no_cause: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --causes: a text that means no cause, besides the empty one.", show_default=False
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")] = False,
     master: Master = None,
     remote: Remote = None,
     stream: Annotated[
-        bool, typer.Option("--stream", help="Order packets continuously, as their files appear in MESSAGES.")
+        bool, typer.Option("--stream", help="Order packets continuously, as their files appear in EVENTS.")
     ] = False,
     protocol: Annotated[
         str | None, typer.Option(help="With --stream: the protocol of its stamps.", show_default=False)
@@ -82,53 +112,82 @@ def order(
         str | None, typer.Option(help="With --by closed: which receiver.", show_default=False)
     ] = None,
 ) -> None:
-    """Put messages or events in causal order, each with its position.
+    """Put events in causal order, each with its position and what it waits for.
 
-    Exit code 0: nothing is missing. 1: some refer to others that are not there. docs/ordering.md explains what comes
-    out, docs/stream.md the same for a stream.
+    Exit code 0: nothing is missing. 1: some wait for others that are not there, or a partition has no order.
+    docs/ordering.md explains what comes out, docs/stream.md the same for a stream.
     """
     if stream:
         from antecede.cli.order_stream import Packets, order_stream
 
-        packets = Packets(messages, protocol, processes, set_ or [], files, group, by, receiver)
+        packets = Packets(events, protocol, processes, set_ or [], files, partition_by, by, receiver)
         order_stream(
             packets, Asked("order --stream", out, checkpoint, once, every, patience, as_json, master, remote)
         )
         return
-    groups = None if group is None else [name for name in group.split(",") if name]
-    places = [f"{out.rstrip('/')}/{name}" for name in ("ordered", "missing")]
-    with working(master, remote, "counting", reads=[messages], writes=places) as work:
+    refuse_request(id_, causes, process, vector, time, no_cause)
+    groups = None if partition_by is None else tuple(name for name in partition_by.split(",") if name)
+    # A table of Spark's catalogue is no file that could be looked for.
+    reads = [] if TABLE.fullmatch(events) and not os.path.exists(events) else [events]
+    with working(master, remote, "counting", reads=reads, writes=[out]) as work:
+        from antecede.spark.order.inputs import Asked as Columns
         from antecede.spark.order.inputs import order_path
+        from antecede.spark.order.written import write_ordered
 
-        found = order_path(work.spark, messages, group=groups, process=process, vector=vector)
+        columns = Columns(id_, causes, process, vector, groups, time, ("", *(no_cause or ())))
+        found = order_path(work.spark, events, columns)
         work.say("sorting")
-        written = found.write(out)
-        work.say("counting")
-        rows = [row.asDict() for row in written.counts().collect()]
-        found.release()
-    report(rows, found.group, found.by, out, as_json)
-    if any(row["missing"] for row in rows):
+        outcome = write_ordered(found, out)
+    report(outcome, out, as_json)
+    if outcome.missing or outcome.refused:
         raise typer.Exit(1)
 
 
-def report(rows: Sequence[Mapping[str, Any]], group: Sequence[str], by: str, out: str, as_json: bool) -> None:
-    total = {name: sum(row[name] for row in rows) for name in ("rows", "missing", "waiting")}
-    verdict = "no" if total["missing"] else "yes"
+def refuse_request(
+    id_: str | None,
+    causes: str | None,
+    process: str | None,
+    vector: str | None,
+    time: str | None,
+    no_cause: Sequence[str] | None,
+) -> None:
+    """What can be refused without a Spark."""
+    if (id_ is None) != (causes is None):
+        raise BadParameter("order", "columns", f"--id {id_}, --causes {causes}", "both of them, or neither")
+    if id_ is not None and (process is not None or vector is not None):
+        expected = "--id and --causes, or --process and --vector"
+        raise BadParameter("order", "columns", "both causes and vectors", expected)
+    if id_ is None and (time is not None or no_cause):
+        name, given = ("--time", time) if time is not None else ("--no-cause", ", ".join(no_cause or ()))
+        raise BadParameter("order", name, given, "it with --id and --causes")
+
+
+def report(outcome: Outcome, out: str, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    verdict = "no" if outcome.missing or outcome.refused else "yes"
     if as_json:
-        outcome = {
-            "verdict": verdict,
-            "by": by,
-            **total,
-            "group": list(group),
-            "groups": list(rows),
-            "out": out,
-        }
-        print(json.dumps(outcome, ensure_ascii=False, default=str))
-    many = f"{total['rows']:,} rows by {by}: {out}"
+        print(
+            json.dumps({"verdict": verdict, **asdict(outcome), "out": out}, ensure_ascii=False, default=str)
+        )
+    for row in outcome.reasons:
+        print(f"refused: {name_partition(row, outcome.partition_by)}: {row['reason']}", file=sys.stderr)
+    many = f"{outcome.rows:,} rows by {outcome.by}"
+    if outcome.partition_by:
+        many += f" in {outcome.partitions:,} partition{'s' * (outcome.partitions != 1)}"
     if verdict == "yes":
-        print(f"yes: nothing is missing; {many}", file=sys.stderr)
+        print(f"yes: nothing is missing; {many}: {out}", file=sys.stderr)
         return
-    worst = max(rows, key=lambda row: row["missing"])
-    where = ", ".join(f"{name} {worst[name]}" for name in group)
-    told = f"{total['missing']:,} missing, {total['waiting']:,} waiting for them"
-    print(f"no: {told}{f' (most in {where})' if where else ''}; {many}", file=sys.stderr)
+    parts = []
+    if outcome.missing:
+        direct = f", {outcome.direct:,} of them directly" if outcome.by == "causes" else ""
+        worst = max(outcome.groups, key=lambda row: row["missing"])
+        where = f" (most in {name_partition(worst, outcome.partition_by)})" if outcome.partition_by else ""
+        parts.append(f"{outcome.missing:,} missing, {outcome.waiting:,} rows wait for them{direct}{where}")
+    if outcome.refused:
+        parts.append(f"{outcome.refused:,} partition{'s' * (outcome.refused != 1)} refused")
+    print(f"no: {'; '.join([*parts, many])}: {out}", file=sys.stderr)
+
+
+def name_partition(row: dict[str, Any], names: Sequence[str]) -> str:
+    return ", ".join(f"{name} {row[name]}" for name in names) or "the table"

@@ -2,7 +2,9 @@
 
     sweep      an experiment            -> a trace, and what each run came to
     ingest     foreign logs             -> a trace, the lines that cannot be read, whether clocks agree
-    order      a trace, or stamped rows -> the rows in causal order, and what is missing
+    order      anyone's events          -> the same rows in causal order, each with what it waits for
+    missing    ordered rows             -> what they wait for and is not there
+    refused    ordered rows             -> partitions that have no order, and why
     verify     a trace                  -> every violation with its proof, and a verdict for each run
     measure    a trace                  -> what each run cost
 
@@ -28,8 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from antecede.spark.ingest.api import Ingested, ingest, ingest_table
     from antecede.spark.measure.api import Measures, measure
-    from antecede.spark.order.api import Ordered, order
-    from antecede.spark.order.by_vector import order_stamped
+    from antecede.spark.order.api import missing, order, refused
     from antecede.spark.session import connect
     from antecede.spark.shipping import ship
     from antecede.spark.stream import deliver_stream
@@ -43,7 +44,8 @@ __all__ = [
     "ingest",
     "ingest_table",
     "order",
-    "order_stamped",
+    "missing",
+    "refused",
     "verify",
     "measure",
     "deliver_stream",
@@ -53,7 +55,6 @@ __all__ = [
     "ship",
     "Swept",
     "Ingested",
-    "Ordered",
     "Verification",
     "Measures",
     "SPARK_EVENTS",
@@ -63,8 +64,7 @@ __all__ = [
 HOMES: Final = {
     "ingest.api": ("Ingested", "ingest", "ingest_table"),
     "measure.api": ("Measures", "measure"),
-    "order.api": ("Ordered", "order"),
-    "order.by_vector": ("order_stamped",),
+    "order.api": ("missing", "order", "refused"),
     "session": ("connect",),
     "shipping": ("ship",),
     "stream": ("deliver_stream",),

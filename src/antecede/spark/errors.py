@@ -29,6 +29,8 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 
 from antecede.errors import AntecedeError, BadTrace
 from antecede.spark.session import SparkError
@@ -40,6 +42,7 @@ __all__ = [
     "errors_marked",
     "find_error",
     "mark_errors",
+    "raise_marked",
     "raise_task_errors",
 ]
 
@@ -102,6 +105,11 @@ def mark_errors(work: Callable[P, Iterable[T]]) -> Callable[P, Iterator[T]]:
             yield from work(*arguments, **named)
 
     return marked
+
+
+def raise_marked(error: AntecedeError) -> Column:
+    """An expression that ends the query with this error, wherever it is evaluated."""
+    return F.raise_error(F.lit(f"{error}\n{MARK}{encode_error(error)}"))
 
 
 # On the driver

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter
 
-__all__ = ["quote", "refuse_other_tables", "to_nanoseconds"]
+__all__ = ["CSV", "quote", "refuse_other_tables", "to_nanoseconds"]
+
+
+CSV: Final[dict[str, Any]] = {
+    "header": True,
+    # Files are checked against each other's names of columns: without it, Spark goes by the first file alone.
+    "enforceSchema": False,
+    # A quote within quotes is doubled, as RFC 4180 has it.
+    "escape": '"',
+}
+"""How CSV is read."""
 
 
 def refuse_other_tables(owner: str, table: object) -> None:

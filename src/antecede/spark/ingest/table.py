@@ -34,7 +34,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
 
 from antecede.errors import BadParameter, BadTrace
-from antecede.spark.frames import quote, to_nanoseconds
+from antecede.spark.frames import CSV, quote, to_nanoseconds
 from antecede.spark.ingest.tasks import CODECS, list_files, name_runs
 from antecede.spark.storage import absolute, escaped
 
@@ -91,8 +91,7 @@ def read_table(
     if kind == ".parquet":
         table = spark.read.parquet(*places)
     elif kind == ".csv":
-        # Files are checked against each other's names of columns: without it, Spark goes by the first file alone.
-        table = spark.read.option("header", True).option("enforceSchema", False).csv(places)
+        table = spark.read.options(**CSV).csv(places)
     else:
         # JSON has no columns before it is read: those that are asked for are taken as they are written.
         types = {"vector": MapType(StringType(), StringType()), "to": ArrayType(StringType())}

@@ -1,165 +1,173 @@
-"""Events and messages in causal order, what is missing among them, and what waits for it.
+"""Anyone's events in causal order: a DataFrame in, a DataFrame out.
 
-order           a trace: by its clocks, or by computed ones where it has none
-order_stamped   a table of messages or events that carry vectors
+    order(events, id="event_id", causes="causation_id", partition_by="tenant", time="at")      explicit causes
+    order(events, process="service", vector="clock")                                           vectors
+    order(Trace.read(spark, path))                                                             a trace
 
-Both are one distributed sort, because a number grows along happened-before: the clock of an event, or the sum of the
-entries of a vector (if i precedes j, no entry of i's vector is larger than j's, and one is smaller). What ties is
-concurrent, and goes by the names of processes. So the order needs no state, and is the same whatever the partitions
-are.
+All columns stay, and two are added: `position`, 0, 1, 2, ... in each partition, and `waits_for`, what a row still
+needs: identifiers, or (process, first missing number), or the missing message. It is empty for most rows.
 
-What is missing. In a trace: the send of a message that is delivered. Among vectors: entry i counts the events of
-process i, so each number from 1 to the largest that anybody refers to should be there.
+The result says by itself how it was ordered (in the metadata of `waits_for`, which Parquet keeps). So two questions are
+functions of it, whether it comes from `order` or from a file:
 
-What waits. Everything that happened after something that is missing, directly or not. A vector shows it by itself: it
-waits if it counts a number that is missing. In a trace it is what lies outside of the greatest consistent cut before
-the deliveries whose sends are missing (`antecede.spark.order.cuts`). What waits is ordered with the rest: the column
-`waits` tells.
+    missing(ordered)    what rows wait for and is not there
+    refused(ordered)    partitions that have no order, with the reason: their rows have no `position`
 """
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
-import numpy as np
-import pyarrow as pa
-from pyspark import StorageLevel
+import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from antecede.spark.errors import raise_task_errors
-from antecede.spark.order.cuts import consistent, edges, lines_of
-from antecede.spark.order.gaps import survey, unsent
-from antecede.spark.order.lamport import with_clock
-from antecede.spark.order.position import positioned
-from antecede.spark.storage import absolute, all_whole, escaped, join
+from antecede.errors import BadParameter
+from antecede.spark.frames import quote, refuse_other_tables
+from antecede.spark.order import by_causes, by_trace, by_vector
+from antecede.spark.order.by_causes import ByCauses
+from antecede.spark.order.by_trace import ByTrace
+from antecede.spark.order.by_vector import ByVector
 from antecede.spark.trace.api import Trace
 
-__all__ = ["Ordered", "order"]
+__all__ = ["count_rows", "missing", "name_form", "order", "read_form", "refused"]
 
-KEYS: Final = (["run"], "clock", ["process", "index"])
-"""What tells runs apart, what rows are sorted by, and what decides between equals."""
-
-
-@dataclass(frozen=True)
-class Ordered:
-    """What `order` gives. The rows are sorted when they are used."""
-
-    rows: DataFrame
-    """The rows in order, with `position` (0, 1, 2, ... in each group) and `waits`."""
-    missing: DataFrame
-    """What they refer to and is not among them."""
-    by: str
-    """What they are ordered by: `clock`, `computed clock` or `vector`."""
-    group: tuple[str, ...] = ("run",)
-    """The columns that tell one set of rows from another."""
-    kept: tuple[DataFrame, ...] = ()
-    """What is persisted for it."""
-
-    @property
-    def waiting(self) -> DataFrame:
-        """The rows that happened after something that is missing."""
-        return self.rows.where("waits")
-
-    def write(self, path: str | os.PathLike[str]) -> Ordered:
-        """Write `ordered` and `missing` as Parquet into a directory, both or nothing, and give what is there.
-
-        The names of the files of `ordered` sort in the order of the rows.
-        """
-        root = absolute(path)
-        with (
-            raise_task_errors(),
-            all_whole([join(root, "ordered"), join(root, "missing")]) as [rows, missing],
-        ):
-            self.rows.write.parquet(rows)
-            self.missing.write.parquet(missing)
-        spark, schemas = self.rows.sparkSession, (self.rows.schema, self.missing.schema)
-        read = [
-            spark.read.schema(schema).parquet(escaped(join(root, name)))
-            for name, schema in zip(("ordered", "missing"), schemas, strict=True)
-        ]
-        return replace(self, rows=read[0], missing=read[1], kept=())
-
-    def counts(self) -> DataFrame:
-        """For each group its `rows`, how many predecessors are `missing`, and how many rows are `waiting`."""
-        groups = list(self.group)
-        many = F.col("last") - F.col("first") + 1 if "first" in self.missing.columns else F.lit(1)
-        rows = self.rows.groupBy(*groups).agg(
-            F.count(F.lit(1)).alias("rows"), F.count_if(F.col("waits")).alias("waiting")
-        )
-        missing = self.missing.groupBy(*groups).agg(F.sum(many).alias("missing"))
-        both = rows.join(missing, groups, "left") if groups else rows.crossJoin(missing)
-        absent = F.coalesce("missing", F.lit(0)).alias("missing")
-        told = both.select(*groups, "rows", absent, "waiting")
-        return told.orderBy(*groups) if groups else told
-
-    def release(self) -> None:
-        """Give back the memory and the disk. The tables cost more from then on."""
-        for table in self.kept:
-            table.unpersist()
+Form = ByCauses | ByVector | ByTrace
+FORMS: Final[dict[str, type[Form]]] = {"causes": ByCauses, "vector": ByVector, "trace": ByTrace}
+NOTE: Final = "antecede.order"
+"""Where the metadata of `waits_for` says how the rows were ordered."""
 
 
-def order(trace: Trace, *, partitions: int | None = None) -> Ordered:
-    """The events of a trace in causal order.
+def order(
+    table: DataFrame | Trace,
+    *,
+    id: str | None = None,
+    causes: str | None = None,
+    process: str | None = None,
+    vector: str | None = None,
+    partition_by: str | Sequence[str] = (),
+    time: str | None = None,
+    no_cause: str | Sequence[str] = "",
+    partitions: int | None = None,
+) -> DataFrame:
+    """Put rows in causal order.
 
-    `rows` has the columns of the trace, `position` and `waits`; `missing` has (run, sender, number): messages that are
-    delivered and not sent. Events that cannot be a trace are a `BadTrace`.
+    `id` and `causes` name columns of text or integers; `causes` has one identifier, an array of them, or null, and a
+    text in `no_cause` means none. `process` and `vector` name columns instead: a map from names to numbers with a name,
+    or an array with a position in it. Neither: the table is a trace. `partition_by` are the columns that tell one set
+    of rows from another. With `time` and explicit causes, concurrent rows are sorted by time: a row's key is the
+    greatest of its own time and its causes' keys. `partitions` says how many tasks sort, by vectors or clocks.
 
-    This reads a few columns at once, to count. If clocks are missing, it computes them and keeps them on disk, until
-    `release`.
+    >>> from antecede.spark import connect
+    >>> spark = connect("local[1]")
+    >>> rows = [("paid", ["ordered"]), ("sent", ["paid", "packed"]), ("ordered", None)]
+    >>> ordered = order(spark.createDataFrame(rows, "event string, after array<string>"), id="event", causes="after")
+    >>> [(row.event, row.position, row.waits_for) for row in ordered.collect()]
+    [('ordered', 0, []), ('paid', 1, []), ('sent', 2, ['packed'])]
+    >>> [tuple(row) for row in missing(ordered).collect()]
+    [('packed', 1, 1)]
     """
-    with raise_task_errors():
-        runs = survey(trace.events)
-        timed = with_clock(trace, surveyed=runs)
-        computed = timed is not trace
-        if computed:
-            # In Python, from all rows: the sort would do it three times, to count, to cut and to place.
-            timed.events.persist(StorageLevel.DISK_ONLY)
-        concerned, missing = unsent(timed.events)
-        rows = marked(timed.events, concerned, missing) if len(concerned) else timed.events
-        # Computed clocks are known when they are computed.
-        known = None if computed else runs.rename_columns(["run", "__rows", "__low", "__high", "lacking"])
-        found = positioned(rows, *KEYS, partitions=partitions, known=known)
-    by, kept = ("computed clock", (timed.events,)) if computed else ("clock", ())
-    return Ordered(shown(found, trace), missing, by, kept=kept)
-
-
-def shown(rows: DataFrame, trace: Trace) -> DataFrame:
-    # After the sort: a constant need not be shuffled.
-    marks = rows if "waits" in rows.columns else rows.withColumn("waits", F.lit(False))
-    return marks.select(*trace.events.columns, "position", "waits")
-
-
-def marked(events: DataFrame, runs: pa.Table, missing: DataFrame) -> DataFrame:
-    """The events, with whether each waits. `runs` are those in which something is missing."""
-    spark = events.sparkSession
-    concerned = events.join(F.broadcast(spark.createDataFrame(runs)), "run", "left_semi")
-    lines = waiting_from(concerned, missing)
-    known = F.broadcast(spark.createDataFrame(lines))
-    waits = F.coalesce(F.col("index") >= F.col("__from"), F.lit(False))
-    return events.join(known, ["run", "process"], "left").withColumn("waits", waits).drop("__from")
-
-
-def waiting_from(events: DataFrame, missing: DataFrame) -> pa.Table:
-    """For each process the first index that waits: (run, process, __from)."""
-    orphans = events.where("kind = 'deliver' and not control").join(
-        missing, ["run", "sender", "number"], "left_semi"
+    groups = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    if isinstance(table, Trace):
+        refuse_names(
+            "a trace", id=id, causes=causes, process=process, vector=vector, time=time, partition_by=groups
+        )
+        return note_form(by_trace.order_trace(table, partitions=partitions), ByTrace())
+    refuse_other_tables("order", table)
+    if table.isStreaming:
+        # The one place where a stream and a table part.
+        raise BadParameter(
+            "order", "table", "a stream", "a table: deliver_stream orders streams of stamped packets"
+        )
+    for name in ("position", "waits_for"):
+        if name in table.columns:
+            raise BadParameter(
+                "order", "table", f"one with a column {name}", "none of that name: order adds it"
+            )
+    if id is not None and causes is not None:
+        refuse_names("explicit causes", process=process, vector=vector)
+        none = (no_cause,) if isinstance(no_cause, str) else tuple(no_cause)
+        by_id = ByCauses(id, causes, groups, time, none)
+        return note_form(by_causes.order_by_causes(table, by_id), by_id)
+    if process is not None and vector is not None:
+        refuse_names("vectors", id=id, causes=causes, time=time)
+        by_clock = ByVector(process, vector, groups)
+        return note_form(by_vector.order_by_vector(table, by_clock, partitions=partitions), by_clock)
+    refuse_names(
+        "a trace", id=id, causes=causes, process=process, vector=vector, time=time, partition_by=groups
     )
-    firsts = orphans.groupBy("run", "process").agg(F.min("index").alias("first"))
-    counts = events.groupBy("run", "process").agg(F.count(F.lit(1)).alias("rows"))
-    found = counts.join(firsts, ["run", "process"], "left").toArrow()
-    lines = lines_of(found)
-    # lines_of sorts: the same sort keeps the two side by side.
-    found = found.sort_by([("run", "ascending"), ("process", "ascending")])
-    first = found["first"].fill_null(np.iinfo(np.int64).max).to_numpy()
-    cuts = np.minimum(first, found["rows"].to_numpy())[:, None]
-    links = edges(events, lines)
-    # Read once for each round.
-    links.persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        cuts = consistent(links, cuts)
-    finally:
-        links.unpersist()
-    return lines.select(["run", "process"]).append_column("__from", pa.array(cuts[:, 0]))
+    return note_form(by_trace.order_trace(Trace.of(table), partitions=partitions), ByTrace())
+
+
+def refuse_names(form: str, **names: object) -> None:
+    for name, given in names.items():
+        if given:
+            both = "id and causes together, or process and vector together, or neither for a trace"
+            raise BadParameter("order", name, f"{given} with {form}", both)
+
+
+def missing(ordered: DataFrame) -> DataFrame:
+    """What rows of an ordered table wait for and is not there, each named once.
+
+    By causes: the partition columns, the identifier under the name of its column, how many rows name it (`direct`) and
+    how many wait for it (`waiting`). By vectors: the partition columns, `process`, `first` and `last`: ranges of
+    numbers. Of a trace: `run`, `sender`, `number`.
+    """
+    match read_form(ordered):
+        case ByCauses() as form:
+            return by_causes.count_missing(ordered, form)
+        case ByVector() as form:
+            return by_vector.find_missing(ordered, form)
+        case ByTrace():
+            return by_trace.find_missing(ordered)
+
+
+def refused(ordered: DataFrame) -> DataFrame:
+    """Partitions that have no order: the partition columns, `rows`, and `reason`."""
+    match read_form(ordered):
+        case ByCauses() as form:
+            return by_causes.explain_refused(ordered, form)
+        case ByVector() as form:
+            return by_vector.explain_refused(ordered, form)
+        case ByTrace():
+            return by_trace.explain_refused(ordered)
+
+
+def count_rows(ordered: DataFrame) -> DataFrame:
+    """For each partition: `rows`, how many are `waiting`, how many of them `direct`ly, and whether it is `refused`."""
+    form = read_form(ordered)
+    names = [quote(name) for name in form.partition_by]
+    waits = F.col("position").isNotNull() & (F.size("waits_for") > 0)
+    direct = waits
+    if isinstance(form, ByCauses):
+        direct = waits & F.arrays_overlap(by_causes.list_causes(ordered, form), F.col("waits_for"))
+    return ordered.groupBy(*names).agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.count_if(waits).alias("waiting"),
+        F.count_if(direct).alias("direct"),
+        (F.count("position") == 0).alias("refused"),
+    )
+
+
+def note_form(ordered: DataFrame, form: Form) -> DataFrame:
+    """The same table, which says how it was ordered."""
+    metadata = {NOTE: msgspec.json.encode({"form": name_form(form), **msgspec.structs.asdict(form)}).decode()}
+    kept = [F.col(quote(name)) for name in ordered.columns[:-1]]
+    return ordered.select(*kept, F.col("waits_for").alias("waits_for", metadata=metadata))
+
+
+def name_form(form: Form) -> str:
+    return next(name for name, one in FORMS.items() if isinstance(form, one))
+
+
+def read_form(ordered: DataFrame) -> Form:
+    """How a table was ordered."""
+    refuse_other_tables("order", ordered)
+    note = ordered.schema["waits_for"].metadata.get(NOTE) if "waits_for" in ordered.columns else None
+    if note is None:
+        raise BadParameter(
+            "order", "table", "one without a note of its order", "the result of order, with waits_for"
+        )
+    told: dict[str, Any] = msgspec.json.decode(note)
+    return msgspec.convert(told, FORMS[told.pop("form")])

@@ -19,10 +19,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from antecede.errors import BadTrace
-from antecede.trace.clocks import NEEDED, no_event
 from antecede.trace.schema import KINDS
 
-__all__ = ["bit", "gaps", "holes", "survey", "unsent", "word"]
+__all__ = ["bit", "explain_wrong", "find_gaps", "list_holes", "survey", "unsent", "word"]
 
 Numbers = NDArray[np.int64]
 
@@ -39,9 +38,9 @@ def bit(number: str) -> Column:
 
 
 def survey(events: DataFrame) -> pa.Table:
-    """For each run: its `rows`, the least and the largest clock as `low` and `high`, and how many rows lack one.
+    """For each run: its `rows`, the least and largest clock as `low` and `high`, how many rows lack one, and `wrong`.
 
-    Events of no run or process, or whose index does not count them, are refused.
+    `wrong` is null, or says why the run is none: events of no run or process, or whose index does not count them.
     """
     words = events.groupBy("run", "process", word("index").alias("word")).agg(
         F.count(F.lit(1)).alias("rows"),
@@ -63,17 +62,23 @@ def survey(events: DataFrame) -> pa.Table:
         F.min(F.when(wrong, about)).alias("wrong"),
         *clocks("low", "high", F.sum("lacking")),
     )
-    table = runs.withColumn("wrong", F.to_json("wrong")).toArrow().sort_by("run")
-    for row in table.filter(table["wrong"].is_valid()).slice(0, 1).to_pylist():
-        raise refused({"run": row["run"], "process": None, **json.loads(row["wrong"])})
-    return table.drop_columns(["wrong"])
+    return runs.withColumn("wrong", F.to_json("wrong")).toArrow().sort_by("run")
+
+
+def explain_wrong(surveyed: pa.Table) -> list[tuple[str | None, BadTrace]]:
+    """The runs that are none, and why."""
+    wrong = surveyed.filter(surveyed["wrong"].is_valid()).to_pylist()
+    return [
+        (row["run"], describe_run({"run": row["run"], "process": None, **json.loads(row["wrong"])}))
+        for row in wrong
+    ]
 
 
 def clocks(low: str, high: str, lacking: Column) -> tuple[Column, ...]:
     return F.min(low).alias("low"), F.max(high).alias("high"), lacking.alias("lacking")
 
 
-def refused(row: dict[str, object]) -> BadTrace:
+def describe_run(row: dict[str, object]) -> BadTrace:
     place = f"run {row['run']}, process {row['process']}"
     if row["empty"]:
         return BadTrace(place, "an event without a run, a process or an index", "these in each event")
@@ -90,9 +95,9 @@ WRONG: Final = "kind is null or sender is null or number is null or control is n
 
 
 def unsent(events: DataFrame) -> tuple[pa.Table, DataFrame]:
-    """The messages that are delivered and not sent, (run, sender, number), and before that the runs that have some.
+    """Messages that are delivered and not sent, (run, sender, number); and before that the runs with some, or `wrong`.
 
-    Events that lack a value that all have, or are of a kind that there is not, are refused.
+    Events are `wrong` that lack a value that all have, or are of a kind that there is not.
     """
     said = events.where(f"{WRONG} or (not control and kind != 'receive')")
     words = said.groupBy("run", "sender", word("number").alias("word")).agg(
@@ -104,8 +109,6 @@ def unsent(events: DataFrame) -> tuple[pa.Table, DataFrame]:
     found = (
         words.where(f"wrong > 0 or {lacks} != 0").groupBy("run").agg(F.sum("wrong").alias("wrong")).toArrow()
     )
-    if pc.sum(found["wrong"]).as_py():
-        raise strange(events)
     bits = F.expr(f"filter(sequence(0, 63), b -> shiftright({lacks}, b) & 1 = 1)")
     number = F.expr("shiftleft(word, 6) + offset").alias("number")
     each = words.where(f"{lacks} != 0").select("run", "sender", "word", F.explode(bits).alias("offset"))
@@ -113,24 +116,20 @@ def unsent(events: DataFrame) -> tuple[pa.Table, DataFrame]:
     if not len(found):
         # Known to be empty: nobody has to look again.
         missing = events.sparkSession.createDataFrame([], missing.schema)
-    return found.select(["run"]), missing
-
-
-def strange(events: DataFrame) -> BadTrace:
-    """The first event that is none."""
-    first = events.where(WRONG).select(*NEEDED).orderBy("run", "process", "index").limit(1)
-    return no_event(first.toArrow().to_pylist()[0])
+    return found, missing
 
 
 # Vectors
 
 
-def gaps(line: Numbers, words: Numbers, bits: Numbers, last: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+def find_gaps(
+    line: Numbers, words: Numbers, bits: Numbers, last: Numbers
+) -> tuple[Numbers, Numbers, Numbers]:
     """What is missing of 1 to `last` in each line, as ranges: the line, the first number and the last.
 
     Words come sorted by line and by word. A line without numbers has one word of no bits.
 
-    >>> gaps(np.array([0, 1]), np.array([0, 0]), np.array([0b10110, 0]), np.array([6, 2]))
+    >>> find_gaps(np.array([0, 1]), np.array([0, 0]), np.array([0b10110, 0]), np.array([6, 2]))
     (array([0, 0, 1]), array([3, 5, 1]), array([3, 6, 2]))
     """
     there = np.unpackbits(bits.astype("<i8").view(np.uint8).reshape(-1, 8), axis=1, bitorder="little").view(
@@ -147,8 +146,8 @@ def gaps(line: Numbers, words: Numbers, bits: Numbers, last: Numbers) -> tuple[N
     return group[found], number[found] + 1, number[found + 1] - 1
 
 
-def holes(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """`gaps` for a task: rows (names..., word, bits, last) sorted by names and word become (names..., first, last).
+def list_holes(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """`find_gaps` for a task: rows (names..., word, bits, last), sorted by names and word, to (names..., first, last).
 
     All words of a task are held: a sixty-fourth of the rows that they stand for.
     """
@@ -162,7 +161,7 @@ def holes(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[p
         new[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
     line = np.cumsum(new)
     columns = (table[name].to_numpy() for name in ("word", "bits", "last"))
-    group, first, last = gaps(line, *columns)
+    group, first, last = find_gaps(line, *columns)
     starts = np.flatnonzero(np.append(True, new[1:]))
     found = table.select(list(names)).take(starts[group])
     found = found.append_column("first", pa.array(first)).append_column("last", pa.array(last))

@@ -17,23 +17,28 @@ A cycle has no order: a `BadTrace` names the processes and messages in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
+from antecede.errors import BadTrace
 from antecede.spark.errors import mark_errors
 from antecede.spark.order.cuts import consistent, edges, lines_of
-from antecede.spark.order.gaps import survey
-from antecede.spark.trace.api import SPARK_EVENTS, Trace
+from antecede.spark.order.gaps import explain_wrong, survey
+from antecede.spark.trace.api import Trace
 from antecede.trace.clocks import clocked
 
-__all__ = ["with_clock", "LARGEST"]
+__all__ = ["LARGEST", "try_runs", "whole_pieces", "with_clock"]
 
 LARGEST: Final = 4_000_000
 """Events that one task orders at a time: about 1 GB of its memory."""
@@ -45,7 +50,9 @@ MOMENTS: Final = 1024
 Numbers = NDArray[np.int64]
 
 
-def with_clock(trace: Trace, *, largest: int = LARGEST, surveyed: pa.Table | None = None) -> Trace:
+def with_clock(
+    trace: Trace, *, largest: int = LARGEST, surveyed: pa.Table | None = None, lenient: bool = False
+) -> Trace:
     """The same trace with a clock in every row: its own where a run has it throughout, else a computed one.
 
     `events` of the result has all the columns of the contract, `clock` without nulls, rows in no particular order; it
@@ -54,10 +61,15 @@ def with_clock(trace: Trace, *, largest: int = LARGEST, surveyed: pa.Table | Non
 
     To know which it is, this reads some columns of the trace at once, unless the caller has `surveyed` them; gaps in
     `index` are a `BadTrace`. Runs longer than `largest` are read some times more, to be cut. A cycle shows as a
-    `BadTrace` when the result is used (inside `antecede.spark.errors.told`).
+    `BadTrace` when the result is used (inside `antecede.spark.errors.raise_task_errors`).
+
+    If it is `lenient`, runs that are wrong are not refused: they come without clocks.
     """
     spark, events = trace.spark, trace.events
     runs = survey(events) if surveyed is None else surveyed
+    if not lenient:
+        for _, error in explain_wrong(runs):
+            raise error
     rows, untimed = runs["rows"].to_numpy(), runs["lacking"].to_numpy() > 0
     if not untimed.any():
         return trace
@@ -70,37 +82,69 @@ def with_clock(trace: Trace, *, largest: int = LARGEST, surveyed: pa.Table | Non
     pieces = only(untimed & ~long).withColumn("__base", F.lit(0).cast("long"))
     if long.any():
         pieces = pieces.union(cut(only(long), largest))
-    made = in_pieces(pieces.select(*SPARK_EVENTS.names, "__base"))
+    made = order_pieces(pieces, events.schema, lenient)
     if not untimed.all():
-        made = made.union(only(untimed, "left_anti").select(*SPARK_EVENTS.names))
+        made = made.union(only(untimed, "left_anti").select(*events.columns))
     return Trace(made, trace.runs)
 
 
 # In tasks
 
 
-def in_pieces(pieces: DataFrame) -> DataFrame:
+def order_pieces(pieces: DataFrame, schema: StructType, lenient: bool) -> DataFrame:
     """The events with their clocks. A piece is what has one run and one `__base`, where its clocks start."""
-    together = pieces.repartition("run", "__base")
+    together = pieces.select(*schema.names, "__base").repartition("run", "__base")
+    task = partial(clock_batches, columns=schema.names, lenient=lenient)
     return together.sortWithinPartitions("run", "__base", "process", "index").mapInArrow(
-        mark_errors(ordered), SPARK_EVENTS
+        mark_errors(task), schema
     )
 
 
-def ordered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def clock_batches(
+    batches: Iterator[pa.RecordBatch], columns: list[str], lenient: bool
+) -> Iterator[pa.RecordBatch]:
     for table in whole_pieces(batches):
-        yield from clocked(table, "__base").select(SPARK_EVENTS.names).to_batches(max_chunksize=1 << 16)
+        for made in clock_leniently(table) if lenient else [clocked(table, "__base")]:
+            yield from made.select(columns).to_batches(max_chunksize=1 << 16)
 
 
-def whole_pieces(batches: Iterator[pa.RecordBatch], enough: int = TOGETHER) -> Iterator[pa.Table]:
-    """Batches of sorted rows as tables that each hold pieces from end to end."""
+def clock_leniently(table: pa.Table) -> Iterator[pa.Table]:
+    """The rows with their clocks; those of runs that are none, without."""
+    try:
+        yield clocked(table, "__base")
+    except BadTrace:
+        for run, error in try_runs(table):
+            if error is None:
+                yield clocked(run, "__base")
+            else:
+                at = run.schema.get_field_index("clock")
+                yield run.set_column(at, "clock", pa.nulls(len(run), pa.int64()))
+
+
+def try_runs(table: pa.Table) -> Iterator[tuple[pa.Table, BadTrace | None]]:
+    """Each run of a table that is sorted, and what is wrong with it."""
+    names = table["run"].combine_chunks()
+    changes = pc.not_equal(names[1:], names[:-1]).to_numpy(zero_copy_only=False)
+    for start, end in pairwise([0, *(np.flatnonzero(changes) + 1), len(table)]):
+        run = table.slice(int(start), int(end - start))
+        try:
+            clocked(run, "__base")
+            yield run, None
+        except BadTrace as error:
+            yield run, error
+
+
+def whole_pieces(
+    batches: Iterator[pa.RecordBatch], names: Sequence[str] = ("run", "__base"), enough: int = TOGETHER
+) -> Iterator[pa.Table]:
+    """Batches of rows that are sorted by these columns, as tables that each hold pieces from end to end."""
     complete: list[pa.RecordBatch] = []
     current: list[pa.RecordBatch] = []
     for batch in batches:
         if not len(batch):
             continue
-        start = start_of_last(batch)
-        if current and (start or key(current[-1], 0) != key(batch, 0)):
+        start = start_of_last(batch, names)
+        if current and (start or key(current[-1], names, 0) != key(batch, names, 0)):
             # The rows before `start` end what was current, if they belong to it, or are complete by themselves.
             complete += current
             current = []
@@ -114,17 +158,17 @@ def whole_pieces(batches: Iterator[pa.RecordBatch], enough: int = TOGETHER) -> I
         yield pa.Table.from_batches(complete + current)
 
 
-def key(batch: pa.RecordBatch, row: int) -> tuple[str, int]:
-    return batch.column("run")[row].as_py(), batch.column("__base")[row].as_py()
+def key(batch: pa.RecordBatch, names: Sequence[str], row: int) -> list[Any]:
+    return [batch.column(name)[row].as_py() for name in names]
 
 
-def start_of_last(batch: pa.RecordBatch) -> int:
+def start_of_last(batch: pa.RecordBatch, names: Sequence[str]) -> int:
     """The first row of the piece that the last row belongs to: rows are sorted, so a search by halves."""
-    wanted = key(batch, len(batch) - 1)
+    wanted = key(batch, names, len(batch) - 1)
     low, high = 0, len(batch) - 1
     while low < high:
         middle = (low + high) // 2
-        if key(batch, middle) == wanted:
+        if key(batch, names, middle) == wanted:
             high = middle
         else:
             low = middle + 1

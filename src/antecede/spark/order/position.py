@@ -21,7 +21,7 @@ If some keys lie far from all others, cells of equal width are too coarse: then 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -30,7 +30,10 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-__all__ = ["Cells", "Grid", "deal", "partitions_for", "placed", "positioned"]
+from antecede.errors import BadTrace
+from antecede.spark.errors import raise_marked
+
+__all__ = ["Cells", "Grid", "choose_partitions", "deal_cells", "number_rows"]
 
 CELLS: Final = 64
 FULL: Final = 1_000_000
@@ -48,7 +51,10 @@ Cells = dict[str, Numbers]
 
 @dataclass(frozen=True)
 class Grid:
-    """The groups, in their order, and how the keys of each are cut into cells."""
+    """The groups, in their order, and how the keys of each are cut into cells.
+
+    The cell of a key is `(key >> bits) - (low >> bits)`: widths are powers of two, so no difference can overflow.
+    """
 
     names: pa.Table
     counts: Numbers
@@ -56,24 +62,34 @@ class Grid:
     """The least and the largest key of each group."""
     low: Numbers
     high: Numbers
-    width: Numbers
+    bits: Numbers
+    many: NDArray[np.bool_]
+    """Which groups have more than one cell."""
 
     @classmethod
-    def of(cls, groups: pa.Table, names: Sequence[str], partitions: int) -> Grid:
-        """Cells in proportion to the rows, each at least one key wide."""
+    def of(
+        cls, groups: pa.Table, names: Sequence[str], partitions: int, finest: Numbers | None = None
+    ) -> Grid:
+        """Cells in proportion to the rows, each at least one key wide, or as wide as `finest` says for each group."""
+        if finest is not None:
+            groups = groups.append_column("__finest", pa.array(finest))
         groups = groups.sort_by([(name, "ascending") for name in names])
         counts, low, high = (
             groups[name].to_numpy().astype(np.int64) for name in ("__rows", "__low", "__high")
         )
-        return cls(groups.select(list(names)), counts, (low, high), low, high, low).cut(low, high, partitions)
+        least = groups["__finest"].to_numpy() if finest is not None else np.zeros(len(counts), np.int64)
+        bare = cls(groups.select(list(names)), counts, (low, high), low, high, least, counts > 0)
+        return bare.cut(low, high, partitions)
 
     def cut(self, low: Numbers, high: Numbers, partitions: int) -> Grid:
         """The same groups, with cells between these keys."""
         most = np.maximum(1, self.counts * (CELLS * partitions) // max(1, int(self.counts.sum())))
         # Two's complement: right even where the difference takes all 64 bits.
-        span = high.astype(np.uint64) - low.astype(np.uint64)
-        width = (span // most.astype(np.uint64) + np.uint64(1)).astype(np.int64)
-        return Grid(self.names, self.counts, self.ends, low, high, np.maximum(width, 1))
+        span = (high.astype(np.uint64) - low.astype(np.uint64)) // most.astype(np.uint64)
+        bits = np.array([int(width).bit_length() for width in span], np.int64)
+        bits = np.minimum(np.maximum(bits, self.bits), 63)
+        many = (most > 1) & ((high >> bits) != (low >> bits))
+        return replace(self, low=low, high=high, bits=bits, many=many)
 
     def bases(self) -> Numbers | None:
         """What to add to the keys of each group, so that one number sorts by group and key; None if it would overflow.
@@ -87,66 +103,43 @@ class Grid:
         width = most - least + 1
         return np.asarray(np.cumsum(width) - width - least)
 
-    @property
-    def many(self) -> NDArray[np.bool_]:
-        """Which groups have more than one cell."""
-        several: NDArray[np.bool_] = self.high // self.width != self.low // self.width
-        return several
-
     def table(self, of: NDArray[np.bool_] | None = None) -> pa.Table:
         """For the tasks: a row for each of these groups."""
         bases = self.bases()
         columns = {"__group": np.arange(len(self.counts)), "__low": self.low, "__high": self.high}
-        columns |= {"__width": self.width, "__base": self.low if bases is None else bases}
+        columns |= {"__bits": self.bits.astype(np.int32), "__base": self.low if bases is None else bases}
         table = self.names.append_column("__many", pa.array(self.many))
         for name, column in columns.items():
             table = table.append_column(name, pa.array(column))
         return table if of is None else table.filter(pa.array(of))
 
 
-def deal(group: Numbers, count: Numbers, partitions: int) -> tuple[Numbers, Numbers]:
-    """For cells in order: the partition of each, and what to add to a rank there to get the position in the group.
+def deal_cells(group: Numbers, count: Numbers, partitions: int) -> tuple[Numbers, Numbers, Numbers]:
+    """For cells in order: the partition of each, the rank of its first row there, and that row's position in its group.
 
-    >>> deal(np.array([0, 0, 1]), np.array([2, 2, 2]), 2)
-    (array([0, 0, 1]), array([0, 0, 0]))
-    >>> deal(np.array([0, 0, 0]), np.array([2, 2, 2]), 3)
-    (array([0, 1, 2]), array([0, 2, 4]))
+    >>> deal_cells(np.array([0, 0, 1]), np.array([2, 2, 2]), 2)
+    (array([0, 0, 1]), array([0, 2, 0]), array([0, 2, 0]))
+    >>> deal_cells(np.array([0, 0, 0]), np.array([2, 2, 2]), 3)
+    (array([0, 1, 2]), array([0, 0, 0]), array([0, 2, 4]))
     """
     before = np.cumsum(count) - count
     bucket = np.minimum(before * partitions // max(1, int(count.sum())), partitions - 1)
-    return bucket, first_of(bucket, before) - first_of(group, before)
+    return bucket, before - find_first(bucket, before), before - find_first(group, before)
 
 
-def first_of(label: Numbers, before: Numbers) -> Numbers:
+def find_first(label: Numbers, before: Numbers) -> Numbers:
     """For each cell, how many rows are before the first cell of the same label."""
     starts = np.flatnonzero(np.append(True, np.diff(label) != 0))[: len(label)]
     lengths = np.diff(np.append(starts, len(label)))
     return np.repeat(before[starts], lengths)
 
 
-def partitions_for(rows: int, parallel: int) -> int:
+def choose_partitions(rows: int, parallel: int) -> int:
     """As many as keep each sort in memory, and as many as work side by side, if there is work for them."""
     return max(-(-rows // FULL), min(parallel, -(-rows // FEW)), 1)
 
 
-def placed(
-    rows: DataFrame,
-    group: Sequence[str],
-    key: str,
-    ties: Sequence[str],
-    grid: Grid,
-    cells: Cells,
-    partitions: int,
-) -> DataFrame:
-    """As `positioned`, by who has counted the cells."""
-    return sorted_by(keyed_by(rows, key), group, ties, grid, partitions, cells)
-
-
-def keyed_by(rows: DataFrame, key: str) -> DataFrame:
-    return rows.withColumn("__key", F.col(key).cast("long"))
-
-
-def positioned(
+def number_rows(
     rows: DataFrame,
     group: Sequence[str],
     key: str,
@@ -158,10 +151,10 @@ def positioned(
     """The rows with `position`, in order: partitions one after the other, and inside each.
 
     No two rows of a group may be equal in key and ties, and none of these columns may be null. `known` is the result of
-    the first pass, if the caller has it: (group..., __rows, __low, __high).
+    the first pass, if the caller has it: (group..., __rows, __low, __high). If the table is another one when the result
+    is used than when it was counted, the result is a `BadTrace`.
     """
-    spark = rows.sparkSession
-    keyed = keyed_by(rows, key)
+    keyed = rows.withColumn("__key", F.col(key).cast("long"))
     groups = keyed.groupBy(*group).agg(
         F.count(F.lit(1)).alias("__rows"), F.min("__key").alias("__low"), F.max("__key").alias("__high")
     )
@@ -170,73 +163,85 @@ def positioned(
     if not total:
         return rows.withColumn("position", F.lit(None).cast("long"))
     if partitions is None:
-        partitions = partitions_for(total, int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
-    return sorted_by(keyed, group, ties, Grid.of(counted, group, partitions), partitions)
+        partitions = default_partitions(rows, total)
+    grid = Grid.of(counted, group, partitions)
+    return sort_rows(keyed, group, ties, *count_cells(keyed, group, grid, partitions), partitions)
 
 
-def sorted_by(
-    keyed: DataFrame,
-    group: Sequence[str],
-    ties: Sequence[str],
-    grid: Grid,
-    partitions: int,
-    cells: Cells | None = None,
+def default_partitions(rows: DataFrame, total: int) -> int:
+    return choose_partitions(total, int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1))
+
+
+def sort_rows(
+    keyed: DataFrame, group: Sequence[str], ties: Sequence[str], grid: Grid, cells: Cells, partitions: int
 ) -> DataFrame:
-    """The sort itself. `cells` are those of the grid, if they are counted."""
-    grid, cells = histogram(keyed, group, grid, partitions, cells)
+    """The sort itself, of rows with a column `__key`, whose cells are counted."""
     order = np.argsort(cells["__cell"])
     numbers, counts = cells["__cell"][order], cells["__rows"][order]
-    bucket, shift = deal(numbers >> 32, counts, partitions)
-    dealt = keyed.sparkSession.createDataFrame(
-        pa.table({"__cell": numbers, "__bucket": bucket.astype(np.int32), "__shift": shift})
-    )
+    bucket, start, place = deal_cells(numbers >> 32, counts, partitions)
+    columns = {"__cell": numbers, "__bucket": bucket.astype(np.int32), "__start": start, "__place": place}
+    dealt = keyed.sparkSession.createDataFrame(pa.table(columns | {"__rows": counts}))
     exact = grid.bases() is not None
     line = F.col("__key") + F.col("__base") if exact else F.col("__cell")
-    dealt_to = located(keyed, group, grid).join(F.broadcast(dealt), "__cell").withColumn("__line", line)
+    # Left: a row of a cell that nobody counted must not vanish.
+    located = locate_cells(keyed, group, grid).join(F.broadcast(dealt), "__cell", "left")
     # What the shuffle need not carry.
-    spread = dealt_to.drop("__cell", "__base", *["__key"] * exact)
-    spread = spread.repartitionById(partitions, "__bucket")
-    ordered = spread.sortWithinPartitions(*(["__line"] if exact else ["__line", "__key"]), *ties)
-    rank = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << RANK_BITS) - 1))
+    spread = located.withColumn("__line", line).drop("__cell", "__base", *["__key"] * exact)
+    spread = spread.withColumn("__bucket", F.coalesce("__bucket", F.lit(0)))
+    ordered = spread.repartitionById(partitions, "__bucket").sortWithinPartitions(
+        *(["__line"] if exact else ["__line", "__key"]), *ties
+    )
+    rank = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << RANK_BITS) - 1)) - F.col("__start")
     # A rank counts from the partition's first row: a plan that splits or joins partitions would make it wrong.
     moved = F.raise_error(F.lit("a partition of the sort was split or joined with another"))
-    position = F.when(F.spark_partition_id() == F.col("__bucket"), rank + F.col("__shift")).otherwise(moved)
-    return ordered.withColumn("position", position.cast("long")).drop(
-        "__line", "__key", "__bucket", "__shift"
+    counted = rank.between(F.lit(0), F.col("__rows") - 1)
+    changed = BadTrace(
+        "table", "other rows than when they were counted", "a table that stays as it is while it is ordered"
+    )
+    position = (
+        F.when(F.spark_partition_id() != F.col("__bucket"), moved.cast("long"))
+        .when(counted, rank + F.col("__place"))
+        .otherwise(raise_marked(changed).cast("long"))
+    )
+    return ordered.withColumn("position", position).drop(
+        "__line", "__key", "__bucket", "__start", "__place", "__rows"
     )
 
 
-def located(
+def locate_cells(
     keyed: DataFrame, group: Sequence[str], grid: Grid, of: NDArray[np.bool_] | None = None
 ) -> DataFrame:
-    """The rows of these groups, with their cells."""
+    """The rows of these groups with their cells, or all rows: one of a group that nobody counted has no cell."""
     table = grid.table(of)
     if len(grid.counts) == 1:
-        # All rows are of one group: no need to look it up for each.
-        known = table.drop_columns(list(group)).to_pylist()[0]
-        types = {"__many": "boolean"}
+        # All rows should be of one group: no need to look it up for each.
+        [known] = table.to_pylist()
+        types = {"__many": "boolean", "__bits": "int"}
+        mine = F.lit(True)
+        for name in group:
+            mine &= F.col(name) == F.lit(known.pop(name))
         found = keyed.withColumns(
             {name: F.lit(value).cast(types.get(name, "long")) for name, value in known.items()}
-        )
+        ).withColumn("__group", F.when(mine, F.col("__group")))
     else:
-        found = keyed.join(F.broadcast(keyed.sparkSession.createDataFrame(table)), list(group))
+        how = "left" if of is None else "inner"
+        found = keyed.join(F.broadcast(keyed.sparkSession.createDataFrame(table)), list(group), how)
     inside = F.greatest(F.least(F.col("__key"), F.col("__high")), F.col("__low"))
-    # Quotients, not a quotient of the difference: that may take more than 64 bits.
-    number = F.expr("__at div __width - __low div __width")
     found = found.withColumn("__at", inside)
+    number = F.expr("shiftright(__at, __bits) - shiftright(__low, __bits)")
     cell = F.expr("shiftleft(__group, 32)") + F.when(F.col("__many"), number).otherwise(F.lit(0))
-    return found.withColumn("__cell", cell).drop("__group", "__low", "__high", "__width", "__many", "__at")
+    return found.withColumn("__cell", cell).drop("__group", "__low", "__high", "__bits", "__many", "__at")
 
 
-def histogram(
+def count_cells(
     keyed: DataFrame, group: Sequence[str], grid: Grid, partitions: int, cells: Cells | None = None
 ) -> tuple[Grid, Cells]:
     """How many rows each cell has, and the grid of these cells: a finer one, if the first was too coarse."""
-    cells = counted(keyed, group, grid) if cells is None else cells
+    cells = aggregate_cells(keyed, group, grid) if cells is None else cells
     heavy = cells["__rows"] > 2 * grid.counts.sum() // partitions
     coarse = np.zeros(len(grid.counts), bool)
     coarse[(cells["__cell"][heavy] >> 32)] = True
-    coarse &= grid.many & (grid.width > 1)
+    coarse &= grid.many & (grid.bits > 0)
     if partitions == 1 or not coarse.any():
         return grid, cells
     names = grid.names.filter(pa.array(coarse))
@@ -246,17 +251,17 @@ def histogram(
     found = found.sort_by([(name, "ascending") for name in group])
     low, high = grid.low.copy(), grid.high.copy()
     low[coarse], high[coarse] = np.array(found["__tails"].to_pylist(), np.int64).T
-    finer = grid.cut(low, high, partitions)
-    return finer, counted(keyed, group, finer)
+    finer = replace(grid, bits=np.zeros_like(grid.bits)).cut(low, high, partitions)
+    return finer, aggregate_cells(keyed, group, finer)
 
 
-def counted(keyed: DataFrame, group: Sequence[str], grid: Grid) -> Cells:
+def aggregate_cells(keyed: DataFrame, group: Sequence[str], grid: Grid) -> Cells:
     """Cells and their counts. Groups of one cell are known already."""
     whole = np.flatnonzero(~grid.many)
     cells, counts = [whole << 32], [grid.counts[whole]]
     if grid.many.any():
-        found = located(keyed.select(*group, "__key"), group, grid, grid.many)
-        found = found.groupBy("__cell").count().toArrow()
-        cells.append(found["__cell"].to_numpy())
-        counts.append(found["count"].to_numpy())
+        found = locate_cells(keyed.select(*group, "__key"), group, grid, grid.many)
+        table = found.groupBy("__cell").count().toArrow()
+        cells.append(table["__cell"].to_numpy())
+        counts.append(table["count"].to_numpy())
     return {"__cell": np.concatenate(cells), "__rows": np.concatenate(counts)}

@@ -7,9 +7,10 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from antecede.errors import BadTrace
+from antecede.errors import BadParameter
 from antecede.spark.ingest.api import ingest
-from antecede.spark.order.by_vector import extremes, order_stamped
+from antecede.spark.order.api import count_rows, missing, order, refused
+from antecede.spark.order.by_vector import LAST, count_batches
 from tests.test_foreign_real import CHORD, before_a_cause
 
 LOGS = Path(__file__).parents[3] / "shared" / "data" / "logs"
@@ -97,11 +98,12 @@ def number(process):
 def test_vectors_order_messages_and_tell_what_is_missing(spark, form):
     events = drawn(form)
     Random(1).shuffle(events)
-    found = order_stamped(spark.createDataFrame(FORMS[form](events)).repartition(3), partitions=3)
-    rows, ranges = found.rows.toArrow().to_pylist(), found.missing.toArrow().to_pylist()
-    found.release()
-    missing, waits = expected(events)
-    assert missing == {
+    table = spark.createDataFrame(FORMS[form](events)).repartition(3)
+    found = order(table, process="process", vector="vector", partition_by="run", partitions=3)
+    assert found.columns == [*table.columns, "position", "waits_for"]
+    rows, ranges = found.toArrow().to_pylist(), missing(found).toArrow().to_pylist()
+    lost, waits = expected(events)
+    assert lost == {
         (row["run"], number(row["process"]), n)
         for row in ranges
         for n in range(row["first"], row["last"] + 1)
@@ -113,7 +115,6 @@ def test_vectors_order_messages_and_tell_what_is_missing(spark, form):
             _, me, vector = plain(row)
             told = {number(first["process"]): first["number"] for first in row["waits_for"]}
             assert told == waits[run, me, vector[me]]
-            assert row["waits"] == bool(told)
             # Nobody comes before one that it knows of.
             assert not any(
                 plain(late)[2][plain(late)[1]] <= vector.get(plain(late)[1], 0) for late in own[place + 1 :]
@@ -124,8 +125,8 @@ def test_each_receiver_has_an_order_of_its_own(spark):
     stamps = [(0, [1, 0]), (1, [1, 1]), (0, [2, 1])]
     rows = [{"to": to, "from": p, "stamp": v} for to in ("x", "y") for p, v in stamps if (to, p) != ("y", 1)]
     table = spark.createDataFrame(pa.Table.from_pylist(rows))
-    found = order_stamped(table, group=["to"], process="from", vector="stamp")
-    told = {(row["to"], row["position"]): (row["from"], row["waits"]) for row in found.rows.collect()}
+    found = order(table, partition_by=["to"], process="from", vector="stamp")
+    told = {(row["to"], row["position"]): (row["from"], bool(row["waits_for"])) for row in found.collect()}
     assert told == {
         ("x", 0): (0, False),
         ("x", 1): (1, False),
@@ -133,37 +134,57 @@ def test_each_receiver_has_an_order_of_its_own(spark):
         ("y", 0): (0, False),
         ("y", 1): (0, True),
     }
-    assert [tuple(row) for row in found.missing.collect()] == [("y", 1, 1, 1)]
-    assert [tuple(row) for row in found.counts().orderBy("to").collect()] == [("x", 3, 0, 0), ("y", 2, 1, 1)]
-    found.release()
-    alone = order_stamped(table.where("to = 'x'"), group=[], process="from", vector="stamp")
-    assert [row["position"] for row in alone.rows.collect()] == [0, 1, 2]
-    assert [tuple(row) for row in alone.counts().collect()] == [(3, 0, 0)]
-    alone.release()
+    assert [tuple(row) for row in missing(found).collect()] == [("y", 1, 1, 1)]
+    counts = count_rows(found).orderBy("to").collect()
+    assert [tuple(row) for row in counts] == [("x", 3, 0, 0, False), ("y", 2, 1, 1, False)]
+    alone = order(table.where("to = 'x'"), process="from", vector="stamp")
+    assert [row["position"] for row in alone.collect()] == [0, 1, 2]
 
 
-BAD = {
-    "no own entry": (
-        [("r", "a", {"b": 1})],
-        "run r, process a: found a row whose vector has no number of its own",
-    ),
-    "no vector": ([("r", "a", None)], "run r, process a: found a row whose vector has no number of its own"),
-    "no process": ([("r", None, {"b": 1})], "run r, process None: found a row without a name"),
+BAD: dict[str, tuple[list, str]] = {
+    "no own entry": ([("a", {"b": 1})], "a row of process a has no number of its own"),
+    "no vector": ([("a", None)], "a row of process a has no vector"),
+    "no process": ([(None, {"b": 1})], "a row has no name of its process"),
     "a number twice": (
-        [("r", "a", {"a": 2}), ("r", "a", {"a": 2}), ("r", "a", {"a": 1})],
-        "run r, process a: found 3 rows with numbers from 0 to 63, some of them equal",
+        [("a", {"a": 2}), ("a", {"a": 2}), ("a", {"a": 1})],
+        "process a has two rows of one number, near 0",
     ),
-    "a negative entry": ([("r", "a", {"a": 1, "b": -4})], "run r, process b: found an entry of -4"),
+    "a negative entry": ([("a", {"a": 1, "b": -4})], "a row of process a has a negative entry"),
+    "a null entry": ([("a", {"a": 1, "b": None})], "a row of process a has an entry that is null"),
 }
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_vectors_that_number_nothing_are_refused(spark, case):
-    rows, told = BAD[case]
-    types = "run string, process string, vector map<string,bigint>"
-    with pytest.raises(BadTrace) as error:
-        order_stamped(spark.createDataFrame(rows, types))
-    assert str(error.value).startswith(told)
+@pytest.fixture(scope="module")
+def with_bad_partitions(spark):
+    rows = [(case, *row) for case, (own, _) in BAD.items() for row in own]
+    rows += [("good", "b", {"a": 1, "b": 1}), ("good", "a", {"a": 1}), (None, "a", {"a": 1})]
+    table = spark.createDataFrame(rows, "run string, process string, vector map<string,bigint>")
+    return order(table, process="process", vector="vector", partition_by="run")
+
+
+def test_one_bad_partition_does_not_block_the_others(with_bad_partitions):
+    rows = with_bad_partitions.collect()
+    good = sorted((row.run or "", row.position, row.process) for row in rows if row.position is not None)
+    assert good == [("", 0, "a"), ("good", 0, "a"), ("good", 1, "b")]
+    assert len(rows) == 3 + sum(len(own) for own, _ in BAD.values())
+    assert {row.run for row in rows if row.position is None} == BAD.keys()
+
+
+def test_each_bad_partition_is_refused_by_name(with_bad_partitions):
+    told = {row["run"]: (row["rows"], row["reason"]) for row in refused(with_bad_partitions).collect()}
+    assert told == {case: (len(rows), reason) for case, (rows, reason) in BAD.items()}
+
+
+@pytest.mark.parametrize("vectors", [[[1, None], [1, 1]], [[1, None], [1, 1, 0]]])
+def test_a_null_entry_of_an_array_is_refused(spark, vectors):
+    """S3: the sum was null, and the row stood before its cause."""
+    rows = [("r", place, vector) for place, vector in enumerate(vectors)]
+    table = spark.createDataFrame(rows, "run string, process int, vector array<bigint>")
+    found = order(table, process="process", vector="vector", partition_by="run")
+    assert [row.reason for row in refused(found).collect()] == [
+        "a row of process 0 has an entry that is null"
+    ]
+    assert {row.position for row in found.collect()} == {None}
 
 
 @pytest.mark.parametrize(
@@ -171,32 +192,37 @@ def test_vectors_that_number_nothing_are_refused(spark, case):
     [
         (
             "process string, vector map<string,bigint>",
-            "table: found columns process, vector, expected also run",
+            "partition_by 1 is run, expected one of the columns process, vector",
         ),
-        ("run string, process string, vector string", "table: found column vector of type string"),
+        ("run string, process string, vector string", "vector is vector of type string"),
         (
             "run string, process string, vector array<bigint>",
-            "table: found column process of type string with vectors",
+            "process is process of type string with vectors",
         ),
+        ("run string, process string, vector map<string,bigint>, position int", "one with a column position"),
     ],
 )
 def test_columns_of_other_types_are_refused(spark, types, told):
-    with pytest.raises(BadTrace) as error:
-        order_stamped(spark.createDataFrame([], types))
-    assert str(error.value).startswith(told)
+    with pytest.raises(BadParameter) as error:
+        order(spark.createDataFrame([], types), process="process", vector="vector", partition_by="run")
+    assert told in str(error.value)
 
 
 @pytest.mark.parametrize("form", ["arrays", "arrays of several lengths"])
-def test_extremes_of_arrays_are_found_either_way(form):
+def test_the_largest_entries_of_arrays_are_found_either_way(form):
     events = drawn(form)
-    table = FORMS[form](events).rename_columns(["run", "process", "__vector"]).drop_columns(["process"])
-    found = pa.Table.from_batches(
-        extremes(iter(table.to_batches(max_chunksize=50)), ["run"], False)
-    ).to_pylist()
+    table = FORMS[form](events).rename_columns(["run", "__process", "__vector"])
+    table = table.set_column(1, "__process", table["__process"].cast(pa.int64()))
+    found = [
+        row
+        for batch in count_batches(table.to_batches(max_chunksize=50), ["run"], False)
+        for row in batch.to_pylist()
+    ]
     largest: dict[tuple[str, int], int] = {}
     for row in found:
-        key = row["run"], row["process"]
-        largest[key] = max(largest.get(key, 0), row["last"])
+        if row["what"] == LAST:
+            key = row["run"], row["process"]
+            largest[key] = max(largest.get(key, 0), row["one"])
     for run, _, vector in events:
         assert all(largest[run, p] >= count for p, count in vector.items())
     assert {n for n in largest.values() if n} <= {n for _, _, vector in events for n in vector.values()}
@@ -211,10 +237,10 @@ def test_extremes_of_arrays_are_found_either_way(form):
     ],
 )
 def test_real_logs_come_in_order(spark, name, form, options, events, early):
-    found = order_stamped(ingest(spark, [LOGS / name], form, **options).log)
-    rows = found.rows.toArrow().to_pylist(maps_as_pydicts="strict")
-    assert found.missing.count() == 0
-    found.release()
+    log = ingest(spark, [LOGS / name], form, **options).log
+    found = order(log, process="process", vector="vector", partition_by="run")
+    rows = found.toArrow().to_pylist(maps_as_pydicts="strict")
+    assert missing(found).count() == 0
     assert len(rows) == events
     assert before_a_cause(sorted(rows, key=lambda row: row["line"])) == early
     assert before_a_cause(sorted(rows, key=lambda row: row["position"])) == 0

@@ -1,0 +1,300 @@
+"""The order of events that name their causes: what one task computes, in memory.
+
+An *event* is an identifier, and the rows that have it: copies of one event stand together, and have the causes of all
+of them. Rows without an identifier are events that nobody can name. Rules
+  1. the key of an event is the greatest of its own time and of its causes' keys; without times all keys are equal;
+  2. its level is one more than the greatest level of its causes, or 0;
+  3. events are sorted by key, level, own time and identifier. A cause has no greater key and a smaller level, so this
+     never puts an event before one of its causes.
+
+An event waits for the causes of it, and of theirs, that are not there. An identifier that is its own ancestor has no
+order: its group is refused, with the cycle.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from antecede.jit import allocating, native
+
+__all__ = ["Sorted", "sort_events"]
+
+Numbers = NDArray[np.int64]
+
+INHERITED: Final = 32
+"""Missing events that a row takes over from its causes, at most. Those that it names itself are all kept."""
+NEVER: Final = np.iinfo(np.int64).min
+"""The time of what has none."""
+
+
+class Sorted(NamedTuple):
+    """Rows in their order."""
+
+    rows: Numbers
+    """Which row comes first, second, ..."""
+    position: pa.Array
+    """For each of them the number of rows before it in its group; null in a group that is refused."""
+    waits_for: pa.Array
+    """For each of them the missing identifiers, or the cycle if its group is refused."""
+
+
+def sort_events(
+    group: Numbers,
+    ids: pa.Array,
+    causes: pa.Array,
+    effect: Numbers,
+    time: Numbers | None = None,
+    text: bool = True,
+) -> Sorted:
+    """Sort the rows of some groups.
+
+    `group` numbers each row's group: groups come out in that order. `ids` has each row's identifier; `causes` are
+    identifiers, none of them null, and `effect` the rows that name them. With `text` false the identifiers are
+    integers, even if they are written as text.
+
+    >>> ids = pa.array(["c", "b", "a"])
+    >>> found = sort_events(np.zeros(3, np.int64), ids, pa.array(["a", "b", "z"]), np.array([1, 0, 1]))
+    >>> found.rows.tolist(), found.waits_for.to_pylist()
+    ([2, 1, 0], [[], ['z'], ['z']])
+    """
+    names, node, cause = number_events(group, ids, causes, effect)
+    own = time if time is not None else np.zeros(len(group), np.int64)
+    first = np.full(len(names), np.iinfo(np.int64).max, np.int64)
+    np.minimum.at(first, node, own)
+    present = np.zeros(len(names), np.bool_)
+    present[node] = True
+    first[~present] = NEVER
+    key, level, reached, held, starts, pool = walk(present, cause, node[effect], first, INHERITED)
+    stuck = ~reached & present
+    cycles = find_cycles(stuck, cause, node[effect], group, node, names) if stuck.any() else {}
+    rows = sort_rows(group, node, names, (first[node], level[node], key[node]), own, text)
+    position = count_from_starts(group[rows])
+    refused = np.isin(group[rows], list(cycles)) if cycles else np.zeros(len(rows), np.bool_)
+    waits_for = take_sets(held[node[rows]], starts, pool, names)
+    if cycles:
+        own_cycle = [cycles.get(int(number)) for number in group[rows]]
+        lists = waits_for.to_pylist()
+        told = [lists[row] if cycle is None else cycle for row, cycle in enumerate(own_cycle)]
+        waits_for = pa.array(told, waits_for.type)
+    return Sorted(rows, pa.array(position, pa.int64(), mask=refused), waits_for)
+
+
+def number_events(
+    group: Numbers, ids: pa.Array, causes: pa.Array, effect: Numbers
+) -> tuple[pa.Array, Numbers, Numbers]:
+    """Number the events of all groups: their names, the event of each row, and that of each cause."""
+    both = pa.chunked_array([ids, causes.cast(ids.type)]).dictionary_encode().unify_dictionaries()
+    encoded = [chunk.indices for chunk in both.chunks if len(chunk)]
+    code = np.concatenate(
+        [chunk.fill_null(-1).to_numpy().astype(np.int64) for chunk in encoded] or [group[:0]]
+    )
+    names = both.chunk(0).dictionary if both.num_chunks else ids[:0]
+    whose = np.concatenate([group, group[effect]])
+    unnamed = code < 0
+    if len(group) and group.max() == group.min():
+        node, known = code.copy(), np.arange(len(names))
+    else:
+        # An identifier means another event in another group.
+        keys = pa.array(whose * (len(names) + 1) + code).dictionary_encode()
+        node = keys.indices.to_numpy().astype(np.int64)
+        known = keys.dictionary.to_numpy() % (len(names) + 1)
+    if unnamed.any():
+        node[unnamed] = len(known) + np.arange(int(unnamed.sum()))
+        known = np.concatenate([known, np.full(int(unnamed.sum()), len(names))])
+    taken = pa.array(np.where(known < len(names), known, 0), mask=known >= len(names))
+    return names.take(taken), node[: len(group)], node[len(group) :]
+
+
+@allocating
+def walk(present: Any, cause: Any, effect: Any, first: Any, most: Any) -> Any:
+    """Follow causes to their effects: key, level and whether each event is reached, and the set of what it waits for.
+
+    Sets are numbered: set s is pool[starts[s] : starts[s + 1]], and set 0 is empty.
+    """
+    nodes = len(present)
+    out = np.zeros(nodes + 1, np.int64)
+    lack = np.zeros(nodes + 1, np.int64)
+    needs = np.zeros(nodes, np.int64)
+    for edge in range(len(cause)):
+        if present[cause[edge]]:
+            out[cause[edge] + 1] += 1
+            needs[effect[edge]] += 1
+        else:
+            lack[effect[edge] + 1] += 1
+    out, lack = np.cumsum(out), np.cumsum(lack)
+    effects, lacking = np.empty(out[nodes], np.int64), np.empty(lack[nodes], np.int64)
+    put, miss = out[:-1].copy(), lack[:-1].copy()
+    for edge in range(len(cause)):
+        source, target = cause[edge], effect[edge]
+        if present[source]:
+            effects[put[source]] = target
+            put[source] += 1
+        else:
+            lacking[miss[target]] = source
+            miss[target] += 1
+    key, level = first.copy(), np.zeros(nodes, np.int64)
+    reached, held = np.zeros(nodes, np.bool_), np.zeros(nodes, np.int64)
+    starts, pool = np.zeros(16, np.int64), np.empty(64, np.int64)
+    sets = 1  # set 0 is empty
+    ready = np.empty(nodes, np.int64)
+    height = 0
+    for node in range(nodes):
+        if present[node] and needs[node] == 0:
+            ready[height] = node
+            height += 1
+    while height:
+        height -= 1
+        node = ready[height]
+        reached[node] = True
+        if lack[node + 1] > lack[node]:
+            direct = np.unique(lacking[lack[node] : lack[node + 1]])
+            old = pool[starts[held[node]] : starts[held[node] + 1]] if held[node] else pool[:0]
+            starts, pool, sets = add_set(starts, pool, sets, direct, old, len(direct) + most)
+            held[node] = sets - 1
+        for place in range(out[node], out[node + 1]):
+            target = effects[place]
+            key[target] = max(key[target], key[node])
+            level[target] = max(level[target], level[node] + 1)
+            mine, other = held[target], held[node]
+            if mine == 0:
+                held[target] = other
+            elif other != 0 and mine != other:
+                old, new = pool[starts[mine] : starts[mine + 1]], pool[starts[other] : starts[other + 1]]
+                if len(old) < most and not covers(old, new):
+                    starts, pool, sets = add_set(starts, pool, sets, old, new, most)
+                    held[target] = sets - 1
+            needs[target] -= 1
+            if needs[target] == 0:
+                ready[height] = target
+                height += 1
+    return key, level, reached, held, starts[: sets + 1], pool[: starts[sets]]
+
+
+@native
+def covers(large: Any, small: Any) -> Any:
+    """Whether every number of one sorted list is in another."""
+    at = 0
+    for number in small:
+        while at < len(large) and large[at] < number:
+            at += 1
+        if at == len(large) or large[at] != number:
+            return False
+    return True
+
+
+@allocating
+def add_set(starts: Any, pool: Any, sets: Any, kept: Any, more: Any, most: Any) -> Any:
+    """Add the set of all that is kept and, while there is room, of what there is more."""
+    made = np.empty(len(kept) + len(more), np.int64)
+    made[: len(kept)] = kept
+    size = len(kept)
+    for number in more:
+        if size >= most:
+            break
+        known = False
+        for other in kept:
+            known = known or other == number
+        if not known:
+            made[size] = number
+            size += 1
+    made = np.sort(made[:size])
+    if sets + 2 > len(starts):
+        grown = np.zeros(2 * len(starts), np.int64)
+        grown[: len(starts)] = starts
+        starts = grown
+    begin = starts[sets]
+    if begin + size > len(pool):
+        larger = np.empty(2 * (begin + size), np.int64)
+        larger[:begin] = pool[:begin]
+        pool = larger
+    pool[begin : begin + size] = made
+    starts[sets + 1] = begin + size
+    return starts, pool, sets + 1
+
+
+def sort_rows(
+    group: Numbers, node: Numbers, names: pa.Array, keys: tuple[Numbers, ...], own: Numbers, text: bool
+) -> Numbers:
+    """The rows by group, key, level, time and identifier. What comes later is looked at between equals only."""
+    first, level, key = keys
+    order: Numbers = np.lexsort((key, group))
+    tied = find_ties(order, (key, group))
+    if tied.any():
+        some = order[tied]
+        order[tied] = some[np.lexsort((first[some], level[some], key[some], group[some]))]
+        tied = find_ties(order, (first, level, key, group))
+    if tied.any():
+        some = order[tied]
+        rank = rank_names(np.unique(node[some]), names, text)
+        columns = (own, node, rank[node], first, level, key, group)
+        order[tied] = some[np.lexsort(tuple(column[some] for column in columns))]
+    return order
+
+
+def find_ties(order: Numbers, columns: tuple[Numbers, ...]) -> NDArray[np.bool_]:
+    """Which of the sorted rows are equal to a neighbour."""
+    equal = np.ones(max(len(order) - 1, 0), np.bool_)
+    for column in columns:
+        equal &= column[order[1:]] == column[order[:-1]]
+    tied = np.zeros(len(order), np.bool_)
+    tied[1:] |= equal
+    tied[:-1] |= equal
+    return tied
+
+
+def rank_names(events: Numbers, names: pa.Array, text: bool) -> Numbers:
+    """For these events the rank of their identifiers, those without one last."""
+    shown = names.take(pa.array(events))
+    if not text and (pa.types.is_string(shown.type) or pa.types.is_large_string(shown.type)):
+        shown = pc.if_else(pc.match_substring_regex(shown, r"^-?\d+$"), shown, None).cast(pa.int64())
+    rank = np.zeros(len(names), np.int64)
+    rank[events[pc.sort_indices(shown).to_numpy()]] = np.arange(len(events))
+    return rank
+
+
+def count_from_starts(group: Numbers) -> Numbers:
+    """For sorted rows, how many of the same group are before each.
+
+    >>> count_from_starts(np.array([0, 0, 3, 3, 3]))
+    array([0, 1, 0, 1, 2])
+    """
+    rows = np.arange(len(group))
+    new = np.append(True, group[1:] != group[:-1])[: len(group)]
+    counts: Numbers = rows - np.maximum.accumulate(np.where(new, rows, 0))
+    return counts
+
+
+def take_sets(which: Numbers, starts: Numbers, pool: Numbers, names: pa.Array) -> pa.Array:
+    """These sets as lists of names."""
+    if len(starts) < 3:
+        empty = pa.array(np.zeros(len(which) + 1, np.int32))
+        return pa.ListArray.from_arrays(empty, names[:0])
+    sets = pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), names.take(pa.array(pool)))
+    return sets.take(pa.array(which))
+
+
+def find_cycles(
+    stuck: NDArray[np.bool_], cause: Numbers, effect: Numbers, group: Numbers, node: Numbers, names: pa.Array
+) -> dict[int, list[Any]]:
+    """For each group with events that were never reached, a cycle of identifiers: each is a cause of the next."""
+    inside = stuck[cause] & stuck[effect]
+    before = np.full(len(stuck), -1, np.int64)
+    before[effect[inside]] = cause[inside]
+    rows = np.flatnonzero(stuck[node])
+    found: dict[int, list[Any]] = {}
+    _, firsts = np.unique(group[rows], return_index=True)
+    for row in rows[firsts]:
+        seen: dict[int, int] = {}
+        at = int(node[row])
+        while at not in seen:
+            seen[at] = len(seen)
+            at = int(before[at])
+        cycle = names.take(pa.array(list(seen)[seen[at] :][::-1])).to_pylist()
+        least = cycle.index(min(cycle))
+        found[int(group[row])] = cycle[least:] + cycle[:least]
+    return found
