@@ -99,9 +99,10 @@ class Mesh:
         """Where each peer was last."""
         self._alone = self._loop.time()
         """Since when nobody talks to us."""
-        self._planned = 0.0
-        """When `run` looks next."""
         self._timer: asyncio.TimerHandle | None = None
+        """When `run` looks next."""
+        self._soon = False
+        """It looks within a tick: asked for each frame."""
         self._woken = asyncio.Event()
         self._turned = False
         """The view has changed, and nobody has followed it yet."""
@@ -118,7 +119,8 @@ class Mesh:
                 touched[peer] = one
         for one in touched.values():
             one.flush()
-        self.wake()
+        if not self._soon:
+            self.wake()
 
     def watch(self, peer: int) -> None:
         """A message of this peer was taken: perhaps it may go on."""
@@ -156,7 +158,10 @@ class Mesh:
                     self._follow()
                     self._dial_all()
                     self._changed()
-                self._plan(max(self._look(self._loop.time()), self._loop.time() + TICK_S))
+                now = self._loop.time()
+                due = self._look(now)
+                self._soon = due <= now + TICK_S
+                self._plan(max(due, now + TICK_S))
                 await self._woken.wait()
                 self._woken.clear()
         finally:
@@ -169,18 +174,17 @@ class Mesh:
 
     def wake(self) -> None:
         """Something has happened that may be due soon: an acknowledgement, or a frame to be sent again."""
-        soon = self._loop.time() + TICK_S
-        if soon < self._planned:
-            self._plan(soon)
+        if not self._soon:
+            self._soon = True
+            self._plan(self._loop.time() + TICK_S)
 
     def _turn(self) -> None:
-        self._turned = True
+        self._turned = self._soon = True
         self._plan(self._loop.time())
 
     def _plan(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._planned = when
         self._timer = self._loop.call_at(when, self._woken.set)
 
     def _look(self, now: float) -> float:

@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from antecede.errors import BadFrame, BadHello, PeerError, Refused, WireError
-from antecede.link import Frame
+from antecede.link import Frame, Link
 from antecede.net.driver import Host
 from antecede.net.peers.holding import Holding
 from antecede.net.peers.session import (
@@ -206,13 +206,13 @@ class Peer:
         if self._channel is not None:
             # The peer has lost the old one, or it would not have made another.
             self._channel.connection.close()
-        channel = self._channel = Channel(connection, session)
+        channel = self._channel = Channel(connection, session, self.host.core.links[self.number])
         writing = self._shared.start(channel.write())
         self.counts["connections"] += 1
         self.host.contacts.fire()
         self.parted = False
         self.host.room.fire()
-        link = self.host.core.links[self.number]
+        link = channel.link
         link.limit(hello.window)
         before = link.acked, link.received
         self._shared.wake()
@@ -260,7 +260,7 @@ class Peer:
         for record in records:
             match record:
                 case Frame():
-                    self._arrive(record)
+                    self._arrive(channel.link, record)
                 case Beat(paused=paused):
                     (self._paused.add if paused else self._paused.discard)(self.number)
                     self.host.room.fire()
@@ -269,25 +269,25 @@ class Peer:
                 case Hello() | Join() | Welcome():
                     raise BadHello("a hello", "only one, and as the first record")
         if records:
-            channel.heard = asyncio.get_running_loop().time()
-            self.watch()
+            channel.heard = channel.loop.time()
             self._check()
             if self.host.core.owing:
                 self._shared.wake()
 
-    def _arrive(self, frame: Frame) -> None:
-        core, number = self.host.core, self.number
-        before = core.held[number]
+    def _arrive(self, link: Link, frame: Frame) -> None:
+        held, number = self.host.core.held, self.number
+        before = held[number]
         self.host.arrive(number, frame)
         if not frame.bare:
-            size = len(frame.payload)
-            self._holding.arrive(core.held[number] - before, size)
-            link = core.links.get(number)
-            if link is None or not link.gapped:
-                self._holding.close_gap()
-            elif link.ordered and frame.number > link.received:
+            came = held[number] - before
+            if came:
+                self._holding.arrive(came, len(frame.payload))
+            if link.ordered:
                 # A link that keeps the order keeps what came early.
-                self._holding.come_early(size)
+                if not link.gapped:
+                    self._holding.close_gap()
+                elif frame.number > link.received:
+                    self._holding.come_early(len(frame.payload))
 
     def _hear_bye(self, channel: Channel, bye: Bye) -> None:
         if bye.code is Code.REFUSED:
@@ -300,11 +300,15 @@ class Peer:
         self.host.room.fire()
 
     def _check(self) -> None:
-        error = self.host.core.refused.get(self.number)
-        if error is not None:
-            raise error
-        held, most = self.host.core.held[self.number], 4 * self.settings.held
-        size, most_bytes = self._holding.count(held), 4 * self.settings.held_bytes
+        core, settings = self.host.core, self.settings
+        if core.refused and self.number in core.refused:
+            raise core.refused[self.number]
+        held = core.held[self.number]
+        size = self._holding.count(held)
+        if held < settings.held and size < settings.held_bytes and not self._pausing:
+            return
+        self.watch()
+        most, most_bytes = 4 * settings.held, 4 * settings.held_bytes
         if held > most or size > most_bytes:
             raise BadFrame(
                 f"{held} messages and {size} bytes of {self.name} that wait here",
@@ -315,9 +319,10 @@ class Peer:
 class Channel:
     """A connection in use, and what waits to be written to it."""
 
-    def __init__(self, connection: Connection, session: Session) -> None:
-        self.connection, self.session = connection, session
-        self.heard = self.spoke = asyncio.get_running_loop().time()
+    def __init__(self, connection: Connection, session: Session, link: Link) -> None:
+        self.connection, self.session, self.link = connection, session, link
+        self.loop = asyncio.get_running_loop()
+        self.heard = self.spoke = self.loop.time()
         self.writing: float | None = None
         """Since when a write waits for the other end to take it."""
         self.over = False
@@ -343,7 +348,7 @@ class Channel:
         if self._direct is None:
             self._wake.set()
             return
-        now = asyncio.get_running_loop().time()
+        now = self.loop.time()
         if self._direct.put(self._gathered()):
             self.spoke = now
         else:
