@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeAlias
 
+import msgspec
 import pytest
 
 from antecede.link import Link
 from antecede.net import Node, Settings, Tcp
-from antecede.net.peers.session import Hello, pack
+from antecede.net.peers.session import Bye, Code, Hello, Welcome, pack
 from antecede.net.peers.terms import Terms
+from antecede.process.views.members import Roll
 from tests.net_world import PATIENCE_S
 
 VIEW = ("a", "b", "c")
@@ -63,7 +65,56 @@ async def no_records(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.write(HELLO + HELLO[:4] + bytes(1 << 16))
 
 
+def record(kind: int, body: bytes) -> bytes:
+    return (len(body) + 1).to_bytes(4, "big") + bytes([kind]) + body
+
+
+async def deep_hello(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(record(1, b"\x81\xa7unknown" + b"\x91" * 60_000 + b"\x90"))
+
+
+async def deep_join(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(record(5, b"\x81\xaaparameters\x81\xa1k" + b"\x91" * 60_000 + b"\x90"))
+
+
+async def says_removed(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(pack(Bye(Code.GONE, "b, which is no member any more")))
+
+
+async def says_removed_later(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(HELLO + pack(Bye(Code.GONE, "b, which is no member any more")))
+    await asyncio.sleep(PATIENCE_S)
+
+
+async def unknown_code(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(record(4, b"\x1fa reason of another version"))
+
+
+async def other_terms(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    terms = Terms("permit", {}, packet_bytes=1 << 30, payload_bytes=1 << 29, window=1 << 40, wire=99)
+    writer.write(pack(Hello.of("a", "b", VIEW, terms, Link(epoch=1, peer=0).hail())))
+
+
+async def no_numbers(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    body = msgspec.msgpack.encode(
+        {"name": "a", "to": "b", "protocol": "permit", "view": VIEW, "frame": b"\xff" * 99}
+    )
+    writer.write(record(1, body))
+
+
+async def welcome_unasked(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(HELLO + pack(Welcome(Roll.first(VIEW, {}))))
+
+
 ATTACKS: dict[Attack, str] = {
+    deep_hello: "refused_hello",
+    deep_join: "refused_hello",
+    says_removed: "refused_hello",
+    says_removed_later: "silent",
+    unknown_code: "refused_hello",
+    other_terms: "refused_hello",
+    no_numbers: "refused_bytes",
+    welcome_unasked: "refused_hello",
     slow_hello: "refused_slow",
     slow_frame: "silent",
     giant_frame: "refused_bytes",

@@ -92,6 +92,32 @@ def test_what_nobody_expected_in_a_task_stops_the_node(monkeypatch, task, when):
     asyncio.run(main())
 
 
+def test_a_node_that_failed_talks_to_nobody():
+    """Its peers see at once that it is gone, and none that dials is let in."""
+
+    async def main() -> None:
+        async with asyncio.timeout(PATIENCE_S), over_tcp(2, settings=IMPATIENT) as (p1, p2):
+            await p1.send("p2", b"hello")
+            await p2.receive()
+            host, port = p2.address.split(":")
+            p2._host.stop(Planted("in a test"), "in a test")
+            while p1.connected:
+                await asyncio.sleep(0)
+            before = p1.counts["connections"]
+            while p1.counts["unreachable"] + p1.counts["unanswered"] < 3:
+                await asyncio.sleep(0.01)
+            assert p1.counts["connections"] == before
+            with pytest.raises(NodeFailed, match="Planted"):
+                await p2.receive()
+            assert p1.status().up
+            with suppress(OSError):
+                reader, writer = await asyncio.open_connection(host, int(port))
+                assert await reader.read() == b""
+                writer.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     "body",
     [

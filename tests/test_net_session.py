@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from contextlib import suppress
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -20,12 +21,15 @@ from antecede.net.peers.session import (
     Bye,
     Code,
     Hello,
+    Join,
     Record,
     Session,
+    Welcome,
     check_hello,
     pack,
 )
 from antecede.net.peers.terms import Terms
+from antecede.process.views.members import AnyNote
 from antecede.wire import Limits
 
 VIEW = ("billing", "orders")
@@ -150,6 +154,36 @@ def _record(kind: int, body: bytes) -> bytes:
 @pytest.mark.parametrize("code", [0, 9, 31])
 def test_a_reason_that_this_version_does_not_know_is_no_reason_to_act(code):
     assert Session(9).feed(_record(4, bytes([code]) + b"why")) == [Bye(Code.OTHER, "why")]
+
+
+def _open_types(found: msgspec.inspect.Type, seen: set[type]) -> list[str]:
+    """Where, in a type, anything may be said."""
+    if isinstance(found, msgspec.inspect.AnyType):
+        return ["Any"]
+    if isinstance(found, msgspec.inspect.StructType):
+        if found.cls in seen:
+            return []
+        seen.add(found.cls)
+        places = [(field.name, field.type) for field in found.fields]
+        return [
+            f"{found.cls.__name__}.{name}: {one}" for name, kind in places for one in _open_types(kind, seen)
+        ]
+    parts = [getattr(found, name, None) for name in ("item_type", "key_type", "value_type")]
+    parts += [*getattr(found, "item_types", ()), *getattr(found, "types", ())]
+    return [
+        one for part in parts if isinstance(part, msgspec.inspect.Type) for one in _open_types(part, seen)
+    ]
+
+
+class Open(msgspec.Struct):
+    inner: tuple[dict[str, list[Any]], ...]
+
+
+def test_no_field_of_what_a_peer_says_is_of_an_open_type():
+    said = (Hello, Join, Welcome, Bye, Beat, *get_args(AnyNote))
+    assert len(said) > 12
+    assert [place for kind in said for place in _open_types(msgspec.inspect.type_info(kind), set())] == []
+    assert _open_types(msgspec.inspect.type_info(Open), set()) == ["Open.inner: Any"], "this would find one"
 
 
 DEEP = 30_000
