@@ -20,7 +20,7 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antecede.errors import BadParameter, BadSnapshot, CallerError
@@ -30,6 +30,7 @@ from antecede.protocols.broadcast import Broadcast
 from antecede.protocols.buffer import Buffer
 from antecede.protocols.fifo import Fifo
 from antecede.protocols.history import History
+from antecede.protocols.listener import Listener, heard_by, listener_of
 from antecede.protocols.machine import SNAPSHOT_VERSION, Machine
 from antecede.protocols.matrix import Matrix
 from antecede.protocols.monitor import Monitor
@@ -38,7 +39,7 @@ from antecede.protocols.permit import Permit
 from antecede.protocols.separator import Separator
 from antecede.protocols.unordered import Unordered
 
-__all__ = ["PROTOCOLS", "Machine", "create", "restore"]
+__all__ = ["PROTOCOLS", "Listener", "Machine", "create", "listen", "restore"]
 
 PROTOCOLS: Mapping[str, type[Machine]] = {
     kind.name: kind
@@ -74,6 +75,16 @@ def create(protocol: str, view: View, me: str | int, **parameters: Any) -> Machi
         raise BadParameter(protocol, "parameter", ", ".join(unknown), expected) from error
 
 
+def listen(
+    protocol: str, view: View, me: str | int, delivered: Sequence[int] | None = None, **parameters: Any
+) -> Listener:
+    """A machine that only listens, for a process that sends elsewhere (`listener`)."""
+    create(protocol, view, me, **parameters)
+    machine = listener_of(PROTOCOLS[protocol])(view, me, **parameters)
+    machine.listen(delivered)
+    return machine
+
+
 def restore(snapshot: Mapping[str, Any]) -> Machine:
     """The machine whose `snapshot()` this was."""
     for field in ("antecede", "protocol", "view", "me", "parameters", "state"):
@@ -85,7 +96,11 @@ def restore(snapshot: Mapping[str, Any]) -> Machine:
     if not isinstance(protocol, str) or protocol not in PROTOCOLS:
         raise BadSnapshot("protocol", protocol, ", ".join(PROTOCOLS))
     try:
-        machine = create(protocol, View(tuple(snapshot["view"])), snapshot["me"], **snapshot["parameters"])
+        view, parameters = View(tuple(snapshot["view"])), snapshot["parameters"]
+        if heard_by(snapshot["state"]):
+            machine: Machine = listener_of(PROTOCOLS[protocol])(view, snapshot["me"], **parameters)
+        else:
+            machine = create(protocol, view, snapshot["me"], **parameters)
     except (CallerError, TypeError, ValueError) as error:
         raise BadSnapshot("view, me or parameters", str(error), f"those of a {protocol} machine") from error
     machine.load(snapshot["state"])

@@ -136,10 +136,10 @@ class Bounded(Receiver):
 
     def deliver(self, message: Message) -> list[Effect]:
         effects = super().deliver(message)
-        return effects if self._witness else effects + self._relieve()
+        return effects if self.listens else effects + self._relieve()
 
-    def _attend(self, delivered: Sequence[int] | None) -> None:
-        super()._attend(delivered)
+    def _listen(self, delivered: Sequence[int] | None) -> None:
+        super()._listen(delivered)
         self._columns = [{self.me: BEYOND} for _ in range(self.n)]
 
     def _check(self, packet: Packet[Any]) -> None:

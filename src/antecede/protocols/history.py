@@ -279,7 +279,7 @@ class Delivered(dict[tuple[int, str | int], int]):
     """D: (sender, label) -> the last number delivered, under R5; (sender, number) -> number without it."""
 
     own = -1
-    """The process whose messages all count as delivered, at a witness for it."""
+    """The process whose messages all count as delivered, at a listener for it."""
 
     def __init__(self, entries: Mapping[tuple[int, str | int], int] | None = None) -> None:
         super().__init__(entries or {})
@@ -368,12 +368,6 @@ class History(Receiver):
     def _sender(self, key: Any) -> int:
         return int(key[0])
 
-    def reached(self) -> list[int]:
-        result = [0] * self.n
-        for (sender, _), number in self._delivered.items():
-            result[sender] = max(result[sender], number)
-        return result
-
     def _lane_of(self, sender: int, count: int, label: str) -> Any:
         return self._lane(sender, count, label)[0]
 
@@ -383,7 +377,7 @@ class History(Receiver):
     def _gap(self, done: int, count: int) -> int:
         return done + 1 if self.rules.r5 else count
 
-    def _attend(self, delivered: Sequence[int] | None) -> None:
+    def _listen(self, delivered: Sequence[int] | None) -> None:
         assert delivered is None, "numbers of labels, not counts of senders"
         self._delivered.own = self.me
 
@@ -399,7 +393,7 @@ class History(Receiver):
 
     def _load(self, state: Mapping[str, Any]) -> None:
         self._delivered = Delivered(self._delivered)
-        if "witness" in state:
+        if self.listens:
             self._delivered.own = self.me
         self._contexts = {}
         for label, context in state["contexts"].items():

@@ -132,8 +132,8 @@ class Matrix(Receiver):
         rows = newer if sifted is stamp else stamp.rows
         return [row for row in rows if row.version > versions[row.process]]
 
-    def _attend(self, delivered: Sequence[int] | None) -> None:
-        super()._attend(delivered)
+    def _listen(self, delivered: Sequence[int] | None) -> None:
+        super()._listen(delivered)
         # Newer than any version of our own row: it is never looked at.
         self._rows[self.me] = Row(self.me, BEYOND, (0,) * self.n)
         self._versions[self.me] = BEYOND

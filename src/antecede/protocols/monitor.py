@@ -97,12 +97,11 @@ class Monitor(Receiver):
             known[source] = max(known[source], stamp.vector[source] + 1)
         self._seen[source].add(stamp.sequence)
 
-    def _settle_witness(self, packet: Packet[Any]) -> Need:
+    def _overhear(self, packet: Packet[Any]) -> None:
         self._seen[packet.source].add(packet.stamp.sequence)
-        return super()._settle_witness(packet)
 
-    def _attend(self, delivered: Sequence[int] | None) -> None:
-        super()._attend(delivered)
+    def _listen(self, delivered: Sequence[int] | None) -> None:
+        super()._listen(delivered)
         self._known[self.me] = BEYOND
         if delivered is not None:
             self._seen = [Seen(int(count)) for count in delivered]

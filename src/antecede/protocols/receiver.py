@@ -3,20 +3,17 @@
 A held packet is filed under the first thing that it waits for. The delivery of that thing wakes it, and only what
 waited for the same: the cost of a delivery does not grow with the number of held messages.
 
-Two operations are for drivers that see less than a whole system:
-  skip      what never comes is given up, as if it had been delivered. What it alone told of is given up with it. If it
-            comes after all it is offered, once, when what it waits for itself was delivered.
-  witness   the process sends elsewhere, and only its arrivals come here: of itself it takes everyone's word.
+What never comes can be given up (`skip`), as if it had been delivered. What it alone told of is given up with it. If it
+comes after all it is offered, once, when what it waits for itself was delivered.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
-from antecede.errors import Misrouted, NotEligible
+from antecede.errors import NotEligible
 from antecede.model import Awaited, Effect, Id, Message, Packet, Stamp, View, Waiting
 from antecede.protocols.gaps import Gaps
 from antecede.protocols.machine import Machine, plain, typed
@@ -28,9 +25,6 @@ Need: TypeAlias = tuple[Any, int]
 
 BEYOND = 1 << 62
 """More messages than anyone sends."""
-
-RECENT = 256
-"""How many of a sender's numbers a witness remembers, where they have gaps that mean nothing."""
 
 
 class Receiver(Machine):
@@ -47,6 +41,9 @@ class Receiver(Machine):
     counted: ClassVar[Literal["sender", "channel"]] = "channel"
     """By which count `_needs` speaks: the sender's own, or the channel's from the sender to here."""
 
+    listens: ClassVar[bool] = False
+    """Whether it stands for a process that sends elsewhere (`listener`)."""
+
     sparse: ClassVar[bool] = False
     """Whether counts have gaps, and a message does not name the one of its sender before it."""
 
@@ -61,9 +58,6 @@ class Receiver(Machine):
         self._waiters: dict[Need, list[Packet[Any]]] = {}
         self._skipped = Gaps()
         """What was given up and has not come since."""
-        self._witness = False
-        self._recent: dict[Any, list[int]] = {}
-        """At a witness, if counts are sparse: key -> the last counts delivered, in increasing order."""
 
     @abstractmethod
     def _position(self, packet: Packet[Any]) -> Need: ...
@@ -88,40 +82,11 @@ class Receiver(Machine):
     def _is_old(self, position: Need) -> bool:
         """Whether the packet at this position was delivered before."""
         old: bool = self._delivered[position[0]] >= position[1]
-        return (
-            old and not (self._skipped.ranges and self._skipped.find(*position)) and self._is_repeat(position)
-        )
-
-    def _is_repeat(self, position: Need) -> bool:
-        """Of a position that was passed: whether it was delivered. Only a witness that came to a gap has to look."""
-        key, count = position
-        if self._is_forgotten(key, count):
-            raise Misrouted(
-                self.view.name(self.me),
-                f"with message {count} of {self.view.name(self._sender(key))}",
-                f"{self._recent[key][0]} or more: whether this one was delivered is forgotten",
-            )
-        return self._reached(key, count)
-
-    def _is_forgotten(self, key: Any, count: int) -> bool:
-        recent = self._recent.get(key, [])
-        return len(recent) == RECENT and count < recent[0]
+        return old and not (self._skipped.ranges and self._skipped.find(*position))
 
     def _reached(self, key: Any, count: int) -> bool:
-        """Whether `delivered[key] >= count`; at a witness of sparse counts, whether that one was delivered."""
-        if self._delivered[key] < count:
-            return False
-        recent = self._recent.get(key)
-        if not recent or count < 1 or self._is_forgotten(key, count) or self._skipped.find(key, count):
-            return True
-        at = bisect_left(recent, count)
-        return at < len(recent) and recent[at] == count
-
-    def _unmet_sparse(self, packet: Packet[Any]) -> Need | None:
-        for need in self._needs(packet):
-            if not self._reached(*need):
-                return need
-        return None
+        """Whether what `count` of this key asks for was delivered."""
+        return bool(self._delivered[key] >= count)
 
     def _receive(self, packet: Packet[Any]) -> list[Effect]:
         message = packet.message
@@ -197,18 +162,6 @@ class Receiver(Machine):
         self._learn(packet)
         return position
 
-    def _settle_witness(self, packet: Packet[Any]) -> Need:
-        """The same, but nothing is learnt: a witness stamps nothing."""
-        key, count = position = self._position(packet)
-        if not (self._skipped and self._skipped.take(*position)) and self._delivered[key] < count:
-            self._delivered[key] = count
-        if self.sparse:
-            recent = self._recent.setdefault(key, [])
-            insort(recent, count)
-            if len(recent) > RECENT:
-                del recent[0]
-        return position
-
     def _wake(self, position: Need) -> list[Packet[Any]]:
         woken = self._waiters.pop(position, None)
         if not woken:
@@ -235,22 +188,6 @@ class Receiver(Machine):
                 f"{a.first}..{a.last} of {self.view.name(a.sender)}" for a in self._awaits(packet)
             )
         return NotEligible(self.view.name(self.me), message.id, why)
-
-    def asks(self, packet: Packet[Any]) -> tuple[Need, list[Need]]:
-        """Of a packet that was checked: the count that its delivery reaches, and those that it asks for."""
-        return self._position(packet), list(self._asks(packet))
-
-    def awaits(self, message: Id) -> tuple[Awaited, ...]:
-        """What one held message waits for."""
-        return self._awaits(self._held[message])
-
-    def reached(self) -> list[int]:
-        """For each sender, the highest count delivered here; at a witness, 0 for itself."""
-        return [0 if count >= BEYOND else int(count) for count in self._delivered]
-
-    def holds(self, message: Id) -> bool:
-        """Whether this message is here and waits."""
-        return message in self._held
 
     def eligible(self) -> list[Message]:
         return [cast(Message, self._ready[key].message) for key in sorted(self._ready)]
@@ -290,9 +227,7 @@ class Receiver(Machine):
         >>> (lost, [first]), (kept, [second]) = p1.send(1), p1.send(1)
         >>> p2.receive(second)
         []
-        >>> p2.skip(0, 1) == [kept], p2.lacks(kept)
-        (True, (Awaited(sender=0, first=1, last=1, counted='channel'),))
-        >>> p2.receive(first) == [lost], p2.late(lost)
+        >>> p2.skip(0, 1) == [kept], p2.receive(first) == [lost]
         (True, True)
         """
         key = self._lane_of(self.view.id(sender), count, label)
@@ -349,32 +284,6 @@ class Receiver(Machine):
                 todo += fresh
         return sorted(found)
 
-    def late(self, message: Message) -> bool:
-        """Whether an eligible message had been given up, or passed over because no stamp told of it."""
-        key, count = self._position(self._ready[message.id])
-        if self._witness and self.sparse and self._delivered[key] >= count:
-            return True
-        return bool(self._skipped) and self._skipped.find(key, count) is not None
-
-    def lacks(self, message: Message) -> tuple[Awaited, ...]:
-        """What an eligible message asks to be delivered just before it, and was given up."""
-        if not self._skipped:
-            return ()
-        packet = self._ready[message.id]
-        lacking = []
-        for key, count in self._asks(packet):
-            gap = self._skipped.find(key, count)
-            if gap is not None:
-                first = self._first(gap[0] - 1, count)
-                lacking.append(Awaited(self._sender(key), first, int(count), self.counted))
-        return tuple(sorted(set(lacking)))
-
-    def given_up(self) -> tuple[Awaited, ...]:
-        """All that was given up and has not come since."""
-        return tuple(
-            Awaited(self._sender(key), first, last, self.counted) for key, first, last in self._skipped
-        )
-
     def _lane_of(self, sender: int, count: int, label: str) -> Any:
         """The key of this message of a sender."""
         return sender
@@ -391,30 +300,16 @@ class Receiver(Machine):
         why = "it is here" if key in self._ready else "it waits here"
         return NotEligible(self.view.name(self.me), key, f"{why}, so it is not to be given up")
 
-    # A process whose sends are not seen
+    # A process that sends elsewhere (`listener`): what a protocol says of it
 
-    def witness(self, delivered: Sequence[int] | None = None) -> None:
-        """From here on only receive, for a process that sends elsewhere; its own copies are not waited for.
-
-        `delivered` says what it has delivered so far, for each sender, if not nothing.
-        """
-        assert not self.sent, "a machine that has sent knows what it sent"
-        self._stand()
-        self.sent = BEYOND
-        self._attend(delivered)
-
-    def _stand(self) -> None:
-        self._witness = True
-        # In place of a test at each delivery of every other machine.
-        self._settle = self._settle_witness  # type: ignore[method-assign]
-        if self.sparse:
-            self._unmet = self._unmet_sparse  # type: ignore[method-assign]
-
-    def _attend(self, delivered: Sequence[int] | None) -> None:
-        """What a witness starts from, in the words of a protocol."""
+    def _listen(self, delivered: Sequence[int] | None) -> None:
+        """What a listener starts from: what it has delivered so far, for each sender, if not nothing."""
         if delivered is not None:
             self._delivered = [int(count) for count in delivered]
         self._delivered[self.me] = BEYOND
+
+    def _overhear(self, packet: Packet[Any]) -> None:
+        """What a listener must remember at a delivery. It stamps nothing, so as a rule it need not learn."""
 
     def dump(self) -> dict[str, Any]:
         pending = {**self._held, **self._ready}
@@ -422,17 +317,11 @@ class Receiver(Machine):
         # Only where they are used: most machines never are.
         if self._skipped:
             state["skipped"] = plain(list(self._skipped))
-        if self._witness:
-            state["witness"] = [[plain(key), recent] for key, recent in sorted(self._recent.items())]
         return state
 
     def _load(self, state: Mapping[str, Any]) -> None:
         self._held, self._ready, self._waiters = {}, {}, {}
         self._skipped = Gaps(state.get("skipped", ()))
-        if "witness" in state:
-            self._stand()
-            recent = typed(state["witness"], list[tuple[Any, list[int]]])
-            self._recent = {tuple(key) if isinstance(key, list) else key: counts for key, counts in recent}
         # Which packets are eligible follows from the rest, so it is worked out again, not stored.
         self._admit([_packet(packet, self.stamps) for packet in state["pending"]])
 

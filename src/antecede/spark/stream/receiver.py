@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from antecede.errors import NotEligible, PeerError
 from antecede.model import Effect, Id, Message, Packet
-from antecede.protocols import restore
+from antecede.protocols import Listener, restore
 from antecede.protocols.machine import SNAPSHOT_VERSION
-from antecede.protocols.receiver import Receiver
 from antecede.spark.stream import kernel
 from antecede.spark.stream.cut import octets_of
 from antecede.spark.stream.packets import ROWS, packet_of
@@ -45,7 +44,7 @@ class MachineReceiver:
 
     __slots__ = ("group", "machine", "position", "since")
 
-    def __init__(self, group: str, machine: Receiver) -> None:
+    def __init__(self, group: str, machine: Listener) -> None:
         self.group = group
         self.machine = machine
         self.position = 0
@@ -106,7 +105,7 @@ class MachineReceiver:
         snapshot = {"antecede": version, "me": me, "state": machine, **settings.decided()}
         snapshot["view"] = snapshot.pop("processes")
         restored = restore(snapshot)
-        assert isinstance(restored, Receiver)
+        assert isinstance(restored, Listener)
         receiver = cls(group, restored)
         receiver.position = position
         receiver.since = {(sender, number): came for sender, number, came in since}

@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from antecede.errors import BadParameter
 from antecede.model import View
-from antecede.protocols import create
-from antecede.protocols.receiver import Receiver
+from antecede.protocols import Listener, listen
 
 __all__ = ["ORDERING", "Settings"]
 
@@ -79,12 +78,9 @@ which a stream does not see), expected one of fifo, matrix, bounded, monitor, hi
         """Whether every message goes to all."""
         return self.protocol == "broadcast"
 
-    def machine(self, process: int, delivered: Sequence[int] | None = None) -> Receiver:
+    def machine(self, process: int, delivered: Sequence[int] | None = None) -> Listener:
         """The machine that stands for a process, which sends elsewhere."""
-        made = create(self.protocol, self.view, process, **self.parameters)
-        assert isinstance(made, Receiver)
-        made.witness(delivered)
-        return made
+        return listen(self.protocol, self.view, process, delivered, **self.parameters)
 
     def decided(self) -> dict[str, Any]:
         """What a state must agree with. Patience may change from one start to the next."""

@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from antecede.errors import BadParameter
-from antecede.protocols.receiver import Receiver
+from antecede.protocols import Listener
 from antecede.spark.storage import absolute
 from antecede.spark.stream.packets import WAITING
 from antecede.spark.stream.receiver import Waits
@@ -195,7 +195,7 @@ def list_waits(bucket: Bucket) -> Iterator[Wait]:
     compiled = bucket.compiled
     if compiled is not None and len(compiled.held):
         held = compiled.held.take(np.argsort(compiled.held["since"].to_numpy(), kind="stable"))
-        models: dict[int, Receiver] = {}
+        models: dict[int, Listener] = {}
         for row, number in enumerate(held["lane"].to_pylist()):
             group, me = compiled.keys[number]
             if number not in models:
