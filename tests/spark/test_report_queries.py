@@ -218,8 +218,8 @@ def results(spark, place, events, tmp_path):
     verdicts, findings = [verdict for verdict, _ in judged], [row for _, found in judged for row in found]
     for name, rows, schema in (("verdicts", verdicts, VERDICTS), ("findings", findings, FINDINGS)):
         spark.createDataFrame(rows, schema).write.parquet(str(tmp_path / name))
-    for name, schema in TABLES.items():
-        spark.createDataFrame([], schema).write.parquet(str(tmp_path / "measures" / name))
+    for name, columns in TABLES.items():
+        spark.createDataFrame([], columns).write.parquet(str(tmp_path / "measures" / name))
     failed = {
         "case": "c",
         "run": "lost",

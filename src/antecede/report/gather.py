@@ -10,14 +10,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import antecede
-from antecede.report import queries
+from antecede.report import queries, selection
 from antecede.report.data import Event, Finding, Report, Window
 from antecede.report.promises import find_promise
 from antecede.report.queries import Rows
-from antecede.report.results import Results, read_results
+from antecede.report.results import FINDINGS, Results, read_results
 from antecede.report.selection import (
     BUCKETS,
     MOST,
@@ -31,11 +32,15 @@ from antecede.report.selection import (
     parse_window,
     plan_selection,
 )
-from antecede.report.tables import Tables, assemble, sort_findings
+from antecede.report.tables import Tables, assemble, find_extent, sort_findings
 from antecede.spark.measure.api import measure
 from antecede.spark.measure.schema import TABLES
 from antecede.spark.trace.api import Trace
 from antecede.spark.verify.api import verify
+from antecede.storage import local
+from antecede.trace import EVENTS
+from antecede.trace.footers import LocalTrace
+from antecede.verification.embedded import EMBEDDED_MOST, verify_local
 
 __all__ = ["gather_report"]
 
@@ -53,8 +58,14 @@ def gather_report(
     """
     trace = Trace.read(spark, path)
     results = read_results(spark, path)
-    runs = sorted(queries.collect_rows(trace.runs), key=lambda run: str(run["run"]).encode())
-    extents = {row["run"]: msgspec.convert(row, Extent) for row in queries.find_extents(trace)}
+    table = queries.collect_rows(trace.runs) if trace.table is None else trace.table.to_pylist()
+    runs = sorted(table, key=lambda run: str(run["run"]).encode())
+    events = read_small(trace)
+    extents = (
+        {row["run"]: msgspec.convert(row, Extent) for row in queries.find_extents(trace)}
+        if events is None
+        else find_extents(events)
+    )
     ranges = [parse_window(text, extents) for text in windows]
     say("verifying")
     judged = judge_runs(trace, results, runs)
@@ -62,7 +73,11 @@ def gather_report(
     broken = {row["run"] for row in judged["verdicts"] if row["verdict"] == "no"}
     priced = price_runs(trace, results, runs, broken)
     say("choosing windows")
-    shown = select_events(trace, extents, group_findings(judged["findings"]), ranges)
+    shown = (
+        select_events(trace, extents, group_findings(judged["findings"]), ranges)
+        if events is None
+        else {"events": events, "windows": [(r.run, Window(r.title, r.axis, r.low, r.high)) for r in ranges]}
+    )
     return assemble(
         Tables(
             runs=runs,
@@ -81,11 +96,10 @@ def gather_report(
 
 def judge_runs(trace: Trace, results: Results, runs: Rows) -> dict[str, Any]:
     """Verdicts, the findings that are listed, and how many there are where a promise covers one process only."""
-    findings, verdicts = results.findings, results.verdicts
-    if findings is None or verdicts is None:
-        verified = verify(trace)
-        findings, verdicts = verified.findings, verified.runs
-    judged = queries.collect_rows(verdicts)
+    if results.findings is not None and results.verdicts is not None:
+        findings, judged = results.findings, queries.collect_rows(results.verdicts)
+    else:
+        findings, judged = verify_trace(trace)
     broken = [row["run"] for row in judged if row["verdict"] == "no"]
     partly = {
         run["run"]
@@ -97,6 +111,16 @@ def judge_runs(trace: Trace, results: Results, runs: Rows) -> dict[str, Any]:
         "findings": queries.read_first_findings(findings, limit_findings(len(broken))) if broken else [],
         "found_at": queries.count_findings(findings, partly & set(broken)),
     }
+
+
+def verify_trace(trace: Trace) -> tuple[DataFrame, Rows]:
+    """Findings and verdicts: of a small local trace by this process, as `antecede verify` does it."""
+    if trace.path is None or local(trace.path) is None or count_events(trace) > EMBEDDED_MOST:
+        verified = verify(trace)
+        return verified.findings, queries.collect_rows(verified.runs)
+    assert trace.table is not None
+    found = verify_local(LocalTrace(trace.path, trace.table, trace.files or ()))
+    return trace.spark.createDataFrame(found.findings.to_pylist(), FINDINGS), found.runs.to_pylist()
 
 
 def price_runs(trace: Trace, results: Results, runs: Rows, broken: set[str]) -> dict[str, Any]:
@@ -121,6 +145,29 @@ def group_findings(rows: Rows) -> dict[str, tuple[Finding, ...]]:
     return {name: sort_findings(row for row in rows if row["run"] == name) for name in names}
 
 
+# Events
+
+
+def count_events(trace: Trace) -> int:
+    return sum(file.rows for file in trace.files or ())
+
+
+def read_small(trace: Trace) -> Rows | None:
+    """All events of a local trace of which the page carries every run as a whole; None of any other."""
+    if trace.table is None or trace.files is None or count_events(trace) > selection.RUN:
+        return None
+    tables = [pq.read_table(local(file.path), columns=EVENTS.names) for file in trace.files]
+    return [row for table in tables for row in table.to_pylist()]
+
+
+def find_extents(events: Rows) -> dict[str, Extent]:
+    """How long each run is, of events that are all there."""
+    runs: dict[str, Rows] = {}
+    for row in events:
+        runs.setdefault(row["run"], []).append(row)
+    return {run: find_extent(run, rows) for run, rows in runs.items()}
+
+
 def select_events(
     trace: Trace,
     extents: Mapping[str, Extent],
@@ -132,15 +179,15 @@ def select_events(
     stories: dict[str, list[Event]] = {}
     for row in told:
         stories.setdefault(row["run"], []).append(msgspec.convert(row, Event))
-    selection = plan_selection(extents.values(), findings, stories, wanted)
-    inside, cut = queries.read_ranges(trace, selection.ranges, MOST)
-    parts = {run: extent for run, extent in extents.items() if run not in selection.whole}
+    planned = plan_selection(extents.values(), findings, stories, wanted)
+    inside, cut = queries.read_ranges(trace, planned.ranges, MOST)
+    parts = {run: extent for run, extent in extents.items() if run not in planned.whole}
     spans = {run: (extent.time_low or 0, extent.time_high or 0) for run, extent in parts.items()}
     return {
-        "events": [*queries.read_runs(trace, selection.whole), *told, *inside],
+        "events": [*queries.read_runs(trace, planned.whole), *told, *inside],
         "windows": [
             (r.run, Window(f"{r.title}, the first {MOST:,}" if i in cut else r.title, r.axis, r.low, r.high))
-            for i, r in enumerate(selection.ranges)
+            for i, r in enumerate(planned.ranges)
         ],
         "density": queries.count_density(trace, spans, limit_density_bands(len(parts)), BUCKETS),
         "partial": parts.keys(),

@@ -16,21 +16,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from antecede.spark.measure.schema import TABLES
 from antecede.spark.storage import absolute, escaped, files, join
+from antecede.verification import schema
 
 __all__ = ["Results", "read_results"]
 
-
-FINDINGS: Final = (
-    "run string, kind string, process string, sender string, number long, by_sender string, by_number long, "
-    "`index` long, chain array<struct<sender: string, number: long>>"
-)
-VERDICTS: Final = (
-    "run string, verdict string, reason string, deliveries long, violations long, fifo_breaks long, "
-    "duplicates long, unsent long, unaddressed long, undelivered long"
-)
+FINDINGS: Final = from_arrow_schema(schema.FINDINGS)
+VERDICTS: Final = from_arrow_schema(schema.VERDICTS)
 
 
 @dataclass(frozen=True)
@@ -43,16 +39,12 @@ class Results:
     """Its tables by name: all four, or nothing."""
     failures: DataFrame | None
 
-    @property
-    def verified(self) -> bool:
-        return self.findings is not None and self.verdicts is not None
-
 
 def read_results(spark: SparkSession, path: str | os.PathLike[str]) -> Results:
     """What is in a directory of results, or beside the trace of one."""
     root = absolute(path)
     measures = {
-        name: read_table(spark, join(root, "measures", name), schema) for name, schema in TABLES.items()
+        name: read_table(spark, join(root, "measures", name), columns) for name, columns in TABLES.items()
     }
     there = {name: found for name, found in measures.items() if found is not None}
     return Results(
@@ -63,9 +55,9 @@ def read_results(spark: SparkSession, path: str | os.PathLike[str]) -> Results:
     )
 
 
-def read_table(spark: SparkSession, path: str, schema: str) -> DataFrame | None:
+def read_table(spark: SparkSession, path: str, columns: StructType | str) -> DataFrame | None:
     found = files(spark, path)
-    return spark.read.schema(schema).parquet(*map(escaped, found)) if found else None
+    return spark.read.schema(columns).parquet(*map(escaped, found)) if found else None
 
 
 def read_failures(spark: SparkSession, root: str) -> DataFrame | None:

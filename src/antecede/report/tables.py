@@ -30,7 +30,7 @@ from antecede.report.data import (
 from antecede.report.promises import count_covered, describe_promise, find_promise, judge
 from antecede.report.selection import Extent
 
-__all__ = ["MOST_RUNS", "Tables", "assemble", "sort_findings"]
+__all__ = ["MOST_RUNS", "Tables", "assemble", "find_extent", "sort_findings"]
 
 Rows = Iterable[Mapping[str, Any]]
 T = TypeVar("T")
@@ -92,7 +92,7 @@ def assemble(
     runs = []
     for row in tables.runs:
         name = row["run"]
-        extent = extents.get(name) or _find_extent(name, events[name])
+        extent = extents.get(name) or find_extent(name, events[name])
         runs.append(
             Run(
                 **_describe(row),
@@ -160,7 +160,7 @@ def _judge(
     }
 
 
-def _find_extent(run: str, rows: Sequence[Mapping[str, Any]]) -> Extent:
+def find_extent(run: str, rows: Sequence[Mapping[str, Any]]) -> Extent:
     """Of a run that is there as a whole."""
     times = [row["time_ns"] for row in rows]
     clocks = sum(row.get("clock") is not None for row in rows)
@@ -168,6 +168,8 @@ def _find_extent(run: str, rows: Sequence[Mapping[str, Any]]) -> Extent:
         run=run,
         events=len(rows),
         clocks=clocks,
+        clock_low=min((row["clock"] for row in rows), default=None) if clocks == len(rows) else None,
+        clock_high=max((row["clock"] for row in rows), default=None) if clocks == len(rows) else None,
         time_low=min(times, default=None),
         time_high=max(times, default=None),
     )

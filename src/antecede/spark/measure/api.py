@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,7 +23,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from antecede.errors import BadTrace
-from antecede.jit import interpreted
+from antecede.jit import kernels_for
 from antecede.spark.errors import mark_errors, raise_task_errors
 from antecede.spark.measure.facts import add_up, count_facts
 from antecede.spark.measure.histogram import ERROR, bounds
@@ -41,7 +40,6 @@ __all__ = ["ERROR", "Measures", "measure"]
 
 FEW: Final = 2_000_000
 """Rows of local files that this process reads by itself: a task would take longer to start."""
-VERY_FEW: Final = 10_000
 
 
 KNOWN: Final = pa.schema(
@@ -93,7 +91,7 @@ class Measures:
 
 def measure(trace: Trace) -> Measures:
     """Measure every run of the trace."""
-    rows = trace.runs.select("run", "protocol", "processes").collect()
+    rows = trace.known_runs.select(["run", "protocol", "processes"]).to_pylist()
     found = follow_runs(trace, {row["run"]: tuple(row["processes"]) for row in rows})
     refused = {run: BadTrace(*one.error) for run, one in found.items() if one.error is not None}
     known = trace.spark.createDataFrame(
@@ -208,8 +206,7 @@ def follow_runs(trace: Trace, processes: Mapping[str, tuple[str, ...]]) -> dict[
     sizes = rows_of_runs(files)
     tasks = share_runs(processes, parts, sizes)
     if trace.path is not None and local(trace.path) and sum(sizes.values()) <= FEW:
-        # Loading the compiled kernels would take longer than so few rows.
-        with interpreted() if sum(sizes.values()) <= VERY_FEW else nullcontext():
+        with kernels_for(sum(sizes.values())):
             answers = [follow_shares(shares) for shares in tasks]
     else:
         answers = run_tasks(trace.spark, tasks, follow_shares)

@@ -101,10 +101,10 @@ class Trace:
 
     @cached_property
     def known_runs(self) -> pa.Table:
-        """The table of runs, on the driver: run, processes and parameters. Where a table tells, it is read once."""
+        """The table of runs, on the driver: run, protocol, processes, parameters. Of a table it is read once."""
         if self.table is not None:
             return self.table
-        return self.runs.select("run", "processes", "parameters").toArrow()
+        return self.runs.select("run", "protocol", "processes", "parameters").toArrow()
 
     @classmethod
     def of(cls, events: DataFrame, runs: DataFrame | None = None) -> Trace:
