@@ -29,8 +29,9 @@ from antecede.net.peers.session import (
     pack,
 )
 from antecede.net.peers.terms import Terms
-from antecede.process.views.members import AnyNote
+from antecede.process.views.members import AnyNote, decode_note
 from antecede.wire import Limits
+from antecede.wire.feed import answer, question
 
 VIEW = ("billing", "orders")
 HELLO = Hello.of("orders", "billing", VIEW, Terms("matrix"), Link(epoch=7).hail())
@@ -201,6 +202,20 @@ DEEP = 30_000
 def test_what_nests_without_end_is_refused(kind, body):
     with pytest.raises(BadHello, match="no hello"):
         Session(9).feed(_record(kind, body))
+
+
+@pytest.mark.parametrize(
+    ("decode", "data"),
+    [
+        (decode_note, b"\0\x94\x01\x01\x87\xa1x" + b"\x91" * DEEP + b"\x90"),
+        (question, b'{"x":' + b"[" * DEEP + b"]" * DEEP + b"}"),
+        (answer, b'{"x":' + b"[" * DEEP + b"]" * DEEP + b"}"),
+    ],
+    ids=["note", "question of a feed", "answer of a feed"],
+)
+def test_what_nests_without_end_is_refused_elsewhere_too(decode, data):
+    with pytest.raises(PeerError):
+        decode(data)
 
 
 HEAVY = "\u0101"

@@ -1,9 +1,13 @@
 """The runtime: nodes that talk over real networks.
 
-A thin asyncio shell round the machines. `core` is the process as one pure state machine, `host` drives it and its
-`journal`, `mesh` and `peers` keep the connections, `session` says what passes over one, `transport`, `tcp` and
-`nats` carry bytes, and `node` is what an application sees. Views change by `membership`, a pure state machine too, and
-`changing`, what that does to a process; `roll` has the values, `joining` the way in.
+A thin asyncio shell round `antecede.process`, which makes every decision.
+
+  node, lifecycle, views, delivery   what an application sees
+  driver, storage/                   drives the process, and keeps its journal
+  peers/                             the connections: `mesh` (who dials, who is let in), `peer` (one of them), `session`
+                                     (what passes), `terms` (what must agree), `strangers`, `holding`, `joining`
+  transports/                        bytes over memory, TCP, TLS and a broker
+  serve/, observe/                   what other programs use, and what is recorded
 """
 
 from antecede.net.delivery import Delivery, Held, Missing

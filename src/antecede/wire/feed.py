@@ -63,7 +63,7 @@ def ask(start: int = 0, end: int = 0) -> bytes:
 def question(line: bytes) -> Question:
     try:
         return msgspec.json.decode(line, type=Question)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(str(error), "a question") from None
 
 
@@ -82,5 +82,5 @@ def answer(line: bytes) -> Answer:
     """
     try:
         return msgspec.json.decode(line, type=Answer)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(str(error), "the answer of a feed") from None

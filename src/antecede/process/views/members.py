@@ -358,6 +358,6 @@ def is_note(payload: bytes) -> bool:
 def decode_note(payload: bytes) -> AnyNote:
     try:
         note: AnyNote = _DECODER.decode(memoryview(payload)[1:])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"no note: {error}", "one about a change of the view") from None
     return note
