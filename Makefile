@@ -56,12 +56,12 @@ archive: $(INSTALLED) java
 demo: $(INSTALLED) java ## see messages delivered out of order, and in causal order
 	@$(BIN)/antecede demo $(ARGS)
 
-# Tests on Spark run in two processes, file by file: most of their time one of them alone waits for Spark to plan. More
-# would cost more Javas than they gain. 5: no test has the name asked for.
+# Tests on Spark run in two processes, file by file but for those that share a cluster or a server (tests/spark/conftest):
+# most of their time one of them alone waits for Spark to plan. More would cost more Javas than they gain. 5: no test has the name asked for.
 .PHONY: test
 test: $(INSTALLED) java archive ## run the tests on the installed wheel
 	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --ignore tests/spark $(ARGS) || [ $$? = 5 ]
-	$(BIN)/python -m pytest -n $(SPARKS) --dist loadfile tests/spark $(ARGS) || [ $$? = 5 ]
+	$(BIN)/python -m pytest -n $(SPARKS) --dist loadgroup tests/spark $(ARGS) || [ $$? = 5 ]
 
 .PHONY: soak
 soak: $(INSTALLED) ## draw runs with faults and check each, for two minutes

@@ -3,9 +3,11 @@
 `spark`       one local session of two cores, shared by all tests of a process
 `on_cluster`  runs a script against separate worker processes (`local-cluster`, which the pip package can start)
 `on_connect`  runs a script against a Spark Connect server
+`warm`        runs a command in this process, on that session: for tests of what it says and writes
 
 A process can have one classic session only, so scripts run in other processes, one for each kind. They get `spark`, and
-what they print comes back.
+what they print comes back. Where tests run in several processes, all those that need a cluster run in one of them, and
+so do those that need a server: each is started once (`make test` runs with `--dist loadgroup`).
 """
 
 import json
@@ -25,6 +27,30 @@ CLUSTER = "local-cluster[2,1,1024]"
 
 # Tests start many plans and run none for long: compiling them well costs more than it gains. Every Java reads this.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+STARTED_ONCE = {"cluster": "cluster", "on_cluster": "cluster", "server": "connect", "on_connect": "connect"}
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        used = [*item.fixturenames, *(value for value in values if isinstance(value, str))]
+        groups = [STARTED_ONCE[name] for name in used if name in STARTED_ONCE]
+        item.add_marker(pytest.mark.xdist_group((groups or [str(item.path)])[0]))
+
+
+@pytest.fixture
+def warm(spark, capsys):
+    """`warm(*arguments)`: the exit code and the output of a command, as of a process."""
+    from antecede.cli import run
+
+    def call(*arguments):
+        capsys.readouterr()
+        code = run([*map(str, arguments)])
+        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
+
+    return call
 
 
 @pytest.fixture(scope="session")

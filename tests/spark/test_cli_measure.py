@@ -1,4 +1,4 @@
-"""`antecede measure` and `antecede sweep` as a user calls them, each in a process and with a Spark of its own."""
+"""`antecede measure` and `antecede sweep` as a user calls them: a sweep in a process and with a Spark of its own."""
 
 import json
 import os
@@ -33,14 +33,14 @@ def command(*words):
     )
 
 
-def test_a_sweep_is_made_and_measured(tmp_path):
+def test_a_sweep_is_made_and_measured(tmp_path, warm):
     experiment, out = tmp_path / "e.toml", tmp_path / "out"
     experiment.write_text(EXPERIMENT)
     done = command("sweep", experiment, "--out", out, "--json", "--jobs", 2)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["made"] == 2
     assert "2 of 2 runs" in done.stderr
-    done = command("measure", out, "--out", out, "--json", "--master", "local[2]")
+    done = warm("measure", out, "--out", out, "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     results = {row.run: row.summary for row in read(out)}
@@ -51,10 +51,10 @@ def test_a_sweep_is_made_and_measured(tmp_path):
     assert pq.read_table(out / "measures" / "processes").num_rows == 8
 
 
-def test_a_run_that_contradicts_itself_is_refused_and_the_others_are_measured(tmp_path):
+def test_a_run_that_contradicts_itself_is_refused_and_the_others_are_measured(tmp_path, warm):
     names, rows = made_up(3, processes=3, events=60, faults=False)
     written(tmp_path, {"bad": (names, rows[1:]), "good": made_up(4)})
-    done = command("measure", tmp_path, "--master", "local[1]", "--json")
+    done = warm("measure", tmp_path, "--json")
     assert done.returncode == 1, done.stderr
     told = json.loads(done.stdout)
     assert [row["run"] for row in told["runs"]] == ["good"]
@@ -63,8 +63,8 @@ def test_a_run_that_contradicts_itself_is_refused_and_the_others_are_measured(tm
     assert done.stderr.strip() == f"antecede: not measured: {refused['reason']}"
 
 
-def test_what_is_no_trace_is_refused_in_one_line(tmp_path):
-    done = command("measure", tmp_path, "--master", "local[1]", "--json")
+def test_what_is_no_trace_is_refused_in_one_line(tmp_path, warm):
+    done = warm("measure", tmp_path, "--json")
     assert (done.returncode, done.stdout) == (2, "")
     [line] = done.stderr.splitlines()
     assert "no runs.parquet" in line

@@ -45,22 +45,22 @@ def test_a_trace_with_missing_sends_is_ordered_and_the_answer_is_no(tmp_path):
     )
 
 
-def test_a_table_of_json_is_ordered_and_the_answer_is_yes(tmp_path):
+def test_a_table_of_json_is_ordered_and_the_answer_is_yes(tmp_path, warm):
     lines = [
         {"who": "b", "stamp": {"a": 1, "b": 1}, "text": "second"},
         {"who": "a", "stamp": {"a": 1}, "text": "first"},
     ]
     (tmp_path / "said.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
     options = "--process", "who", "--vector", "stamp"
-    done = antecede("order", tmp_path / "said.jsonl", "--out", tmp_path / "out", *options)
+    done = warm("order", tmp_path / "said.jsonl", "--out", tmp_path / "out", *options)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.startswith("yes: nothing is missing; 2 rows by vector: ")
     rows = pq.read_table(tmp_path / "out" / "ordered").to_pylist()
     assert [json.loads(row["text"])["text"] for row in rows] == ["first", "second"]
 
 
-def test_a_cycle_is_refused_and_nothing_is_written(tmp_path):
-    done = antecede("order", written(tmp_path / "trace", CYCLE), "--out", tmp_path / "out")
+def test_a_cycle_is_refused_and_nothing_is_written(tmp_path, warm):
+    done = warm("order", written(tmp_path / "trace", CYCLE), "--out", tmp_path / "out")
     assert (done.returncode, done.stdout) == (2, "")
     [line] = done.stderr.splitlines()
     assert line.startswith(
