@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from antecede.errors import BadParameter, CannotListen
-from antecede.net import Memory
+from antecede.net import Memory, Node
 from antecede.net.peers import mesh
 from antecede.net.peers.peer import COUNTED
 from antecede.net.serve.health import Health
 from antecede.net.serve.listener import AT_A_TIME
 from antecede.net.status import Status, expose
-from tests.net_world import PATIENCE_S, in_memory
+from tests.net_world import PATIENCE_S, QUICK, in_memory
 
 
 async def get(address: str, path: str, method: str = "GET") -> tuple[int, str]:
@@ -105,6 +105,30 @@ def test_an_answer_that_fails_is_logged_and_ends_its_connection_alone(caplog):
     asyncio.run(main())
     assert "metrics at 127.0.0.1" in caplog.text
     assert "planted" in caplog.text
+
+
+def test_readiness_says_who_refuses_whom():
+    async def main():
+        network = Memory()
+        nodes = [
+            Node(name, ["a", "b"], transport=network.at(name), protocol=protocol, settings=QUICK)
+            for name, protocol in (("a", "fifo"), ("b", "matrix"))
+        ]
+        async with (
+            nodes[0] as a,
+            nodes[1],
+            Health("127.0.0.1:0", a.status) as health,
+            asyncio.timeout(PATIENCE_S),
+        ):
+            while not a.status().refused:
+                await asyncio.sleep(0)
+            code, text = await get(health.address, "/ready")
+            assert code == 503
+            assert text.startswith(
+                "not connected: b\nb refuses a: found a with protocol fifo, expected matrix"
+            )
+
+    asyncio.run(main())
 
 
 OPERATING = (Path(__file__).parent.parent / "docs" / "operating.md").read_text()

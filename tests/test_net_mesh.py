@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
 
 from antecede.errors import AntecedeError, NodeFailed
@@ -200,6 +201,32 @@ def test_nodes_of_other_limits_refuse_each_other_once(caplog):
     asyncio.run(main())
     warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len([line for line in warnings if "refuses" in line]) == 2, warnings
+
+
+def test_what_was_sent_under_other_limits_arrives_once_they_agree(tmp_path):
+    """A rolling change of the limits: the two wait for each other, and nothing is lost."""
+
+    async def main() -> None:
+        network = Memory()
+        small = Settings(first_retry_s=0.01, last_retry_s=0.05, drain_s=0.1)
+        large = msgspec.structs.replace(small, limits=Limits(packet_bytes=8 << 20, payload_bytes=4 << 20))
+
+        def node(name: str, settings: Settings) -> Node:
+            options: dict[str, Any] = {"journal": tmp_path / name, "protocol": "matrix"}
+            return Node(name, VIEW, transport=network.at(name), settings=settings, **options)
+
+        async with asyncio.timeout(PATIENCE_S), node("a", large) as a:
+            async with node("b", small) as b:
+                await a.send("b", bytes(3 << 20))
+                await b.send("a", b"small")
+                while "b" not in a.status().refused:
+                    await asyncio.sleep(0)
+            async with node("b", large) as b:
+                assert len((await b.receive()).payload) == 3 << 20
+                assert (await a.receive()).payload == b"small"
+                assert a.counts["resent"] == 0
+
+    asyncio.run(main())
 
 
 def test_nodes_of_other_windows_talk(caplog):

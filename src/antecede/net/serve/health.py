@@ -2,7 +2,7 @@
 
   /metrics   for Prometheus
   /health    200 while the node runs, else 503 with the reason
-  /ready     200 once all peers are connected, else 503 with those that are not
+  /ready     200 once all peers are connected, else 503 with those that are not, and why if one refuses the other
 
 One request a connection, `PATIENCE_S` for it, `HEAD_BYTES` of it, and so many at a time. It changes nothing, but it has
 no TLS and asks nobody for a name: so it listens on loopback, unless the operator says that others may read it.
@@ -65,7 +65,8 @@ metrics_open_to_others = true
                 missing = [peer for peer, connected in status.connected.items() if not connected]
                 if status.up and not missing:
                     return 200, "ready\n"
-                return 503, f"not connected: {', '.join(missing) or status.failure or 'closed'}\n"
+                why = "".join(f"{reason}\n" for reason in status.refused.values())
+                return 503, f"not connected: {', '.join(missing) or status.failure or 'closed'}\n{why}"
         return 404, "/metrics, /health or /ready\n"
 
 
