@@ -36,7 +36,7 @@ from antecede.errors import BadParameter, BadTrace
 from antecede.jit import kernels_for
 from antecede.model import Event, Id, View
 from antecede.trace import DELIVER, EVENTS, SEND, RunInfo, TraceWriter, read_events, read_runs
-from antecede.trace.clocks import clocked
+from antecede.trace.clocks import add_clocks
 from antecede.verification import KINDS, verify
 from antecede.verification.schema import describe_finding
 
@@ -176,7 +176,7 @@ def in_order(
         )
     table = pa.Table.from_pylist(events, pa.schema([*EVENTS, pa.field("message", pa.string())]))
     with kernels_for(len(events)):
-        table = clocked(table.sort_by([("process", "ascending"), ("index", "ascending")]))
+        table = add_clocks(table.sort_by([("process", "ascending"), ("index", "ascending")]))
     keys = [(name, "ascending") for name in ("clock", "process", "index")]
     timed: list[dict[str, Any]] = table.sort_by(keys).to_pylist()
     return timed

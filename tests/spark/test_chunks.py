@@ -5,7 +5,7 @@ import pytest
 from antecede.errors import BadTrace
 from antecede.trace import plan as chunks
 from antecede.trace.footers import Footer, Group
-from antecede.trace.plan import PARTS_MOST, ROWS, TASKS, bounds, cuts, explained, plan
+from antecede.trace.plan import PARTS_MOST, ROWS, TASKS, bounds, choose_cuts, explain_plan, plan
 
 
 def file(name, spans, rows=1000, ordered=True, run="r"):
@@ -73,7 +73,7 @@ def test_a_long_run_among_short_ones_is_cut_and_they_are_not():
     made = plan(files, [f.run for f in files])
     assert len(parts_of(made, "long")) == TASKS
     assert max(chunk.rows for chunk in made.chunks) <= 1.3 * 50 * ROWS // 8 / TASKS
-    assert "8 tasks" in explained(made, [])
+    assert "8 tasks" in explain_plan(made, [])
 
 
 def test_a_run_has_no_more_parts_than_one_task_can_combine():
@@ -89,9 +89,9 @@ def test_ranges_of_clocks_follow_where_the_rows_are():
 
 
 def test_quantiles_cut_evenly():
-    [cut] = cuts({"r": (100, list(range(256)))}, parts=4)
+    [cut] = choose_cuts({"r": (100, list(range(256)))}, parts=4)
     assert cut.below == (64, 128, 192)
-    [cut] = cuts({"r": (100, [7] * 256)}, parts=4)
+    [cut] = choose_cuts({"r": (100, [7] * 256)}, parts=4)
     assert cut.below == (7,)
 
 

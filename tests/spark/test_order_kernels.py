@@ -11,7 +11,7 @@ from antecede.oracle import happened_before
 from antecede.spark.order.cuts import lowered, piece
 from antecede.spark.order.gaps import find_gaps
 from antecede.spark.order.lamport import whole_pieces
-from antecede.trace.clocks import clocked
+from antecede.trace.clocks import add_clocks
 from tests.spark.made import after, lamport, oracle_events, random_run, table
 
 
@@ -30,14 +30,14 @@ def test_clocks_are_lamports(seed):
     rng = Random(seed)
     runs = [random_run(rng, f"r{i}", rng.randrange(1, 6), rng.randrange(60), orphans=0.05) for i in range(3)]
     expected = by_process([row for rows in runs for row in lamport(rows)])
-    found = clocked(table([row | {"clock": None} for row in expected])).to_pylist()
+    found = add_clocks(table([row | {"clock": None} for row in expected])).to_pylist()
     assert [row["clock"] for row in found] == [row["clock"] for row in expected]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_sorting_by_clock_is_a_linear_extension(seed):
     rows = by_process(random_run(Random(seed), "r", 5, 60))
-    found = clocked(table(rows)).to_pylist()
+    found = add_clocks(table(rows)).to_pylist()
     found.sort(key=lambda row: (row["clock"], row["process"].encode(), row["index"]))
     order = happened_before(oracle_events(found))
     assert not any(past >> place for place, past in enumerate(order.pasts))
@@ -71,7 +71,7 @@ def test_a_cycle_is_named(case):
         rows.append(event(process, counts.setdefault(process, 0), *rest))
         counts[process] += 1
     with pytest.raises(BadTrace) as error:
-        clocked(table(rows))
+        add_clocks(table(rows))
     assert str(error.value) == (
         f"run r: found a cycle: {told}, each before it sends what the one before it delivers, "
         "expected each delivery after its send"
@@ -93,7 +93,7 @@ def test_a_cycle_is_named(case):
 )
 def test_what_cannot_be_a_run_is_refused(rows, told):
     with pytest.raises(BadTrace) as error:
-        clocked(table(rows))
+        add_clocks(table(rows))
     assert str(error.value) == told
 
 

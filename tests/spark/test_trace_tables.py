@@ -54,6 +54,39 @@ def test_what_a_table_tells_of_its_runs(spark, directory):
     ]
 
 
+def test_events_are_one_path_of_a_plan_however_many_files_they_are(spark, directory, capsys):
+    from antecede.spark import Trace
+
+    trace = Trace.read(spark, directory)
+    trace.events.explain("formatted")
+    assert "InMemoryFileIndex" in (said := capsys.readouterr().out)
+    assert f"{directory}/events]" in said
+    assert len(trace.events.inputFiles()) == 2
+
+
+def test_what_a_table_tells_of_its_runs_is_read_once(spark, directory, tmp_path):
+    from antecede.spark import SPARK_EVENTS, Trace
+    from antecede.spark.verify.api import verify
+
+    note = tmp_path / "read"
+
+    def noted(batches):
+        for batch in batches:
+            with note.open("a") as file:
+                file.write("x")
+            yield batch
+
+    events = Trace.read(spark, directory).events.coalesce(1).mapInArrow(noted, SPARK_EVENTS)
+    trace = Trace.of(events)
+    assert trace.known_runs.num_rows == 2
+    once = len(note.read_text())
+    assert trace.known_runs.num_rows == 2
+    assert len(note.read_text()) == once
+    verify(trace).release()
+    # Sizes, and the rows that are packed.
+    assert len(note.read_text()) <= 3 * once
+
+
 def spoil_nothing(directory):
     for file in (directory / "events").iterdir():
         file.unlink()

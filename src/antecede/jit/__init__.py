@@ -27,8 +27,8 @@ import numpy as np
 __all__ = ["native", "inlined", "allocating", "interpreted", "kernels_for", "is_compiling", "has_numba"]
 
 PLAIN: Final[dict[str, Any]] = {"cache": True, "nogil": True}
-# No counting of references. A function that is handed arrays counts one for each, atomically, at each call, which
-# would cost more than all that is done for a row.
+# No counting of references. A function that is handed arrays counts one for each, atomically, at each call: the scan of
+# verification takes 500 ns an event with it and 40 without. Numba has no public name for this setting.
 UNCOUNTED: Final[dict[str, Any]] = {**PLAIN, "_nrt": False}
 
 INTERPRETED_MOST: Final = 10_000

@@ -18,7 +18,7 @@ from antecede.errors import BadTrace
 from antecede.trace.columns import Column, Names, Rows, by_run, refuse_nulls, rows_of
 from antecede.trace.plan import Cut
 
-__all__ = ["Packed", "decode", "encode", "packed"]
+__all__ = ["Packed", "decode", "encode", "pack_rows"]
 
 TOGETHER = 1 << 19
 """Rows that are dealt at once: fewer, larger values."""
@@ -49,8 +49,8 @@ def encode(rows: Rows) -> bytes:
         "clock": rows.clock,
     }
     lows = np.array([least(column) for column in columns.values()], np.int64)
-    narrow = {name: narrowed(column, low) for (name, column), low in zip(columns.items(), lows, strict=True)}
-    return pack("rows", {**narrow, "lows": lows})
+    small = {name: narrow(column, low) for (name, column), low in zip(columns.items(), lows, strict=True)}
+    return pack("rows", {**small, "lows": lows})
 
 
 def least(column: Column | None) -> int:
@@ -58,7 +58,7 @@ def least(column: Column | None) -> int:
     return int(column.min()) if len(column) else 0
 
 
-def narrowed(column: Column | None, low: int) -> Column:
+def narrow(column: Column | None, low: int) -> Column:
     """Less the least, in the narrowest type."""
     assert column is not None
     if not len(column):
@@ -87,7 +87,7 @@ def decode(data: bytes) -> Rows:
     )
 
 
-def packed(
+def pack_rows(
     batches: Iterable[pa.RecordBatch], names: Mapping[str, Names], cuts: Mapping[str, Cut], place: str
 ) -> Iterator[Packed]:
     """The rows of the batches, dealt to the parts of their runs. Runs that have no cut are not packed.
@@ -110,12 +110,12 @@ def packed(
             else:
                 held.setdefault(run, []).append(rows)
         if sum(len(rows) for parts in held.values() for rows in parts) >= TOGETHER:
-            yield from dealt(held, cuts)
+            yield from deal(held, cuts)
             held = {}
-    yield from dealt(held, cuts)
+    yield from deal(held, cuts)
 
 
-def dealt(held: Mapping[str, list[Rows]], cuts: Mapping[str, Cut]) -> Iterator[Packed]:
+def deal(held: Mapping[str, list[Rows]], cuts: Mapping[str, Cut]) -> Iterator[Packed]:
     for run, found in held.items():
         rows = Rows.joined(found)
         assert rows.clock is not None

@@ -21,7 +21,7 @@ from antecede.jit import allocating
 from antecede.jit.hashtable import EMPTY, find, insert, new_table, value_at
 from antecede.trace.schema import KINDS
 
-__all__ = ["clocked", "levels", "causes"]
+__all__ = ["add_clocks", "levels", "causes"]
 
 Column = NDArray[Any]
 
@@ -31,13 +31,13 @@ SHOWN: Final = 6
 """Processes of a cycle that a message names."""
 
 
-def clocked(table: pa.Table, base: str | None = None) -> pa.Table:
+def add_clocks(table: pa.Table, base: str | None = None) -> pa.Table:
     """The rows with their clocks, counted from `base` if the groups are pieces of runs that start there.
 
     >>> event = {"run": "r", "index": 0, "sender": "a", "number": 1, "control": False, "clock": None}
     >>> sent, delivered = {"process": "a", "kind": "send"}, {"process": "b", "kind": "deliver"}
     >>> rows = pa.Table.from_pylist([event | sent, event | delivered])
-    >>> clocked(rows)["clock"].to_pylist()
+    >>> add_clocks(rows)["clock"].to_pylist()
     [0, 1]
     """
     refuse(table)

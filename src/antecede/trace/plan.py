@@ -9,8 +9,8 @@ For each run one of three ways, the first that can be:
   merge      its row groups have spans of clocks that overlap little: a part is a range of clocks, and the task reads
              the groups that reach into it and sorts what is in the range. Files that processes wrote each for itself
              are read like this, nothing is exchanged
-  pack       the rest, and whatever is no file that a task can open: rows are exchanged (pack.py), a part is a range of
-             clocks
+  pack       the rest, and whatever is no file that a task can open: rows are exchanged (blocks.py), a part is a range
+             of clocks
 
 Rows of one clock are never cut apart by `merge` and `pack`. A run has at most `PARTS_MOST` parts, so that what one task
 has to combine stays small.
@@ -27,7 +27,19 @@ from msgspec import Struct
 from antecede.errors import BadTrace
 from antecede.trace.footers import Footer, Group
 
-__all__ = ["ROWS", "Chunk", "Cut", "Part", "Piece", "Plan", "blocked", "chunked", "cuts", "explained", "plan"]
+__all__ = [
+    "ROWS",
+    "Chunk",
+    "Cut",
+    "Part",
+    "Piece",
+    "Plan",
+    "plan_by_origin",
+    "group_parts",
+    "choose_cuts",
+    "explain_plan",
+    "plan",
+]
 
 ROWS: Final = 1 << 21
 """Rows that a task sorts: some tenths of a second of work, and some hundred megabytes."""
@@ -146,7 +158,7 @@ def plan(
             packed += in_turn(run, stretches, streamed)
             cut.append(Cut(run, bounds(stretches, share), rows))
     ways |= dict.fromkeys(sorted(blind), "pack")
-    chunks, sources = chunked(direct, streamed), chunked(packed, streamed)
+    chunks, sources = group_parts(direct, streamed), group_parts(packed, streamed)
     return Plan(tuple(chunks), tuple(sources), tuple(cut), ways, tuple(sorted(blind)))
 
 
@@ -187,7 +199,7 @@ def by_run(files: Sequence[Footer], known: set[str]) -> tuple[dict[str, list[Str
     return own, blind
 
 
-def explained(plan: Plan, packed: Sequence[Cut]) -> str:
+def explain_plan(plan: Plan, packed: Sequence[Cut]) -> str:
     """A plan in words, for people; `packed` are the cuts of all runs that are packed."""
     lines = []
     for way, words in WAYS.items():
@@ -214,14 +226,14 @@ def in_sequence(stretches: Sequence[Stretch]) -> bool:
 
 def in_turn(run: str, stretches: Sequence[Stretch], size: int) -> list[tuple[Part, int]]:
     """Parts of about `size` rows, one after the other, each with its rows."""
-    shares = list(shared(stretches, size))
+    shares = list(share_out(stretches, size))
     return [
         (Part(run, number, len(shares), pieces(share)), sum(s.group.rows for s in share))
         for number, share in enumerate(shares)
     ]
 
 
-def shared(stretches: Sequence[Stretch], size: int) -> Iterator[list[Stretch]]:
+def share_out(stretches: Sequence[Stretch], size: int) -> Iterator[list[Stretch]]:
     """Shares of equal size, as far as row groups allow."""
     total = sum(s.group.rows for s in stretches)
     count = max(1, round(total / size))
@@ -298,7 +310,7 @@ def reaches(group: Group, low: int | None, high: int | None) -> bool:
 # Into chunks
 
 
-def chunked(parts: Iterable[tuple[Part, int]], most: int = ROWS) -> Iterator[Chunk]:
+def group_parts(parts: Iterable[tuple[Part, int]], most: int = ROWS) -> Iterator[Chunk]:
     """Parts into chunks: short runs share one, so that a thousand of them are not a thousand tasks."""
     chunk: list[Part] = []
     rows = serial = 0
@@ -312,7 +324,7 @@ def chunked(parts: Iterable[tuple[Part, int]], most: int = ROWS) -> Iterator[Chu
         yield Chunk(serial, rows, tuple(chunk))
 
 
-def cuts(
+def choose_cuts(
     sizes: Mapping[str, tuple[int, Sequence[int]]], parts: int | None = None, size: int = ROWS
 ) -> list[Cut]:
     """Cuts for rows of which no file tells: run -> its rows, and clocks that cut it into many equal shares."""
@@ -327,7 +339,7 @@ def cuts(
 # By origin
 
 
-def blocked(plan: Plan, blocks: Mapping[str, int], processes: Mapping[str, Sequence[str]]) -> Plan:
+def plan_by_origin(plan: Plan, blocks: Mapping[str, int], processes: Mapping[str, Sequence[str]]) -> Plan:
     """The plan with some runs read by origin: each task reads all of the run, and judges a block of the senders."""
     kept = [(part, 0) for chunk in plan.chunks for part in chunk.parts]
     own = {run: [part for part, _ in kept if part.run == run] for run in blocks}

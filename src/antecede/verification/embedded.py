@@ -17,11 +17,11 @@ from antecede.errors import BadParameter, BadTrace
 from antecede.jit import has_numba, is_compiling, kernels_for
 from antecede.storage import absolute, all_whole, join, local
 from antecede.trace.checks import refuse_second_sends
-from antecede.trace.clocks import clocked
+from antecede.trace.clocks import add_clocks
 from antecede.trace.columns import ORDER_COLUMNS, Names, Rows, by_run, rows_of
 from antecede.trace.footers import LocalTrace, read_local_trace
 from antecede.trace.parquet import batches_of, read_part
-from antecede.trace.plan import Chunk, Cut, Piece, blocked, explained, plan
+from antecede.trace.plan import Chunk, Cut, Piece, explain_plan, plan, plan_by_origin
 from antecede.trace.schema import EVENTS
 from antecede.verification.rounds import FOR_COMBINING, FOR_DRIVER, judge, make_verdicts
 from antecede.verification.schema import FINDINGS, RESULTS, VERDICTS, Told, refusal
@@ -153,7 +153,7 @@ class Embedded:
     def _plan(self) -> None:
         size = None if self.parts else max(1, self.trace.rows)
         found = plan(self.trace.files, self.processes, self.parts, self.merged, size)
-        self.plan = blocked(found, self.blocks, self.processes)
+        self.plan = plan_by_origin(found, self.blocks, self.processes)
 
     @property
     def cuts(self) -> dict[str, Cut]:
@@ -189,7 +189,7 @@ class Embedded:
         }
 
     def explain(self) -> str:
-        return explained(self.plan, list(self.cuts.values()))
+        return explain_plan(self.plan, list(self.cuts.values()))
 
     def examine(
         self, purpose: str, runs: Collection[str] | None = None, questions: Questions | None = None
@@ -269,7 +269,7 @@ def with_clocks(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     plain = pa.schema([EVENTS.field(name) for name in columns])
     table = pa.concat_tables(pa.Table.from_batches([batch]).cast(plain) for batch in batches)
     table = table.sort_by([("process", "ascending"), ("index", "ascending")])
-    return clocked(table).to_batches()  # type: ignore[no-any-return]
+    return add_clocks(table).to_batches()  # type: ignore[no-any-return]
 
 
 def as_table(batches: Iterable[pa.RecordBatch]) -> pa.Table:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from antecede.errors import BadTrace
-from antecede.trace.blocks import decode, packed
+from antecede.trace.blocks import decode, pack_rows
 from antecede.trace.checks import Ends, Sequence, Tied, refuse_borders, refuse_second_sends
 from antecede.trace.columns import Column, Names, Rows
 from antecede.trace.parquet import read_part
@@ -244,7 +244,7 @@ def deal_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Rows packed, each with the serial of the task that it goes to."""
     names = {run: Names.of(own) for run, own in processes.items()}
-    for one in packed(batches, names, cuts, place):
+    for one in pack_rows(batches, names, cuts, place):
         row: dict[str, Any] = {"serial": 0, "what": "error", "run": one.run, "part": one.part, "of": 0}
         if isinstance(one.data, BadTrace):
             row["blob"] = refusal(one.data).blob

@@ -36,7 +36,7 @@ from antecede.spark.errors import mark_errors
 from antecede.spark.order.cuts import consistent, edges, lines_of
 from antecede.spark.order.gaps import explain_wrong, survey
 from antecede.spark.trace.api import Trace
-from antecede.trace.clocks import clocked
+from antecede.trace.clocks import add_clocks
 
 __all__ = ["LARGEST", "try_runs", "whole_pieces", "with_clock"]
 
@@ -104,18 +104,18 @@ def clock_batches(
     batches: Iterator[pa.RecordBatch], columns: list[str], lenient: bool
 ) -> Iterator[pa.RecordBatch]:
     for table in whole_pieces(batches):
-        for made in clock_leniently(table) if lenient else [clocked(table, "__base")]:
+        for made in clock_leniently(table) if lenient else [add_clocks(table, "__base")]:
             yield from made.select(columns).to_batches(max_chunksize=1 << 16)
 
 
 def clock_leniently(table: pa.Table) -> Iterator[pa.Table]:
     """The rows with their clocks; those of runs that are none, without."""
     try:
-        yield clocked(table, "__base")
+        yield add_clocks(table, "__base")
     except BadTrace:
         for run, error in try_runs(table):
             if error is None:
-                yield clocked(run, "__base")
+                yield add_clocks(run, "__base")
             else:
                 at = run.schema.get_field_index("clock")
                 yield run.set_column(at, "clock", pa.nulls(len(run), pa.int64()))
@@ -128,7 +128,7 @@ def try_runs(table: pa.Table) -> Iterator[tuple[pa.Table, BadTrace | None]]:
     for start, end in pairwise([0, *(np.flatnonzero(changes) + 1), len(table)]):
         run = table.slice(int(start), int(end - start))
         try:
-            clocked(run, "__base")
+            add_clocks(run, "__base")
             yield run, None
         except BadTrace as error:
             yield run, error

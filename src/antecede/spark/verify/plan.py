@@ -27,11 +27,11 @@ from antecede.trace.plan import (
     Part,
     Piece,
     Plan,
-    blocked,
-    chunked,
-    cuts,
-    explained,
+    choose_cuts,
+    explain_plan,
+    group_parts,
     plan,
+    plan_by_origin,
 )
 from antecede.verification.schema import RESULTS
 from antecede.verification.tasks import DEALT, Assignment, Questions, deal_rows, examine_chunk, examine_rows
@@ -90,7 +90,7 @@ class Reader:
             else Plan((), (), (), dict.fromkeys(sorted(processes), "pack"), tuple(sorted(processes)))
         )
         least = 0 if parts else size or ROWS
-        return cls(trace, processes, parts, size, found, clocked(trace, found.blind, processes, least))
+        return cls(trace, processes, parts, size, found, give_clocks(trace, found.blind, processes, least))
 
     def replanned(self, tied: Iterable[str], crowded: Iterable[str]) -> Reader:
         """Read the one as files that overlap, and the other by origin."""
@@ -99,11 +99,11 @@ class Reader:
         if self.trace.files is None:
             return replace(self, blocks=blocks)
         found = plan(self.trace.files, self.processes, self.parts, merged, self.size)
-        return replace(self, plan=blocked(found, blocks, self.processes), merged=merged, blocks=blocks)
+        return replace(self, plan=plan_by_origin(found, blocks, self.processes), merged=merged, blocks=blocks)
 
     def explain(self) -> str:
         """The plan in words."""
-        return explained(self.plan, list(self.all_cuts.values()))
+        return explain_plan(self.plan, list(self.all_cuts.values()))
 
     @property
     def all_cuts(self) -> dict[str, Cut]:
@@ -114,7 +114,9 @@ class Reader:
     @property
     def _own_cuts(self) -> list[Cut]:
         sizes = self.clocked.sizes.items()
-        return cuts({run: (size.rows, size.quantiles) for run, size in sizes}, self.parts, self.size or ROWS)
+        return choose_cuts(
+            {run: (size.rows, size.quantiles) for run, size in sizes}, self.parts, self.size or ROWS
+        )
 
     @property
     def packed_chunks(self) -> list[Chunk]:
@@ -124,7 +126,7 @@ class Reader:
             for cut in self.all_cuts.values()
             for number in range(len(cut.below) + 1)
         ]
-        return list(chunked(parts, self.size or ROWS))
+        return list(group_parts(parts, self.size or ROWS))
 
     @property
     def long_runs(self) -> set[str]:
@@ -203,7 +205,7 @@ class Reader:
         )
 
 
-def clocked(trace: Trace, runs: Sequence[str], processes: Collection[str], least: int) -> Clocked:
+def give_clocks(trace: Trace, runs: Sequence[str], processes: Collection[str], least: int) -> Clocked:
     """The events of these runs, with clocks, and how they can be cut."""
     if not runs:
         return Clocked(None, {})
