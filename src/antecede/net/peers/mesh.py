@@ -146,13 +146,11 @@ class Mesh:
     # Time
 
     async def run(self) -> None:
-        """Keep connections with all peers, until cancelled, or until the node fails."""
-        failing = asyncio.ensure_future(self.host.stopped.wait())
-        failing.add_done_callback(lambda _: self._woken.set())
+        """Keep connections with all peers, until cancelled: when the node closes, and as soon as it fails."""
         try:
             self.joins.withdraw_old()
             self._dial_all()
-            while self.host.failure is None:
+            while True:
                 if self._turned:
                     self._turned = False
                     self._follow()
@@ -167,7 +165,7 @@ class Mesh:
         finally:
             if self._timer is not None:
                 self._timer.cancel()
-            tasks = [failing, *self._tasks]
+            tasks = list(self._tasks)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -289,9 +287,6 @@ class Mesh:
         assert task is not None
         self._tasks.add(task)
         try:
-            if self.host.failure is not None:
-                connection.close()
-                return
             self._let_in(connection)
             # Cancelled is how it ends when the node does: not an error of whoever accepted.
             with suppress(asyncio.CancelledError):
