@@ -457,7 +457,7 @@ class Core:
         if source not in members or self.me not in members:
             raise BadFrame(f"packets of {self.view.name(source)} to one in another view", "those of a member")
         there, me = numbering.seat(source), self.machine.me
-        packets = self.decode(source, payload)
+        packets = decode_bundle(payload, there, me, self.limits)
         self.heard[source] += len(packets)
         if self.heard[source] >= ACK_EVERY:
             self.touched[source] = None
@@ -479,39 +479,40 @@ class Core:
         finally:
             self.follow(effects)
 
-    def decode(self, source: int, payload: bytes) -> list[Packet[Any]]:
-        """The packets of a payload, as the machine names processes."""
-        return decode_bundle(payload, self.numbering.seat(source), self.machine.me, self.limits)
-
     def take(self, identity: Id, keep: bool = True) -> Message:
         """The application takes a message that was offered; `keep` it until it is acknowledged."""
         if self.failure is not None:
             self.check()
-        ready = self.changing.ready
-        message = self.inbox.get(identity)
+        ready, inbox = self.changing.ready, self.inbox
+        message = inbox.get(identity)
         if ready:
+            # What the machine delivered because the view changes comes before all that is in the inbox.
             message = ready[0] if isinstance(ready[0], Message) and ready[0].id == identity else None
         if message is None:
             raise NotEligible(self.view.name(self.me), identity, "it was not offered")
         try:
-            effects: Sequence[Effect] = ()
             if ready:
                 self.changing.take_ready()
+                effects: Sequence[Effect] = ()
             else:
-                del self.inbox[identity]
+                del inbox[identity]
                 effects = self.machine.deliver(self._inner.pop(identity) if self._inner else message)
-            sender = identity[0]
-            if self.record.on and identity[1]:
+            sender, number = identity
+            held = self.held
+            if held[sender] and number:
                 # Number 0 is the state that one that joined was given: no message, and no event.
+                held[sender] -= 1
+            if self.record.on and number:
                 self.record.event("deliver", message)
-            if self.held[sender] and identity[1]:
-                self.held[sender] -= 1
             if keep:
                 self.taken[identity] = message
             if self.repeats or self.closed:
                 self.repeats.pop(identity, None)
                 self.closed = False
-            if effects:
+            if len(effects) == 1 and self.numbering.same and type(effect := effects[0]) is Message:
+                # As `follow` does it, for the next of a channel or a queue: most messages.
+                inbox[effect.sender, effect.number] = effect
+            elif effects:
                 self.follow(effects)
         except BaseException as error:
             self.failure = error
@@ -527,17 +528,23 @@ class Core:
 
     def follow(self, effects: Sequence[Effect]) -> None:
         """Do what the machine wants: offer messages, and gather packets."""
-        numbering, inbox, out, unsent, weight = self.numbering, self.inbox, self.out, self.unsent, 0
-        same = numbering.same
+        packets: list[Packet[Any]] = []
         for effect in effects:
             if type(effect) is Message:
-                if same:
-                    inbox[effect.sender, effect.number] = effect
+                if self.numbering.same:
+                    self.inbox[effect.sender, effect.number] = effect
                 else:
                     self._offer(effect)
-                continue
-            assert type(effect) is Packet
-            dest, message = effect.dest if same else numbering.place(effect.dest), effect.message
+            else:
+                assert isinstance(effect, Packet)
+                packets.append(effect)
+        if packets:
+            self._gather(packets)
+
+    def _gather(self, packets: list[Packet[Any]]) -> None:
+        numbering, out, unsent, weight = self.numbering, self.out, self.unsent, 0
+        for packet in packets:
+            dest, message = packet.dest if numbering.same else numbering.place(packet.dest), packet.message
             if message is not None and unsent and message.sender == self.machine.me:
                 unsent.discard(message.number)
             waiting = out.get(dest)
@@ -546,12 +553,11 @@ class Core:
                 continue
             self.gathered, self.touched[dest] = True, None
             if message is None:
-                waiting.control(effect)
+                waiting.control(packet)
             else:
-                waiting.message(effect)
+                waiting.message(packet)
                 weight += len(message.payload)
-        if weight:
-            self.weight += weight
+        self.weight += weight
 
     def drain(self) -> Iterator[Message]:
         """All that the machine offers, delivered one after the other, whoever takes it."""

@@ -12,7 +12,7 @@ journal, by the code that nodes come back by.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -51,30 +51,31 @@ TIMES = {
 }
 
 
-class Watched(Core):
-    """A process that shows what its machine was given, and what that led to, since it was last looked at."""
+class Watched:
+    """A machine inside a process, which shows what it was given and what that led to, since it was last looked at."""
 
-    def __init__(self, *parts: Any) -> None:
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
         self._packets: list[Packet[Any]] = []
         self._effects: list[Effect] = []
-        super().__init__(*parts)
 
-    def decode(self, source: int, payload: bytes) -> list[Packet[Any]]:
-        packets = super().decode(source, payload)
-        self._packets += packets
-        return packets
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.machine, name)
 
-    def follow(self, effects: Sequence[Effect]) -> None:
+    def send(self, *given: Any) -> tuple[Message, list[Effect]]:
+        message, effects = self.machine.send(*given)
         self._effects += effects
-        super().follow(effects)
+        return message, effects
 
-    def send(self, to: tuple[int, ...], payload: bytes, label: str = "", context: str = "") -> Message:
-        before = len(self._effects)
-        message = super().send(to, payload, label, context)
-        if len(self._effects) == before and len(to) == 1 and to[0] in self.out:
-            # What has one copy and leaves at once is not followed: it has gathered already.
-            self._effects += self.out[to[0]].gathered[-1:]
-        return message
+    def receive_all(self, packets: Sequence[Packet[Any]], effects: list[Effect]) -> None:
+        self._packets += packets
+        self.machine.receive_all(packets, effects)
+        self._effects += effects
+
+    def deliver(self, message: Message) -> list[Effect]:
+        effects = self.machine.deliver(message)
+        self._effects += effects
+        return effects
 
     def look(self) -> tuple[list[Packet[Any]], list[Effect]]:
         """Packets that arrived, and effects."""
@@ -96,7 +97,7 @@ class Host:
             if peer != me
         }
         roll = Roll.first(view.names, {})
-        self.core = Watched(machine, links, LIMITS, roll, 1, machine.parameters, WINDOW)
+        self._watch(Core(machine, links, LIMITS, roll, 1, machine.parameters, WINDOW))
         self.now = 0
         self._every = every
         self._state = b""
@@ -106,7 +107,11 @@ class Host:
 
     def __getattr__(self, name: str) -> Any:
         """All else is the machine's."""
-        return getattr(self.core.machine, name)
+        return getattr(self.watched.machine, name)
+
+    def _watch(self, core: Core) -> None:
+        self.core, self.watched = core, Watched(core.machine)
+        core.machine = cast(Machine, self.watched)
 
     def apply(self, given: Input) -> list[Out]:
         out = self.core.apply(given, self.now)
@@ -123,31 +128,29 @@ class Host:
     def recover(self) -> None:
         """Crash, and be again what the journal says."""
         before = self.core.machine.snapshot()
-        core = Watched.restore(msgspec.msgpack.decode(self._state))
-        assert isinstance(core, Watched)
+        core = Core.restore(msgspec.msgpack.decode(self._state))
         for record in self._inputs:
             for given in decode_inputs(record):
                 core.apply(given, 0)
-        core.look()
         assert core.machine.snapshot() == before, "a journal gives back what was lost"
-        self.core = core
+        self._watch(core)
 
     # As the engine drives a machine
 
     def send(
         self, to: tuple[int, ...], payload: bytes = b"", label: str = ""
     ) -> tuple[Message, list[Effect]]:
-        self.core.look()
+        self.watched.look()
         self.apply(Send(to, payload, label))
-        _, effects = self.core.look()
+        _, effects = self.watched.look()
         return Message(self.core.me, self.core.sent, to, payload, label), effects
 
     def deliver(self, message: Message) -> list[Effect]:
-        self.core.look()
+        self.watched.look()
         self.apply(Take(message.sender, message.number))
         # The application is done with it at once: after a crash it does not come again.
         self.apply(Acknowledge(message.sender, message.number))
-        return self.core.look()[1]
+        return self.watched.look()[1]
 
 
 class Processes:
@@ -217,7 +220,7 @@ class Processes:
         """A frame of a peer arrives at a process that runs."""
         host = self.hosts[process]
         host.now = self.engine.now
-        host.core.look()
+        host.watched.look()
         if frame.bare and not frame.greets:
             # No input of the journal: what it teaches can be had again.
             out = host.core.arrive(peer, frame, host.now)
@@ -225,7 +228,7 @@ class Processes:
             out = host.apply(Arrive.of(peer, frame))
         for refused in host.core.refused.values():
             raise refused
-        packets, effects = host.core.look()
+        packets, effects = host.watched.look()
         self.handed_over += len(packets)
         for packet in packets:
             self.engine.received(packet)
@@ -252,7 +255,7 @@ class Processes:
         self._turning.discard(process)
         self._account(host)
         self._transmit(process, host.apply(Restart()))
-        host.core.look()
+        host.watched.look()
         for peer in host.core.links:
             self.forget_wake(process, peer)
             self._see_to(process, peer)
