@@ -63,6 +63,16 @@ test: $(INSTALLED) java archive ## run the tests on the installed wheel
 	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --ignore tests/spark $(ARGS) || [ $$? = 5 ]
 	$(BIN)/python -m pytest -n $(SPARKS) --dist loadgroup tests/spark $(ARGS) || [ $$? = 5 ]
 
+# The oldest PySpark that pyproject.toml allows, beside the locked one. It is fetched, so no other command needs it.
+LOWEST := $(shell sed -n 's/.*pyspark\[connect\]>=\([0-9.]*\).*/\1/p' pyproject.toml)
+
+.PHONY: lowest
+lowest: $(INSTALLED) java ## run every step once on the oldest PySpark that is supported
+	[ -d $(VENV)/pyspark-$(LOWEST) ] || $(PIP) install --quiet --no-deps --no-build-isolation \
+	    --target $(VENV)/pyspark-$(LOWEST) pyspark==$(LOWEST)
+	PYTHONPATH=$(VENV)/pyspark-$(LOWEST) $(BIN)/python -c 'import pyspark; assert pyspark.__version__.startswith("$(LOWEST)")'
+	PYTHONPATH=$(VENV)/pyspark-$(LOWEST) $(BIN)/python -m pytest tests/spark/test_each_step.py
+
 .PHONY: soak
 soak: $(INSTALLED) ## draw runs with faults and check each, for two minutes
 	$(BIN)/antecede soak $(or $(ARGS),--seconds 120 --messages 2000)

@@ -26,7 +26,7 @@ spark = SparkSession.builder.getOrCreate()
 spark.range(10).count()
 spark.stop()
 """
-SHIVIZ = "{name} {clock}\nevent {number}\n"
+SHIVIZ = "event {number}\n{name} {clock}\n"
 
 
 def main() -> None:

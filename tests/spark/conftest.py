@@ -29,7 +29,7 @@ CLUSTER = "local-cluster[2,1,1024]"
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
-STARTED_ONCE = {"cluster": "cluster", "on_cluster": "cluster", "server": "connect", "on_connect": "connect"}
+STARTED_ONCE = {"cluster": "cluster", "on_cluster": "cluster", "on_connect": "connect"}
 
 
 def pytest_collection_modifyitems(items):
