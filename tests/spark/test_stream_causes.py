@@ -1,6 +1,10 @@
 """A stream of events that name their causes: without Spark on random histories, and on Spark over restarts."""
 
 import os
+import signal
+import subprocess
+import sys
+import time
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -13,7 +17,7 @@ pytest.importorskip("pyspark")
 
 from antecede.errors import BadParameter, BadSnapshot
 from antecede.spark.stream import Status, status_of
-from antecede.spark.stream.causes import PROVIDER, ROCKSDB, CausesBucket, CausesSettings, order_causes
+from antecede.spark.stream.causes import CausesBucket, CausesSettings, order_causes
 
 SCHEMA = pa.schema(
     [
@@ -153,69 +157,105 @@ def test_a_state_of_another_version_is_refused():
         CausesBucket.load(bucket.dump(), [], CausesSettings(buckets=4))
 
 
-@pytest.fixture
-def rocks(spark):
-    before = spark.conf.get(PROVIDER)
-    spark.conf.set(PROVIDER, ROCKSDB)
-    yield spark
-    spark.conf.set(PROVIDER, before)
+def write_files(directory, rows, parts):
+    """Files of events with columns of several types, in the order of their times."""
+    directory.mkdir(exist_ok=True)
+    columns = [
+        ("tenant", pa.int64()),
+        ("event", pa.string()),
+        ("after", pa.list_(pa.string())),
+        ("body", pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))])),
+    ]
+    made = [
+        {"tenant": int(partition), "event": id, "after": causes or None, "body": {"a": at, "b": [str(at)]}}
+        for at, (partition, id, causes) in enumerate(rows)
+    ]
+    size = -(-len(rows) // parts)
+    for part in range(parts):
+        path = directory / f"{part}.parquet"
+        pq.write_table(pa.Table.from_pylist(made[part * size : (part + 1) * size], pa.schema(columns)), path)
+        os.utime(path, (part + 1, part + 1))
 
 
-def test_a_stream_of_causes_is_ordered_once_over_restarts(rocks, tmp_path):
-    random = Random(5)
-    rows = random.sample(history(random, events=200, partitions=5), 200)
-    table = pa.table(
-        {
-            "tenant": [int(row[0]) for row in rows],
-            "event": [row[1] for row in rows],
-            "after": [row[2] or None for row in rows],
-            "body": [{"a": at, "b": [str(at)]} for at in range(200)],
-        },
-        schema=pa.schema(
-            [
-                ("tenant", pa.int64()),
-                ("event", pa.string()),
-                ("after", pa.list_(pa.string())),
-                ("body", pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))])),
-            ]
-        ),
-    )
-    (tmp_path / "in").mkdir()
+RUN = """
+from antecede.spark.stream.causes import PROVIDER, ROCKSDB, order_causes
+
+def run(spark, source, out, checkpoint):
+    own = spark.newSession()
+    own.conf.set(PROVIDER, ROCKSDB)
+    own.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    own.conf.set("spark.sql.shuffle.partitions", "2")
     schema = "tenant long, event string, after array<string>, body struct<a: long, b: array<string>>"
-    stream = rocks.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+    stream = own.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(source)
     ordered = order_causes(stream, id="event", causes="after", partition_by=["tenant"], buckets=4)
-    statuses = []
-    empty = "spark.sql.streaming.noDataMicroBatches.enabled"
-    rocks.conf.set(empty, "false")
-    try:
-        for part in range(3):
-            path = tmp_path / "in" / f"{part}.parquet"
-            pq.write_table(table.slice(part * 70, 70), path)
-            os.utime(path, (part + 1, part + 1))
-            query = (
-                ordered.writeStream.format("parquet")
-                .option("path", str(tmp_path / "out"))
-                .option("checkpointLocation", str(tmp_path / "checkpoint"))
-                .trigger(availableNow=True)
-                .start()
-            )
-            assert query.awaitTermination(300)
-            statuses += [told.status for told in map(status_of, query.recentProgress) if told is not None]
-    finally:
-        rocks.conf.set(empty, "true")
-    assert sum(status.rows_in for status in statuses) == 200
-    assert statuses[0].held > statuses[-1].held == 0
-    assert statuses[0].causes
-    out = pq.read_table(tmp_path / "out").to_pylist()
+    writer = ordered.writeStream.option("path", out).option("checkpointLocation", checkpoint)
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return query
+"""
+
+KILLED = (
+    RUN
+    + """
+import sys
+from antecede.spark import connect
+source, out, checkpoint, log = sys.argv[1:]
+run(connect("local[2]", log=log), source, out, checkpoint)
+"""
+)
+
+
+def run_here(spark, home):
+    names: dict[str, Any] = {}
+    exec(RUN, names)
+    return names["run"](spark, *(str(home / name) for name in ("in", "out", "checkpoint")))
+
+
+def check_output(spark, home, rows):
+    """Each row once, after its causes, with positions without gaps."""
+    out = [row.asDict(recursive=True) for row in spark.read.parquet(str(home / "out")).collect()]
     places = {(row["tenant"], row["event"]): row["position"] for row in out}
-    assert len(out) == len(places) == 200
+    assert len(out) == len(places) == len(rows)
     for row in out:
         for cause in row["after"] or ():
             assert places[row["tenant"], cause] < row["position"]
-    for tenant in range(5):
+    for tenant in {row["tenant"] for row in out}:
         own = sorted(row["position"] for row in out if row["tenant"] == tenant)
         assert own == list(range(len(own)))
-    assert {row["body"]["a"] for row in out} == set(range(200))
+    assert {row["body"]["a"] for row in out} == set(range(len(rows)))
+
+
+def test_a_stream_of_causes_says_what_it_holds_and_why(spark, tmp_path):
+    random = Random(5)
+    rows = random.sample(history(random, events=200, partitions=5), 200)
+    write_files(tmp_path / "in", rows, 3)
+    query = run_here(spark, tmp_path)
+    statuses = [told.status for told in map(status_of, query.recentProgress) if told is not None]
+    assert sum(status.rows_in for status in statuses) == 200
+    assert statuses[0].held > statuses[-1].held == 0
+    assert statuses[0].causes
+    check_output(spark, tmp_path, rows)
+
+
+def test_a_query_that_is_killed_goes_on_as_if_it_had_not_been(spark, tmp_path):
+    random = Random(6)
+    rows = random.sample(history(random, events=240, partitions=3), 240)
+    write_files(tmp_path / "in", rows, 12)
+    arguments = [str(tmp_path / name) for name in ("in", "out", "checkpoint", "log")]
+    process = subprocess.Popen([sys.executable, "-c", KILLED, *arguments], start_new_session=True)
+    commits = tmp_path / "checkpoint" / "commits"
+    try:
+        deadline = time.monotonic() + 240
+        while not (commits / "1").exists() and time.monotonic() < deadline:
+            assert process.poll() is None, (tmp_path / "log").read_text()[-2000:]
+            time.sleep(0.01)
+    finally:
+        # Python and its Java.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert 2 <= len(list(commits.glob("[0-9]*"))) < 12
+    run_here(spark, tmp_path)
+    check_output(spark, tmp_path, rows)
 
 
 def test_what_is_no_stream_of_causes_is_refused(spark):

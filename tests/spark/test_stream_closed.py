@@ -246,6 +246,26 @@ def test_a_hot_monitor_is_delivered_once_over_restarts(spark, tmp_path):
     assert sorted((tmp_path / "out").rglob("*.parquet")) == before
 
 
+def test_storage_that_only_spark_knows_will_do(spark, tmp_path):
+    run, packets, settings = hot("monitor", 3, messages=60)
+    rows = packets_of(packets, run.machines[0].view)
+    (tmp_path / "in").mkdir()
+    own = spark.newSession()
+    # Names of Hadoop for a directory, which PyArrow does not know.
+    own.conf.set("fs.viewfs.mounttable.default.link./here", f"file://{tmp_path}")
+    half = len(rows) // 2
+    for part in range(2):
+        pq.write_table(
+            rows.slice(part * half, half if part == 0 else len(rows)), tmp_path / "in" / f"{part}.parquet"
+        )
+        places = {"out": "viewfs:///here/out", "checkpoint": "viewfs:///here/checkpoint"}
+        writer = closing(own, tmp_path / "in", settings, receiver="p1", **places)
+        writer.trigger(availableNow=True).start().awaitTermination()
+    out = own.read.parquet("viewfs:///here/out").orderBy("position").collect()
+    assert [row["position"] for row in out] == list(range(len({packet.message.id for packet in packets})))
+    assert waiting(own, "viewfs:///here/checkpoint").count() == 0
+
+
 def test_patience_ends_on_spark_and_a_late_cause_is_marked(spark, tmp_path):
     run, packets, settings = hot("monitor", 3, messages=60)
     rows = packets_of(packets, run.machines[0].view)

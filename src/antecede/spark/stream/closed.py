@@ -8,12 +8,13 @@ arrived (`antecede.spark.stream.cut`), and delivers it sorted:
     cut       driver   cut off what asks for more than there is, until nothing does
     place     driver   sort the sums by counting: the place of each message
     hold      tasks    what is not delivered is packed again, and becomes the state
-    deliver   tasks    staged packets with places become rows, and Spark writes them as Parquet
+    deliver   tasks    staged packets with places become Parquet
 
-Spark's own writers and committers write all of it, on any storage, whatever attempts of a task run beside each other.
-First the state is written (`closed_state`), then the messages, to `out/batch=N`. Spark repeats a micro-batch that it
-has not committed with the same rows; then the same messages are found again, at the time that the state tells, and are
-written if they are not there. So `out` has each message once, whenever the query was killed.
+It runs on any storage that Spark writes to, whatever attempts of a task run beside each other: Spark's own writers and
+committers write the state, and messages too where PyArrow does not know the storage. First the state is written
+(`closed_state`), then the messages, to `out/batch=N`. Spark repeats a micro-batch that it has not committed with the
+same rows; then the same messages are found again, at the time that the state tells, and are written if they are not
+there. So `out` has each message once, whenever the query was killed.
 
 While something is given up and has not come, a machine on the driver decides, one message after the other: another may
 ask for what is in the gap, and what fills it is late. When no gap is left, closed sets go on.
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -33,6 +35,7 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from msgspec import structs
 from pyarrow import fs
 from pyspark import TaskContext
@@ -44,7 +47,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from antecede.errors import BadParameter, BadSnapshot
 from antecede.protocols.receiver import BEYOND
 from antecede.spark.errors import mark_errors
-from antecede.spark.storage import absolute, join, local, place, readable
+from antecede.spark.storage import absolute, join, local, place, readable, whole
 from antecede.spark.stream import cut
 from antecede.spark.stream.bucket import make_refusals, make_rows
 from antecede.spark.stream.closed_state import (
@@ -124,7 +127,9 @@ class Step(NamedTuple):
     state: State
     held: DataFrame
     """Rows of `HELD`."""
-    delivered: DataFrame | None
+    chunks: DataFrame | None
+    places: Mapping[str, Places]
+    """What is delivered of the chunks."""
     rows: list[pa.Table]
     """Further rows to write: what is refused, and what a machine delivered."""
 
@@ -156,14 +161,44 @@ class Closing:
         try:
             step = self._close(spark, structs.replace(before, batch=batch), held, staged, now)
             self.states.write(spark, step.state, step.held)
-            # Also if nothing comes out: whoever looks sees that the query has begun.
-            further = pa.concat_tables([DELIVERED.empty_table(), *step.rows])
-            rows = spark.createDataFrame(further, from_arrow_schema(DELIVERED))
-            if step.delivered is not None:
-                rows = step.delivered.union(rows) if len(further) else step.delivered
-            save(rows, out)
+            self._write(spark, step, out)
         finally:
             staged.unpersist()
+
+    def _write(self, spark: SparkSession, step: Step, out: str) -> None:
+        """Write what is delivered.
+
+        Where PyArrow knows the storage, tasks write Parquet themselves: rows need not go back to Java. Each attempt of
+        a task has names of its own in a place that nobody reads, and the driver moves the files of those that count.
+        Elsewhere Spark writes rows.
+        """
+        names, receiver = self.settings.processes, self.settings.processes[self.me]
+        further = pa.concat_tables([DELIVERED.empty_table(), *step.rows])
+        if not readable(out):
+            rows = spark.createDataFrame(further, from_arrow_schema(DELIVERED))
+            if step.chunks is not None:
+                deliver = mark_errors(make_deliverer(step.places, names, receiver))
+                rows = rows.union(step.chunks.mapInArrow(deliver, rows.schema))
+            save(rows, out)
+            return
+        work = join(self.out, "_work", uuid.uuid4().hex)
+        system, aside = place(work)
+        system.create_dir(aside)
+        paths: list[str] = []
+        if step.chunks is not None:
+            task = mark_errors(make_writer(step.places, names, receiver, work))
+            paths = sorted(step.chunks.mapInArrow(task, "path string").toArrow()["path"].to_pylist())
+        with whole(out, replace=True) as made:
+            system, inside = place(made)
+            system.create_dir(inside)
+            for at, path in enumerate(paths):
+                system.move(place(path)[1], f"{inside}/part-{at:05d}.parquet")
+            if len(further) or not paths:
+                # Also if nothing comes out: whoever looks sees that the query has begun.
+                pq.write_table(further, f"{inside}/driver.parquet", filesystem=system)
+            with system.open_output_stream(f"{inside}/_SUCCESS"):
+                pass
+        system.delete_dir(aside)
 
     def _close(
         self, spark: SparkSession, before: State, held: DataFrame, staged: DataFrame, now: int
@@ -176,7 +211,7 @@ class Closing:
             refused=sum(map(len, refused)),
             receivers=1,
         )
-        step = Step(structs.replace(before, status=status), held, None, refused)
+        step = Step(structs.replace(before, status=status), held, None, {}, refused)
         if before.machine is not None:
             return self._serve(spark, step, staged)
         chunks = held.select(*CHUNK).union(staged.select(*CHUNK))
@@ -223,10 +258,8 @@ class Closing:
         hold = make_holder(found, self.code, until, state.batch)
         kept = chunks.where(F.col("chunk").isin(holding)).coalesce(TASKS)
         kept = kept.mapInArrow(mark_errors(hold), from_arrow_schema(HELD))
-        deliver = make_deliverer(found, self.settings.processes, self.settings.processes[self.me])
-        rows = chunks.mapInArrow(mark_errors(deliver), from_arrow_schema(DELIVERED))
         left = kept if holding else rows_of(spark, state, [])
-        return step._replace(state=state, held=left, delivered=rows if delivered else None)
+        return step._replace(state=state, held=left, chunks=chunks if delivered else None, places=found)
 
     def _serve(self, spark: SparkSession, step: Step, staged: DataFrame | None) -> Step:
         """Let a machine decide: something is given up, or was and has not come."""
@@ -378,28 +411,54 @@ def chunk_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
             yield dict(zip(batch.schema.names, values, strict=True))
 
 
+def deliver_chunks(
+    batches: Iterable[pa.RecordBatch], found: Mapping[str, Places], names: Sequence[str], receiver: str
+) -> Iterator[pa.Table]:
+    """The messages of each chunk that have places, in their order: `DELIVERED`, with dictionaries of names."""
+    for row in chunk_rows(batches):
+        one = matching(row, found)
+        order = np.argsort(one.places)[np.count_nonzero(one.places < 0) :]
+        if not len(order):
+            continue
+        table, size = from_ipc(row["packets"].as_buffer()).take(one.rows[order]), len(order)
+        source = table["source"].combine_chunks().cast(pa.int32())
+        columns = {
+            "receiver": repeat_name(receiver, size),
+            "position": pa.array(one.places[order], pa.int64()),
+            "sender": pa.DictionaryArray.from_arrays(source, pa.array(names, pa.string())),
+            "number": table["number"],
+            "payload": table["payload"],
+            "kind": repeat_name("delivered", size),
+            "gave_up": pa.nulls(size, GAVE_UP),
+            "reason": pa.nulls(size, pa.string()),
+        }
+        yield pa.table(columns)
+
+
+def repeat_name(name: str, size: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(size, np.int32)), pa.array([name], pa.string()))
+
+
 def make_deliverer(found: Mapping[str, Places], names: Sequence[str], receiver: str) -> Any:
     def deliver(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for row in chunk_rows(batches):
-            one = matching(row, found)
-            order = np.argsort(one.places)[np.count_nonzero(one.places < 0) :]
-            if not len(order):
-                continue
-            table = from_ipc(row["packets"].as_buffer()).take(one.rows[order])
-            size = len(order)
-            columns = {
-                "receiver": pa.repeat(receiver, size),
-                "position": pa.array(one.places[order], pa.int64()),
-                "sender": pa.array(names, pa.string()).take(table["source"].combine_chunks()),
-                "number": table["number"],
-                "payload": table["payload"],
-                "kind": pa.repeat("delivered", size),
-                "gave_up": pa.nulls(size, GAVE_UP),
-                "reason": pa.nulls(size, pa.string()),
-            }
-            yield from pa.table(columns, DELIVERED).combine_chunks().to_batches()
+        for table in deliver_chunks(batches, found, names, receiver):
+            yield from table.cast(DELIVERED).combine_chunks().to_batches()
 
     return deliver
+
+
+def make_writer(found: Mapping[str, Places], names: Sequence[str], receiver: str, work: str) -> Any:
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for table in deliver_chunks(batches, found, names, receiver):
+            path = join(work, f"{uuid.uuid4().hex}.parquet")
+            system, inside = place(path)
+            # Numbers and payloads are different in each row, and need no dictionary. Without our types in the file,
+            # names are read as strings.
+            few = ["receiver", "sender", "kind"]
+            pq.write_table(table, inside, filesystem=system, use_dictionary=few, store_schema=False)
+            yield pa.RecordBatch.from_pydict({"path": [path]})
+
+    return write
 
 
 def make_holder(found: Mapping[str, Places], code: int, until: cut.Counts, batch: int) -> Any:
