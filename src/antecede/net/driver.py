@@ -128,7 +128,7 @@ class Host:
         self._loop = asyncio.get_running_loop()
         self.stopped = asyncio.Event()
         """Set once `failure` says why."""
-        self._stirred = False
+        self.stirred = False
         """A turn is under way, and its end is planned."""
         self.on_turnover: Callable[[], None] = lambda: None
         """Called when the process has other peers than before, or its view has changed."""
@@ -169,7 +169,7 @@ class Host:
                 self._note()
             if core.weight > FLUSH_BYTES * len(core.out):
                 self._turn()
-            if not self._stirred:
+            if not self.stirred:
                 self._stir()
         except CallerError:
             raise
@@ -191,7 +191,7 @@ class Host:
         try:
             core.take(identity, keep=self._journal is not None)
             self._write(Take(*identity))
-            if not self._stirred:
+            if not self.stirred:
                 self._stir()
         except BaseException as error:
             self.crash(error, "in an input Take")
@@ -218,7 +218,7 @@ class Host:
             self.since.pop(identity, None)
             try:
                 core.take(identity, keep=False)
-                if not self._stirred and (core.gathered or self.arrivals.waiters or self.room.waiters):
+                if not self.stirred and (core.gathered or self.arrivals.waiters or self.room.waiters):
                     self._stir()
             except BaseException as error:
                 self.crash(error, "in an input Take")
@@ -227,8 +227,8 @@ class Host:
 
     def _stir(self) -> None:
         """Something has happened: plan the end of the turn, if there is something to do, and tell the application."""
-        if not self._stirred and (self.core.gathered or self.core.touched or self.room.waiters):
-            self._stirred = True
+        if not self.stirred and (self.core.gathered or self.core.touched or self.room.waiters):
+            self.stirred = True
             self._loop.call_soon(self._end_turn)
         self._tell()
 
@@ -240,7 +240,7 @@ class Host:
             self.on_turnover()
 
     def _end_turn(self) -> None:
-        self._stirred = False
+        self.stirred = False
         if self.failure is not None:
             return
         try:

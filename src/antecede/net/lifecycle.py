@@ -65,7 +65,6 @@ class Lifecycle(Member):
     def __init__(self) -> None:
         self._phase: Literal["new", "starting", "running", "closing", "closed"] = "new"
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._driver: Host | None = None
         self._journal: Journal | None = None
         self._thread: ThreadPoolExecutor | None = None
         """Where the journal is opened, replayed, written and closed."""
@@ -76,16 +75,18 @@ class Lifecycle(Member):
         self._hurry = self._told = False
         """To drain no longer; the application knows of a failure."""
 
-    @property
-    def _host(self) -> Host:
-        if self._driver is None:
-            raise Closed(self.name, "has not started: use `async with node`, or `await node.start()`")
-        return self._driver
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """There is no `_host` before the start. An attribute is found faster than a property is asked."""
+            if name == "_host":
+                raise Closed(self.name, "has not started: use `async with node`, or `await node.start()`")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def failure(self) -> AntecedeError | None:
         """Why the node stopped, unless it was closed: what every call raises."""
-        failure = None if self._driver is None else self._driver.failure
+        failure = self._host.failure if self._begun else None
         return None if isinstance(failure, Closed) else failure
 
     @property
@@ -132,7 +133,7 @@ class Lifecycle(Member):
         self._me, self.view = core.me, core.view
         settings, clock = self.settings, time.monotonic_ns
         backlog = settings.backlog, settings.backlog_bytes
-        host = self._driver = Host(core, self._journal, clock, self._transmit, backlog, self._thread)
+        host = self._host = Host(core, self._journal, clock, self._transmit, backlog, self._thread)
         if self._trace is not None:
             self._recorder = make_recorder(self._trace, self._run, core)
         if core is not self._new:
@@ -193,7 +194,7 @@ class Lifecycle(Member):
             self._phase, self._closing = "closed", True
         if self._phase == "starting":
             raise Closed(self.name, "is starting: cancel the task that starts it")
-        if self._driver is None:
+        if not self._begun:
             return {}
         if self._closes is None:
             self._check_loop()
@@ -275,7 +276,7 @@ class Lifecycle(Member):
 
     async def _release(self) -> None:
         """Give back all that is open."""
-        if self._driver is not None and self._tasks:
+        if self._tasks:
             self._minding.cancel()
             await asyncio.wait({self._minding})
         await self._silence()

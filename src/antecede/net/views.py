@@ -33,6 +33,7 @@ class Member:
     view: View
     state: Callable[[], bytes | Awaitable[bytes]] | None
     changed: Callable[[Change], Awaitable[None] | None] | None
+    _host: Host
     _me: int
     _closing: bool
     _told: bool
@@ -44,10 +45,6 @@ class Member:
     """The task in which the application is asked for its state, or told of a change."""
     _untold = False
     """There are changes that the application has come to, and was not told of."""
-
-    @property
-    def _host(self) -> Host:
-        raise NotImplementedError
 
     def _check_loop(self) -> None:
         raise NotImplementedError
