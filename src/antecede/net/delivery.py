@@ -63,7 +63,7 @@ class Delivery(Struct, frozen=True, eq=False, gc=False):
     _view: View
     _message: Message
     again: bool
-    """It was handed over before a restart, and not acknowledged."""
+    """It was handed over before a restart, or may have been, and was not acknowledged. If False, nobody has seen it."""
     _acknowledge: Callable[[Message], Durable]
 
     @property

@@ -53,8 +53,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias, assert_never
 
-from msgspec import Struct
-
 from antecede import wire
 from antecede.errors import BadFrame, BadParameter, CallerError, NotEligible, PeerError, Refused
 from antecede.link import Frame, Link
@@ -83,11 +81,10 @@ from antecede.process.views.change import Changing, parameters_among
 from antecede.process.views.members import Change, Roll, is_note
 from antecede.process.views.numbering import Numbering
 from antecede.protocols import Machine, create, restore
-from antecede.wire import Limits
 from antecede.wire.bundles import PACKETS, decode_bundle, encode_bundle, encode_whole
 from antecede.wire.octets import OWN
 
-__all__ = ["RULES", "Core", "Out", "Requirements"]
+__all__ = ["RULES", "Core", "Out"]
 
 RULES = 4
 """The version of what an input does, where it differs from earlier ones: inputs replay by the rules of their time."""
@@ -111,15 +108,6 @@ ENTRY_BYTES = 24
 
 Out: TypeAlias = tuple[int, Frame]
 """A frame, and the peer that it is for."""
-
-
-class Requirements(Struct, frozen=True):
-    """What two processes must have in common to talk: they compare it when they meet."""
-
-    protocol: str
-    wire_version: int
-    limits: Limits
-    """What each may have sent, and so the other must accept."""
 
 
 class Core:
@@ -253,10 +241,6 @@ class Core:
     def untold(self) -> list[Change]:
         """Changes that the application came to, and that it is to be told of: again after a crash, until `Told`."""
         return self.changing.untold
-
-    def requirements(self) -> Requirements:
-        """What a peer must have in common with this process."""
-        return Requirements(self.machine.name, wire.VERSION, self.limits)
 
     def hail(self, peer: int) -> Frame:
         """What to say first over a new connection. Raises `Refused` if this peer is not heard any more."""
