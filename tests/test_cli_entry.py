@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import subprocess
 import sys
 import venv
@@ -62,7 +63,7 @@ WRONG = {
     "ingest THERE --format morse --out THERE/new": "morse",
     "ingest THERE --format table --out THERE/new --map process": "--map is process",
     "ingest THERE --format shiviz --out THERE": "THERE, which is there",
-    "order THERE --out THERE/old": "ordered, which is there",
+    "order THERE --out THERE/old": "old, which is there",
     "measure THERE --out THERE/old": "measures, which is there",
     "verify THERE --master local --out THERE/old": "findings, which is there",
     "verify THERE --master local --remote sc://x:1": "expected one of them",
@@ -93,6 +94,41 @@ def test_a_wrong_request_is_refused_before_java_starts(tmp_path):
     # The last one is not wrong, so far as one can tell: Java is asked, once, which shows that it would have been seen.
     assert told[-1][0] == 2
     assert (tmp_path / "started").read_text() == "started\n"
+
+
+def test_a_terminal_sees_what_happens_from_the_start_and_a_pipe_does_not(tmp_path):
+    pytest.importorskip("pyspark")
+    (tmp_path / "trace").mkdir()
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    os.mkfifo(tmp_path / "go")
+    java.write_text(f'#!/bin/sh\nread line < "{tmp_path}/go"\nexit 1\n')
+    java.chmod(0o755)
+    (tmp_path / "java" / "release").write_text('JAVA_VERSION="17"\n')
+    command = [
+        sys.executable,
+        "-c",
+        "from antecede.cli import main; main()",
+        "measure",
+        str(tmp_path / "trace"),
+    ]
+    environment = {**os.environ, "JAVA_HOME": str(tmp_path / "java"), "TERM": "xterm", "HOME": str(tmp_path)}
+    ours, theirs = pty.openpty()
+    shown = b""
+    with subprocess.Popen(command, stderr=theirs, env=environment) as process:
+        while b"starting Spark" not in shown:  # Java has not said a word yet: it waits for us.
+            shown += os.read(ours, 4096)
+        (tmp_path / "go").write_text("\n")
+        while b"does not start" not in shown:
+            shown += os.read(ours, 4096)
+    assert process.returncode == 2
+    os.close(theirs)
+    os.close(ours)
+    java.write_text("#!/bin/sh\nexit 1\n")
+    piped = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (piped.returncode, piped.stdout) == (2, "")
+    assert piped.stderr.startswith("antecede: Spark with master local[*]: does not start: ")
+    assert piped.stderr.count("\n") == 1
 
 
 @pytest.fixture(scope="module")
