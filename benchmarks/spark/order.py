@@ -88,7 +88,9 @@ def made_spans(home: Path, rows: int, traces: bool) -> Path:
     parent = np.maximum(place - back, first)
     started = 1_675_000_000_000_000_000 + place * 1000 + rng.integers(0, 5000, rows)
     order = rng.permutation(rows)
-    names = pa.array([f"{number:016x}" for number in (place * 0x9E3779B97F4A7C15 % 2**64).tolist()])
+    names = pa.array(
+        [f"{number:016x}" for number in (place.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).tolist()]
+    )
     part = home / f"{path.name}.part"
     part.mkdir()
     for file, some in enumerate(np.array_split(order, 8)):

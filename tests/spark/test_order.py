@@ -165,6 +165,32 @@ def test_one_bad_run_does_not_block_the_others(spark, runs):
         assert told[case].startswith(reason), case
 
 
+def test_columns_of_the_user_stay_and_columns_that_may_be_null_may_be_absent(spark, tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from antecede.trace import RUNS, RunInfo
+
+    rows = table(lamport(random_run(Random(3), "r", 3, 20)))
+    more = rows.append_column("trace_id", pa.array([f"t{i}" for i in range(len(rows))]))
+    few = more.drop_columns(["label", "stamp_entries", "stamp_bytes"])
+    found = order(Trace.of(spark.createDataFrame(few)))
+    assert found.columns == [*rows.column_names, "trace_id", "position", "waits_for"]
+    own = {(row["process"], row["index"]): row["trace_id"] for row in more.to_pylist()}
+    assert all(own[row["process"], row["index"]] == row["trace_id"] for row in found.collect())
+    bare = few.set_column(few.schema.get_field_index("clock"), "clock", pa.nulls(len(few), pa.int64()))
+    computed = order(Trace.of(spark.createDataFrame(bare))).collect()
+    assert all(own[row["process"], row["index"]] == row["trace_id"] for row in computed)
+    (tmp_path / "events").mkdir()
+    pq.write_table(more, tmp_path / "events" / "0.parquet")
+    names = tuple(sorted(set(rows["process"].to_pylist())))
+    info = RunInfo(run="r", protocol="drawn", processes=names)
+    pq.write_table(pa.Table.from_pylist([info.row()], RUNS), tmp_path / "runs.parquet")
+    read = order(Trace.read(spark, tmp_path))
+    assert read.columns == found.columns
+    assert sorted(row["trace_id"] for row in read.collect()) == sorted(own.values())
+
+
 def test_an_empty_trace_is_in_order(spark):
     found = order(Trace.of(spark.createDataFrame(table([]))))
     assert found.count() == missing(found).count() == refused(found).count() == 0

@@ -148,8 +148,8 @@ def test_a_table_of_other_columns_is_refused(spark, directory):
     from antecede.spark import Trace
 
     events = Trace.read(spark, directory).events
-    with pytest.raises(BadTrace, match=r"found columns .*, expected also clock"):
-        Trace.of(events.drop("clock"))
+    with pytest.raises(BadTrace, match=r"found columns .*, expected also kind"):
+        Trace.of(events.drop("kind"))
     with pytest.raises(BadTrace, match="found column clock of type string, expected bigint"):
         Trace.of(events.withColumn("clock", events["clock"].cast("string")))
 

@@ -14,6 +14,7 @@ A run that is none (indices that do not count its events, events of no kind, a c
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -23,6 +24,7 @@ from msgspec import Struct
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from antecede.errors import BadTrace
 from antecede.spark.errors import raise_task_errors
@@ -31,6 +33,7 @@ from antecede.spark.order.cuts import EDGES, Numbers, consistent, edges, lines_o
 from antecede.spark.order.gaps import explain_wrong, survey, unsent
 from antecede.spark.order.lamport import try_runs, whole_pieces, with_clock
 from antecede.spark.order.position import number_rows
+from antecede.spark.storage import escaped, join
 from antecede.spark.trace.api import Trace
 
 __all__ = ["ByTrace", "explain_refused", "find_missing", "order_trace"]
@@ -51,6 +54,7 @@ def order_trace(trace: Trace, *, partitions: int | None = None) -> DataFrame:
     as the result is used.
     """
     with raise_task_errors():
+        trace = read_all_columns(trace)
         runs = survey(trace.events)
         bad = {run for run, _ in explain_wrong(runs)}
         good = leave_out(trace.events, bad)
@@ -76,6 +80,19 @@ def order_trace(trace: Trace, *, partitions: int | None = None) -> DataFrame:
         none = F.lit(None).cast("long").alias("position"), F.array().cast(MESSAGES).alias("waits_for")
         found = found.unionByName(trace.events.where(is_one_of(bad)).select("*", *none))
     return found
+
+
+def read_all_columns(trace: Trace) -> Trace:
+    """The trace with the columns that its files have besides those of the contract."""
+    if trace.path is None:
+        return trace
+    reading = trace.spark.read.option("pathGlobFilter", "*.parquet")
+    found = reading.parquet(escaped(join(trace.path, "events"))).schema
+    others = [field for field in found if field.name not in trace.events.columns]
+    if not others:
+        return trace
+    schema = StructType([*trace.events.schema, *others])
+    return replace(trace, events=reading.schema(schema).parquet(escaped(join(trace.path, "events"))))
 
 
 def names_of(runs: pa.Table) -> set[str | None]:

@@ -45,7 +45,9 @@ LARGEST: Final = 4_000_000
 TOGETHER: Final = 1_000_000
 """Small runs are ordered together, about so many events at a time."""
 MOMENTS: Final = 1024
-"""Points in time at which a long run may be cut."""
+"""Points in time at which a long run may be cut, at most."""
+ENTRIES: Final = 1 << 23
+"""Processes times points in time that the driver holds, at most: 64 MiB a table."""
 
 Numbers = NDArray[np.int64]
 
@@ -180,8 +182,12 @@ def start_of_last(batch: pa.RecordBatch, names: Sequence[str]) -> int:
 
 def cut(events: DataFrame, largest: int) -> DataFrame:
     """The events of long runs, with the base of the piece that each belongs to."""
-    lines, first, counts = moments(events)
-    many = 1 + 2 * int(counts.sum(axis=1).max(initial=0)) // largest
+    sizes = events.groupBy("run").agg(
+        F.count(F.lit(1)).alias("rows"), F.count_distinct("process").alias("lines")
+    )
+    most, all_lines = sizes.agg(F.max("rows"), F.sum("lines")).collect()[0]
+    many = 1 + 2 * int(most) // largest
+    lines, first, counts = count_by_time(events, choose_moments(int(all_lines), 2 * many))
     by_time = cuts_by_time(lines, first, counts, many)
     by_index = cuts_by_index(lines, many)
     links = edges(events, lines)
@@ -197,12 +203,21 @@ def cut(events: DataFrame, largest: int) -> DataFrame:
     return located(events, lines, cuts)
 
 
-def moments(events: DataFrame) -> tuple[pa.Table, Numbers, Numbers]:
-    """The lines; the first index of each line not before each of `MOMENTS`; each run's rows from moment to moment."""
+def choose_moments(lines: int, least: int) -> int:
+    """Points in time for so many processes: `least` or more, and no more than the driver can hold.
+
+    >>> choose_moments(100, 4), choose_moments(100_000, 4), choose_moments(10_000_000, 4)
+    (1024, 83, 4)
+    """
+    return max(least, min(MOMENTS, ENTRIES // max(1, lines)))
+
+
+def count_by_time(events: DataFrame, moments: int) -> tuple[pa.Table, Numbers, Numbers]:
+    """The lines; the first index of each line not before each moment; each run's rows from moment to moment."""
     spark = events.sparkSession
     spans = events.groupBy("run").agg(F.min("time_ns").alias("low"), F.max("time_ns").alias("high"))
     moment = F.expr(
-        f"cast(least(greatest((time_ns - low) / (high - low + 1.0) * {MOMENTS}, 0), {MOMENTS - 1}) as int)"
+        f"cast(least(greatest((time_ns - low) / (high - low + 1.0) * {moments}, 0), {moments - 1}) as int)"
     )
     known = F.broadcast(spark.createDataFrame(spans.toArrow()))
     found = (
@@ -218,13 +233,11 @@ def moments(events: DataFrame) -> tuple[pa.Table, Numbers, Numbers]:
     )
     at = found.join(lines.select(["run", "process", "line"]), ["run", "process"])
     line, when = at["line"].to_numpy(), at["moment"].to_numpy()
-    first = np.repeat(lines["rows"].to_numpy()[:, None], MOMENTS, axis=1)
+    first = np.repeat(lines["rows"].to_numpy()[:, None], moments, axis=1)
     first[line, when] = at["first"].to_numpy()
-    counts = np.zeros_like(first)
-    counts[line, when] = at["rows"].to_numpy()
     runs = runs_of(lines)
-    totals = np.zeros((int(runs.max()) + 1, MOMENTS), np.int64)
-    np.add.at(totals, runs, counts)
+    totals = np.zeros((int(runs.max()) + 1, moments), np.int64)
+    np.add.at(totals, (runs[line], when), at["rows"].to_numpy())
     return lines, np.minimum.accumulate(first[:, ::-1], axis=1)[:, ::-1], totals
 
 

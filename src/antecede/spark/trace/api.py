@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 )
 
 from antecede.errors import BadTrace
+from antecede.spark.frames import quote, refuse_other_tables
 from antecede.spark.storage import absolute, escaped, files, join, local, readable
 from antecede.spark.trace.footers import footers
 from antecede.trace import EVENTS, RUNS
@@ -108,12 +109,20 @@ class Trace:
 
     @classmethod
     def of(cls, events: DataFrame, runs: DataFrame | None = None) -> Trace:
-        """A trace of any DataFrame that has its columns; without `runs`, only what the events tell is known of them."""
+        """A trace of any DataFrame that has its columns; without `runs`, only what the events tell is known of them.
+
+        Columns that may be null may be absent. Other columns stay.
+        """
+        refuse_other_tables("trace", events)
+        absent = [field for field in SPARK_EVENTS if field.nullable and field.name not in events.columns]
+        if absent:
+            events = events.withColumns({field.name: F.lit(None).cast(field.dataType) for field in absent})
         refuse_types(events, SPARK_EVENTS)
         if runs is None:
             runs = unknown_runs(events)
         refuse_types(runs, SPARK_RUNS)
-        return cls(events.select(SPARK_EVENTS.names), runs.select(SPARK_RUNS.names))
+        others = [quote(name) for name in events.columns if name not in SPARK_EVENTS.names]
+        return cls(events.select(*SPARK_EVENTS.names, *others), runs.select(SPARK_RUNS.names))
 
 
 def read_events(spark: SparkSession, root: str) -> DataFrame:
