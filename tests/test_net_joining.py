@@ -70,6 +70,8 @@ def test_a_join_waits_for_a_member_that_is_down_and_sends_go_on(asked, caplog):
                 assert (await b.receive()).payload == b"on and on"
             [held] = [one for one in nodes[asked].waiting() if one.where == "joining"]
             assert (held.sender, held.reason) == ("d", "waits to join until c can be reached")
+            while "waits to join" not in caplog.text:
+                await asyncio.sleep(0)
             assert not starting.done()
             system.heal("c")
             await starting

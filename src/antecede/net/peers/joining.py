@@ -150,6 +150,7 @@ class Joins:
         self._host, self._settings, self._rule, self._down = host, settings, rule, down
         self.waiting: dict[str, tuple[str, ...]] = {}
         """Who wants to join -> the members that it waits for, if it does."""
+        self._logged: dict[str, tuple[str, ...]] = {}
         self._asking: dict[str, tuple[Connection, asyncio.Event]] = {}
         """Who wants to join -> over which connection; the event is set when that is over."""
 
@@ -197,6 +198,7 @@ class Joins:
             gone.cancel()
             over.set()
             del self._asking[join.name], self.waiting[join.name]
+            self._logged.pop(join.name, None)
         await host.durable(host.position)
         await connection.write(pack(Welcome(host.core.changing.membership.roll)))
 
@@ -229,7 +231,9 @@ class Joins:
         begun = progress is not None and name in progress.join
         awaits = tuple(sorted({*down, *(progress.awaits if progress is not None and begun else ())}))
         awaits = tuple(one for one in awaits if one != self._host.name)
-        if down and awaits != self.waiting[name]:
+        # Not for connections that are just being made.
+        if down and awaits == self.waiting[name] != self._logged.get(name):
+            self._logged[name] = awaits
             log.warning(
                 "%s: %s waits to join until %s can be reached; remove whoever will not come back",
                 self._host.name,
