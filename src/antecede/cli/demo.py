@@ -95,7 +95,7 @@ def demo(
     started = time.perf_counter()
     directory = out or Path(tempfile.mkdtemp(prefix="antecede-demo-"))
     with working(master, remote, "simulating", small=True) as work:
-        lines = performed(work, directory, messages)
+        lines = perform_runs(work, directory, messages)
         work.say("writing the report")
         page = directory / "report.html"
         from antecede.report.gather import gather_report
@@ -131,7 +131,7 @@ def experiment(messages: int) -> dict[str, Any]:
     return {"title": "Every protocol on three networks", "grid": grid, "case": cases}
 
 
-def performed(work: Work, directory: Path, messages: int) -> list[Line]:
+def perform_runs(work: Work, directory: Path, messages: int) -> list[Line]:
     """Simulate, verify, measure; the tables are left in the directory."""
     from antecede.report.queries import collect_rows
     from antecede.sim.experiment import expand
@@ -150,10 +150,10 @@ def performed(work: Work, directory: Path, messages: int) -> list[Line]:
     runs = collect_rows(trace.runs)
     found = collect_rows(verified.findings.groupBy("run", "kind", "process").count())
     prices = {price["protocol"]: price for price in collect_rows(measured.overall)}
-    return [line_of(protocol, runs, found, prices[protocol]) for protocol in PROTOCOLS]
+    return [summarise(protocol, runs, found, prices[protocol]) for protocol in PROTOCOLS]
 
 
-def line_of(protocol: str, runs: list[Any], found: list[Any], price: Mapping[str, Any]) -> Line:
+def summarise(protocol: str, runs: list[Any], found: list[Any], price: Mapping[str, Any]) -> Line:
     names = {text: name for name, text in NETWORKS.items()}
     networks = {row["run"]: names[row["network"]] for row in runs if row["protocol"] == protocol}
     own = [

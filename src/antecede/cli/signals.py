@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["interrupted"]
+__all__ = ["catch_interrupt"]
 
 
 @contextmanager
-def interrupted() -> Iterator[Callable[[], bool]]:
+def catch_interrupt() -> Iterator[Callable[[], bool]]:
     """Within this, whether Ctrl-C was pressed; a second one raises KeyboardInterrupt."""
     asked: list[int] = []
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from antecede.cli.signals import interrupted
+from antecede.cli.signals import catch_interrupt
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _advance(
         simulation.record(both)
     elif writer is not None or judge is not None:
         simulation.record(writer.append if writer is not None else judge.record)  # type: ignore[union-attr]
-    with interrupted() as stopped, _no_gc(), _progress(simulation.spec.messages) as show:
+    with catch_interrupt() as stopped, _no_gc(), _progress(simulation.spec.messages) as show:
         while not engine.finished and not stopped():
             engine.advance(2048)
             show(engine.sent)

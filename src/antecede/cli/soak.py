@@ -20,7 +20,7 @@ from msgspec import Struct
 from rich.console import Console
 
 from antecede.cli.check import _uninterrupted
-from antecede.cli.signals import interrupted
+from antecede.cli.signals import catch_interrupt
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def soak(
         )
 
     plan = Plan(seed, first, None if runs is None else first + runs, protocols, messages)
-    with interrupted() as stopped, _progress(tally, started) as show:
+    with catch_interrupt() as stopped, _progress(tally, started) as show:
         for number, outcome in _outcomes(plan, jobs or os.cpu_count() or 1, lambda: enough() or stopped()):
             tally.add(outcome)
             if outcome.findings:

@@ -80,8 +80,8 @@ def working(
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("starting Spark", total=None)
         from antecede.spark.class_archive import request_archive
-        from antecede.spark.progress import watched
-        from antecede.spark.session import connected
+        from antecede.spark.progress import watch_progress
+        from antecede.spark.session import open_session
 
         def say(words: str) -> None:
             progress.reset(bar, description=words, total=None)
@@ -91,9 +91,9 @@ def working(
 
         little = small or is_small(reads)
         with (
-            logged() as log,
-            connected(master, remote, log=log, small=little) as spark,
-            watched(spark, note),
+            keep_log() as log,
+            open_session(master, remote, log=log, small=little) as spark,
+            watch_progress(spark, note),
         ):
             say(step)
             yield Work(spark, say)
@@ -141,7 +141,7 @@ def walk(path: str) -> Iterator[str]:
 
 
 @contextmanager
-def logged() -> Iterator[str]:
+def keep_log() -> Iterator[str]:
     """A log for Spark, removed at the end. Spark's errors are told in one line; one that is not ours keeps the log."""
     from antecede.spark.errors import describe_failure, find_error
     from antecede.spark.session import SparkError

@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from antecede.cli.signals import interrupted
+from antecede.cli.signals import catch_interrupt
 from antecede.cli.spark_session import Work, working
 from antecede.errors import BadParameter
 
@@ -57,5 +57,5 @@ def streaming(asked: Asked, step: str) -> Iterator[Streaming]:
     if asked.patience_s is not None and asked.patience_s <= 0:
         raise BadParameter(asked.command, "--patience", asked.patience_s, "more than 0 seconds")
     checkpoint = asked.checkpoint or f"{asked.out.rstrip('/')}/checkpoint"
-    with working(asked.master, asked.remote, step) as work, interrupted() as stop:
+    with working(asked.master, asked.remote, step) as work, catch_interrupt() as stop:
         yield Streaming(work, checkpoint, stop)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 if TYPE_CHECKING:
     from pyspark.sql.connect.shell.progress import ProgressHandler, StageInfo
 
-__all__ = ["watched"]
+__all__ = ["watch_progress"]
 
 EVERY_SECONDS: Final = 0.2
 
@@ -25,13 +25,13 @@ Note = Callable[[int, int], None]
 
 
 @contextmanager
-def watched(spark: SparkSession, note: Note) -> Iterator[None]:
+def watch_progress(spark: SparkSession, note: Note) -> Iterator[None]:
     """Within this, `note` hears of the progress of the session's jobs."""
     if is_connect(spark):
-        with told_by_server(spark, note):
+        with hear_server(spark, note):
             yield
     else:
-        with asked_often(spark, note):
+        with poll_tracker(spark, note):
             yield
 
 
@@ -40,7 +40,7 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 @contextmanager
-def told_by_server(spark: SparkSession, note: Note) -> Iterator[None]:
+def hear_server(spark: SparkSession, note: Note) -> Iterator[None]:
     def handler(
         stages: Iterable[StageInfo] | None, inflight_tasks: int, operation_id: str | None, done: bool
     ) -> None:
@@ -57,7 +57,7 @@ def told_by_server(spark: SparkSession, note: Note) -> Iterator[None]:
 
 
 @contextmanager
-def asked_often(spark: SparkSession, note: Note) -> Iterator[None]:
+def poll_tracker(spark: SparkSession, note: Note) -> Iterator[None]:
     tracker = spark.sparkContext.statusTracker()
     ended = threading.Event()
 

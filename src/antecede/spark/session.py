@@ -34,7 +34,7 @@ from antecede.errors import BadParameter, NoSpark
 from antecede.spark.class_archive import find_java, java_options, spark_home
 from antecede.spark.shipping import ship
 
-__all__ = ["SparkError", "SparkSession", "connect", "connected"]
+__all__ = ["SparkError", "SparkSession", "connect", "open_session"]
 
 SparkError: Final = (PySparkException, Py4JError)
 """What Spark raises, for callers that do not import it: its own errors, and those of Java that it passes on."""
@@ -68,7 +68,7 @@ def connect(
         raise BadParameter("spark", "master and remote", f"{master} and {remote}", "one of them")
     settings = settings or {}
     if remote is not None:
-        return started(SparkSession.builder.remote(remote), settings, f"the Spark at {remote}")
+        return start(SparkSession.builder.remote(remote), settings, f"the Spark at {remote}")
     master = master or "local[*]"
     need_java()
     # Workers run the Python that runs here: another one has other packages, or none.
@@ -82,11 +82,11 @@ def connect(
         **settings,
     }
     with nullcontext() if log is None else standard_error_to(log), quick_launch():
-        return started(builder, own, f"Spark with master {master}")
+        return start(builder, own, f"Spark with master {master}")
 
 
 @contextmanager
-def connected(
+def open_session(
     master: str | None = None,
     remote: str | None = None,
     *,
@@ -126,7 +126,7 @@ def memory_gib() -> int:
     return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30))
 
 
-def started(builder: SparkSession.Builder, settings: Mapping[str, str], which: str) -> SparkSession:
+def start(builder: SparkSession.Builder, settings: Mapping[str, str], which: str) -> SparkSession:
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
