@@ -8,7 +8,7 @@ import pytest
 
 from antecede.errors import BadTrace
 from antecede.oracle import happened_before
-from antecede.spark.order.cuts import lowered, piece
+from antecede.spark.order.cuts import count_cuts_before, lower_cuts
 from antecede.spark.order.gaps import find_gaps
 from antecede.spark.order.lamport import whole_pieces
 from antecede.trace.clocks import add_clocks
@@ -111,7 +111,7 @@ def test_cuts_come_down_to_the_greatest_consistent_ones(seed):
         for row in rows
         if row["kind"] == "deliver" and (sent := sends.get((row["sender"], row["number"])))
     ]
-    found = lowered(asked, *np.array(edges, np.int64).reshape(-1, 4).T)
+    found = lower_cuts(asked, *np.array(edges, np.int64).reshape(-1, 4).T)
     for cut in range(3):
         beyond = {i for i, row in enumerate(rows) if row["index"] >= asked[names.index(row["process"]), cut]}
         out = after(rows, beyond)
@@ -121,7 +121,13 @@ def test_cuts_come_down_to_the_greatest_consistent_ones(seed):
 
 def test_pieces_are_counted_by_line():
     cuts = np.array([[0, 3, 3], [1, 2, 9]])
-    assert piece(cuts, np.array([0, 0, 1, 1, 1]), np.array([2, 3, 0, 5, 9])).tolist() == [1, 3, 0, 2, 3]
+    assert count_cuts_before(cuts, np.array([0, 0, 1, 1, 1]), np.array([2, 3, 0, 5, 9])).tolist() == [
+        1,
+        3,
+        0,
+        2,
+        3,
+    ]
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -78,24 +78,26 @@ class Ingested:
 
     @cached_property
     def events(self) -> DataFrame:
-        return self._at("events") if self.path else to_trace.events(self._full, self._messages, self.clocks)
+        return (
+            self._at("events") if self.path else to_trace.make_events(self._full, self._messages, self.clocks)
+        )
 
     @cached_property
     def rejected(self) -> DataFrame:
         if self._read is None:
             return self._at("rejected")
         unread = self._read.where("reason is not null").select(SPARK_REJECTED.names)
-        return unread.unionByName(to_trace.rejected_sends(self._full, self._messages))
+        return unread.unionByName(to_trace.find_repeated_sends(self._full, self._messages))
 
     @cached_property
     def runs(self) -> DataFrame:
         if self.path:
             return self._at("runs.parquet")
-        return to_trace.runs(self._full, self.events, self.rejected, self.clocks, self.format)
+        return to_trace.make_runs(self._full, self.events, self.rejected, self.clocks, self.format)
 
     @cached_property
     def _messages(self) -> DataFrame:
-        return to_trace.messages(self._full)
+        return to_trace.collect_messages(self._full)
 
     @property
     def _full(self) -> DataFrame:
@@ -125,13 +127,13 @@ class Ingested:
         clocks.write.parquet(join(aside, "clocks"))
         clocks = at(spark, aside, "clocks")
         if known:
-            events = to_trace.events(self._full, self._messages, clocks)
+            events = to_trace.make_events(self._full, self._messages, clocks)
         else:
             events = spark.createDataFrame([], SPARK_EVENTS)
         write_events(events, known, join(aside, "events"))
         self.rejected.write.parquet(join(aside, "rejected"))
         events, rejected = at(spark, aside, "events"), at(spark, aside, "rejected")
-        runs = to_trace.runs(self._full, events, rejected, clocks, self.format)
+        runs = to_trace.make_runs(self._full, events, rejected, clocks, self.format)
         write_runs(runs, join(aside, "runs.parquet"))
 
     def counts(self) -> Counts:

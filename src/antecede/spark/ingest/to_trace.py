@@ -23,7 +23,7 @@ from antecede.spark.ingest.schema import SPARK_REJECTED
 from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS
 from antecede.trace.schema import version
 
-__all__ = ["NOBODY", "events", "messages", "rejected_sends", "runs"]
+__all__ = ["NOBODY", "collect_messages", "find_repeated_sends", "make_events", "make_runs"]
 
 NOBODY: Final = "(nobody)"
 """The sender of what was never sent."""
@@ -31,7 +31,7 @@ NOBODY: Final = "(nobody)"
 NO_MESSAGES: Final = "the log does not say which messages were sent and delivered"
 
 
-def messages(log: DataFrame) -> DataFrame:
+def collect_messages(log: DataFrame) -> DataFrame:
     """A row for each message of a log: run, message, send (where), sender, number, to."""
     told = log.where("kind is not null and message is not null")
     send = F.struct("process", "index", "file", "line")
@@ -54,7 +54,7 @@ def messages(log: DataFrame) -> DataFrame:
     return told.select("run", "message", "send", "to", "sender", "number")
 
 
-def events(log: DataFrame, found: DataFrame, clocks: DataFrame) -> DataFrame:
+def make_events(log: DataFrame, found: DataFrame, clocks: DataFrame) -> DataFrame:
     """The trace's events: those whose message is known (`SPARK_EVENTS`)."""
     told = log.where("kind is not null and message is not null").drop("sender", "number", "to")
     kept = told.join(found, ["run", "message"]).where((F.col("kind") != "send") | is_first())
@@ -88,7 +88,7 @@ def is_first() -> Column:
     return F.struct("process", "index", "file", "line") == F.col("send")
 
 
-def rejected_sends(log: DataFrame, found: DataFrame) -> DataFrame:
+def find_repeated_sends(log: DataFrame, found: DataFrame) -> DataFrame:
     """Sends of a message that was sent before (`SPARK_REJECTED`)."""
     sends = log.where("kind = 'send' and message is not null").drop("sender", "number", "to")
     reason = F.concat(F.lit("its message was sent before, by "), F.col("sender"))
@@ -96,7 +96,9 @@ def rejected_sends(log: DataFrame, found: DataFrame) -> DataFrame:
     return again.withColumn("reason", reason).select(SPARK_REJECTED.names)
 
 
-def runs(log: DataFrame, events: DataFrame, rejected: DataFrame, clocks: DataFrame, format: str) -> DataFrame:
+def make_runs(
+    log: DataFrame, events: DataFrame, rejected: DataFrame, clocks: DataFrame, format: str
+) -> DataFrame:
     """A row for each run of the log (`SPARK_RUNS`), with the reason if its order cannot be told."""
     tied = F.count_if(F.col("tied")) if "tied" in log.columns else F.lit(0)
     known = log.groupBy("run").agg(
@@ -118,7 +120,7 @@ def runs(log: DataFrame, events: DataFrame, rejected: DataFrame, clocks: DataFra
     parameters = F.struct(
         F.lit(format).alias("format"),
         F.when(F.col("tied") > 0, F.col("tied")).alias("tied"),
-        unknown().alias("unknown"),
+        explain_unknown().alias("unknown"),
     )
     others = F.coalesce("others", F.array().cast("array<string>"))
     columns: dict[str, Column] = {
@@ -137,7 +139,7 @@ def runs(log: DataFrame, events: DataFrame, rejected: DataFrame, clocks: DataFra
     )
 
 
-def unknown() -> Column:
+def explain_unknown() -> Column:
     """Why the order of a run cannot be told, or null."""
 
     def say_count(column: str, one: str, many: str) -> Column:

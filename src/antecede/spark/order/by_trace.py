@@ -29,8 +29,8 @@ from pyspark.sql.types import StructType
 from antecede.errors import BadTrace
 from antecede.spark.errors import raise_task_errors
 from antecede.spark.frames import quote
-from antecede.spark.order.cuts import EDGES, Numbers, consistent, edges, lines_of
-from antecede.spark.order.gaps import explain_wrong, survey, unsent
+from antecede.spark.order.cuts import EDGES, Numbers, find_consistent_cuts, link_events, number_lines
+from antecede.spark.order.gaps import explain_wrong, find_unsent, survey_runs
 from antecede.spark.order.lamport import try_runs, whole_pieces, with_clock
 from antecede.spark.order.position import number_rows
 from antecede.spark.storage import escaped, join
@@ -55,7 +55,7 @@ def order_trace(trace: Trace, *, partitions: int | None = None) -> DataFrame:
     """
     with raise_task_errors():
         trace = read_all_columns(trace)
-        runs = survey(trace.events)
+        runs = survey_runs(trace.events)
         bad = {run for run, _ in explain_wrong(runs)}
         good = leave_out(trace.events, bad)
         known = runs.filter(runs["wrong"].is_null()).drop_columns(["wrong"])
@@ -66,7 +66,7 @@ def order_trace(trace: Trace, *, partitions: int | None = None) -> DataFrame:
             timed = timed.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
             bounds = None
             bad |= names_of(timed.where("clock is null").select("run").distinct().toArrow())
-        lacking, missing = unsent(timed)
+        lacking, missing = find_unsent(timed)
         bad |= names_of(lacking.filter(pc.greater(lacking["wrong"], 0)))
         timed, missing, lacking = leave_out(timed, bad), leave_out(missing, bad), drop_runs(lacking, bad)
         rows = mark_waiting(timed, lacking.select(["run"]), missing) if len(lacking) else timed
@@ -117,7 +117,7 @@ def leave_out(rows: DataFrame, runs: set[str | None]) -> DataFrame:
 def explain_refused(ordered: DataFrame) -> DataFrame:
     """(run, rows, reason) of each run that is refused."""
     spark, bad = ordered.sparkSession, ordered.where("position is null").drop("position", "waits_for")
-    surveyed = survey(bad)
+    surveyed = survey_runs(bad)
     rows = dict(zip(surveyed["run"].to_pylist(), surveyed["rows"].to_pylist(), strict=True))
     told = [(run, rows[run], reason_of(error)) for run, error in explain_wrong(surveyed)]
     schema = "run string, rows long, reason string"
@@ -145,7 +145,7 @@ def reason_of(error: BadTrace) -> str:
 
 def find_missing(ordered: DataFrame) -> DataFrame:
     """(run, sender, number): messages that are delivered and not sent."""
-    return unsent(ordered.where("position is not null"))[1]
+    return find_unsent(ordered.where("position is not null"))[1]
 
 
 def mark_waiting(events: DataFrame, runs: pa.Table, missing: DataFrame) -> DataFrame:
@@ -174,14 +174,14 @@ def find_waiting(events: DataFrame, missing: DataFrame) -> pa.Table:
         "run", "process", "rows", "first.index", "first.sender", "first.number"
     )
     table = found.toArrow().sort_by([("run", "ascending"), ("process", "ascending")])
-    lines = lines_of(table)
+    lines = number_lines(table)
     rows = table["rows"].to_numpy()
     index = table["index"].fill_null(np.iinfo(np.int64).max).to_numpy()
-    links = edges(events, lines)
+    links = link_events(events, lines)
     # Read once for each round.
     links.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        cuts = consistent(links, np.minimum(index, rows)[:, None])[:, 0]
+        cuts = find_consistent_cuts(links, np.minimum(index, rows)[:, None])[:, 0]
         root = find_roots(links, cuts, index)
     finally:
         links.unpersist()

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-__all__ = ["consistent", "edges", "lines_of", "lowered", "piece"]
+__all__ = ["find_consistent_cuts", "link_events", "number_lines", "lower_cuts", "count_cuts_before"]
 
 Numbers = NDArray[np.int64]
 
@@ -36,7 +36,7 @@ EDGES: Final = ("source", "sent", "target", "delivered")
 LOWERED: Final = "line long, cut long, at long"
 
 
-def lines_of(counts: pa.Table) -> pa.Table:
+def number_lines(counts: pa.Table) -> pa.Table:
     """The lines of a table (run, process, rows), in the order of names."""
     table = counts.select(["run", "process", "rows"]).sort_by(
         [("run", "ascending"), ("process", "ascending")]
@@ -44,7 +44,7 @@ def lines_of(counts: pa.Table) -> pa.Table:
     return table.append_column("line", pa.array(np.arange(len(table))))
 
 
-def edges(events: DataFrame, lines: pa.Table) -> DataFrame:
+def link_events(events: DataFrame, lines: pa.Table) -> DataFrame:
     """The messages of these lines' runs, from each send to each of its deliveries."""
     known = F.broadcast(events.sparkSession.createDataFrame(lines.select(["run", "process", "line"])))
     said = events.where(~F.col("control")).join(known, ["run", "process"])
@@ -57,10 +57,10 @@ def edges(events: DataFrame, lines: pa.Table) -> DataFrame:
     return deliveries.join(sends, ["run", "sender", "number"]).select(*EDGES)
 
 
-def piece(cuts: Numbers, line: Numbers, index: Numbers) -> Numbers:
+def count_cuts_before(cuts: Numbers, line: Numbers, index: Numbers) -> Numbers:
     """How many cuts each of these events is behind.
 
-    >>> piece(np.array([[2, 5], [0, 1]]), np.array([0, 0, 1, 0]), np.array([1, 2, 0, 9])).tolist()
+    >>> count_cuts_before(np.array([[2, 5], [0, 1]]), np.array([0, 0, 1, 0]), np.array([1, 2, 0, 9])).tolist()
     [0, 1, 1, 2]
     """
     # All rows of the table in one sorted list: each line above the one before.
@@ -70,18 +70,18 @@ def piece(cuts: Numbers, line: Numbers, index: Numbers) -> Numbers:
     return behind
 
 
-def lowered(cuts: Numbers, source: Numbers, sent: Numbers, target: Numbers, delivered: Numbers) -> Numbers:
+def lower_cuts(cuts: Numbers, source: Numbers, sent: Numbers, target: Numbers, delivered: Numbers) -> Numbers:
     """The greatest cuts below these ones that these edges do not cross backwards.
 
     >>> p, q, r = 0, 1, 2  # p sends at 3 to q, which delivers at 1, then sends at 2 to r, which delivers at 0
     >>> edges = np.array([p, q]), np.array([3, 2]), np.array([q, r]), np.array([1, 0])
-    >>> lowered(np.array([[3], [9], [9]]), *edges).tolist()
+    >>> lower_cuts(np.array([[3], [9], [9]]), *edges).tolist()
     [[3], [1], [0]]
     """
     cuts = cuts.copy()
     while True:
-        behind = piece(cuts, source, sent)
-        back = np.flatnonzero(behind > piece(cuts, target, delivered))
+        behind = count_cuts_before(cuts, source, sent)
+        back = np.flatnonzero(behind > count_cuts_before(cuts, target, delivered))
         if not len(back):
             return cuts
         np.minimum.at(cuts, (target[back], behind[back] - 1), delivered[back])
@@ -90,24 +90,24 @@ def lowered(cuts: Numbers, source: Numbers, sent: Numbers, target: Numbers, deli
         # What is in order now stays so, unless its source's cut comes down: look at all again, in this batch.
 
 
-def step(cuts: Numbers) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def lower_in_task(cuts: Numbers) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The work of a task: how far its edges bring the cuts down."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         now = cuts
         for batch in batches:
-            now = lowered(now, *(batch.column(name).to_numpy() for name in EDGES))
+            now = lower_cuts(now, *(batch.column(name).to_numpy() for name in EDGES))
         line, cut = np.nonzero(now < cuts)
         yield pa.record_batch({"line": line, "cut": cut, "at": now[line, cut]})
 
     return task
 
 
-def consistent(links: DataFrame, cuts: Numbers) -> Numbers:
+def find_consistent_cuts(links: DataFrame, cuts: Numbers) -> Numbers:
     """The greatest consistent cuts below these. `links` are edges; they are read once for each round."""
     while True:
         found = (
-            links.mapInArrow(step(cuts), LOWERED)
+            links.mapInArrow(lower_in_task(cuts), LOWERED)
             .groupBy("line", "cut")
             .agg(F.min("at").alias("at"))
             .toArrow()

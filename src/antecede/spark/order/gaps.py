@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from antecede.errors import BadTrace
 from antecede.trace.schema import KINDS
 
-__all__ = ["bit", "explain_wrong", "find_gaps", "list_holes", "survey", "unsent", "word"]
+__all__ = ["bit", "explain_wrong", "find_gaps", "list_holes", "survey_runs", "find_unsent", "word"]
 
 Numbers = NDArray[np.int64]
 
@@ -37,7 +37,7 @@ def bit(number: str) -> Column:
 # Traces
 
 
-def survey(events: DataFrame) -> pa.Table:
+def survey_runs(events: DataFrame) -> pa.Table:
     """For each run: its `rows`, the least and largest clock as `low` and `high`, how many rows lack one, and `wrong`.
 
     `wrong` is null, or says why the run is none: events of no run or process, or whose index does not count them.
@@ -94,7 +94,7 @@ WRONG: Final = "kind is null or sender is null or number is null or control is n
 )
 
 
-def unsent(events: DataFrame) -> tuple[pa.Table, DataFrame]:
+def find_unsent(events: DataFrame) -> tuple[pa.Table, DataFrame]:
     """Messages that are delivered and not sent, (run, sender, number); and before that the runs with some, or `wrong`.
 
     Events are `wrong` that lack a value that all have, or are of a kind that there is not.

@@ -33,8 +33,8 @@ from pyspark.sql.types import StructType
 
 from antecede.errors import BadTrace
 from antecede.spark.errors import mark_errors
-from antecede.spark.order.cuts import consistent, edges, lines_of
-from antecede.spark.order.gaps import explain_wrong, survey
+from antecede.spark.order.cuts import find_consistent_cuts, link_events, number_lines
+from antecede.spark.order.gaps import explain_wrong, survey_runs
 from antecede.spark.trace.api import Trace
 from antecede.trace.clocks import add_clocks
 
@@ -68,7 +68,7 @@ def with_clock(
     If it is `lenient`, runs that are wrong are not refused: they come without clocks.
     """
     spark, events = trace.spark, trace.events
-    runs = survey(events) if surveyed is None else surveyed
+    runs = survey_runs(events) if surveyed is None else surveyed
     if not lenient:
         for _, error in explain_wrong(runs):
             raise error
@@ -83,7 +83,7 @@ def with_clock(
     long = untimed & (rows > largest)
     pieces = only(untimed & ~long).withColumn("__base", F.lit(0).cast("long"))
     if long.any():
-        pieces = pieces.union(cut(only(long), largest))
+        pieces = pieces.union(cut_runs(only(long), largest))
     made = order_pieces(pieces, events.schema, lenient)
     if not untimed.all():
         made = made.union(only(untimed, "left_anti").select(*events.columns))
@@ -145,7 +145,7 @@ def whole_pieces(
     for batch in batches:
         if not len(batch):
             continue
-        start = start_of_last(batch, names)
+        start = find_last_start(batch, names)
         if current and (start or key(current[-1], names, 0) != key(batch, names, 0)):
             # The rows before `start` end what was current, if they belong to it, or are complete by themselves.
             complete += current
@@ -164,7 +164,7 @@ def key(batch: pa.RecordBatch, names: Sequence[str], row: int) -> list[Any]:
     return [batch.column(name)[row].as_py() for name in names]
 
 
-def start_of_last(batch: pa.RecordBatch, names: Sequence[str]) -> int:
+def find_last_start(batch: pa.RecordBatch, names: Sequence[str]) -> int:
     """The first row of the piece that the last row belongs to: rows are sorted, so a search by halves."""
     wanted = key(batch, names, len(batch) - 1)
     low, high = 0, len(batch) - 1
@@ -180,7 +180,7 @@ def start_of_last(batch: pa.RecordBatch, names: Sequence[str]) -> int:
 # Long runs
 
 
-def cut(events: DataFrame, largest: int) -> DataFrame:
+def cut_runs(events: DataFrame, largest: int) -> DataFrame:
     """The events of long runs, with the base of the piece that each belongs to."""
     sizes = events.groupBy("run").agg(
         F.count(F.lit(1)).alias("rows"), F.count_distinct("process").alias("lines")
@@ -188,19 +188,23 @@ def cut(events: DataFrame, largest: int) -> DataFrame:
     most, all_lines = sizes.agg(F.max("rows"), F.sum("lines")).collect()[0]
     many = 1 + 2 * int(most) // largest
     lines, first, counts = count_by_time(events, choose_moments(int(all_lines), 2 * many))
-    by_time = cuts_by_time(lines, first, counts, many)
-    by_index = cuts_by_index(lines, many)
-    links = edges(events, lines)
+    by_time = cut_by_time(lines, first, counts, many)
+    by_index = cut_by_index(lines, many)
+    links = link_events(events, lines)
     # Read once for each round, and made by a join of all rows: on disk it is read back at the speed of the disk.
     links.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        cuts = consistent(links, by_time)
-        if largest_piece(lines, cuts) > largest:
+        cuts = find_consistent_cuts(links, by_time)
+        if find_largest_piece(lines, cuts) > largest:
             # Clocks that tell little: perhaps the processes at least kept pace with each other.
-            cuts = min(cuts, consistent(links, by_index), key=lambda found: largest_piece(lines, found))
+            cuts = min(
+                cuts,
+                find_consistent_cuts(links, by_index),
+                key=lambda found: find_largest_piece(lines, found),
+            )
     finally:
         links.unpersist()
-    return located(events, lines, cuts)
+    return locate_pieces(events, lines, cuts)
 
 
 def choose_moments(lines: int, least: int) -> int:
@@ -226,7 +230,7 @@ def count_by_time(events: DataFrame, moments: int) -> tuple[pa.Table, Numbers, N
         .agg(F.count(F.lit(1)).alias("rows"), F.min("index").alias("first"))
         .toArrow()
     )
-    lines = lines_of(
+    lines = number_lines(
         found.group_by(["run", "process"])
         .aggregate([("rows", "sum")])
         .rename_columns(["run", "process", "rows"])
@@ -235,19 +239,19 @@ def count_by_time(events: DataFrame, moments: int) -> tuple[pa.Table, Numbers, N
     line, when = at["line"].to_numpy(), at["moment"].to_numpy()
     first = np.repeat(lines["rows"].to_numpy()[:, None], moments, axis=1)
     first[line, when] = at["first"].to_numpy()
-    runs = runs_of(lines)
+    runs = number_runs(lines)
     totals = np.zeros((int(runs.max()) + 1, moments), np.int64)
     np.add.at(totals, (runs[line], when), at["rows"].to_numpy())
     return lines, np.minimum.accumulate(first[:, ::-1], axis=1)[:, ::-1], totals
 
 
-def runs_of(lines: pa.Table) -> Numbers:
+def number_runs(lines: pa.Table) -> Numbers:
     """The number of each line's run: lines are sorted by run."""
     names = lines["run"].combine_chunks().dictionary_encode()
     return names.indices.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
 
 
-def cuts_by_time(lines: pa.Table, first: Numbers, counts: Numbers, many: int) -> Numbers:
+def cut_by_time(lines: pa.Table, first: Numbers, counts: Numbers, many: int) -> Numbers:
     """Cuts at the moments that part each run into equal numbers of events."""
     before = np.cumsum(counts, axis=1) - counts
     share = np.arange(1, many)[None, :] / many
@@ -256,36 +260,36 @@ def cuts_by_time(lines: pa.Table, first: Numbers, counts: Numbers, many: int) ->
     at = np.array([np.searchsorted(row, asked) for row, asked in zip(before, wanted, strict=True)])
     last = lines["rows"].to_numpy()[:, None]
     padded = np.concatenate([first, last], axis=1)
-    return np.take_along_axis(padded, at.reshape(len(counts), many - 1)[runs_of(lines)], axis=1)
+    return np.take_along_axis(padded, at.reshape(len(counts), many - 1)[number_runs(lines)], axis=1)
 
 
-def cuts_by_index(lines: pa.Table, many: int) -> Numbers:
+def cut_by_index(lines: pa.Table, many: int) -> Numbers:
     """Cuts at equal shares of each process's events."""
     cuts: Numbers = lines["rows"].to_numpy()[:, None] * np.arange(1, many)[None, :] // many
     return cuts
 
 
-def bases_of(lines: pa.Table, cuts: Numbers) -> Numbers:
+def count_before_cuts(lines: pa.Table, cuts: Numbers) -> Numbers:
     """For each run, how many of its events are before each cut."""
-    runs = runs_of(lines)
+    runs = number_runs(lines)
     before = np.zeros((int(runs.max()) + 1, cuts.shape[1]), np.int64)
     np.add.at(before, runs, cuts)
     return before
 
 
-def largest_piece(lines: pa.Table, cuts: Numbers) -> int:
-    runs = runs_of(lines)
+def find_largest_piece(lines: pa.Table, cuts: Numbers) -> int:
+    runs = number_runs(lines)
     totals = np.zeros(int(runs.max()) + 1, np.int64)
     np.add.at(totals, runs, lines["rows"].to_numpy())
     ends = np.concatenate(
-        [np.zeros((len(totals), 1), np.int64), bases_of(lines, cuts), totals[:, None]], axis=1
+        [np.zeros((len(totals), 1), np.int64), count_before_cuts(lines, cuts), totals[:, None]], axis=1
     )
     return int(np.diff(ends, axis=1).max())
 
 
-def located(events: DataFrame, lines: pa.Table, cuts: Numbers) -> DataFrame:
+def locate_pieces(events: DataFrame, lines: pa.Table, cuts: Numbers) -> DataFrame:
     """The events with their bases."""
-    bases = np.insert(bases_of(lines, cuts)[runs_of(lines)], 0, 0, axis=1)
+    bases = np.insert(count_before_cuts(lines, cuts)[number_runs(lines)], 0, 0, axis=1)
     table = lines.select(["run", "process"])
     table = table.append_column("__cuts", pa.array(list(cuts), pa.list_(pa.int64())))
     table = table.append_column("__bases", pa.array(list(bases), pa.list_(pa.int64())))
