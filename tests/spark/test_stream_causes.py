@@ -178,7 +178,8 @@ def write_files(directory, rows, parts):
 
 
 RUN = """
-from antecede.spark.stream.causes import PROVIDER, ROCKSDB, order_causes
+from antecede.spark import order
+from antecede.spark.stream.causes import PROVIDER, ROCKSDB
 
 def run(spark, source, out, checkpoint):
     own = spark.newSession()
@@ -187,7 +188,7 @@ def run(spark, source, out, checkpoint):
     own.conf.set("spark.sql.shuffle.partitions", "2")
     schema = "tenant long, event string, after array<string>, body struct<a: long, b: array<string>>"
     stream = own.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(source)
-    ordered = order_causes(stream, id="event", causes="after", partition_by=["tenant"], buckets=4)
+    ordered = order(stream, id="event", causes="after", partition_by=["tenant"])
     writer = ordered.writeStream.option("path", out).option("checkpointLocation", checkpoint)
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()

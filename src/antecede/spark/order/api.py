@@ -29,6 +29,7 @@ from antecede.spark.order import by_causes, by_trace, by_vector
 from antecede.spark.order.by_causes import ByCauses
 from antecede.spark.order.by_trace import ByTrace
 from antecede.spark.order.by_vector import ByVector
+from antecede.spark.stream.causes import order_causes
 from antecede.spark.trace.api import Trace
 
 __all__ = ["count_rows", "missing", "name_form", "order", "read_form", "refused"]
@@ -49,6 +50,8 @@ def order(
     partition_by: str | Sequence[str] = (),
     time: str | None = None,
     no_cause: str | Sequence[str] = "",
+    patience: str | None = None,
+    remember: str = "7 days",
     partitions: int | None = None,
 ) -> DataFrame:
     """Put rows in causal order.
@@ -58,6 +61,9 @@ def order(
     or an array with a position in it. Neither: the table is a trace. `partition_by` are the columns that tell one set
     of rows from another. With `time` and explicit causes, concurrent rows are sorted by time: a row's key is the
     greatest of its own time and its causes' keys. `partitions` says how many tasks sort, by vectors or clocks.
+
+    A stream of rows with explicit causes is ordered too: `patience` ("30 seconds") says how long a row waits for its
+    causes, `remember` how long identifiers are known, and a column `kind` says what became of a row (docs/stream.md).
 
     >>> from antecede.spark import connect
     >>> spark = connect("local[1]")
@@ -77,9 +83,22 @@ def order(
     refuse_other_tables("order", table)
     if table.isStreaming:
         # The one place where a stream and a table part.
-        raise BadParameter(
-            "order", "table", "a stream", "a table: deliver_stream orders streams of stamped packets"
+        if id is None or causes is None:
+            expected = "id and causes: deliver_stream orders streams of stamped packets"
+            raise BadParameter("order", "table", "a stream without them", expected)
+        refuse_names("explicit causes", process=process, vector=vector)
+        none = (no_cause,) if isinstance(no_cause, str) else tuple(no_cause)
+        return order_causes(
+            table,
+            id=id,
+            causes=causes,
+            partition_by=groups,
+            time=time,
+            patience=patience,
+            remember=remember,
+            no_cause=none,
         )
+    refuse_names("a table", patience=patience)
     for name in ("position", "waits_for"):
         if name in table.columns:
             raise BadParameter(
