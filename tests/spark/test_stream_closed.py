@@ -347,6 +347,7 @@ def test_a_state_that_an_older_version_left_is_continued(spark, tmp_path):
     states = States(tmp_path / "checkpoint", settings, 0)
     before, held = states.before(spark, 1)
     assert (before.place, before.status.held) == (8, 1)
+    assert held is not None
     assert held.count() == 1
     closing = Closing(settings, 0, f"file:{tmp_path}/out", states)
     closing(spark.read.schema(SCHEMA).parquet(str(kept / "rest.parquet")), 1)

@@ -125,8 +125,8 @@ class Step(NamedTuple):
     """What a micro-batch comes to."""
 
     state: State
-    held: DataFrame
-    """Rows of `HELD`."""
+    held: DataFrame | None
+    """Rows of `HELD`, if there are any."""
     chunks: DataFrame | None
     places: Mapping[str, Places]
     """What is delivered of the chunks."""
@@ -201,7 +201,7 @@ class Closing:
         system.delete_dir(aside)
 
     def _close(
-        self, spark: SparkSession, before: State, held: DataFrame, staged: DataFrame, now: int
+        self, spark: SparkSession, before: State, held: DataFrame | None, staged: DataFrame, now: int
     ) -> Step:
         told = staged.select("chunk", "sums", "came", "refused").toArrow()
         refused = [from_ipc(data.as_buffer()) for data in told["refused"].drop_null()]
@@ -214,14 +214,17 @@ class Closing:
         step = Step(structs.replace(before, status=status), held, None, {}, refused)
         if before.machine is not None:
             return self._serve(spark, step, staged)
-        chunks = held.select(*CHUNK).union(staged.select(*CHUNK))
-        step = self._cut(spark, step, chunks, [held.select("chunk", "sums").toArrow(), told])
+        chunks, sums = staged.select(*CHUNK), [told]
+        if held is not None:
+            chunks = held.select(*CHUNK).union(chunks)
+            sums = [held.select("chunk", "sums").toArrow(), told]
+        step = self._cut(step, chunks, sums)
         oldest, patience = step.state.status.oldest_ms, self.settings.patience_ms
         if patience is None or oldest is None or oldest + patience > now:
             return step
         return self._serve(spark, step, None)
 
-    def _cut(self, spark: SparkSession, step: Step, chunks: DataFrame, told: list[pa.Table]) -> Step:
+    def _cut(self, step: Step, chunks: DataFrame, told: list[pa.Table]) -> Step:
         """Deliver the largest closed set."""
         state, n = step.state, len(self.settings.processes)
         # What is held came first; the rest in an order of its own, because tasks end in any.
@@ -258,13 +261,13 @@ class Closing:
         hold = make_holder(found, self.code, until, state.batch)
         kept = chunks.where(F.col("chunk").isin(holding)).coalesce(TASKS)
         kept = kept.mapInArrow(mark_errors(hold), from_arrow_schema(HELD))
-        left = kept if holding else rows_of(spark, state, [])
+        left = kept if holding else None
         return step._replace(state=state, held=left, chunks=chunks if delivered else None, places=found)
 
     def _serve(self, spark: SparkSession, step: Step, staged: DataFrame | None) -> Step:
         """Let a machine decide: something is given up, or was and has not come."""
         state = step.state
-        held = [table for table, _ in collect_packets(step.held)]
+        held = [] if step.held is None else [table for table, _ in collect_packets(step.held)]
         came = ROWS.empty_table()
         for table, sums in () if staged is None else collect_packets(staged):
             # By chunk and row: the order of arrival, and the same if the micro-batch is repeated.
@@ -292,7 +295,7 @@ class Closing:
             machine=receiver.dump() if receiver.machine.given_up() else None,
             status=status,
         )
-        left = rows_of(spark, state, [served.held] if len(served.held) else [])
+        left = rows_of(spark, state, [served.held]) if len(served.held) else None
         return step._replace(
             state=state, held=left, rows=[*step.rows, *([served.rows] if len(served.rows) else [])]
         )

@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from antecede.errors import BadSnapshot
 from antecede.protocols.receiver import BEYOND
-from antecede.spark.storage import absolute, escaped, files, join, local, place, readable, write
+from antecede.spark.storage import absolute, escaped, files, join, local, place, readable, whole, write
 from antecede.spark.stream import cut
 from antecede.spark.stream.kernel import CODES
 from antecede.spark.stream.packets import WAITING, from_ipc, to_ipc
@@ -118,11 +118,11 @@ class States:
             return table_of(spark, [])
         return read_slot(spark, self.slot(batch)).where(F.col("packets").isNotNull())
 
-    def before(self, spark: SparkSession, batch: int) -> tuple[State, DataFrame]:
-        """The state that a micro-batch begins with, and what was held."""
+    def before(self, spark: SparkSession, batch: int) -> tuple[State, DataFrame | None]:
+        """The state that a micro-batch begins with, and what was held, if anything was."""
         state = self.read(spark, batch - 1)
         if state is not None:
-            return state, self.held(spark, batch - 1)
+            return state, self.held(spark, batch - 1) if state.status.held else None
         old = read_version_2(self.home, self.first())
         if old is None or old[0].batch != batch - 1:
             raise BadSnapshot(
@@ -130,9 +130,19 @@ class States:
             )
         return old[0], rows_of(spark, old[0], old[1])
 
-    def write(self, spark: SparkSession, state: State, held: DataFrame) -> None:
-        own = table_of(spark, [{"state": msgspec.msgpack.encode(state)}])
-        save(own.union(held.select(*HELD.names)), self.slot(state.batch))
+    def write(self, spark: SparkSession, state: State, held: DataFrame | None) -> None:
+        row, slot = {"state": msgspec.msgpack.encode(state)}, self.slot(state.batch)
+        if held is None and readable(slot):
+            # Nothing but the state: no job of Spark is needed.
+            with whole(slot, replace=True) as made:
+                system, inside = place(made)
+                system.create_dir(inside)
+                pq.write_table(
+                    pa.Table.from_pylist([row], HELD), f"{inside}/state.parquet", filesystem=system
+                )
+        else:
+            own = table_of(spark, [row])
+            save(own if held is None else own.union(held.select(*HELD.names)), slot)
         self._last = state
 
 
