@@ -90,6 +90,12 @@ class Signal:
 class Host:
     """One process, running. `transmit` is called with frames that may leave now."""
 
+    # What each message needs. CPython finds a slot at once, and other attributes only while there are at most 30.
+    __slots__ = (
+        "__dict__", "__weakref__", "_durable", "_journal", "_written", "arrivals", "core", "failure", "quick", "room",
+        "since", "stirred",
+    )  # fmt: skip
+
     def __init__(
         self,
         core: Core,

@@ -20,7 +20,7 @@ from contextlib import suppress
 from os import PathLike
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar
 
 from msgspec.structs import replace
 
@@ -48,6 +48,16 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+class Unstarted:
+    """Stands where the host will be: whatever a node is asked before its start, it is this that says so."""
+
+    def __init__(self, node: Lifecycle) -> None:
+        self._node = node
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise Closed(self._node.name, "has not started: use `async with node`, or `await node.start()`")
+
+
 class Lifecycle(Member):
     """What a node is from its start to its end."""
 
@@ -71,17 +81,10 @@ class Lifecycle(Member):
         self._recorder: Recorder | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._closes: asyncio.Task[dict[str, int]] | None = None
-        self._closing = False
+        self._closing = self._untold = False
+        self._host: Host = Unstarted(self)  # type: ignore[assignment]
         self._hurry = self._told = False
         """To drain no longer; the application knows of a failure."""
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> object:
-            """There is no `_host` before the start. An attribute is found faster than a property is asked."""
-            if name == "_host":
-                raise Closed(self.name, "has not started: use `async with node`, or `await node.start()`")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def failure(self) -> AntecedeError | None:

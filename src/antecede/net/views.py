@@ -28,6 +28,11 @@ log = logging.getLogger(__name__)
 class Member:
     """What a node is for its view."""
 
+    # What each message needs. CPython finds a slot at once, and other attributes only while there are at most 30.
+    __slots__ = (
+        "__dict__", "__weakref__", "_closing", "_host", "_journal", "_known", "_me", "_mesh", "_most", "_most_bytes",
+        "_nothing", "_routed", "_taken", "_turns", "_untold", "_yield_every", "view",
+    )  # fmt: skip
     name: str
     settings: Settings
     view: View
@@ -43,7 +48,7 @@ class Member:
     _leaving = False
     _calling: asyncio.Task[Any] | None = None
     """The task in which the application is asked for its state, or told of a change."""
-    _untold = False
+    _untold: bool
     """There are changes that the application has come to, and was not told of."""
 
     def _check_loop(self) -> None:
@@ -110,16 +115,16 @@ class Member:
     async def flush(self) -> None:
         """Wait until all that was sent, taken and acknowledged so far is durable."""
         host = self._host
-        self._check_loop()
         host.check()
+        self._check_loop()
         await host.durable(host.position)
 
     def _check_open(self) -> None:
-        host = self._host
+        failure = self._host.failure
         self._check_loop()
-        if host.failure is not None:
+        if failure is not None:
             self._told = True
-            host.check()
+            self._host.check()
         if self._closing:
             raise Closed(self.name, "is closing")
         if self._has_left():
