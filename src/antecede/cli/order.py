@@ -183,7 +183,8 @@ def report(outcome: Outcome, out: str, as_json: bool) -> None:
         direct = f", {outcome.direct:,} of them directly" if outcome.by == "causes" else ""
         worst = max(outcome.groups, key=lambda row: row["missing"])
         where = f" (most in {name_partition(worst, outcome.partition_by)})" if outcome.partition_by else ""
-        parts.append(f"{outcome.missing:,} missing, {outcome.waiting:,} rows wait for them{direct}{where}")
+        waiting = "1 row waits" if outcome.waiting == 1 else f"{outcome.waiting:,} rows wait"
+        parts.append(f"{outcome.missing:,} missing, {waiting} for them{direct}{where}")
     if outcome.refused:
         parts.append(f"{outcome.refused:,} partition{'s' * (outcome.refused != 1)} refused")
     print(f"no: {'; '.join([*parts, many])}: {out}", file=sys.stderr)
