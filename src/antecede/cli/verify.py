@@ -3,6 +3,8 @@
 A trace of up to some two million events on a local disk is verified in this process. Spark verifies larger ones, those
 that lie elsewhere, and whatever `--master` or `--remote` is given for. What a run needs is imported when it needs it:
 the answer about a small trace comes within a second.
+
+With `--id` and `--causes` a table of events is verified instead, on Spark: cli/verify_causes.py.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from msgspec import Struct
 
 from antecede.cli.spark_session import Master, Remote, working
 from antecede.cli.stream_options import Asked, Every, Once, Patience, Place
+from antecede.cli.verify_causes import Columns, verify_causes
 from antecede.cli.verify_stream import verify_stream
 from antecede.errors import BadParameter
 
@@ -37,11 +40,55 @@ COUNTS = ("deliveries", "violations", "fifo_breaks", "duplicates", "unsent", "un
 
 def verify(
     trace: Annotated[
-        str, typer.Argument(help="A trace, or a directory of results that has one: a path or a URI.")
+        str,
+        typer.Argument(
+            help="A trace, or a directory of results that has one: a path or a URI. With --id: a table of events "
+            "(Parquet, CSV, JSON Lines), or the name of a table of Spark's."
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as one JSON object.")] = False,
     out: Annotated[
         str | None, typer.Option(help="Write OUT/findings and OUT/verdicts, as Parquet.", show_default=False)
+    ] = None,
+    id_: Annotated[
+        str | None,
+        typer.Option("--id", help="Of a table: the column of identifiers.", show_default=False),
+    ] = None,
+    causes: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a table: the column of causes: an identifier, or a list of them.", show_default=False
+        ),
+    ] = None,
+    consumer: Annotated[
+        str | None,
+        typer.Option(help="Of a table: the column of who was handed the event.", show_default=False),
+    ] = None,
+    position: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a table: the column of where the event stood at its consumer.", show_default=False
+        ),
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a table: the column of when it was handed over, instead of --position.",
+            show_default=False,
+        ),
+    ] = None,
+    partition_by: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a table: the columns that tell one set of events from another, separated by commas.",
+            show_default=False,
+        ),
+    ] = None,
+    no_cause: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --causes: a text that means no cause, besides the empty one.", show_default=False
+        ),
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say how the trace is read.")] = False,
     stream: Annotated[
@@ -65,10 +112,17 @@ def verify(
     master: Master = None,
     remote: Remote = None,
 ) -> None:
-    """Say of every run of a trace whether causal order was kept, and show what broke it.
+    """Say of every run of a trace whether causal order was kept, and show what broke it; or of consumers of events.
 
     Exit code 0: yes, or not known to be broken. 1: no. docs/verification.md explains findings and cost.
     """
+    columns = Columns(id_, causes, consumer, position, time, partition_by, tuple(no_cause or ()))
+    if columns.given():
+        for option, given in (("--stream", stream), ("--explain", explain)):
+            if given:
+                raise BadParameter("verify", option, "given", "it for a trace, without --id and --causes")
+        verify_causes(trace, columns, out, as_json, master, remote)
+        return
     if stream:
         if out is None:
             raise BadParameter("verify --stream", "--out", "not given", "where findings go, and what is kept")
@@ -195,7 +249,7 @@ def sentence(rows: Sequence[Mapping[str, Any]], verdict: str) -> str:
 
 def by_run(rows: Sequence[Mapping[str, Any]]) -> Table:
     counts = worth_showing(rows)
-    table = columns("run", "verdict", *counts)
+    table = make_table("run", "verdict", *counts)
     for row in rows:
         table.add_row(row["run"], row["verdict"], *(f"{row[count]:,}" for count in counts))
     return table
@@ -203,7 +257,7 @@ def by_run(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def by_protocol(rows: Sequence[Mapping[str, Any]]) -> Table:
     counts = worth_showing(rows)
-    table = columns("protocol", "runs", "yes", "no", "unknown", *counts)
+    table = make_table("protocol", "runs", "yes", "no", "unknown", *counts)
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(row["protocol"] or "", []).append(row)
@@ -219,7 +273,7 @@ def worth_showing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [count for count in COUNTS if count == "deliveries" or any(row[count] for row in rows)]
 
 
-def columns(*names: str) -> Table:
+def make_table(*names: str) -> Table:
     from rich.table import Table
 
     table = Table(show_header=True, box=None, pad_edge=False)

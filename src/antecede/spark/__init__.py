@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from antecede.spark.stream.verify import verify_stream
     from antecede.spark.sweep.api import Swept, sweep
     from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS, Trace
-    from antecede.spark.verify.api import Verification, verify
+    from antecede.spark.verify.api import CausesVerification, Verification, verify
 
 __all__ = [
     "sweep",
@@ -56,6 +56,7 @@ __all__ = [
     "Swept",
     "Ingested",
     "Verification",
+    "CausesVerification",
     "Measures",
     "SPARK_EVENTS",
     "SPARK_RUNS",
@@ -71,7 +72,7 @@ HOMES: Final = {
     "stream.verify": ("verify_stream",),
     "sweep.api": ("Swept", "sweep"),
     "trace.api": ("SPARK_EVENTS", "SPARK_RUNS", "Trace"),
-    "verify.api": ("Verification", "verify"),
+    "verify.api": ("CausesVerification", "Verification", "verify"),
 }
 """The modules that the names above are loaded from."""
 

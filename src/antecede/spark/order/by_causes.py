@@ -101,31 +101,38 @@ def join_names(rows: DataFrame, known: DataFrame, names: Iterable[str], how: str
 # What is asked
 
 
-def refuse_columns(rows: DataFrame, asked: ByCauses) -> None:
+def refuse_columns(
+    rows: DataFrame,
+    asked: ByCauses,
+    *,
+    owner: str = "order",
+    added: tuple[str, ...] = ("position", "waits_for"),
+) -> None:
+    """Refuse names that are no columns, columns of types that mean nothing, and those that the owner adds."""
     named = {"id": asked.id, "causes": asked.causes, **({"time": asked.time} if asked.time else {})}
     named |= {f"partition_by {place + 1}": name for place, name in enumerate(asked.partition_by)}
     for what, name in named.items():
         if rows.columns.count(name) != 1:
-            raise BadParameter("order", what, name, f"one of the columns {', '.join(rows.columns)}")
-    for name in ("position", "waits_for"):
+            raise BadParameter(owner, what, name, f"one of the columns {', '.join(rows.columns)}")
+    for name in added:
         if name in rows.columns:
             raise BadParameter(
-                "order", "table", f"one with a column {name}", "none of that name: order adds it"
+                owner, "table", f"one with a column {name}", f"none of that name: {owner} adds it"
             )
     kind = rows.schema[asked.id].dataType
     cause = rows.schema[asked.causes].dataType
     element = cause.elementType if isinstance(cause, ArrayType) else cause
     if not isinstance(kind, (StringType, *WHOLE)):
-        raise BadParameter("order", "id", f"{asked.id} of type {kind.simpleString()}", "text or integers")
+        raise BadParameter(owner, "id", f"{asked.id} of type {kind.simpleString()}", "text or integers")
     if isinstance(kind, StringType) != isinstance(element, StringType) or not isinstance(
         element, (StringType, *WHOLE)
     ):
         found = f"{asked.causes} of type {cause.simpleString()} with ids of type {kind.simpleString()}"
-        raise BadParameter("order", "causes", found, "one identifier, or an array of them")
+        raise BadParameter(owner, "causes", found, "one identifier, or an array of them")
     for name in asked.partition_by:
         if isinstance(rows.schema[name].dataType, (ArrayType, MapType, StructType, VariantType)):
             found = f"{name} of type {rows.schema[name].dataType.simpleString()}"
-            raise BadParameter("order", "partition_by", found, "columns of plain values")
+            raise BadParameter(owner, "partition_by", found, "columns of plain values")
 
 
 def id_type(rows: DataFrame, asked: ByCauses) -> DataType:

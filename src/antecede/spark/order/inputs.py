@@ -32,7 +32,7 @@ from antecede.spark.storage import absolute, escaped, files, join, readable
 from antecede.spark.trace.api import Trace
 from antecede.spark.trace.footers import refuse_files
 
-__all__ = ["Asked", "order_path"]
+__all__ = ["Asked", "order_path", "read_table"]
 
 JSON: Final = (".json", ".jsonl", ".ndjson")
 PACKED: Final = (".gz", ".bz2", ".zst", ".lz4")
@@ -48,6 +48,8 @@ class Asked(Struct, frozen=True):
     partition_by: tuple[str, ...] | None = None
     time: str | None = None
     no_cause: tuple[str, ...] = ("",)
+    others: tuple[str, ...] = ()
+    """More columns that are needed: of JSON nothing is read that is not asked for."""
 
 
 def order_path(spark: SparkSession, path: str | os.PathLike[str], asked: Asked) -> DataFrame:
@@ -148,7 +150,7 @@ def read_json(lines: DataFrame, asked: Asked) -> DataFrame:
     names = [
         name for name in (asked.id, asked.causes, asked.time, asked.process, asked.vector) if name is not None
     ]
-    names += asked.partition_by or ()
+    names += (*(asked.partition_by or ()), *asked.others)
     if asked.partition_by is None and asked.id is None:
         first = lines.select(F.get_json_object("value", "$.run").alias("run")).limit(1).collect()
         names += ["run"] * any(row["run"] is not None for row in first)

@@ -5,6 +5,8 @@ Spark, and its tables are DataFrames. What crosses the network are summaries, qu
 the trace is in no order (trace/blocks.py). The driver sees the plan, counts, questions and errors.
 
 Definitions are the oracle's (antecede.oracle). No stamp of any protocol is read.
+
+Events that name their causes are verified by by_causes.py: a DataFrame instead of a trace.
 """
 
 from __future__ import annotations
@@ -13,22 +15,25 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
+from typing import Any, overload
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from antecede.errors import BadTrace
+from antecede.errors import BadParameter, BadTrace
 from antecede.spark.errors import mark_errors, raise_task_errors
+from antecede.spark.frames import refuse_other_tables
+from antecede.spark.order.by_causes import ByCauses
 from antecede.spark.trace.api import Trace
+from antecede.spark.verify.by_causes import CausesVerification, verify_causes
 from antecede.spark.verify.plan import SPARK_RESULTS, Reader
 from antecede.storage import absolute, all_whole, join
 from antecede.verification.rounds import FOR_COMBINING, FOR_DRIVER, judge, make_verdicts
 from antecede.verification.schema import FINDINGS, VERDICTS, Told
 from antecede.verification.tasks import Questions, put_together
 
-__all__ = ["Verification", "verify"]
+__all__ = ["CausesVerification", "Verification", "verify"]
 
 
 @dataclass(frozen=True)
@@ -67,12 +72,92 @@ class Verification:
             table.unpersist()
 
 
-def verify(trace: Trace, *, chunks: int | None = None, rows: int | None = None) -> Verification:
-    """Judge every run of the trace. A run whose rows cannot be a run is `unknown`, and `refused` says why.
+@overload
+def verify(table: Trace, *, chunks: int | None = None, rows: int | None = None) -> Verification: ...
 
-    Raises `BadTrace` if no run can be judged. A task reads about so many `rows`, or as many as suit the trace. `chunks`
-    asks for that many of each run, if there are as many row groups.
+
+@overload
+def verify(
+    table: DataFrame,
+    *,
+    id: str,
+    causes: str,
+    consumer: str,
+    position: str | None = None,
+    time: str | None = None,
+    partition_by: str | Sequence[str] = (),
+    no_cause: str | Sequence[str] = "",
+) -> CausesVerification: ...
+
+
+def verify(
+    table: Trace | DataFrame,
+    *,
+    id: str | None = None,
+    causes: str | None = None,
+    consumer: str | None = None,
+    position: str | None = None,
+    time: str | None = None,
+    partition_by: str | Sequence[str] = (),
+    no_cause: str | Sequence[str] = "",
+    chunks: int | None = None,
+    rows: int | None = None,
+) -> Verification | CausesVerification:
+    """Find what was handed over out of causal order: in a trace, or among events that name their causes.
+
+    **A trace.** Judge every run. A run whose rows cannot be a run is `unknown`, and `refused` says why. Raises
+    `BadTrace` if no run can be judged. A task reads about so many `rows`, or as many as suit the trace. `chunks` asks
+    for that many of each run, if there are as many row groups.
+
+    **A DataFrame.** Each row is the event `id`, with its `causes` (one identifier, an array of them, or null; a text in
+    `no_cause` means none), handed to `consumer` at `position` or `time`. `partition_by` are the columns that tell one
+    set of events from another. A finding is a cause that a consumer was handed after an effect of it, with the chain of
+    identifiers between. A partition that cannot be judged is refused by name; `BadTrace` if none can.
+
+    >>> from antecede.spark import connect
+    >>> spark = connect("local[1]")
+    >>> rows = [("ordered", None, "audit", 2), ("paid", "ordered", None, None), ("sent", "paid", "audit", 1)]
+    >>> events = spark.createDataFrame(rows, "event string, after string, reader string, place long")
+    >>> found = verify(events, id="event", causes="after", consumer="reader", position="place")
+    >>> [(row.kind, row.consumer, row.id, row.by, row.chain) for row in found.findings.collect()]
+    [('violation', 'audit', 'ordered', 'sent', ['ordered', 'paid', 'sent'])]
+    >>> found.verdict, found.reason
+    ('no', '1 violation')
+    >>> found.release()
     """
+    groups = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    if isinstance(table, Trace):
+        refuse_names(
+            "a trace",
+            id=id,
+            causes=causes,
+            consumer=consumer,
+            position=position,
+            time=time,
+            partition_by=groups,
+        )
+        return verify_trace(table, chunks, rows)
+    refuse_other_tables("verify", table)
+    refuse_names("a DataFrame", chunks=chunks, rows=rows)
+    if table.isStreaming:
+        raise BadParameter("verify", "table", "a stream", "a table, or a trace for verify_stream")
+    if id is None or causes is None or consumer is None:
+        expected = "id, causes and consumer; a table of a trace's events is Trace.of(table)"
+        raise BadParameter("verify", "table", "a DataFrame without names of columns", expected)
+    if (position is None) == (time is None):
+        raise BadParameter("verify", "position and time", f"{position} and {time}", "one of them")
+    none = (no_cause,) if isinstance(no_cause, str) else tuple(no_cause)
+    return verify_causes(table, ByCauses(id, causes, groups, position or time, none), consumer)
+
+
+def refuse_names(form: str, **names: object) -> None:
+    for name, given in names.items():
+        if given:
+            expected = "columns of a DataFrame, or chunks and rows of a trace"
+            raise BadParameter("verify", name, f"{given} with {form}", expected)
+
+
+def verify_trace(trace: Trace, chunks: int | None, rows: int | None) -> Verification:
     engine = OnSpark(Reader.of(trace, chunks, rows))
     judgement = judge(engine)
     verdicts = list(make_verdicts(trace.known_runs, judgement.counts, judgement.refused))

@@ -1,0 +1,132 @@
+"""antecede verify EVENTS --id --causes --consumer: was a consumer handed an effect before its cause?"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+from msgspec import Struct
+
+from antecede.cli.order import TABLE, name_partition
+from antecede.cli.spark_session import working
+from antecede.errors import BadParameter
+
+if TYPE_CHECKING:
+    from antecede.spark.verify.by_causes import CausesVerification
+
+__all__ = ["Columns", "verify_causes"]
+
+SHOWN: Final = 5
+"""Findings that are told in words."""
+
+
+class Columns(Struct, frozen=True):
+    """Which columns say what; None is not said."""
+
+    id: str | None
+    causes: str | None
+    consumer: str | None
+    position: str | None
+    time: str | None
+    partition_by: str | None
+    no_cause: tuple[str, ...]
+
+    def given(self) -> bool:
+        return self != Columns(None, None, None, None, None, None, ())
+
+
+def verify_causes(
+    events: str, columns: Columns, out: str | None, as_json: bool, master: str | None, remote: str | None
+) -> None:
+    """Exit code 0: nothing came late or twice, as far as is known. 1: something did, or a partition is refused."""
+    refuse_request(columns)
+    groups = tuple(name for name in (columns.partition_by or "").split(",") if name)
+    # A table of Spark's catalogue is no file that could be looked for.
+    reads = [] if TABLE.fullmatch(events) and not os.path.exists(events) else [events]
+    places = [] if out is None else [f"{out.rstrip('/')}/{name}" for name in ("findings", "verdicts")]
+    with working(master, remote, "reading", reads=reads, writes=places) as work:
+        from antecede.spark.order.inputs import Asked, read_table
+        from antecede.spark.verify.api import verify
+
+        assert columns.id is not None
+        assert columns.causes is not None
+        assert columns.consumer is not None
+        at = columns.position or columns.time
+        asked = Asked(columns.id, columns.causes, partition_by=groups, time=at, others=(columns.consumer,))
+        table = read_table(work.spark, events, asked)
+        work.say("verifying")
+        found = verify(
+            table,
+            id=columns.id,
+            causes=columns.causes,
+            consumer=columns.consumer,
+            position=columns.position,
+            time=columns.time,
+            partition_by=groups,
+            no_cause=("", *columns.no_cause),
+        )
+        if out is not None:
+            work.say("writing")
+            found.write(out)
+        told = any(found.counts[name] for name in ("violations", "duplicates", "missing"))
+        examples = found.examples(SHOWN) if told else []
+        found.release()
+    report(found, examples, out, as_json)
+    if found.verdict == "no" or found.refused:
+        raise typer.Exit(1)
+
+
+def refuse_request(columns: Columns) -> None:
+    """What can be refused without a Spark."""
+    for option in ("id", "causes", "consumer"):
+        if getattr(columns, option) is None:
+            raise BadParameter("verify", f"--{option}", "not given", "--id, --causes and --consumer together")
+    if (columns.position is None) == (columns.time is None):
+        found = f"{columns.position} and {columns.time}"
+        raise BadParameter("verify", "--position and --time", found, "one of them")
+
+
+def report(found: CausesVerification, examples: list[dict[str, Any]], out: str | None, as_json: bool) -> None:
+    if as_json:
+        told: dict[str, Any] = {
+            "verdict": found.verdict,
+            "reason": found.reason,
+            "causality": "stated",
+            **found.counts,
+        }
+        told |= {"refusals": found.refused, "out": out}
+        print(json.dumps(told, ensure_ascii=False, default=str))
+    for row in examples:
+        where = f"{name_partition(row, found.partition_by)}: " if found.partition_by else ""
+        print(f"{where}{describe_finding(row)}", file=sys.stderr)
+    for row in found.refused:
+        print(f"refused: {name_partition(row, found.partition_by)}: {row['reason']}", file=sys.stderr)
+    counts = found.counts
+    of = f"{counts['rows']:,} rows, {counts['handed']:,} handed over, {count_things(counts['judged'], 'cause')} judged"
+    if found.partition_by:
+        of += f", {count_things(counts['partitions'], 'partition')}"
+        if counts["unjudged"]:
+            of += f" ({counts['unjudged']:,} with nothing to judge)"
+    print(f"{found.verdict}: by stated causes, {found.reason or 'nothing came late'}: {of}", file=sys.stderr)
+    if counts["ties"]:
+        ties = count_things(counts["ties"], "tie")
+        print(f"{ties}: cause and effect at one position or time count as in order", file=sys.stderr)
+
+
+def describe_finding(row: Mapping[str, Any]) -> str:
+    match row["kind"]:
+        case "violation":
+            chain = " -> ".join("..." if one is None else str(one) for one in row["chain"])
+            return f"{row['consumer']} was handed {row['id']} after its effect {row['by']}: {chain}"
+        case "duplicate":
+            return f"{row['consumer']} was handed {row['id']} more than once: {row['reason']}"
+        case _:
+            return f"{row['id']} is missing: {row['reason']}, such as {row['by']}"
+
+
+def count_things(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{'s' * (count != 1)}"
