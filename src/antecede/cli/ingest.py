@@ -1,4 +1,4 @@
-"""antecede ingest: logs that others wrote become a trace.
+"""antecede ingest: logs that others wrote become a trace, spans a table of events that name their causes.
 
 Spark is imported by the functions that use it: the other commands start without.
 """
@@ -6,6 +6,7 @@ Spark is imported by the functions that use it: the other commands start without
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,10 +16,12 @@ import typer
 
 from antecede.cli.spark_session import Master, Remote, working
 from antecede.errors import BadParameter
-from antecede.trace.foreign.formats import refuse_request
+from antecede.trace.foreign.formats import FORMATS, refuse_request
+from antecede.trace.foreign.spans import SPAN_FORMATS, refuse_span_request
 
 if TYPE_CHECKING:
     from antecede.spark.ingest.api import Counts, Ingested
+    from antecede.spark.spans.api import SpanCounts
 
 __all__ = ["ingest"]
 
@@ -28,8 +31,10 @@ SHOWN = 5
 
 def ingest(
     files: Annotated[list[str], typer.Argument(help="Files, or directories of files: paths or URIs.")],
-    format: Annotated[str, typer.Option(help="shiviz, tracing, tlaplus or table.")],
-    out: Annotated[str, typer.Option(help="Write the trace and what else was read into this directory.")],
+    format: Annotated[str, typer.Option(help="shiviz, tracing, tlaplus or table; or otlp, jaeger or spans.")],
+    out: Annotated[
+        str, typer.Option(help="Write the trace, or the spans, and what else was read into this directory.")
+    ],
     pattern: Annotated[
         str | None,
         typer.Option(
@@ -44,7 +49,7 @@ def ingest(
         typer.Option(
             "--map",
             metavar="OURS=THEIRS",
-            help="table: which column is which; once for each column.",
+            help="table, spans: which column is which; once for each column, or with commas between.",
             show_default=False,
         ),
     ] = None,
@@ -54,6 +59,10 @@ def ingest(
             help="All files are one run of this name.  [default: each is its own]", show_default=False
         ),
     ] = None,
+    no_cause: Annotated[
+        list[str] | None,
+        typer.Option(help="spans: a parent that means none.  [default: root]", show_default=False),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")] = False,
     master: Master = None,
     remote: Remote = None,
@@ -62,9 +71,19 @@ def ingest(
 
     Exit code 0: all was read, and the clocks are consistent. 1: lines were rejected, or clocks are not. The answer is
     unknown, with exit code 0, if the log has neither messages nor clocks.
-    docs/ingest.md explains the formats and what is written.
+    docs/ingest.md explains the formats and what is written; docs/spans.md those of spans, which become one table.
     """
     mapping = parse_mapping(columns)
+    if format not in (known := (*FORMATS, *SPAN_FORMATS)):
+        raise BadParameter("ingest", "format", format, f"one of {', '.join(known)}")
+    if format in SPAN_FORMATS:
+        refuse_options(format, pattern=pattern, delimiter=delimiter, run=run)
+        if no_cause and format != "spans":
+            raise BadParameter("ingest", "--no-cause", f"given for {format}", "it for spans only")
+        refuse_span_request(format, mapping)
+        ingest_spans(files, format, out, mapping, no_cause or ["root"], as_json, master, remote)
+        return
+    refuse_options(format, no_cause=no_cause)
     refuse_request(format, pattern, delimiter, mapping)
     with working(master, remote, "listing files", reads=files, writes=[out]) as work:
         from antecede.spark.ingest.api import ingest as read_logs
@@ -83,16 +102,64 @@ def ingest(
         raise typer.Exit(1)
 
 
+def refuse_options(format: str, **options: object) -> None:
+    for name, given in options.items():
+        if given:
+            raise BadParameter(
+                "ingest", f"--{name.replace('_', '-')}", f"given for {format}", "no such option"
+            )
+
+
+def ingest_spans(
+    files: Sequence[str],
+    format: str,
+    out: str,
+    mapping: dict[str, str] | None,
+    no_cause: Sequence[str],
+    as_json: bool,
+    master: str | None,
+    remote: str | None,
+) -> None:
+    """Write spans as one table, and what cannot be read beside it."""
+    with working(master, remote, "reading", reads=files, writes=[out]) as work:
+        from antecede.spark.spans.api import count_spans, write_spans
+
+        read = write_spans(work.spark, files, out, format, mapping, no_cause=no_cause)
+        work.say("counting")
+        counts = count_spans(read)
+        rows = read.rejected.orderBy("file", "text").limit(SHOWN).collect() if counts.rejected else []
+    report_spans(counts, [{**row.asDict(), "line": None} for row in rows], out, as_json)
+    if counts.rejected:
+        raise typer.Exit(1)
+
+
+def report_spans(counts: SpanCounts, examples: Sequence[dict[str, Any]], out: str, as_json: bool) -> None:
+    verdict = "no" if counts.rejected else "yes" if counts.spans else "unknown"
+    if as_json:
+        told = {"verdict": verdict, **asdict(counts), "examples": examples, "out": out}
+        print(json.dumps(told, ensure_ascii=False))
+    for row in examples:
+        print(sentence(row), file=sys.stderr)
+    parts = [
+        f"{counts.spans:,} spans of {counts.traces:,} traces state {counts.causes:,} causes",
+        f"{counts.rejected:,} lines or spans rejected",
+    ]
+    if counts.across:
+        parts.append(f"{counts.across:,} causes are in another trace: order them without --partition-by")
+    print(f"{verdict}: {'; '.join(parts)}: {out}", file=sys.stderr)
+
+
 def parse_mapping(columns: Sequence[str] | None) -> dict[str, str] | None:
     """The mapping of a table's columns.
 
-    >>> parse_mapping(["process=host", "time_ns=when"])
-    {'process': 'host', 'time_ns': 'when'}
+    >>> parse_mapping(["process=host,kind=what", "time_ns=when"])
+    {'process': 'host', 'kind': 'what', 'time_ns': 'when'}
     """
     if not columns:
         return None
     mapping: dict[str, str] = {}
-    for column in columns:
+    # A comma may be in the name of a column: it separates where another OURS= follows.
+    for column in (part for given in columns for part in re.split(r",(?=\w+=)", given)):
         ours, equals, theirs = column.partition("=")
         if not equals or not ours or not theirs:
             raise BadParameter("ingest", "--map", column, "OURS=THEIRS, as in process=host")

@@ -2,6 +2,7 @@
 
     sweep      an experiment            -> a trace, and what each run came to
     ingest     foreign logs             -> a trace, the lines that cannot be read, whether clocks agree
+    read_spans spans                    -> a row for each, with the causes that it states; what cannot be read
     order      anyone's events          -> the same rows in causal order, each with what it waits for
     missing    ordered rows             -> what they wait for and is not there
     refused    ordered rows             -> partitions that have no order, and why
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from antecede.spark.order.api import missing, order, refused
     from antecede.spark.session import connect
     from antecede.spark.shipping import ship
+    from antecede.spark.spans.api import Spans, read_spans
     from antecede.spark.stream import deliver_stream
     from antecede.spark.stream.verify import verify_stream
     from antecede.spark.sweep.api import Swept, sweep
@@ -43,6 +45,7 @@ __all__ = [
     "sweep",
     "ingest",
     "ingest_table",
+    "read_spans",
     "order",
     "missing",
     "refused",
@@ -55,6 +58,7 @@ __all__ = [
     "ship",
     "Swept",
     "Ingested",
+    "Spans",
     "Verification",
     "CausesVerification",
     "Measures",
@@ -68,6 +72,7 @@ HOMES: Final = {
     "order.api": ("missing", "order", "refused"),
     "session": ("connect",),
     "shipping": ("ship",),
+    "spans.api": ("Spans", "read_spans"),
     "stream": ("deliver_stream",),
     "stream.verify": ("verify_stream",),
     "sweep.api": ("Swept", "sweep"),

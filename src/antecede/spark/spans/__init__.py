@@ -1,0 +1,1 @@
+"""Spans of OpenTelemetry as rows that name their causes."""

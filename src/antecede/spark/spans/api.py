@@ -1,0 +1,159 @@
+"""Read spans, whatever wrote them: one row a span, with the causes that it states.
+
+    spans, rejected = read_spans(spark, "traces.jsonl")
+    order(spans, id="id", causes="causes", partition_by="trace_id", time="start_ns")
+
+`antecede.spark.spans.schema` has the columns. A line, or a span of it, that cannot be read is in `rejected`, with its
+file and the reason.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from antecede.errors import BadParameter
+from antecede.spark.errors import raise_task_errors
+from antecede.spark.ingest.tasks import list_files
+from antecede.spark.spans.jaeger import read_jaeger
+from antecede.spark.spans.otlp import read_otlp
+from antecede.spark.spans.schema import REJECTED, SPANS, finish_rows
+from antecede.spark.spans.table import read_table
+from antecede.spark.storage import absolute, escaped, join, whole
+from antecede.trace.foreign.spans import refuse_span_request
+
+__all__ = ["SpanCounts", "Spans", "count_spans", "read_spans", "write_spans"]
+
+
+class Spans(NamedTuple):
+    """What files say: spans, and what cannot be read. Both are read whenever they are asked for."""
+
+    spans: DataFrame
+    rejected: DataFrame
+
+
+@dataclass(frozen=True)
+class SpanCounts:
+    """What was read, in numbers: what the command line says."""
+
+    spans: int
+    traces: int
+    rejected: int
+    causes: int
+    """Parents and links, all together."""
+    across: int
+    """Those of them that are in another trace than the span."""
+
+
+def read_spans(
+    spark: SparkSession,
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    format: str = "otlp",
+    mapping: Mapping[str, str] | None = None,
+    *,
+    no_cause: str | Sequence[str] = "root",
+) -> Spans:
+    """Read files and directories of a format: otlp, jaeger, or spans, which is a table.
+
+    `mapping` says which column of a table is which of ours (docs/spans.md); without it the columns are those of
+    ClickHouse's `otel_traces`. A parent that is empty, zero, or a text of `no_cause` means none.
+
+    >>> import tempfile
+    >>> from antecede.spark import connect
+    >>> spark = connect("local[1]")
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+    ...     _ = file.write("trace,span,parent,at\\nt,b,a,1661140374351773094\\nt,a,root,1661140374351773093\\nt\\n")
+    ...     file.flush()
+    ...     columns = {"id": "span", "trace_id": "trace", "parent": "parent", "start_ns": "at"}
+    ...     spans, rejected = read_spans(spark, file.name, "spans", columns)
+    ...     [(row.id, row.causes, row.start_ns) for row in spans.collect()]
+    ...     [(row.text, row.reason) for row in rejected.collect()]
+    [('t:b', ['t:a'], 1661140374351773094), ('t:a', [], 1661140374351773093)]
+    [('t', 'it is no row of the table')]
+    """
+    return divide(read_rows(spark, path, format, mapping, no_cause))
+
+
+def write_spans(
+    spark: SparkSession,
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    format: str = "otlp",
+    mapping: Mapping[str, str] | None = None,
+    *,
+    no_cause: str | Sequence[str] = "root",
+) -> Spans:
+    """Write `spans/` and `rejected/` as Parquet into a directory, all or nothing, and give what is there."""
+    rows = read_rows(spark, path, format, mapping, no_cause)
+    # Two tables come of one reading: parsing is what takes the time.
+    rows.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        with raise_task_errors(), whole(out) as aside:
+            for name, table in divide(rows)._asdict().items():
+                table.write.parquet(join(aside, name))
+    finally:
+        rows.unpersist()
+    types = {"spans": SPANS, "rejected": REJECTED}
+    return Spans(
+        *(
+            spark.read.schema(types[name]).parquet(escaped(join(absolute(out), name)))
+            for name in Spans._fields
+        )
+    )
+
+
+def count_spans(read: Spans) -> SpanCounts:
+    """Count what was read."""
+    causes = F.size("causes")
+    within = F.size(F.filter("causes", lambda cause: cause.startswith(F.concat("trace_id", F.lit(":")))))
+    [row] = read.spans.agg(
+        F.count(F.lit(1)).alias("spans"),
+        F.countDistinct("trace_id").alias("traces"),
+        F.coalesce(F.sum(causes), F.lit(0)).alias("causes"),
+        F.coalesce(F.sum(causes - within), F.lit(0)).alias("across"),
+    ).collect()
+    return SpanCounts(rejected=read.rejected.count(), **row.asDict())
+
+
+def read_rows(
+    spark: SparkSession,
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    format: str,
+    mapping: Mapping[str, str] | None,
+    no_cause: str | Sequence[str],
+) -> DataFrame:
+    """Spans and what cannot be read, which has a reason."""
+    refuse_span_request(format, mapping)
+    many = [path] if isinstance(path, str | os.PathLike) else list(path)
+    if not many:
+        raise BadParameter("read_spans", "files", "none", "one or more")
+    names = list_files(spark, many)
+    if format == "otlp":
+        raw = read_otlp(spark, names)
+    elif format == "jaeger":
+        raw = read_jaeger(spark, names)
+    else:
+        raw = read_table(spark, names, mapping, (no_cause,) if isinstance(no_cause, str) else tuple(no_cause))
+    return finish_rows(raw)
+
+
+def divide(rows: DataFrame) -> Spans:
+    return Spans(
+        rows.where("reason is null").select(*list_names(SPANS)),
+        rows.where("reason is not null").select(*list_names(REJECTED)),
+    )
+
+
+def list_names(schema: str) -> list[str]:
+    """The names of a schema's columns.
+
+    >>> list_names("id string, causes array<string>")
+    ['id', 'causes']
+    """
+    return [field.split()[0] for field in schema.split(",")]

@@ -1,0 +1,83 @@
+"""The formats of spans, and what can be refused before anything is read.
+
+otlp     OTLP as JSON: lines of the Collector's file exporter, and what Tempo answers
+jaeger   what Jaeger answers, and its user interface saves
+spans    a table, whose columns are those of ClickHouse's `otel_traces`, or are named by a mapping
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from antecede.errors import BadParameter
+
+__all__ = ["MAPS", "OTEL_TRACES", "SPAN_COLUMNS", "SPAN_FORMATS", "SPAN_LISTS", "refuse_span_request"]
+
+SPAN_FORMATS: Final = ("otlp", "jaeger", "spans")
+
+MAPS: Final = ("resource", "attributes")
+"""Columns of a table that hold attributes: of the process, and of the span."""
+SPAN_LISTS: Final = ("link_trace_ids", "link_span_ids")
+"""Columns of a table that hold one element for each link."""
+SPAN_COLUMNS: Final = (
+    "id",
+    "trace_id",
+    "parent",
+    "name",
+    "kind",
+    "service",
+    "instance",
+    "process",
+    "start_ns",
+    "end_ns",
+    "duration_ns",
+    "messaging_system",
+    "messaging_destination",
+    "messaging_operation",
+    "messaging_message_id",
+    *MAPS,
+    *SPAN_LISTS,
+)
+"""What a column of a table can be."""
+
+OTEL_TRACES: Final = {
+    "id": "SpanId",
+    "trace_id": "TraceId",
+    "parent": "ParentSpanId",
+    "name": "SpanName",
+    "kind": "SpanKind",
+    "service": "ServiceName",
+    "start_ns": "Timestamp",
+    "duration_ns": "Duration",
+    "resource": "ResourceAttributes",
+    "attributes": "SpanAttributes",
+    "link_trace_ids": "Links.TraceId",
+    "link_span_ids": "Links.SpanId",
+}
+"""The columns of ClickHouse's `otel_traces`: the mapping of a table for which none is given."""
+
+
+def refuse_span_request(format: str, mapping: Mapping[str, str] | None) -> None:
+    """Refuse a request that contradicts itself.
+
+    >>> refuse_span_request("spans", {"id": "SpanID"})
+    Traceback (most recent call last):
+    antecede.errors.BadParameter: read_spans: map is without trace_id, expected columns for id and trace_id
+    """
+    if format not in SPAN_FORMATS:
+        raise BadParameter("read_spans", "format", format, f"one of {', '.join(SPAN_FORMATS)}")
+    if mapping is None:
+        return
+    if format != "spans":
+        raise BadParameter("read_spans", "map", f"given for {format}", "it for spans only")
+    for ours, name in mapping.items():
+        if ours not in SPAN_COLUMNS:
+            raise BadParameter("read_spans", "map", f"{ours}={name}", f"one of {', '.join(SPAN_COLUMNS)}")
+    for needed in ("id", "trace_id"):
+        if needed not in mapping:
+            raise BadParameter("read_spans", "map", f"without {needed}", "columns for id and trace_id")
+    if (SPAN_LISTS[0] in mapping) != (SPAN_LISTS[1] in mapping):
+        raise BadParameter("read_spans", "map", f"only one of {' and '.join(SPAN_LISTS)}", "both, or none")
+    if "end_ns" in mapping and "duration_ns" in mapping:
+        raise BadParameter("read_spans", "map", "both end_ns and duration_ns", "one of them")

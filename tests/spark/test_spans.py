@@ -1,0 +1,369 @@
+"""Spans of every format become one table, and what cannot be read is told."""
+
+import datetime as dt
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as F
+
+from antecede.errors import BadParameter
+from antecede.spark import missing, order, read_spans
+
+DATA = Path(__file__).parents[1] / "data" / "spans"
+REAL = Path(__file__).parents[3] / "shared" / "data" / "spans"
+real = pytest.mark.skipif(not REAL.is_dir(), reason=f"no spans at {REAL}: they are no part of the project")
+
+SHOP, BILLING = "5b8efff798038103d269b633813fc60c", "0af7651916cd43dd8448eb211c80319c"
+CHECKOUT, SEND, AUDIT = (f"{SHOP}:eee19b7ec3c1b17{last}" for last in "456")
+PROCESS, WRITE = (f"{BILLING}:b7ad6b716920333{last}" for last in "12")
+LOST = f"{BILLING}:00f067aa0ba902b7"
+START_NS = 1661140374351773094
+
+NEZHA = {
+    "id": "SpanID",
+    "trace_id": "TraceID",
+    "parent": "ParentID",
+    "instance": "PodName",
+    "name": "OperationName",
+    "start_ns": "StartTimeUnixNano",
+    "end_ns": "EndTimeUnixNano",
+}
+
+
+def by_id(spans):
+    return {row.id: row for row in spans.collect()}
+
+
+def messaging(row):
+    return tuple(row[f"messaging_{name}"] for name in ("system", "destination", "operation", "message_id"))
+
+
+@pytest.fixture(scope="module")
+def otlp(spark):
+    spans, rejected = read_spans(spark, DATA / "otlp.jsonl")
+    return by_id(spans), {row.text: row.reason for row in rejected.collect()}
+
+
+def test_a_span_names_its_parent_and_its_links(otlp):
+    spans, _ = otlp
+    assert {id: row.causes for id, row in spans.items()} == {
+        CHECKOUT: [],
+        SEND: [CHECKOUT],
+        AUDIT: [CHECKOUT],
+        PROCESS: [SEND],
+        WRITE: [LOST],
+    }
+    assert (spans[SEND].parent, spans[SEND].links) == (CHECKOUT, [])
+    assert (spans[PROCESS].parent, spans[PROCESS].links) == (None, [SEND])
+    assert (spans[SEND].trace_id, spans[SEND].span_id) == (SHOP, "eee19b7ec3c1b175")
+
+
+def test_nanoseconds_are_kept(otlp):
+    spans, _ = otlp
+    row = spans[CHECKOUT]
+    assert (row.start_ns, row.end_ns) == (START_NS, START_NS + 11209415)
+    epoch = dt.datetime(1970, 1, 1)
+    assert (row.start - epoch) // dt.timedelta(microseconds=1) == START_NS // 1000
+    assert spans[SEND].start_ns == START_NS + 1
+
+
+def test_kinds_are_numbers_or_names(otlp):
+    spans, _ = otlp
+    kinds = {CHECKOUT: "server", SEND: "producer", AUDIT: "producer", PROCESS: "consumer", WRITE: "internal"}
+    assert {id: row.kind for id, row in spans.items()} == kinds
+
+
+def test_old_names_of_attributes_mean_what_the_new_ones_do(otlp):
+    spans, _ = otlp
+    assert messaging(spans[SEND]) == ("kafka", "orders", "send", "m-1")
+    assert messaging(spans[PROCESS]) == ("kafka", "orders", "process", "m-1")
+    # The oldest conventions forbade an operation on a send.
+    assert messaging(spans[AUDIT]) == ("rabbitmq", "audit", "send", None)
+    assert messaging(spans[WRITE]) == (None, None, None, None)
+
+
+def test_a_process_is_a_service_and_its_instance(otlp):
+    spans, _ = otlp
+    assert (spans[SEND].service, spans[SEND].instance, spans[SEND].process) == (
+        "shop",
+        "shop-1",
+        "shop/shop-1",
+    )
+    assert (spans[WRITE].instance, spans[WRITE].process) == ("h1/4711", "billing/h1/4711")
+    assert (spans[AUDIT].instance, spans[AUDIT].process) == (None, "audit")
+
+
+def test_what_cannot_be_read_is_told(otlp):
+    _, rejected = otlp
+    lines = (DATA / "otlp.jsonl").read_text().splitlines()
+    broken = "it is no OTLP in JSON"
+    [span] = [text for text, reason in rejected.items() if reason.startswith("its spanId")]
+    assert rejected == {
+        # Cut off; no JSON; a document behind a document, which Spark's parser does not see; no list of resources.
+        lines[1]: broken,
+        lines[3]: broken,
+        lines[8]: broken,
+        lines[9]: broken,
+        lines[5]: "it has neither resourceSpans nor batches",
+        span: "its spanId is not 8 bytes in hex or base64: nothex",
+    }
+    assert json.loads(span)["name"] == "broken"
+
+
+WRONG: list[tuple[str, object, str | None]] = [
+    ("traceId", "", "its traceId is not 16 bytes in hex or base64: "),
+    ("traceId", "0" * 32, "its traceId is not 16 bytes in hex or base64: " + "0" * 32),
+    ("spanId", None, "its spanId is not 8 bytes in hex or base64: "),
+    ("parentSpanId", "12", "its parentSpanId is not 8 bytes in hex or base64: 12"),
+    ("startTimeUnixNano", "soon", "its startTimeUnixNano is no integer: soon"),
+    ("startTimeUnixNano", "1.5", "its startTimeUnixNano is no integer: 1.5"),
+    ("endTimeUnixNano", "9" * 19, "its endTimeUnixNano is no integer: " + "9" * 19),
+    ("links", [{"traceId": SHOP}], "it has a link without ids of 16 and 8 bytes"),
+    ("links", "none", "it is no OTLP in JSON"),
+    ("attributes", {"a": 1}, "it is no OTLP in JSON"),
+    ("parentSpanId", "0" * 16, None),
+    ("startTimeUnixNano", START_NS, None),
+    ("endTimeUnixNano", None, None),
+    ("unknownField", [[{}]], None),
+]
+
+
+def test_a_span_that_is_wrong_is_rejected_with_the_reason(spark, tmp_path):
+    lines = []
+    for case, (field, value, _) in enumerate(WRONG):
+        span = {"traceId": SHOP, "spanId": "eee19b7ec3c1b174", "name": f"case {case}", field: value}
+        lines.append(json.dumps({"resourceSpans": [{"scopeSpans": [{}, {"spans": [span]}]}]}))
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    spans, rejected = read_spans(spark, tmp_path)
+    reasons = {row.text.partition('"case ')[2].partition('"')[0]: row.reason for row in rejected.collect()}
+    assert reasons == {str(case): reason for case, (*_, reason) in enumerate(WRONG) if reason is not None}
+    sound = {f"case {case}" for case, (*_, reason) in enumerate(WRONG) if reason is None}
+    assert {row.name for row in spans.collect()} == sound
+
+
+def test_tempo_writes_the_same_spans_in_base64_over_many_lines(spark, otlp):
+    spans, rejected = read_spans(spark, DATA / "tempo.json")
+    assert rejected.count() == 0
+    expected = {id: row for id, row in otlp[0].items() if id != AUDIT}
+    assert by_id(spans) == expected
+
+
+def test_tempo_also_wraps_a_trace(spark, tmp_path, otlp):
+    (tmp_path / "a.json").write_text('{"trace":' + (DATA / "tempo.json").read_text() + "}")
+    spans, rejected = read_spans(spark, tmp_path / "a.json")
+    assert (set(by_id(spans)), rejected.count()) == (set(otlp[0]) - {AUDIT}, 0)
+
+
+@pytest.mark.parametrize("size", [1 << 20, 1511])
+def test_documents_are_found_wherever_a_file_is_cut(spark, tmp_path, size):
+    lines = (DATA / "otlp.jsonl").read_text()
+    text = lines + (DATA / "tempo.json").read_text() + "\ntail\n" + lines.replace("\n", "\r\n")
+    (tmp_path / "a.json").write_bytes(text.encode())
+    names = {"spark.sql.files.maxPartitionBytes": size, "spark.sql.files.openCostInBytes": 1}
+    before = {name: spark.conf.get(name) for name in names}
+    try:
+        for name, value in names.items():
+            spark.conf.set(name, value)
+        spans, rejected = read_spans(spark, tmp_path)
+        assert (spans.rdd.getNumPartitions() > 1) == (size < len(text))
+        assert (spans.count(), rejected.count()) == (5 + 4 + 5, 6 + 1 + 6)
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+
+
+def test_jaeger(spark):
+    spans, rejected = read_spans(spark, DATA / "jaeger.json", "jaeger")
+    found = by_id(spans)
+    second = f"{SHOP}:000007b169203331"
+    assert set(found) == {CHECKOUT, second}
+    row = found[second]
+    assert (row.parent, row.links, row.causes) == (CHECKOUT, [PROCESS], [CHECKOUT, PROCESS])
+    micros = START_NS // 1000
+    assert (row.start_ns, row.end_ns) == ((micros + 1) * 1000, (micros + 4) * 1000)
+    assert (row.name, row.kind, row.process) == ("orders process", "consumer", "billing/b-7")
+    assert messaging(row) == ("rabbitmq", None, "process", None)
+    assert (found[CHECKOUT].instance, found[CHECKOUT].kind) == ("pod-a", "server")
+    [wrong] = rejected.collect()
+    assert wrong.reason == "its startTime is no integer: soon"
+    assert wrong.file.endswith("jaeger.json")
+
+
+def test_traces_of_jaeger_by_themselves(spark, tmp_path):
+    lines = {
+        '{"data": [{"spans": [': "it is no JSON of Jaeger",
+        '{"resourceSpans": []}': "it has neither data nor spans",
+        '{"spans": [{"traceID": "xyz", "spanID": "1"}]}': "its traceID is no hex: xyz",
+        '{"spans": [{"traceID": "a", "spanID": "0"}]}': "its spanID is no hex: 0",
+        '{"spans": [{"traceID": "a", "spanID": "1", "references": [{"refType": "CHILD_OF"}]}]}': (
+            "it has a reference without ids in hex"
+        ),
+        '{"spans": [{"traceID": "a", "spanID": "1", "startTime": 9999999999999999}]}': (
+            "its startTime is no integer: 9999999999999999"
+        ),
+        '{"spans": [{"traceID": "a", "spanID": "1", "parentSpanID": "2"}]}': None,
+    }
+    (tmp_path / "a.json").write_text("\n".join(lines))
+    spans, rejected = read_spans(spark, tmp_path, "jaeger")
+    assert sorted(row.reason for row in rejected.collect()) == sorted(filter(None, lines.values()))
+    trace = "a".rjust(16, "0")
+    assert [row.causes for row in spans.collect()] == [[f"{trace}:{'2'.rjust(16, '0')}"]]
+
+
+def test_rows_of_clickhouse(spark):
+    spans, rejected = read_spans(spark, DATA / "otel_traces.jsonl", "spans")
+    found = by_id(spans)
+    assert set(found) == {CHECKOUT, PROCESS}
+    assert (found[CHECKOUT].start_ns, found[CHECKOUT].end_ns) == (START_NS, START_NS + 11209415)
+    assert (found[CHECKOUT].process, found[CHECKOUT].kind) == ("shop/shop-1", "server")
+    assert (found[PROCESS].causes, found[PROCESS].start_ns) == ([CHECKOUT], START_NS + 5)
+    assert messaging(found[PROCESS]) == ("kafka", None, "receive", None)
+    reasons = {row.reason: row.text for row in rejected.collect()}
+    assert set(reasons) == {"its start_ns is no time: soon", "it has no id", "it is no row of the table"}
+    assert reasons["it is no row of the table"] == '{"TraceId": "cut'
+
+
+def test_clickhouse_in_parquet_with_timestamps(spark, tmp_path):
+    at = dt.datetime(2022, 8, 22, 3, 52, 54, 351773, tzinfo=dt.UTC)
+    columns = {
+        "Timestamp": pa.array([at], pa.timestamp("us", "UTC")),
+        "TraceId": ["t"],
+        "SpanId": ["s"],
+        "SpanAttributes": pa.array(
+            [[("messaging.operation.type", "settle")]], pa.map_(pa.string(), pa.string())
+        ),
+        "Links.TraceId": [["u"]],
+        "Links.SpanId": [["r"]],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    [row] = read_spans(spark, tmp_path, "spans").spans.collect()
+    assert (row.id, row.causes, row.start_ns) == ("t:s", ["u:r"], START_NS // 1000 * 1000)
+    assert row.messaging_operation == "settle"
+
+
+def test_a_line_of_csv_with_too_few_or_too_many_values_is_no_root(spark, tmp_path):
+    text = "t,s,p\na,1,root\na,2,1\na,3\na,4,1,9\na,,1\na,5,none\n"
+    (tmp_path / "a.csv").write_text(text)
+    mapping = {"trace_id": "t", "id": "s", "parent": "p"}
+    spans, rejected = read_spans(spark, tmp_path, "spans", mapping, no_cause=["root", "none"])
+    assert {row.id: row.causes for row in spans.collect()} == {"a:1": [], "a:2": ["a:1"], "a:5": []}
+    told = {(row.text, row.reason) for row in rejected.collect()}
+    row = '{"t":"a","p":"1"}'
+    broken = "it is no row of the table"
+    assert told == {("a,3", broken), ("a,4,1,9", broken), (row, "it has no id")}
+
+
+@pytest.mark.parametrize(
+    ("format", "mapping", "wrong"),
+    [
+        ("zipkin", None, "format is zipkin, expected one of otlp, jaeger, spans"),
+        ("otlp", {"id": "a", "trace_id": "b"}, "map is given for otlp"),
+        ("spans", {"id": "SpanID"}, "map is without trace_id"),
+        (
+            "spans",
+            {"id": "SpanID", "trace_id": "t", "span": "x"},
+            "map is span=x, expected one of id, trace_id",
+        ),
+        ("spans", {**NEZHA, "link_span_ids": "x"}, "map is only one of link_trace_ids and link_span_ids"),
+        ("spans", {**NEZHA, "duration_ns": "x"}, "map is both end_ns and duration_ns"),
+        ("spans", NEZHA, "map is id=SpanID, expected a column of the table: a, b"),
+        ("spans", None, "map is id=SpanId, expected a column of the table: a, b"),
+    ],
+)
+def test_a_wrong_request_is_refused(spark, tmp_path, format, mapping, wrong):
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(BadParameter, match=f"^read_spans: {wrong}"):
+        read_spans(spark, tmp_path / "a.csv", format, mapping)
+
+
+def test_spans_are_ordered_as_they_are(spark):
+    spans, _ = read_spans(spark, DATA / "otlp.jsonl")
+    apart = order(spans, id="id", causes="causes", partition_by="trace_id", time="start_ns")
+    assert {row.id for row in missing(apart).collect()} == {LOST, SEND}
+    # Links lead from trace to trace.
+    together = order(spans, id="id", causes="causes", time="start_ns")
+    assert [row.id for row in missing(together).collect()] == [LOST]
+    assert [row.id for row in together.orderBy("position").collect()] == [
+        CHECKOUT,
+        SEND,
+        AUDIT,
+        PROCESS,
+        WRITE,
+    ]
+
+
+@real
+@pytest.mark.parametrize(
+    ("name", "count", "traces"), [("2023-01-29-08_44", 4907, 59), ("2022-08-22-03_53", 23019, 497)]
+)
+def test_real_spans_by_a_mapping(spark, name, count, traces):
+    spans, rejected = read_spans(spark, REAL / f"{name}.csv.gz", "spans", NEZHA)
+    assert rejected.count() == 0
+    ordered = order(spans, id="id", causes="causes", partition_by="trace_id", time="start_ns").cache()
+    assert (ordered.count(), ordered.select("trace_id").distinct().count()) == (count, traces)
+    assert missing(ordered).count() == 0
+    before = ordered.select(F.col("id").alias("parent"), F.col("position").alias("at"))
+    assert ordered.join(before, "parent").where("at >= position").count() == 0
+    assert ordered.where("start_ns % 1000 != 0").count() > 0
+    ordered.unpersist()
+
+
+# The command
+
+
+def test_the_command_writes_what_order_takes(warm, tmp_path):
+    ended = warm("ingest", DATA / "otlp.jsonl", "--format", "otlp", "--out", tmp_path / "out", "--json")
+    assert ended.returncode == 1, ended.stderr
+    told = json.loads(ended.stdout)
+    assert {name: told[name] for name in ("verdict", "spans", "traces", "rejected", "causes", "across")} == {
+        "verdict": "no",
+        "spans": 5,
+        "traces": 2,
+        "rejected": 6,
+        "causes": 4,
+        "across": 1,
+    }
+    assert len(told["examples"]) == 5
+    assert "no: 5 spans of 2 traces state 4 causes; 6 lines or spans rejected; 1 causes are" in ended.stderr
+    assert len(pq.read_table(tmp_path / "out" / "rejected")) == 6
+    options = ("--id", "id", "--causes", "causes", "--partition-by", "trace_id", "--time", "start_ns")
+    ended = warm("order", tmp_path / "out" / "spans", *options, "--out", tmp_path / "ordered", "--json")
+    assert (ended.returncode, json.loads(ended.stdout)["missing"]) == (1, 2)
+
+
+@real
+def test_the_command_reads_real_spans(warm, tmp_path):
+    columns = ",".join(f"{ours}={theirs}" for ours, theirs in NEZHA.items())
+    source = REAL / "2023-01-29-08_43.csv.gz"
+    ended = warm("ingest", source, "--format", "spans", "--map", columns, "--out", tmp_path / "out")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.startswith(
+        "yes: 4,445 spans of 53 traces state 4,392 causes; 0 lines or spans rejected"
+    )
+    options = ("--id", "id", "--causes", "causes", "--partition-by", "trace_id", "--time", "start_ns")
+    ended = warm("order", tmp_path / "out" / "spans", *options, "--out", tmp_path / "ordered")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.startswith("yes: nothing is missing; 4,445 rows")
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        (["--format", "zipkin"], "expected one of shiviz, tracing, tlaplus, table, otlp, jaeger, spans"),
+        (["--format", "jaeger", "--map", "id=a"], "map is given for jaeger"),
+        (["--format", "spans", "--map", "id=a,span=b"], "map is span=b"),
+        (["--format", "otlp", "--run", "a"], "--run is given for otlp"),
+        (["--format", "otlp", "--no-cause", "a"], "--no-cause is given for otlp"),
+        (["--format", "shiviz", "--no-cause", "a"], "--no-cause is given for shiviz"),
+    ],
+)
+def test_a_wrong_command_is_refused_before_spark_starts(capsys, tmp_path, options, wrong):
+    from antecede.cli import run
+
+    # Files are looked for when Spark is about to start.
+    code = run(["ingest", "nowhere.json", "--out", str(tmp_path / "out"), *options])
+    assert code == 2
+    assert wrong in capsys.readouterr().err
