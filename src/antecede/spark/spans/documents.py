@@ -20,8 +20,10 @@ from antecede.spark.storage import escaped
 
 __all__ = ["name_file", "parse_documents", "read_documents"]
 
-SPREAD: Final = r"^\{\s*\n"
-"""The beginning of a document that is spread over lines."""
+SPREAD: Final = r"^[^\n]*[{\[,]\s*\n"
+"""The beginning of a document that is spread over lines: its first line cannot be the last."""
+ENDED: Final = r"(?<=\n[}\]]{1,8})[ \t\r]*\n"
+"""Where such a document ends: behind a line of closing brackets, not indented."""
 
 
 def name_file() -> Column:
@@ -32,12 +34,14 @@ def name_file() -> Column:
 def read_documents(spark: SparkSession, names: Sequence[str]) -> DataFrame:
     """The texts in these files: `file` and `text`. Blank lines are left out."""
     records = spark.read.option("lineSep", "\n{").text([escaped(name) for name in names])
-    # The separator took the brace of each record but a file's first.
-    text = F.when(F.col("value").rlike(r"^\s*\{"), F.col("value")).otherwise(F.concat(F.lit("{"), "value"))
-    after_document, after_line = F.split(text, r"(?<=\n\})[ \t\r]*\n"), F.split(text, "\n")
+    # The separator took the brace of each record but a file's first, which may also be a blank line.
+    text = F.when(F.col("value").rlike(r"^\s*(\{|$)"), F.col("value")).otherwise(
+        F.concat(F.lit("{"), "value")
+    )
+    after_document, after_line = F.split(text, ENDED), F.split(text, r"\r?\n")
     parts = F.when(F.instr(text, "\n") == 0, F.array(text)).when(text.rlike(SPREAD), after_document)
     texts = records.select(name_file().alias("file"), F.explode(parts.otherwise(after_line)).alias("text"))
-    return texts.where(F.trim("text") != "")
+    return texts.where(F.col("text").rlike(r"\S"))
 
 
 def parse_documents(texts: DataFrame, schema: str) -> DataFrame:
