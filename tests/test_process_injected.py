@@ -42,7 +42,8 @@ PARTS: dict[str, tuple[str, Any, str]] = {
     "permits": ("permit", Permit, "send receive_all _receive"),
     "queue": ("permit", Queue, "deliver"),
     "link": ("matrix", Link, "send receive tick _bare _arrived"),
-    "outbox": ("permit", Outgoing, "message take leave acknowledged control"),
+    "outbox": ("permit", Outgoing, "take leave acknowledged control"),
+    "core": ("permit", core_module.Core, "follow"),
     "events": ("matrix", Record, "event"),
     "views": (
         "matrix",

@@ -369,11 +369,12 @@ class Node(Lifecycle):
         self._turns += 1
         if self._turns % self._yield_every == 0:
             await asyncio.sleep(0)
-        if sender is not None and not host.core.machine.selective:
-            able = ", ".join(name for name, kind in PROTOCOLS.items() if kind.selective)
-            why = f"messages cannot be received by sender ({sender!r}); protocols that can: {able}"
-            raise Unsupported(host.core.machine.name, why)
-        if sender is None and host.quick and not self._closing and not self._untold:
+        if sender is not None:
+            if not host.core.machine.selective:
+                able = ", ".join(name for name, kind in PROTOCOLS.items() if kind.selective)
+                why = f"messages cannot be received by sender ({sender!r}); protocols that can: {able}"
+                raise Unsupported(host.core.machine.name, why)
+        elif host.quick and not self._closing and not self._untold:
             # As below, where all that could be asked is known.
             message = host.take_first()
             if message is not None:

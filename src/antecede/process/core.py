@@ -117,7 +117,7 @@ class Core:
     __slots__ = (
         "__dict__", "__weakref__", "_inner", "_room", "arrived", "changing", "closed", "failure", "gathered", "held",
         "inbox", "machine", "me", "numbering", "out", "record", "repeats", "sending", "steady", "taken", "touched",
-        "unsent", "weight",
+        "unsent", "view", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -214,8 +214,9 @@ class Core:
         self._set_room()
 
     def _set_room(self) -> None:
-        self._room = -1 if self.machine.stamps_grow else self.sending.packet_bytes - self._stamp_bytes()
-        """Payloads up to this size fit into a packet with any stamp."""
+        room = -1 if self.machine.stamps_grow else self.sending.packet_bytes - self._stamp_bytes()
+        self._room = min(self.sending.payload_bytes, room)
+        """Payloads up to this size are allowed, and fit into a packet with any stamp."""
 
     def link(self, peer: int) -> None:
         """Have a link with one more peer, which is as new as we are to it."""
@@ -335,10 +336,10 @@ class Core:
         numbering, size = self.numbering, len(payload)
         try:
             seats = to if numbering.same else numbering.seats(to)
-            if label or context or size > self.sending.payload_bytes:
+            if size > self._room or label or context:
                 self._check_size(payload, label, context)
-            if size > self._room and size + self._stamp_bytes(label) > self.sending.packet_bytes:
-                self._rehearse(seats, payload, label, context)
+                if size > self._room and size + self._stamp_bytes(label) > self.sending.packet_bytes:
+                    self._rehearse(seats, payload, label, context)
             inner, effects = self.machine.send(seats, payload, label, context)
         except CallerError:
             raise
@@ -352,10 +353,11 @@ class Core:
             one = effects[0] if len(effects) == len(seats) == 1 else None
             if type(one) is Packet and one.message is inner and one.dest == seats[0] and to[0] in self.out:
                 # As below, for what has one copy and leaves at once: most messages.
-                waiting = self.out[to[0]]
+                dest = to[0]
+                waiting = self.out[dest]
                 waiting.gathered.append(one)
                 waiting.pending += 1
-                self.gathered, self.touched[to[0]] = True, None
+                self.gathered, self.touched[dest] = True, None
                 self.weight += size
                 return message
             me = self.me
@@ -475,10 +477,11 @@ class Core:
         if self.failure is not None:
             self.check()
         ready, inbox = self.changing.ready, self.inbox
-        message = inbox.get(identity)
         if ready:
             # What the machine delivered because the view changes comes before all that is in the inbox.
             message = ready[0] if isinstance(ready[0], Message) and ready[0].id == identity else None
+        else:
+            message = inbox.pop(identity, None)
         if message is None:
             raise NotEligible(self.view.name(self.me), identity, "it was not offered")
         try:
@@ -486,7 +489,6 @@ class Core:
                 self.changing.take_ready()
                 effects: Sequence[Effect] = ()
             else:
-                del inbox[identity]
                 effects = self.machine.deliver(self._inner.pop(identity) if self._inner else message)
             sender, number = identity
             held = self.held
@@ -500,9 +502,12 @@ class Core:
             if self.repeats or self.closed:
                 self.repeats.pop(identity, None)
                 self.closed = False
-            if len(effects) == 1 and self.numbering.same and type(effect := effects[0]) is Message:
+            if len(effects) == 1 and type(effect := effects[0]) is Message:
                 # As `follow` does it, for the next of a channel or a queue: most messages.
-                inbox[effect.sender, effect.number] = effect
+                if self.numbering.same:
+                    inbox[effect.sender, effect.number] = effect
+                else:
+                    self._offer(effect)
             elif effects:
                 self.follow(effects)
         except BaseException as error:
@@ -519,23 +524,17 @@ class Core:
 
     def follow(self, effects: Sequence[Effect]) -> None:
         """Do what the machine wants: offer messages, and gather packets."""
-        packets: list[Packet[Any]] = []
+        numbering, out, inbox, unsent = self.numbering, self.out, self.inbox, self.unsent
+        same, weight = numbering.same, 0
         for effect in effects:
             if type(effect) is Message:
-                if self.numbering.same:
-                    self.inbox[effect.sender, effect.number] = effect
+                if same:
+                    inbox[effect.sender, effect.number] = effect
                 else:
                     self._offer(effect)
-            else:
-                assert isinstance(effect, Packet)
-                packets.append(effect)
-        if packets:
-            self._gather(packets)
-
-    def _gather(self, packets: list[Packet[Any]]) -> None:
-        numbering, out, unsent, weight = self.numbering, self.out, self.unsent, 0
-        for packet in packets:
-            dest, message = packet.dest if numbering.same else numbering.place(packet.dest), packet.message
+                continue
+            assert isinstance(effect, Packet)
+            dest, message = effect.dest if same else numbering.place(effect.dest), effect.message
             if message is not None and unsent and message.sender == self.machine.me:
                 unsent.discard(message.number)
             waiting = out.get(dest)
@@ -544,9 +543,10 @@ class Core:
                 continue
             self.gathered, self.touched[dest] = True, None
             if message is None:
-                waiting.control(packet)
+                waiting.control(effect)
             else:
-                waiting.message(packet)
+                waiting.gathered.append(effect)
+                waiting.pending += 1
                 weight += len(message.payload)
         self.weight += weight
 

@@ -6,10 +6,10 @@ Control of a kind that is cumulative replaces an earlier one that has not left y
 >>> from antecede.protocols.permit import PermitStamp, Taken
 >>> waiting = Outgoing(merge=True)
 >>> waiting.control(Packet(0, 1, Taken(1)))
->>> waiting.message(Packet(0, 1, PermitStamp(1, False), Message(0, 1, (1,))))
+>>> waiting.gathered.append(Packet(0, 1, PermitStamp(1, False), Message(0, 1, (1,))))
 >>> waiting.control(Packet(0, 1, Taken(2)))
->>> [packet.stamp for packet in waiting.packets()], waiting.pending
-([PermitStamp(sequence=1, flagged=False), Taken(sequence=2)], 1)
+>>> [packet.stamp for packet in waiting.packets()]
+[PermitStamp(sequence=1, flagged=False), Taken(sequence=2)]
 """
 
 from __future__ import annotations
@@ -37,10 +37,6 @@ class Outgoing:
         """Messages that the peer is not known to have, gathered or on their way."""
         self.size = 0
         """Bytes of those that are on their way."""
-
-    def message(self, packet: Packet[Any]) -> None:
-        self.gathered.append(packet)
-        self.pending += 1
 
     def control(self, packet: Packet[Any]) -> None:
         if self._merge and packet.stamp.cumulative:
