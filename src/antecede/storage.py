@@ -31,8 +31,10 @@ from antecede.errors import BadParameter, CannotWrite
 
 __all__ = [
     "absolute",
+    "clear_directory",
     "join",
     "local",
+    "make_directory",
     "opened",
     "place",
     "put",
@@ -117,6 +119,20 @@ def vacant(path: str) -> bool:
 
 
 # Writing
+
+
+def make_directory(path: str) -> str:
+    """Make a directory that tasks write into, and give its path. For storage that PyArrow reads."""
+    system, inside = place(path)
+    system.create_dir(inside)
+    return path
+
+
+def clear_directory(path: str) -> None:
+    """Remove a directory that attempts of tasks wrote into. An attempt that still writes may keep it: try again."""
+    system, inside = place(path)
+    with suppress(OSError, pa.ArrowException):
+        system.delete_dir(inside)
 
 
 def put(path: str | os.PathLike[str], data: bytes) -> None:

@@ -12,11 +12,24 @@ from urllib.parse import unquote
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from antecede.storage import absolute, all_whole, join, local, opened, place, put, readable, vacant, whole
+from antecede.storage import (
+    absolute,
+    all_whole,
+    clear_directory,
+    join,
+    local,
+    make_directory,
+    opened,
+    place,
+    put,
+    readable,
+    vacant,
+    whole,
+)
 
 __all__ = [
-    "absolute", "escaped", "files", "join", "local", "opened", "place", "put", "readable", "vacant",
-    "whole", "all_whole", "write",
+    "absolute", "clear_directory", "escaped", "files", "join", "local", "make_directory", "opened", "place", "put",
+    "readable", "vacant", "whole", "all_whole", "write",
 ]  # fmt: skip
 
 

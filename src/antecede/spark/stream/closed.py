@@ -3,18 +3,19 @@
 A keyed operator gives one receiver to one task. Here each micro-batch computes the largest closed set of what has
 arrived (`antecede.spark.stream.cut`), and delivers it sorted:
 
-    stage     tasks    check the packets. A staged row is thousands of packets as one Arrow stream, and beside it what
-                       the driver has to know of them
+    stage     tasks    check the packets and write them to files, beside each what the driver has to know of it
     cut       driver   cut off what asks for more than there is, until nothing does
     place     driver   sort the sums by counting: the place of each message
-    hold      tasks    what is not delivered is packed again, and becomes the state
-    deliver   tasks    staged packets with places become Parquet
+    deliver   tasks    each file's messages that have places become Parquet; the others are held in new files
 
-It runs on any storage that Spark writes to, whatever attempts of a task run beside each other: Spark's own writers and
-committers write the state, and messages too where PyArrow does not know the storage. First the state is written
-(`closed_state`), then the messages, to `out/batch=N`. Spark repeats a micro-batch that it has not committed with the
-same rows; then the same messages are found again, at the time that the state tells, and are written if they are not
-there. So `out` has each message once, whenever the query was killed.
+So a micro-batch is two jobs of Spark, or one if it is small (`FEW`), and a row crosses from Java to Python once. Each
+attempt of a task gives its files names of their own, and the driver uses the files that the successful attempts name:
+attempts may run beside each other. Where PyArrow does not know the storage, the same bytes travel through the driver
+instead of files, and Spark writes the messages.
+
+First the state is written (`closed_state`), then the messages, to `out/batch=N`. Spark repeats a micro-batch that it
+has not committed with the same rows; then the same messages are found again, at the time that the state tells, and are
+written if they are not there. So `out` has each message once, whenever the query was killed.
 
 While something is given up and has not come, a machine on the driver decides, one message after the other: another may
 ask for what is in the gap, and what fills it is late. When no gap is left, closed sets go on.
@@ -24,13 +25,13 @@ For protocols whose stamps are whole vectors: `monitor`, `broadcast`.
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache
 from typing import Any, Final, NamedTuple
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -40,26 +41,35 @@ from msgspec import structs
 from pyarrow import fs
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from antecede.errors import BadParameter, BadSnapshot
+from antecede.errors import BadParameter
 from antecede.protocols.receiver import BEYOND
 from antecede.spark.errors import mark_errors
-from antecede.spark.storage import absolute, join, local, place, readable, whole
+from antecede.spark.run_tasks import run_tasks
+from antecede.spark.storage import (
+    absolute,
+    clear_directory,
+    join,
+    local,
+    make_directory,
+    place,
+    readable,
+    whole,
+)
 from antecede.spark.stream import cut
 from antecede.spark.stream.bucket import make_refusals, make_rows
 from antecede.spark.stream.closed_state import (
     CHUNK,
-    HELD,
+    Chunk,
     State,
     States,
-    pack_chunk,
+    hold_packets,
     receiver_of,
-    rows_of,
     save,
     take_packets,
+    write_chunk,
 )
 from antecede.spark.stream.kernel import CODES
 from antecede.spark.stream.order import select_packet_columns
@@ -70,19 +80,11 @@ from antecede.spark.stream.status import Status
 
 __all__ = ["Closing", "check_packets", "deliver_closed", "serve"]
 
-STAGED: Final = pa.schema(
-    [
-        ("chunk", pa.string()),
-        ("packets", pa.binary()),
-        ("sums", pa.binary()),
-        ("came", pa.int64()),
-        ("refused", pa.binary()),
-    ]
-)
+STAGED: Final = pa.schema([*CHUNK, ("came", pa.int64()), ("refused", pa.binary())])
 OCTETS: Final = 32 << 20
-"""Bytes of packets in a staged row, about: a value of Spark or of Arrow has less than 2 GB."""
-TASKS: Final = 4
-"""Tasks that pack what is held: about as many rows of state there are."""
+"""Bytes of packets in a chunk, about: a value of Spark or of Arrow has less than 2 GB."""
+FEW: Final = 32 << 20
+"""Bytes of packets that the driver delivers by itself: a job of Spark would cost more CPU time, and as much time."""
 
 
 def deliver_closed(
@@ -112,24 +114,27 @@ def deliver_closed(
     return rows.writeStream.foreachBatch(closing).option("checkpointLocation", absolute(checkpoint))
 
 
-class Places(NamedTuple):
+class Portion(NamedTuple):
     """What becomes of a chunk: which of its rows are packets to look at, and their places, or `cut.HELD`."""
 
-    digest: int
-    """Of its sums: a chunk that Spark had to make again must be the same."""
-    rows: cut.Counts
-    places: cut.Counts
+    chunk: Chunk
+    rows: np.ndarray
+    places: np.ndarray
+
+
+class Delivered(NamedTuple):
+    """What a task delivers and holds: files, or their bytes."""
+
+    messages: str | bytes | None
+    held: list[Chunk]
 
 
 class Step(NamedTuple):
     """What a micro-batch comes to."""
 
     state: State
-    held: DataFrame | None
-    """Rows of `HELD`, if there are any."""
-    chunks: DataFrame | None
-    places: Mapping[str, Places]
-    """What is delivered of the chunks."""
+    held: list[Chunk]
+    delivered: list[Delivered]
     rows: list[pa.Table]
     """Further rows to write: what is refused, and what a machine delivered."""
 
@@ -143,6 +148,10 @@ class Closing:
         self.settings, self.me, self.out, self.states, self.clock = settings, me, out, states, clock
         self.code = CODES[settings.protocol]
 
+        self.files = readable(out) and readable(states.home)
+        """Whether tasks read and write files themselves."""
+        self.work = join(out, "_work") if self.files else None
+
     def __call__(self, rows: DataFrame, batch: int) -> None:
         spark, out = rows.sparkSession, join(self.out, f"batch={batch}")
         done = self.states.read(spark, batch)
@@ -152,58 +161,44 @@ class Closing:
         # A micro-batch that is repeated has the time that it had. It is not Spark's time of the micro-batch: that is a
         # constant of the plan, for which Java compiles it all again.
         now = round(self.clock() * 1000) if done is None else done.status.now_ms
-        # To a machine that gave something up, what has an old number may be new.
-        reached = np.array(before.reached, np.int64)
-        passed = reached if before.machine is None else np.where(reached < BEYOND, 0, reached)
-        staged = rows.mapInArrow(
-            mark_errors(make_stager(self.settings, self.me, passed, now)), from_arrow_schema(STAGED)
-        ).persist()
-        try:
-            step = self._close(spark, structs.replace(before, batch=batch), held, staged, now)
-            self.states.write(spark, step.state, step.held)
-            self._write(spark, step, out)
-        finally:
-            staged.unpersist()
+        step = self._close(spark, structs.replace(before, batch=batch), held, rows, now)
+        self.states.write(spark, step.state, step.held)
+        self._write(spark, step, out)
+        if self.files:
+            self.states.forget(batch)
+
+    def _place(self, name: str) -> str | None:
+        """A directory of the checkpoint for files that attempts of tasks write."""
+        return make_directory(join(self.states.home, name)) if self.files else None
 
     def _write(self, spark: SparkSession, step: Step, out: str) -> None:
-        """Write what is delivered.
-
-        Where PyArrow knows the storage, tasks write Parquet themselves: rows need not go back to Java. Each attempt of
-        a task has names of its own in a place that nobody reads, and the driver moves the files of those that count.
-        Elsewhere Spark writes rows.
-        """
-        names, receiver = self.settings.processes, self.settings.processes[self.me]
+        """Write what is delivered: move the files that tasks name to where they are read, or let Spark write."""
+        messages = [one.messages for one in step.delivered if one.messages is not None]
         further = pa.concat_tables([DELIVERED.empty_table(), *step.rows])
-        if not readable(out):
-            rows = spark.createDataFrame(further, from_arrow_schema(DELIVERED))
-            if step.chunks is not None:
-                deliver = mark_errors(make_deliverer(step.places, names, receiver))
-                rows = rows.union(step.chunks.mapInArrow(deliver, rows.schema))
-            save(rows, out)
+        if self.work is None:
+            tables = [from_ipc(data).cast(DELIVERED) for data in messages]
+            rows = pa.concat_tables([further, *tables])
+            save(spark.createDataFrame(rows, from_arrow_schema(DELIVERED)), out)
             return
-        work = join(self.out, "_work", uuid.uuid4().hex)
-        system, aside = place(work)
-        system.create_dir(aside)
-        paths: list[str] = []
-        if step.chunks is not None:
-            task = mark_errors(make_writer(step.places, names, receiver, work))
-            paths = sorted(step.chunks.mapInArrow(task, "path string").toArrow()["path"].to_pylist())
         with whole(out, replace=True) as made:
-            system, inside = place(made)
-            system.create_dir(inside)
-            for at, path in enumerate(paths):
-                system.move(place(path)[1], f"{inside}/part-{at:05d}.parquet")
-            if len(further) or not paths:
+            system, inside = place(make_directory(made))
+            for at, path in enumerate(messages):
+                system.move(place(str(path))[1], f"{inside}/part-{at:05d}.parquet")
+            if len(further) or not messages:
                 # Also if nothing comes out: whoever looks sees that the query has begun.
                 pq.write_table(further, f"{inside}/driver.parquet", filesystem=system)
             with system.open_output_stream(f"{inside}/_SUCCESS"):
                 pass
-        system.delete_dir(aside)
+        clear_directory(self.work)
 
     def _close(
-        self, spark: SparkSession, before: State, held: DataFrame | None, staged: DataFrame, now: int
+        self, spark: SparkSession, before: State, held: list[Chunk], rows: DataFrame, now: int
     ) -> Step:
-        told = staged.select("chunk", "sums", "came", "refused").toArrow()
+        # To a machine that gave something up, what has an old number may be new.
+        reached = np.array(before.reached, np.int64)
+        passed = reached if before.machine is None else np.where(reached < BEYOND, 0, reached)
+        stage = make_stager(self.settings, self.me, passed, now, self._place(f"staged-{before.batch}"))
+        told = rows.mapInArrow(mark_errors(stage), from_arrow_schema(STAGED)).toArrow()
         refused = [from_ipc(data.as_buffer()) for data in told["refused"].drop_null()]
         status = Status(
             now_ms=now,
@@ -211,39 +206,43 @@ class Closing:
             refused=sum(map(len, refused)),
             receivers=1,
         )
-        step = Step(structs.replace(before, status=status), held, None, {}, refused)
+        # By name: the order of arrival, and the same if the micro-batch is repeated. Tasks end in any.
+        staged = [Chunk(**row) for row in told.select(CHUNK.names).sort_by("chunk").to_pylist()]
+        step = Step(structs.replace(before, status=status), held, [], refused)
         if before.machine is not None:
-            return self._serve(spark, step, staged)
-        chunks, sums = staged.select(*CHUNK), [told]
-        if held is not None:
-            chunks = held.select(*CHUNK).union(chunks)
-            sums = [held.select("chunk", "sums").toArrow(), told]
-        step = self._cut(step, chunks, sums)
+            return self._serve(step, staged)
+        step = self._cut(spark, step, staged)
         oldest, patience = step.state.status.oldest_ms, self.settings.patience_ms
         if patience is None or oldest is None or oldest + patience > now:
             return step
-        return self._serve(spark, step, None)
+        return self._serve(step, [])
 
-    def _cut(self, step: Step, chunks: DataFrame, told: list[pa.Table]) -> Step:
+    def _cut(self, spark: SparkSession, step: Step, staged: list[Chunk]) -> Step:
         """Deliver the largest closed set."""
-        state, n = step.state, len(self.settings.processes)
-        # What is held came first; the rest in an order of its own, because tasks end in any.
-        columns = [(table["chunk"].to_pylist(), table["sums"].to_pylist()) for table in told]
-        named = [one for both in columns for one in sorted(zip(*both, strict=True))]
-        if not named:
+        # What is held came first.
+        state, n, chunks = step.state, len(self.settings.processes), [*step.held, *staged]
+        if not chunks:
             return step
-        parts = [cut.Sums.unpacked(np.frombuffer(sums, np.int64), n) for _, sums in named]
-        reached, stamps = np.array(state.reached, np.int64), Stamps(chunks)
+        parts = [chunk.read_sums(n) for chunk in chunks]
+        reached = np.array(state.reached, np.int64)
         until, candidates, places = cut.closed(
-            self.code, reached, parts, lambda at: stamps.by_chunk[named[at][0]]
+            self.code, reached, parts, lambda at: chunks[at].read_packets()["stamp"]
         )
-        delivered = cut.place_messages(reached, until, parts, candidates, places, state.place)
-        ends = np.cumsum([0, *(len(part.rows) for part in parts)])
+        delivered = cut.place_messages(reached, until, parts, candidates, places, 0)
         since = np.concatenate([part.since for part in parts])[places == cut.HELD]
-        found = {
-            chunk: Places(crc32(sums), part.rows, places[ends[at] : ends[at + 1]])
-            for at, ((chunk, sums), part) in enumerate(zip(named, parts, strict=True))
-        }
+        few = sum(chunk.octets or 0 for chunk in chunks) <= FEW
+        # As many tasks as staged chunks: what is held is spread over them.
+        shares: list[list[Portion]] = [[] for _ in range(1 if few else len(staged or chunks))]
+        ends = np.cumsum([0, *(len(part.rows) for part in parts)])
+        for at, (chunk, part) in enumerate(zip(chunks, parts, strict=True)):
+            own = places[ends[at] : ends[at + 1]]
+            portion = Portion(chunk, part.rows.astype(np.int32), own.astype(np.int32))
+            shares[at % len(shares)].append(portion)
+        held_place = self._place(f"held-{state.batch}") if len(since) else None
+        if self.work is not None:
+            make_directory(self.work)
+        deliver = make_deliverer(self.settings, self.me, until, state.place, held_place, self.work)
+        found = [deliver(share) for share in shares] if few else run_tasks(spark, shares, deliver)
         status = structs.replace(
             state.status,
             delivered=delivered,
@@ -251,31 +250,29 @@ class Closing:
             oldest_ms=int(since.min()) if len(since) else None,
             frontier=self._frontier(until.tolist()),
         )
-        state = structs.replace(
-            state,
-            reached=until.tolist(),
-            place=state.place + delivered,
-            status=status,
+        state = structs.replace(state, reached=until.tolist(), place=state.place + delivered, status=status)
+        return step._replace(
+            state=state, held=[chunk for one in found for chunk in one.held], delivered=found
         )
-        holding = [chunk for chunk, one in found.items() if (one.places == cut.HELD).any()]
-        hold = make_holder(found, self.code, until, state.batch)
-        kept = chunks.where(F.col("chunk").isin(holding)).coalesce(TASKS)
-        kept = kept.mapInArrow(mark_errors(hold), from_arrow_schema(HELD))
-        left = kept if holding else None
-        return step._replace(state=state, held=left, chunks=chunks if delivered else None, places=found)
 
-    def _serve(self, spark: SparkSession, step: Step, staged: DataFrame | None) -> Step:
+    def _serve(self, step: Step, staged: list[Chunk]) -> Step:
         """Let a machine decide: something is given up, or was and has not come."""
         state = step.state
-        held = [] if step.held is None else [table for table, _ in collect_packets(step.held)]
-        came = ROWS.empty_table()
-        for table, sums in () if staged is None else collect_packets(staged):
-            # By chunk and row: the order of arrival, and the same if the micro-batch is repeated.
-            rows = np.sort(cut.Sums.unpacked(sums, len(state.reached)).rows)
-            came = pa.concat_tables([came, table.take(rows)])
+        held = [chunk.read_packets() for chunk in step.held]
+        came = [
+            # By row: the order of arrival.
+            chunk.read_packets().take(np.sort(chunk.read_sums(len(state.reached)).rows))
+            for chunk in staged
+        ]
         receiver = receiver_of(self.settings, state, held)
-        table = pa.concat_tables([ROWS.empty_table(), *held])
-        served = serve(self.settings, receiver, table, came, state.status.now_ms)
+        none = ROWS.empty_table()
+        served = serve(
+            self.settings,
+            receiver,
+            pa.concat_tables([none, *held]),
+            pa.concat_tables([none, *came]),
+            state.status.now_ms,
+        )
         late = pc.sum(pc.equal(served.rows["kind"], "late")).as_py() or 0
         reached = receiver.machine.reached()
         reached[self.me] = BEYOND
@@ -295,7 +292,10 @@ class Closing:
             machine=receiver.dump() if receiver.machine.given_up() else None,
             status=status,
         )
-        left = rows_of(spark, state, [served.held]) if len(served.held) else None
+        left = []
+        if len(served.held):
+            home = self._place(f"held-{state.batch}")
+            left = [hold_packets(served.held, self.code, np.array(reached, np.int64), home)]
         return step._replace(
             state=state, held=left, rows=[*step.rows, *([served.rows] if len(served.rows) else [])]
         )
@@ -303,19 +303,6 @@ class Closing:
     def _frontier(self, reached: list[int]) -> dict[str, int]:
         named = zip(self.settings.processes, reached, strict=True)
         return {name: count for name, count in named if count < BEYOND}
-
-
-class Stamps:
-    """The stamps of all chunks, brought to the driver when the first is asked for: most closed sets need none."""
-
-    def __init__(self, chunks: DataFrame) -> None:
-        self._chunks = chunks
-
-    @cached_property
-    def by_chunk(self) -> dict[str, Any]:
-        found = self._chunks.select("chunk", "packets").toArrow()
-        named = zip(found["chunk"].to_pylist(), found["packets"], strict=True)
-        return {chunk: from_ipc(packets.as_buffer())["stamp"] for chunk, packets in named}
 
 
 def is_whole(path: str) -> bool:
@@ -331,20 +318,23 @@ def is_whole(path: str) -> bool:
 # Stage
 
 
-def make_stager(settings: Settings, me: int, reached: cut.Counts, now: int) -> Any:
+@cache
+def freeze_modules() -> None:
+    """Once in each worker: Spark collects garbage after each task, and would look through all modules again."""
+    gc.collect()
+    gc.freeze()
+
+
+def make_stager(settings: Settings, me: int, reached: cut.Counts, now: int, home: str | None) -> Any:
     def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        freeze_modules()
         context = TaskContext.get()
         assert context is not None
         for at, rows in enumerate(join_batches(batches)):
             packets, sums, refused = check_packets(rows, settings, me, now, reached)
-            row = {
-                "chunk": f"{context.partitionId():06d}-{at:06d}",
-                "packets": to_ipc(packets),
-                "sums": sums.packed().tobytes(),
-                "came": len(rows),
-                "refused": to_ipc(refused) if len(refused) else None,
-            }
-            yield pa.RecordBatch.from_pylist([row], STAGED)
+            chunk = write_chunk(f"{context.partitionId():06d}-{at:06d}", packets, sums, home)
+            told = {"came": len(rows), "refused": to_ipc(refused) if len(refused) else None}
+            yield pa.RecordBatch.from_pylist([chunk._asdict() | told], STAGED)
 
     return stage
 
@@ -400,95 +390,63 @@ def check_packets(
 # Deliver and hold
 
 
-def matching(row: dict[str, Any], found: Mapping[str, Places]) -> Places:
-    """The places of a chunk. Spark makes a chunk again that it has lost: the rows must have come in the same order."""
-    chunk, one = row["chunk"].as_py(), found[row["chunk"].as_py()]
-    if crc32(row["sums"].as_buffer()) != one.digest:
-        raise BadSnapshot(f"chunk {chunk} of the micro-batch", "made again in another order", "the same rows")
-    return one
+def make_deliverer(
+    settings: Settings, me: int, until: cut.Counts, first: int, held: str | None, work: str | None
+) -> Callable[[list[Portion]], Delivered]:
+    """What a task does with its portions; `first` is the place of the first message of the micro-batch."""
+    code, names = CODES[settings.protocol], settings.processes
+
+    def deliver(portions: list[Portion]) -> Delivered:
+        messages, kept, chunks = [], [], []
+        for chunk, rows, places in portions:
+            packets = chunk.read_packets()
+            order = np.argsort(places)[np.count_nonzero(places < 0) :]
+            if len(order):
+                messages.append(make_messages(packets.take(rows[order]), names, me, first + places[order]))
+            waits = rows[places == cut.HELD]
+            if len(waits):
+                kept.append(packets.take(waits))
+            if sum(table.nbytes for table in kept) >= OCTETS:
+                chunks.append(hold_packets(pa.concat_tables(kept), code, until, held))
+                kept = []
+        if kept:
+            chunks.append(hold_packets(pa.concat_tables(kept), code, until, held))
+        return Delivered(write_messages(messages, work) if messages else None, chunks)
+
+    return deliver
 
 
-def chunk_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    for batch in batches:
-        for values in zip(*batch.columns, strict=True):
-            yield dict(zip(batch.schema.names, values, strict=True))
-
-
-def deliver_chunks(
-    batches: Iterable[pa.RecordBatch], found: Mapping[str, Places], names: Sequence[str], receiver: str
-) -> Iterator[pa.Table]:
-    """The messages of each chunk that have places, in their order: `DELIVERED`, with dictionaries of names."""
-    for row in chunk_rows(batches):
-        one = matching(row, found)
-        order = np.argsort(one.places)[np.count_nonzero(one.places < 0) :]
-        if not len(order):
-            continue
-        table, size = from_ipc(row["packets"].as_buffer()).take(one.rows[order]), len(order)
-        source = table["source"].combine_chunks().cast(pa.int32())
-        columns = {
-            "receiver": repeat_name(receiver, size),
-            "position": pa.array(one.places[order], pa.int64()),
-            "sender": pa.DictionaryArray.from_arrays(source, pa.array(names, pa.string())),
-            "number": table["number"],
-            "payload": table["payload"],
-            "kind": repeat_name("delivered", size),
-            "gave_up": pa.nulls(size, GAVE_UP),
-            "reason": pa.nulls(size, pa.string()),
-        }
-        yield pa.table(columns)
+def make_messages(packets: pa.Table, names: Sequence[str], me: int, positions: cut.Counts) -> pa.Table:
+    """Packets as `DELIVERED`, with dictionaries of names."""
+    size, source = len(packets), packets["source"].combine_chunks().cast(pa.int32())
+    columns = {
+        "receiver": repeat_name(names[me], size),
+        "position": pa.array(positions, pa.int64()),
+        "sender": pa.DictionaryArray.from_arrays(source, pa.array(names, pa.string())),
+        "number": packets["number"],
+        "payload": packets["payload"],
+        "kind": repeat_name("delivered", size),
+        "gave_up": pa.nulls(size, GAVE_UP),
+        "reason": pa.nulls(size, pa.string()),
+    }
+    return pa.table(columns)
 
 
 def repeat_name(name: str, size: int) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(size, np.int32)), pa.array([name], pa.string()))
 
 
-def make_deliverer(found: Mapping[str, Places], names: Sequence[str], receiver: str) -> Any:
-    def deliver(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for table in deliver_chunks(batches, found, names, receiver):
-            yield from table.cast(DELIVERED).combine_chunks().to_batches()
-
-    return deliver
-
-
-def make_writer(found: Mapping[str, Places], names: Sequence[str], receiver: str, work: str) -> Any:
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for table in deliver_chunks(batches, found, names, receiver):
-            path = join(work, f"{uuid.uuid4().hex}.parquet")
-            system, inside = place(path)
-            # Numbers and payloads are different in each row, and need no dictionary. Without our types in the file,
-            # names are read as strings.
-            few = ["receiver", "sender", "kind"]
-            pq.write_table(table, inside, filesystem=system, use_dictionary=few, store_schema=False)
-            yield pa.RecordBatch.from_pydict({"path": [path]})
-
-    return write
-
-
-def make_holder(found: Mapping[str, Places], code: int, until: cut.Counts, batch: int) -> Any:
-    def hold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None
-        kept: list[pa.Table] = []
-        at = 0
-
-        def pack() -> pa.RecordBatch:
-            packets = pa.concat_tables(kept).combine_chunks()
-            # Before those that are staged, and named apart in each micro-batch.
-            chunk = f"-held-{batch}-{context.partitionId():06d}-{at:06d}"
-            row = {"state": None, **pack_chunk(chunk, packets, code, until)}
-            return pa.RecordBatch.from_pylist([row], HELD)
-
-        for row in chunk_rows(batches):
-            one = matching(row, found)
-            packets = from_ipc(row["packets"].as_buffer())
-            kept.append(packets.take(one.rows[one.places == cut.HELD]))
-            if sum(table.nbytes for table in kept) >= OCTETS:
-                yield pack()
-                kept, at = [], at + 1
-        if kept:
-            yield pack()
-
-    return hold
+def write_messages(tables: list[pa.Table], work: str | None) -> str | bytes:
+    """Write messages as a Parquet file of their own, each table in its order. Its name, or all bytes as a stream."""
+    if work is None:
+        return to_ipc(pa.concat_tables([table.cast(DELIVERED) for table in tables]))
+    path = join(work, f"{uuid.uuid4().hex}.parquet")
+    system, inside = place(path)
+    # Numbers and payloads are different in each row, and need no dictionary. Without our types in the file, names are
+    # read as strings.
+    few, table = ["receiver", "sender", "kind"], pa.concat_tables(tables)
+    pq.write_table(table, inside, filesystem=system, use_dictionary=few, store_schema=False)
+    return path
 
 
 # Where a machine decides
@@ -498,13 +456,6 @@ class Served(NamedTuple):
     rows: pa.Table
     """What is delivered: rows of `DELIVERED`."""
     held: pa.Table
-
-
-def collect_packets(chunks: DataFrame) -> Iterator[tuple[pa.Table, cut.Counts]]:
-    """The packets of chunks and their sums, on the driver."""
-    found = chunks.select(*CHUNK).toArrow().sort_by("chunk")
-    for packets, sums in zip(found["packets"], found["sums"], strict=True):
-        yield from_ipc(packets.as_buffer()), np.frombuffer(sums.as_py(), np.int64)
 
 
 def serve(settings: Settings, receiver: MachineReceiver, held: pa.Table, came: pa.Table, now: int) -> Served:

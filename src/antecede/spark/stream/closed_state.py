@@ -1,28 +1,43 @@
 """How far a stream by closed sets has come: a small Parquet table for each micro-batch, in `closed` of its checkpoint.
 
-A table has one row with the `State`, and rows with what is held: packets as Arrow streams, and what the driver has to
-know of them. Micro-batch N is in `closed/slot-K` with K = N modulo 3: a slot is written over when
-Spark can no longer ask for what was in it. Spark's committer writes it, so any storage will do.
+A table has one row with the `State`, and a row for each chunk of packets that is held: the name of its file, or its
+bytes where tasks cannot write files. Micro-batch N is in `closed/slot-K` with K = N modulo 3: a slot is written over
+when Spark can no longer ask for what was in it. Held files of micro-batch N are in `closed/held-N`, and staged ones in
+`closed/staged-N` while it runs; an attempt of a task whose files no table names leaves them there to be removed.
 """
 
 from __future__ import annotations
 
 import os
+import uuid
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct, structs
+from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from antecede.errors import BadSnapshot
 from antecede.protocols.receiver import BEYOND
-from antecede.spark.storage import absolute, escaped, files, join, local, place, readable, whole, write
+from antecede.spark.storage import (
+    absolute,
+    clear_directory,
+    escaped,
+    files,
+    join,
+    local,
+    make_directory,
+    opened,
+    place,
+    readable,
+    whole,
+    write,
+)
 from antecede.spark.stream import cut
 from antecede.spark.stream.kernel import CODES
 from antecede.spark.stream.packets import WAITING, from_ipc, to_ipc
@@ -32,25 +47,68 @@ from antecede.spark.stream.status import Status, waiting_row
 
 __all__ = [
     "CHUNK",
-    "HELD",
+    "Chunk",
     "State",
     "States",
-    "pack_chunk",
+    "hold_packets",
     "read_status",
     "receiver_of",
-    "rows_of",
     "save",
     "take_packets",
     "waiting_closed",
+    "write_chunk",
 ]
 
 VERSION: Final = 3
 SLOTS: Final = 3
-CHUNK: Final = ("chunk", "packets", "sums")
-"""Thousands of packets (`ROWS`), and `antecede.spark.stream.cut.Sums` of them."""
-HELD: Final = pa.schema(
-    [(name, pa.string() if name == "chunk" else pa.binary()) for name in ("state", *CHUNK)]
+CHUNK: Final = pa.schema(
+    [("chunk", pa.string()), ("packets", pa.binary()), ("sums", pa.binary()), ("octets", pa.int64())]
 )
+HELD: Final = pa.schema([("state", pa.binary()), *CHUNK])
+
+
+class Chunk(NamedTuple):
+    """Thousands of packets (`ROWS`), and `antecede.spark.stream.cut.Sums` of them."""
+
+    chunk: str
+    """Its name, which is a path if its bytes are in files."""
+    packets: bytes | None
+    sums: bytes | None
+    octets: int | None
+    """About how many the packets have, if it was counted."""
+
+    def read_packets(self) -> pa.Table:
+        return from_ipc(read_file(self.chunk) if self.packets is None else self.packets)
+
+    def read_sums(self, n: int) -> cut.Sums:
+        data = read_file(f"{self.chunk}.sums") if self.sums is None else self.sums
+        return cut.Sums.unpacked(np.frombuffer(data, np.int64), n)
+
+
+def read_file(path: str) -> Any:
+    with opened(path) as file:
+        return file.read()
+
+
+def write_chunk(name: str, packets: pa.Table, sums: cut.Sums, home: str | None) -> Chunk:
+    """Write packets to files of their own, whichever attempt of a task this is; without a home, keep the bytes."""
+    if home is None:
+        return Chunk(name, to_ipc(packets), sums.packed().tobytes(), packets.nbytes)
+    path = join(home, f"{name}-{uuid.uuid4().hex}")
+    system, inside = place(path)
+    with system.open_output_stream(inside) as file, pa.ipc.new_stream(file, packets.schema) as writer:
+        writer.write_table(packets)
+    with system.open_output_stream(f"{inside}.sums") as file:
+        file.write(sums.packed())
+    return Chunk(path, None, None, packets.nbytes)
+
+
+def hold_packets(packets: pa.Table, code: int, reached: cut.Counts, home: str | None) -> Chunk:
+    """Write packets that are not delivered."""
+    packets = packets.combine_chunks()
+    source, number, since = (np.array(packets[name].to_numpy()) for name in ("source", "number", "since"))
+    sums, _ = cut.summed(code, reached, packets["stamp"], source, number, since)
+    return write_chunk("held", packets, sums, home)
 
 
 class State(Struct, frozen=True, kw_only=True):
@@ -82,7 +140,7 @@ class States:
 
     def __init__(self, checkpoint: str | os.PathLike[str], settings: Settings, me: int) -> None:
         self.home, self.settings, self.me = join(absolute(checkpoint), "closed"), settings, me
-        self._last: State | None = None
+        self._last: tuple[State, list[Chunk]] | None = None
 
     def slot(self, batch: int) -> str:
         return join(self.home, f"slot-{batch % SLOTS}")
@@ -98,82 +156,72 @@ class States:
     def read(self, spark: SparkSession, batch: int) -> State | None:
         """The state after a micro-batch, if it was written."""
         if batch < 0:
-            return self.first()
-        if self._last is not None and self._last.batch == batch:
-            return self._last
-        state = read_state(spark, self.slot(batch))
-        if state is None or state.batch != batch:
+            self._last = self.first(), []
+            return self._last[0]
+        if self._last is not None and self._last[0].batch == batch - 1:
+            # This query has written nothing since.
             return None
-        for what, found, wanted in (
+        if self._last is None or self._last[0].batch != batch:
+            found = read_slot(spark, self.home, batch % SLOTS)
+            if found is None or found[0].batch != batch:
+                return None
+            self._last = found
+        state = self._last[0]
+        for what, found_one, wanted in (
             ("settings", state.decided, self.settings.decided()),
             ("receiver", state.receiver, self.settings.processes[self.me]),
         ):
-            if found != wanted:
-                raise BadSnapshot(f"{what} of the stream", found, wanted)
+            if found_one != wanted:
+                raise BadSnapshot(f"{what} of the stream", found_one, wanted)
         return state
 
-    def held(self, spark: SparkSession, batch: int) -> DataFrame:
-        """What was held after a micro-batch: rows of `HELD`, none with a state."""
-        if batch < 0:
-            return table_of(spark, [])
-        return read_slot(spark, self.slot(batch)).where(F.col("packets").isNotNull())
-
-    def before(self, spark: SparkSession, batch: int) -> tuple[State, DataFrame | None]:
-        """The state that a micro-batch begins with, and what was held, if anything was."""
-        state = self.read(spark, batch - 1)
-        if state is not None:
-            return state, self.held(spark, batch - 1) if state.status.held else None
+    def before(self, spark: SparkSession, batch: int) -> tuple[State, list[Chunk]]:
+        """The state that a micro-batch begins with, and what was held."""
+        if self.read(spark, batch - 1) is not None:
+            assert self._last is not None
+            return self._last
         old = read_version_2(self.home, self.first())
         if old is None or old[0].batch != batch - 1:
             raise BadSnapshot(
                 "state of micro-batch", "not there", f"that of micro-batch {batch - 1} in {self.home}"
             )
-        return old[0], rows_of(spark, old[0], old[1])
+        state, tables = old
+        code, reached = CODES[state.decided["protocol"]], np.array(state.reached, np.int64)
+        return state, [hold_packets(table, code, reached, None) for table in tables]
 
-    def write(self, spark: SparkSession, state: State, held: DataFrame | None) -> None:
-        row, slot = {"state": msgspec.msgpack.encode(state)}, self.slot(state.batch)
-        if held is None and readable(slot):
-            # Nothing but the state: no job of Spark is needed.
+    def write(self, spark: SparkSession, state: State, held: list[Chunk]) -> None:
+        rows: list[dict[str, Any]] = [{"state": msgspec.msgpack.encode(state)}]
+        # A checkpoint may be moved.
+        rows += [chunk._asdict() | {"chunk": chunk.chunk.removeprefix(f"{self.home}/")} for chunk in held]
+        table, slot = pa.Table.from_pylist(rows, HELD), self.slot(state.batch)
+        if readable(slot):
+            # No job of Spark is needed.
             with whole(slot, replace=True) as made:
-                system, inside = place(made)
-                system.create_dir(inside)
-                pq.write_table(
-                    pa.Table.from_pylist([row], HELD), f"{inside}/state.parquet", filesystem=system
-                )
+                system, inside = place(make_directory(made))
+                pq.write_table(table, f"{inside}/state.parquet", filesystem=system)
         else:
-            own = table_of(spark, [row])
-            save(own if held is None else own.union(held.select(*HELD.names)), slot)
-        self._last = state
+            save(spark.createDataFrame(table, from_arrow_schema(HELD)), slot)
+        self._last = state, held
+
+    def forget(self, batch: int) -> None:
+        """Remove the files that nobody will ask for once a micro-batch is written."""
+        system, inside = place(self.home)
+        for info in system.get_file_info(fs.FileSelector(inside)):
+            kind, _, number = info.base_name.partition("-")
+            if kind == "staged" or (kind == "held" and int(number) < batch - 1):
+                clear_directory(join(self.home, info.base_name))
 
 
-def table_of(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
-    """Rows of `HELD` that the driver has."""
-    return spark.createDataFrame(pa.Table.from_pylist(rows, HELD), from_arrow_schema(HELD))
-
-
-def rows_of(spark: SparkSession, state: State, tables: list[pa.Table]) -> DataFrame:
-    """Packets that the driver has, to be held."""
-    code, reached = CODES[state.decided["protocol"]], np.array(state.reached, np.int64)
-    chunks = [pack_chunk(f"held-{at:06d}", table, code, reached) for at, table in enumerate(tables)]
-    return table_of(spark, chunks)
-
-
-def pack_chunk(chunk: str, packets: pa.Table, code: int, reached: cut.Counts) -> dict[str, Any]:
-    """Packets (`ROWS`) as a row of `CHUNK`."""
-    source, number, since = (np.array(packets[name].to_numpy()) for name in ("source", "number", "since"))
-    sums, _ = cut.summed(code, reached, packets["stamp"], source, number, since)
-    return {"chunk": chunk, "packets": to_ipc(packets), "sums": sums.packed().tobytes()}
-
-
-def read_slot(spark: SparkSession, slot: str) -> DataFrame:
-    return spark.read.schema(from_arrow_schema(HELD)).parquet(escaped(slot))
-
-
-def read_state(spark: SparkSession, slot: str) -> State | None:
+def read_slot(spark: SparkSession, home: str, at: int) -> tuple[State, list[Chunk]] | None:
+    """A state and what was held then, if the slot was written."""
+    slot = join(home, f"slot-{at}")
     if not files(spark, slot):
         return None
-    row = read_slot(spark, slot).where(F.col("state").isNotNull()).select("state").first()
-    return None if row is None else decode_state(bytes(row["state"]))
+    rows = spark.read.schema(from_arrow_schema(HELD)).parquet(escaped(slot)).toArrow().to_pylist()
+    states = [decode_state(row["state"]) for row in rows if row["state"] is not None]
+    chunks = [Chunk(*(row[name] for name in CHUNK.names)) for row in rows if row["chunk"] is not None]
+    held = [one if one.packets else one._replace(chunk=join(home, one.chunk)) for one in chunks]
+    return (states[0], held) if states else None
 
 
 def decode_state(data: bytes) -> State:
@@ -226,15 +274,14 @@ def read_status(checkpoint: str | os.PathLike[str], batch: int) -> Status | None
 def waiting_closed(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> pa.Table | None:
     """What waits in the query with this checkpoint, if it is one by closed sets: rows of `WAITING`."""
     home = join(absolute(checkpoint), "closed")
-    slots = {slot: read_state(spark, slot) for slot in (join(home, f"slot-{at}") for at in range(SLOTS))}
-    found = [(state.batch, slot, state) for slot, state in slots.items() if state is not None]
+    slots = [read_slot(spark, home, at) for at in range(SLOTS)]
+    found = [one for one in slots if one is not None]
     if not found:
         return None
-    _, slot, state = max(found, key=lambda one: one[0])
+    state, held = max(found, key=lambda one: one[0].batch)
     decided = state.decided
     settings = Settings(decided["protocol"], tuple(decided["processes"]), decided["parameters"])
-    held = read_slot(spark, slot).where(F.col("packets").isNotNull()).select("packets").toArrow()
-    receiver = receiver_of(settings, state, [from_ipc(blob.as_buffer()) for blob in held["packets"]])
+    receiver = receiver_of(settings, state, [chunk.read_packets() for chunk in held])
     rows = []
     for key, since in receiver.since.items():
         awaits = [(a.sender, a.first, a.last, a.counted) for a in receiver.machine.awaits(key)]
