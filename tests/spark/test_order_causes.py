@@ -195,13 +195,13 @@ def test_what_no_table_could_fulfil_is_refused(spark, names, told):
     assert told in str(error.value)
 
 
-def test_tables_of_others_and_streams_are_refused(spark):
+def test_tables_of_others_and_streams_without_causes_are_refused(spark):
     import pandas as pd
 
     with pytest.raises(BadParameter, match="a DataFrame of pandas, expected a Spark DataFrame"):
         order(pd.DataFrame({"i": ["a"]}), id="i", causes="i")  # type: ignore[arg-type]
-    with pytest.raises(BadParameter, match="table is a stream"):
-        order(spark.readStream.format("rate").load(), id="value", causes="value")
+    with pytest.raises(BadParameter, match="table is a stream without them, expected id and causes"):
+        order(spark.readStream.format("rate").load(), process="value", vector="value")
     with pytest.raises(BadParameter, match="expected the result of order"):
         missing(spark.range(1))
 
