@@ -75,10 +75,16 @@ def test_ctrl_c_keeps_what_is_done_leaves_nobody_at_work_and_says_how_to_go_on(t
     experiment.write_text('[grid]\nprotocol = "fifo"\nmessages = [50, 100_000_000]\n')
     words = [*COMMAND, "sweep", str(experiment), "--out", str(out), "--jobs", "2"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        until(lambda: process.poll() is not None or list(out.glob(".runs/*.json")), 200)
-        assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=100)
+        try:
+            until(lambda: process.poll() is not None or list(out.glob(".runs/*.json")), 200)
+            assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            _, told = process.communicate(timeout=100)
+        except BaseException:
+            os.killpg(
+                process.pid, signal.SIGKILL
+            )  # Else we would wait for it, for as long as the long run takes.
+            raise
     assert process.returncode == 130
     assert f"what is done is in {out}; the same command goes on from there" in told
     until(lambda: not alive(process.pid), 60)

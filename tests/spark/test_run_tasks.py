@@ -35,6 +35,7 @@ FACTS = {
     errors.BadStamp: ("a", "b", "[1]", "two entries"),
     errors.BadFrame: ("number 2", "1"),
     errors.BadHello: ("bob", "ann"),
+    errors.NotDrained: ("ann", {"bob": 2}),
     errors.WireError: ("garbage", "a packet", 7),
     errors.BadSnapshot: ("version", 9, 1),
 }

@@ -54,10 +54,13 @@ def run_tasks(
         yield pa.RecordBatch.from_pylist([row], schema=ANSWERS)
 
     schema = "task bigint, answer binary, error string"
-    found = plan_tasks(spark, list(enumerate(payloads)), answer, schema).toArrow().sort_by("task")
-    for line in found["error"].drop_null():
-        raise decode_error(line.as_py())
-    return [pickle.loads(answer.as_py()) for answer in found["answer"]]
+    # `toArrow` swallows a Ctrl-C: it waits for the job that the signal ended, and raises that job's error instead.
+    rows = plan_tasks(spark, list(enumerate(payloads)), answer, schema).collect()
+    found = sorted(rows, key=lambda row: row["task"])
+    for row in found:
+        if row["error"] is not None:
+            raise decode_error(row["error"])
+    return [pickle.loads(row["answer"]) for row in found]
 
 
 def plan_tasks(
