@@ -30,6 +30,7 @@ from antecede.sim import RunSpec, processes
 from antecede.sim.faults import Always, Outage, Partition, Random, check, needs_journal, needs_links, parse
 from antecede.sim.processes import Host
 from antecede.sim.run import Judge
+from antecede.trace.schema import SEND
 from antecede.wire import Limits
 from antecede.wire.bundles import encode_bundle
 from antecede.wire.frames import encode_frame
@@ -385,3 +386,17 @@ def test_a_journal_that_forgets_is_found_out(monkeypatch):
     monkeypatch.setattr(processes, "encode_inputs", forget)
     with pytest.raises((AssertionError, AntecedeError)):
         run(protocol="matrix", processes=3, messages=100, faults="crash:random:mean=300ms,down=100ms")
+
+
+@pytest.mark.parametrize("faults", ["", "loss:5%"])
+def test_the_trace_tells_the_sizes_of_stamps_with_and_without_faults(faults):
+    simulation = RunSpec(protocol="matrix", processes=3, messages=50, seed=6, faults=faults).build()
+    sizes = []
+    simulation.record(
+        lambda process, kind, sender, number, to, control, time, clock, entries, size, label: (
+            sizes.append((entries, size)) if kind == SEND and not control else None
+        )
+    )
+    summary = simulation.finish()
+    assert len(sizes) == summary.sent
+    assert all(entries == 9 and size > 0 for entries, size in sizes)

@@ -427,7 +427,10 @@ class Engine:
         """With the size of the largest stamp among the copies that leave at once, if any does."""
         assert self.record is not None
         sender, number = message.sender, message.number
-        sizes = [self._size(e) for e in effects if type(e) is Packet and e.message is message]
+        copies = [
+            e for e in effects if type(e) is Packet and e.message is not None and e.message.id == message.id
+        ]
+        sizes = [self._size(packet) for packet in copies]
         entries, size = max(sizes, default=(ABSENT, ABSENT))
         self._recorded(
             self.record, sender, SEND, sender, number, message.to, False, entries, size, message.label
