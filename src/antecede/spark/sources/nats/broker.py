@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from antecede.errors import BadParameter, InputError
+from antecede.errors import AntecedeError, BadParameter, InputError
 
 __all__ = ["Broker", "Lost", "Stored", "client_class"]
 
@@ -190,6 +190,8 @@ class Broker:
             raise BadParameter(
                 "jetstream", "stream", f"not there: {self.where}", "a stream that is"
             ) from None
+        except AntecedeError:
+            raise  # What is ours is told as it is, though it may be an OSError, too.
         except (
             OSError,
             TimeoutError,
