@@ -19,7 +19,7 @@ __all__ = ["RESULTS"]
 TEXTS: Final = ("case", "run", "protocol", "network", "workload", "topology", "faults", "command", "version")
 NUMBERS: Final = (
     "processes", "messages", "seed", "sent", "delivered", "undelivered", "held", "unsent", "packets",
-    "control_packets", "control_bytes", "duration_ns", "resent", "crashes",
+    "control_packets", "control_bytes", "duration_ns", "resent", "crashes", "frames", "frame_bytes",
 )  # fmt: skip
 SPREADS: Final = ("stamp_entries", "stamp_bytes", "delay_ns", "waiting_ns")
 
