@@ -10,8 +10,8 @@ import pytest
 
 from antecede.errors import BadJournal, CannotWrite
 from antecede.model import View
-from antecede.net.storage.bulk import Bulk
-from antecede.net.storage.journal import Journal
+from antecede.net.storage.journal import open_journal
+from antecede.process.bulk import Bulk
 from antecede.process.core import Core
 from antecede.process.inputs import Acknowledge, Input, Send, Take
 
@@ -24,7 +24,7 @@ def new() -> Core:
 
 def written(path: Path, sizes: list[int], every: int = 1000, sync: str = "normal") -> Core:
     """A journal with a message of each of these sizes, each a group of its own; the process that they made."""
-    journal = Journal(path, sync, every)  # type: ignore[arg-type]
+    journal = open_journal(path, sync, every)  # type: ignore[arg-type]
     core = journal.recover(new())
     for k, size in enumerate(sizes, 1):
         inputs: list[Input] = [Send((0,), os.urandom(size)), Take(0, k)]
@@ -36,7 +36,7 @@ def written(path: Path, sizes: list[int], every: int = 1000, sync: str = "normal
 
 
 def recovered(path: Path) -> Core:
-    journal = Journal(path)
+    journal = open_journal(path)
     try:
         return journal.recover(new())
     finally:
@@ -59,7 +59,7 @@ def test_what_is_large_is_not_in_the_database(tmp_path):
 
 def test_a_snapshot_begins_anew_in_the_other_file(tmp_path):
     """So both stay short, and neither is written over while the database may still want it."""
-    journal = Journal(tmp_path / "a.db", "normal", 12)
+    journal = open_journal(tmp_path / "a.db", "normal", 12)
     core = journal.recover(new())
     for k in range(1, 41):
         inputs: list[Input] = [Send((0,), bytes(20_000)), Take(0, k), Acknowledge(0, k)]
@@ -75,7 +75,7 @@ def test_a_snapshot_begins_anew_in_the_other_file(tmp_path):
 def test_a_restart_goes_on_behind_what_is_there(tmp_path):
     path = tmp_path / "a.db"
     written(path, [20_000, 30_000])
-    journal = Journal(path)
+    journal = open_journal(path)
     core = journal.recover(new())
     for given in (inputs := [Send((0,), b"z" * 40_000)]):
         core.apply(given, 0)
@@ -116,7 +116,7 @@ def test_a_place_that_is_none_is_damage(tmp_path):
 def test_a_disk_that_takes_no_more_changes_nothing(tmp_path, monkeypatch):
     path = tmp_path / "a.db"
     core = written(path, [20_000])
-    journal = Journal(path, "normal")
+    journal = open_journal(path, "normal")
     journal.recover(new())
 
     def full(self: Bulk, record: bytes) -> int:

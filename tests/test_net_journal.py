@@ -12,7 +12,7 @@ import pytest
 
 from antecede.errors import BadJournal, BadParameter, CannotWrite
 from antecede.model import View
-from antecede.net.storage.journal import Journal
+from antecede.net.storage.journal import open_journal
 from antecede.process.core import Core
 from antecede.process.inputs import Acknowledge, Input, Send, Take
 
@@ -25,7 +25,7 @@ def new(protocol: str = "fifo", me: str = "a", view: View = VIEW) -> Core:
 
 def written(path: Path, groups: int = 5, every: int = 1000) -> Core:
     """A journal with so many groups of four inputs; the process that they made."""
-    journal = Journal(path, "normal", every)
+    journal = open_journal(path, "normal", every)
     core = journal.recover(new())
     for k in range(1, groups + 1):
         inputs: list[Input] = [
@@ -44,7 +44,7 @@ def written(path: Path, groups: int = 5, every: int = 1000) -> Core:
 @pytest.mark.parametrize("every", [1, 10, 1000])
 def test_what_was_appended_comes_back(tmp_path, every):
     core = written(tmp_path / "a.db", every=every)
-    journal = Journal(tmp_path / "a.db")
+    journal = open_journal(tmp_path / "a.db")
     assert journal.recover(new()).snapshot() == core.snapshot()
     assert journal.position == 20
     journal.close()
@@ -95,7 +95,7 @@ def test_damage_is_noticed_and_told(tmp_path, damage, told):
 
 
 def opened(path: Path) -> None:
-    journal = Journal(path)
+    journal = open_journal(path)
     try:
         journal.recover(new())
     finally:
@@ -110,7 +110,7 @@ def test_a_flipped_bit_anywhere_is_noticed_or_does_no_harm(tmp_path):
     for at in range(0, len(sound), 37):
         path.write_bytes(sound[:at] + bytes([sound[at] ^ 0x10]) + sound[at + 1 :])
         try:
-            journal = Journal(path)
+            journal = open_journal(path)
         except (BadJournal, CannotWrite):
             noticed += 1
             continue
@@ -143,25 +143,25 @@ def test_a_file_that_is_no_journal_is_refused_and_left_alone(tmp_path, content):
 )
 def test_the_journal_of_another_node_is_refused(tmp_path, other, told):
     written(tmp_path / "a.db")
-    journal = Journal(tmp_path / "a.db")
+    journal = open_journal(tmp_path / "a.db")
     with pytest.raises(BadJournal, match=told):
         journal.recover(other)
     journal.close()
 
 
 def test_a_journal_is_for_one_node_at_a_time(tmp_path):
-    journal = Journal(tmp_path / "a.db")
+    journal = open_journal(tmp_path / "a.db")
     with pytest.raises(BadJournal, match="another process uses it"):
-        Journal(tmp_path / "a.db")
+        open_journal(tmp_path / "a.db")
     journal.close()
-    Journal(tmp_path / "a.db").close()
+    open_journal(tmp_path / "a.db").close()
 
 
 def test_bad_parameters_are_refused(tmp_path):
     with pytest.raises(BadParameter, match="sync is 'never'"):
-        Journal(tmp_path / "a.db", sync="never")  # type: ignore[arg-type]
+        open_journal(tmp_path / "a.db", sync="never")  # type: ignore[arg-type]
     with pytest.raises(CannotWrite):
-        Journal(tmp_path / "missing" / "a.db")
+        open_journal(tmp_path / "missing" / "a.db")
 
 
 # A full disk
@@ -207,7 +207,7 @@ def test_a_full_disk_stops_the_node_and_loses_nothing(tmp_path):
     assert "cannot write" in first
     assert "nothing else has left the node" in first
     assert second == "still"
-    journal = Journal(path)
+    journal = open_journal(path)
     core = journal.recover(new(protocol="permit"))
     journal.close()
     assert core.machine.sent >= int(first.split()[0]) > 10

@@ -17,8 +17,8 @@ import pytest
 from antecede.disk import sync_directory, sync_file
 from antecede.errors import BadJournal, CannotWrite
 from antecede.model import View
-from antecede.net.storage import anchor
-from antecede.net.storage.journal import Journal
+from antecede.net.storage import journal as storage
+from antecede.net.storage.journal import open_journal
 from antecede.process.core import Core
 from antecede.process.inputs import Send
 from antecede.trace.layout import Layout
@@ -37,10 +37,10 @@ def killed(directory: Path, sync: str, size: int = 100) -> Path:
     program = f"""
 import os, signal
 from antecede.model import View
-from antecede.net.storage.journal import Journal
+from antecede.net.storage.journal import open_journal
 from antecede.process.core import Core
 from antecede.process.inputs import Send
-journal = Journal({str(path)!r}, {sync!r})
+journal = open_journal({str(path)!r}, {sync!r})
 journal.recover(Core.new("fifo", View.of("a", "b"), "a", epoch=1))
 for k in range({INPUTS}):
     journal.append([Send((1,), bytes([k]) * {size})])
@@ -52,7 +52,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def open_again(path: Path, sync: str = "full") -> int:
-    journal = Journal(path, sync)  # type: ignore[arg-type]
+    journal = open_journal(path, sync)  # type: ignore[arg-type]
     try:
         return journal.recover(new()).sent
     finally:
@@ -101,7 +101,7 @@ def test_a_journal_that_lost_its_database_does_not_begin_as_new(tmp_path):
     with pytest.raises(
         BadJournal, match=r"no database, but .*a\.db-anchor, which says that it had 12 inputs"
     ):
-        Journal(path)
+        open_journal(path)
     for file in tmp_path.iterdir():
         file.unlink()
     assert open_again(path) == 0
@@ -126,7 +126,7 @@ def test_a_damaged_anchor_is_refused(tmp_path):
 def test_what_normal_may_lose_with_the_system_it_may(tmp_path, sync, monkeypatch, caplog):
     path = killed(tmp_path, sync)
     os.truncate(f"{path}-wal", Path(f"{path}-wal").stat().st_size // 2)
-    monkeypatch.setattr(anchor, "boot_id", lambda: b"another boot, ok")
+    monkeypatch.setattr(storage, "boot_id", lambda: b"another boot, ok")
     if sync == "full":
         with pytest.raises(BadJournal, match="which was durable"):
             open_again(path, sync)
@@ -136,10 +136,10 @@ def test_what_normal_may_lose_with_the_system_it_may(tmp_path, sync, monkeypatch
 
 
 def test_whoever_uses_a_journal_is_named(tmp_path):
-    journal = Journal(tmp_path / "a.db")
+    journal = open_journal(tmp_path / "a.db")
     journal.recover(new())
     with pytest.raises(BadJournal, match=rf"another process uses it \(pid {os.getpid()}\)"):
-        Journal(tmp_path / "a.db")
+        open_journal(tmp_path / "a.db")
     journal.close()
 
 
@@ -159,7 +159,7 @@ def test_files_are_their_owners_alone(tmp_path):
 def test_a_directory_that_everyone_may_write_to_is_refused(tmp_path):
     tmp_path.chmod(0o777)
     with pytest.raises(BadJournal, match="a directory that everyone may write to"):
-        Journal(tmp_path / "a.db")
+        open_journal(tmp_path / "a.db")
     assert not list(tmp_path.iterdir())
     tmp_path.chmod(0o1777)
     assert open_again(tmp_path / "a.db") == 0
@@ -167,7 +167,7 @@ def test_a_directory_that_everyone_may_write_to_is_refused(tmp_path):
 
 def test_a_directory_that_is_not_there_is_told(tmp_path):
     with pytest.raises(CannotWrite, match="No such file or directory"):
-        Journal(tmp_path / "nowhere" / "a.db")
+        open_journal(tmp_path / "nowhere" / "a.db")
 
 
 # Names and bytes on the disk
@@ -175,7 +175,7 @@ def test_a_directory_that_is_not_there_is_told(tmp_path):
 
 def test_syncs_where_there_is_no_fdatasync(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "fdatasync")
-    journal = Journal(tmp_path / "a.db")
+    journal = open_journal(tmp_path / "a.db")
     journal.recover(new())
     journal.append([Send((1,), bytes(20_000))])
     journal.close()

@@ -15,7 +15,7 @@ import pytest
 from antecede.errors import BadJournal
 from antecede.net import Memory, Node, Settings
 from antecede.net.delivery import Delivery
-from antecede.net.storage.journal import Journal
+from antecede.net.storage.journal import open_journal
 
 DATA = Path(__file__).parent / "data" / "journals-f10ff31"
 SYSTEMS: dict[str, dict[str, Any]] = json.loads((DATA / "expected.json").read_text())
@@ -115,8 +115,8 @@ def test_a_closed_node_leaves_a_snapshot_and_nothing_to_replay(tmp_path):
 
 
 def test_a_journal_of_a_format_that_is_unknown_is_refused(tmp_path):
-    Journal(tmp_path / "a.db").close()
+    open_journal(tmp_path / "a.db").close()
     with closing(sqlite3.connect(tmp_path / "a.db")) as database:
         database.execute("PRAGMA user_version = 99")
     with pytest.raises(BadJournal, match="format 99, expected 2 to 3: another version wrote it"):
-        Journal(tmp_path / "a.db")
+        open_journal(tmp_path / "a.db")

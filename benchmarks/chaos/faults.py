@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from antecede.net.node import Node
-from antecede.net.storage.journal import Journal
 from antecede.process.inputs import Acknowledge
+from antecede.process.journal import Journal
 
 __all__ = ["FAULTS", "plant"]
 

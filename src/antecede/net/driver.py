@@ -41,9 +41,9 @@ from antecede.errors import (
 )
 from antecede.link import Frame
 from antecede.model import Id, Message
-from antecede.net.storage.journal import Journal
 from antecede.process.core import Core, Out
 from antecede.process.inputs import Acknowledge, Arrive, Close, Input, Propose, Send, Take, Time, Turn
+from antecede.process.journal import Journal
 
 __all__ = ["Host", "Signal"]
 

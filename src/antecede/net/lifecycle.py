@@ -31,11 +31,12 @@ from antecede.net.driver import Host
 from antecede.net.peers.joining import Admit, ask_to_join
 from antecede.net.peers.mesh import Mesh
 from antecede.net.peers.session import Join
-from antecede.net.storage.journal import Journal
+from antecede.net.storage.journal import open_journal
 from antecede.net.transports.transport import Certified, Connection, Transport
 from antecede.net.views import Member
 from antecede.process.core import Core, Out
 from antecede.process.inputs import Restart
+from antecede.process.journal import Journal
 from antecede.process.views.members import Roll
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class Lifecycle(Member):
 
     def _open_journal(self) -> None:
         assert self._journal_path is not None
-        self._journal = Journal(self._journal_path, self._sync, self.settings.snapshot_inputs)
+        self._journal = open_journal(self._journal_path, self._sync, self.settings.snapshot_inputs)
 
     def _begin(self, core: Core) -> None:
         self._me, self.view = core.me, core.view

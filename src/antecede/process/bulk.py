@@ -6,31 +6,22 @@ database says where a record is, how long, and with which checksum; the bytes ar
 
 There are two files, and one is in use. `turn` begins anew, in the other: what the database said before stays where it
 was until the next `turn`. By then the database must have on disk that it is not wanted any more.
-
->>> import tempfile
->>> with tempfile.TemporaryDirectory() as directory:
-...     bulk = Bulk(f"{directory}/a.db")
-...     first, second = bulk.put(b"one"), bulk.put(b"three")
-...     print(first, second, bulk.get(second, 5), bulk.get(second, 6))
-...     bulk.close()
-0 3 b'three' b''
 """
 
 from __future__ import annotations
 
-import os
-
-from antecede.disk import sync_directory, sync_file
+from antecede.process.disk import Files
 
 __all__ = ["Bulk"]
 
+NAMES = ("bulk0", "bulk1")
+
 
 class Bulk:
-    """The two files beside the database at `path`. Errors are `OSError`."""
+    """The two files. Errors are `OSError`."""
 
-    def __init__(self, path: str) -> None:
-        self._paths = [f"{path}-bulk0", f"{path}-bulk1"]
-        self._files: dict[int, int] = {}
+    def __init__(self, files: Files) -> None:
+        self._files = files
         self.half = self.end = 0
         """Which file is in use, and where the next record goes."""
         self._fresh = False
@@ -39,39 +30,26 @@ class Bulk:
     def put(self, record: bytes | bytearray) -> int:
         """Write a record; where it starts."""
         start, view = self.end, memoryview(record)
-        file, self._fresh = self._file(), True
+        self._fresh = True
         while view:
-            done = os.pwrite(file, view, self.end)
+            done = self._files.write(NAMES[self.half], self.end, view)
             self.end += done
             view = view[done:]
         return start
 
     def get(self, start: int, size: int) -> bytes:
         """The record that starts here; nothing if it is not there."""
-        path = self._paths[self.half]
-        if not os.path.exists(path) or os.path.getsize(path) < start + size:
+        there = self._files.size(NAMES[self.half])
+        if there is None or there < start + size:
             return b""
-        return os.pread(self._file(), size, start)
+        return self._files.read(NAMES[self.half], start, size)
 
     def sync(self) -> None:
         """Have on disk what was put."""
         if self._fresh:
-            sync_file(self._file())
+            self._files.sync(NAMES[self.half])
             self._fresh = False
 
     def turn(self) -> None:
         """Begin anew."""
         self.half, self.end = 1 - self.half, 0
-
-    def _file(self) -> int:
-        file = self._files.get(self.half)
-        if file is None:
-            path = self._paths[self.half]
-            file = self._files[self.half] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            # Or a file that is new could be missing after a power failure, with all that is in it.
-            sync_directory(os.path.dirname(path) or ".")
-        return file
-
-    def close(self) -> None:
-        while self._files:
-            os.close(self._files.popitem()[1])

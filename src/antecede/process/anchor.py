@@ -7,35 +7,21 @@ journal that ends before its anchor has lost what was durable.
 The file is not synced. A process that is killed leaves it as it wrote it. If the system goes down it may be older than
 the journal, which is no harm; with sync = "normal" it may be newer, and then the boot that it was written in tells that
 from damage: after another boot such a loss is what "normal" allows.
-
->>> import tempfile
->>> with tempfile.TemporaryDirectory() as directory:
-...     anchor = Anchor(f"{directory}/a.db")
-...     print(anchor.read())
-...     anchor.write(12, full=True)
-...     mark = anchor.read()
-...     print(mark.position, mark.full, mark.is_of_this_boot)
-...     anchor.close()
-None
-12 True True
 """
 
 from __future__ import annotations
 
-import os
 import struct
-from contextlib import suppress
-from functools import cache
-from uuid import UUID
 from zlib import crc32
 
 from msgspec import Struct
 
-from antecede.disk import sync_directory, sync_file
 from antecede.errors import BadJournal
+from antecede.process.disk import Files
 
 __all__ = ["Anchor", "Mark"]
 
+NAME = "anchor"
 MAGIC = b"AnteEnd1"
 RECORD = struct.Struct("<8sQ?xxxI16s")
 """What it is, position, whether each group was synced, the process that wrote it, the boot; then a checksum."""
@@ -50,27 +36,22 @@ class Mark(Struct, frozen=True):
     pid: int
     boot: bytes
 
-    @property
-    def is_of_this_boot(self) -> bool:
-        """Whether the system has certainly not gone down since."""
-        return self.boot == boot_id() != UNKNOWN
-
 
 class Anchor:
-    """The anchor of the journal at `path`. Errors are `OSError`, or `BadJournal` if it is damaged."""
+    """The anchor of a journal. Errors are `OSError`, or `BadJournal` if it is damaged."""
 
-    def __init__(self, path: str) -> None:
-        self.path = f"{path}-anchor"
-        self._file: int | None = None
-        self._pid = os.getpid()
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    @property
+    def path(self) -> str:
+        return self._files.path(NAME)
 
     def read(self) -> Mark | None:
         """What it says; None if there is none."""
-        try:
-            with open(self.path, "rb") as file:
-                data = file.read(RECORD.size + 5)
-        except FileNotFoundError:
+        if self._files.size(NAME) is None:
             return None
+        data = self._files.read(NAME, 0, RECORD.size + 5)
         record = data[: RECORD.size]
         if len(data) != RECORD.size + 4 or crc32(record) != int.from_bytes(data[RECORD.size :], "little"):
             raise BadJournal(f"journal anchor {self.path}", "one that is damaged", "how far the journal goes")
@@ -79,27 +60,11 @@ class Anchor:
             raise BadJournal(f"journal anchor {self.path}", "a file of something else", "an anchor")
         return Mark(position, full, pid, boot)
 
+    def is_of_this_boot(self, mark: Mark) -> bool:
+        """Whether the system has certainly not gone down since."""
+        return mark.boot == self._files.boot != UNKNOWN
+
     def write(self, position: int, full: bool) -> None:
         """Say that the journal goes so far."""
-        if self._file is None:
-            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            sync_directory(os.path.dirname(self.path) or ".")
-        record = RECORD.pack(MAGIC, position, full, self._pid, boot_id())
-        os.pwrite(self._file, record + crc32(record).to_bytes(4, "little"), 0)
-
-    def close(self) -> None:
-        if self._file is not None:
-            with suppress(OSError):
-                sync_file(self._file)
-            os.close(self._file)
-            self._file = None
-
-
-@cache
-def boot_id() -> bytes:
-    """Which boot of the system this is; zeros where the system does not say."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return UUID(file.read().strip()).bytes
-    except (OSError, ValueError):
-        return UNKNOWN
+        record = RECORD.pack(MAGIC, position, full, self._files.pid, self._files.boot)
+        self._files.write(NAME, 0, record + crc32(record).to_bytes(4, "little"))

@@ -1,0 +1,290 @@
+"""What a process has on disk: a snapshot, and every input since.
+
+A process replayed from the same inputs is in the same state (`core`), so a journal of inputs is as good as the state,
+and much cheaper to write. Inputs are appended in groups, one transaction each, and one row, or several if they are
+large. After so many inputs a snapshot takes their place, in one transaction too. What is large stands beside the
+tables (`bulk`), in files that a commit refers to and that were written before it.
+
+What a commit survives is a choice, `sync`:
+  full     the power fails: each group is on the disk before anything that follows from it leaves the node
+  normal   the process is killed. If the system goes down, what came last may be lost: then the links of the peers
+           refuse the node, since it has forgotten what it told them, or, where a large record is lost that the
+           tables refer to, the journal is refused. No loss is silent.
+
+Every row has a checksum over itself and the row before it, so a row that is damaged, missing or in the wrong place is
+noticed; and a file beside the tables says how far the journal goes (`anchor`), so that a lost end is, and lost tables.
+Such a journal is refused, with a sentence that says what is lost.
+
+This is all of it but the bytes: those are on a `Disk`, a real one or one of a simulation. What a snapshot and inputs of
+an earlier version mean is for `upgrade` to say.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+from zlib import crc32
+
+import msgspec
+
+from antecede.errors import BadJournal, BadParameter, BadSnapshot, CannotWrite
+from antecede.process.anchor import Anchor
+from antecede.process.bulk import Bulk
+from antecede.process.core import Core
+from antecede.process.disk import Disk, Row
+from antecede.process.inputs import Input, decode_inputs, encode_into, portions
+
+__all__ = ["Journal"]
+
+log = logging.getLogger(__name__)
+
+SNAPSHOT_BYTES = 16 << 20
+"""Bytes of inputs, after which a snapshot takes their place, however few they are: a restart reads them all, and files
+that stay short are written over in memory that is at hand."""
+SNAPSHOT_PART = 4
+"""How many times as long as the last snapshot the inputs must be by then: what is under way may be large."""
+CHECKPOINT_GROUPS = 4096
+"""Groups after which what the tables hold is put on the disk, where that is the only thing that waits for it."""
+PORTION_BYTES = 1 << 17
+"""Bytes that are encoded, added up and written before the next, while the processor has them at hand."""
+LARGE_BYTES = 1 << 14
+"""Records from this length on stand beside the tables."""
+
+
+def _crc(position: int, count: int, record: bytes | bytearray, before: int) -> int:
+    try:
+        return crc32(record, crc32(struct.pack("<QQ", position, count), before))
+    except (struct.error, TypeError):
+        # A damaged row may hold anything: no checksum that is stored is this one.
+        return -1
+
+
+class Journal:
+    """The journal of one process. `append` may be called from another thread, one call at a time."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        place: str = "journal",
+        sync: Literal["full", "normal"] = "full",
+        snapshot_inputs: int = 20_000,
+    ) -> None:
+        if sync not in ("full", "normal"):
+            raise BadParameter("journal", "sync", repr(sync), "full or normal")
+        self.place = place
+        self.position = 0
+        """Of the last input that is durable."""
+        self._disk = disk
+        self._every = snapshot_inputs
+        self._since = 0
+        """Inputs since the snapshot."""
+        self._bytes = 0
+        """Of these inputs."""
+        self._groups = 0
+        """Groups since the tables were put on the disk, if that is for us to see to."""
+        self._state = 0
+        """Bytes of the snapshot."""
+        self._crc = 0
+        self._record = bytearray()
+        """What was encoded last."""
+        self._full = sync == "full"
+        self._anchor, self._bulk = Anchor(disk), Bulk(disk)
+
+    # Reading
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever written to it."""
+        tables = self._disk.tables()
+        return not tables.snapshots and not tables.inputs
+
+    def recover(self, new: Core) -> Core:
+        """The process as it was when its last input became durable; or this new one, if the journal is new."""
+        tables = self._disk.tables()
+        snapshots, rows = tables.snapshots, tables.inputs
+        try:
+            if not snapshots and not rows:
+                self._begin(new)
+                return new
+            if len(snapshots) != 1:
+                raise BadJournal(self.place, f"{len(snapshots)} snapshots", "one; what it held is lost")
+            core = self._restored(snapshots[0], new)
+            for given in self._inputs(rows):
+                core.apply(given, 0)
+            if list(tables.tips) != [(self.position, self._crc)]:
+                last = max((tip[0] for tip in tables.tips if isinstance(tip[0], int)), default=0)
+                raise self._damaged(f"the end after input {self.position}", self.position, last)
+            self._check_anchor()
+        except OSError as error:
+            raise BadJournal(self.place, f"no large records: {error}", "those that it refers to") from None
+        return core
+
+    def _begin(self, core: Core) -> None:
+        mark = self._anchor.read()
+        if mark is not None and mark.position:
+            raise self._cut_off(mark.position)
+        # Before the first commit: a journal without an anchor is one that has lost it.
+        self._anchor.write(0, self._full)
+        with self._writing():
+            self._put_snapshot(core.snapshot())
+
+    def _restored(self, row: Row, new: Core) -> Core:
+        position, half, state, start, size, crc = row
+        self._bulk.half = 1 if half else 0
+        state = self._found(state, start, size)
+        if _crc(position, 0, state, 0) != crc:
+            raise self._damaged("the snapshot", 0, 0)
+        self.position, self._crc, self._state = position, crc, len(state)
+        try:
+            core = Core.restore(msgspec.msgpack.decode(state), new.limits)
+        except (msgspec.MsgspecError, BadSnapshot) as error:
+            raise BadJournal(
+                self.place, f"a snapshot of another version: {error}", "one that we wrote"
+            ) from None
+        facts = [
+            ("node", core.view.name(core.me), new.view.name(new.me)),
+            ("protocol", core.machine.name, new.machine.name),
+        ]
+        if core.changing.roll.number == 1:
+            facts.append(("view", ", ".join(core.view.names), ", ".join(new.view.names)))
+            facts.append(("parameters", str(core.machine.parameters), str(new.machine.parameters)))
+        else:
+            # Who is a member is the journal's to say: views have changed since the node was described.
+            facts.append(("parameters", str(core.parameters), str(new.changing.parameters_in(core))))
+        for what, found, expected in facts:
+            if found != expected:
+                raise BadJournal(self.place, f"that of {what} {found}"[:200], f"that of {expected}"[:200])
+        return core
+
+    def _inputs(self, rows: Sequence[Row]) -> Iterator[Input]:
+        last = max((row[0] for row in rows if isinstance(row[0], int)), default=0)
+        for position, count, found, start, size, crc in rows:
+            record = self._found(found, start, size)
+            sound = _crc(position, count, record, self._crc) == crc and position == self.position + count
+            inputs = decode_inputs(record) if sound else []
+            if len(inputs) != count or not count:
+                raise self._damaged(f"inputs {self.position + 1}..{position}", self.position, last)
+            yield from inputs
+            self.position, self._crc = position, crc
+            self._since += count
+            self._bytes += len(record)
+
+    def _found(self, record: bytes | None, start: int | None, size: int | None) -> bytes:
+        """A record, wherever it is; nothing if it is nowhere."""
+        if record is not None:
+            return record
+        if type(start) is not int or type(size) is not int or min(start, size) < 0:
+            return b""
+        self._bulk.end = start + size
+        return self._bulk.get(start, size)
+
+    def _check_anchor(self) -> None:
+        """Refuse a journal that ends before its anchor."""
+        mark = self._anchor.read()
+        if mark is None and not self._disk.old:
+            expected = "it: without it nobody knows how far the journal went"
+            raise BadJournal(self.place, f"no {self._anchor.path} beside it", expected)
+        if mark is not None and mark.position > self.position:
+            if mark.full or self._anchor.is_of_this_boot(mark):
+                raise self._cut_off(mark.position)
+            log.warning(
+                "%s: inputs %d..%d were not on the disk when the system went down, as sync = normal allows",
+                self.place,
+                self.position + 1,
+                mark.position,
+            )
+        self._anchor.write(self.position, self._full)
+        if self._disk.old:
+            self._disk.upgrade()
+
+    def _cut_off(self, last: int) -> BadJournal:
+        expected = (
+            f"input {last}, which was durable: its write-ahead log is damaged, missing, or of another time"
+        )
+        return BadJournal(self.place, f"an end at input {self.position}", expected)
+
+    def _damaged(self, what: str, sound: int, last: int) -> BadJournal:
+        lost = (
+            f"inputs {sound + 1}..{last}, or some of them, are lost"
+            if last > sound
+            else "all that it held is lost"
+        )
+        return BadJournal(self.place, f"{what} with a wrong checksum or place", f"an unbroken row: {lost}")
+
+    # Writing
+
+    def wants_snapshot(self, more: int) -> bool:
+        """Whether it is time for a snapshot, together with so many more inputs."""
+        return self._since + more > self._every or self._bytes > max(
+            SNAPSHOT_BYTES, SNAPSHOT_PART * self._state
+        )
+
+    def waits(self, snapshot: bool) -> bool:
+        """Whether the next `append` waits for the disk, and is better called from another thread."""
+        return self._full or snapshot or self._groups >= CHECKPOINT_GROUPS
+
+    def append(self, inputs: Sequence[Input], snapshot: dict[str, Any] | None = None) -> None:
+        """Make these inputs durable; `snapshot`, if given, is the state after them."""
+        if snapshot is not None:
+            with self._writing(anew=True):
+                self.position += len(inputs)
+                self._put_snapshot(snapshot)
+            return
+        with self._writing():
+            rows = [self._row(portion) for portion in portions(inputs, PORTION_BYTES)]
+            if self._full:
+                self._bulk.sync()
+            self._disk.insert(rows)
+
+    def _row(self, inputs: Sequence[Input]) -> Row:
+        """What stands in the tables for these inputs."""
+        record, count = self._record, len(inputs)
+        encode_into(inputs, record)
+        self.position += count
+        self._crc = _crc(self.position, count, record, self._crc)
+        self._since += count
+        self._bytes += len(record)
+        return (self.position, count, *self._stored(record), self._crc)
+
+    def _put_snapshot(self, snapshot: dict[str, Any]) -> None:
+        state = msgspec.msgpack.encode(snapshot)
+        self._crc = _crc(self.position, 0, state, 0)
+        self._since, self._bytes, self._state = 0, 0, len(state)
+        row = (self.position, self._bulk.half, *self._stored(state), self._crc)
+        if self._full:
+            self._bulk.sync()
+        self._disk.replace(row)
+
+    def _stored(self, record: bytes | bytearray) -> tuple[bytes | None, int | None, int | None]:
+        """What the tables hold of a record: itself, or its place."""
+        if len(record) < LARGE_BYTES:
+            return bytes(record), None, None
+        return None, self._bulk.put(record), len(record)
+
+    @contextmanager
+    def _writing(self, anew: bool = False) -> Iterator[None]:
+        """All of it, or nothing: if the disk is full, what was durable before still is. `anew`: with a snapshot."""
+        bulk = self._bulk
+        before, place = (self.position, self._since, self._bytes, self._crc), (bulk.half, bulk.end)
+        try:
+            if not self._full and self.waits(anew):
+                # With a snapshot: what the one before took the place of is written over from here on.
+                self._disk.checkpoint()
+                self._groups = 0
+            if anew and bulk.end:
+                bulk.turn()
+            yield
+            self._groups += 1
+            self._anchor.write(self.position, self._full)
+        except OSError as error:
+            self.position, self._since, self._bytes, self._crc = before
+            bulk.half, bulk.end = place
+            left = f"what was durable, {self.position} inputs, still is, and nothing else has left the node"
+            reason = error.strerror or str(error)
+            raise CannotWrite(self.place, reason, left) from None
+
+    def close(self) -> None:
+        self._disk.close()
