@@ -89,6 +89,11 @@ format: $(LOCKED) ## repair what ruff can: formatting, order of imports
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
+.PHONY: docs
+docs: $(INSTALLED) ## build the site into build/site, and check every link (ARGS=serve: show it while you write)
+	$(BIN)/python scripts/site_pages.py build/pages
+	$(BIN)/zensical $(or $(ARGS),build --strict) --config-file mkdocs.yml
+
 .PHONY: bench
 bench: $(INSTALLED) java ## run a benchmark: BENCH=protocols, sim, reach, optimisations, net or spark
 	$(BIN)/python -m benchmarks.$(BENCH) $(ARGS)
@@ -108,7 +113,7 @@ lock: ## refresh requirements.lock from pyproject.toml (ARGS=--upgrade: newest v
 
 .PHONY: clean
 clean: ## remove everything that these commands made
-	rm -rf $(VENV) $(VENV)-lock dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-lock build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests $(wildcard benchmarks examples scripts) -name __pycache__ -prune -exec rm -rf {} +
 
 $(MADE):

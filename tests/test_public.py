@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import textwrap
@@ -91,3 +92,12 @@ def test_a_type_checker_knows_the_node(tmp_path):
     assert 'Revealed type is "builtins.bytes"' in told or 'Revealed type is "bytes"' in told
     assert 'incompatible type "str"' in told
     assert 'Unexpected keyword argument "join"' in told
+
+
+@pytest.mark.parametrize("module", ["antecede", "antecede.testing", "antecede.net", "antecede.errors"])
+def test_every_public_name_says_what_it_is(module):
+    found = importlib.import_module(module)
+    values = {
+        name: getattr(found, name) for name in found.__all__ if name not in ("__version__", "PROTOCOLS")
+    }
+    assert [name for name, value in values.items() if not vars(value).get("__doc__", value.__doc__)] == []

@@ -8,7 +8,7 @@ from antecede.errors import AntecedeError, CannotWrite, Closed, NodeFailed, NotD
 from antecede.model import Message, Packet, View
 from antecede.protocols import PROTOCOLS, Machine, create, restore
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "PROTOCOLS",

@@ -1,35 +1,35 @@
 """One tree of errors. Each says whose fault it was, with the facts as fields.
 
 AntecedeError
-├── CallerError               the program that uses Antecede asked for something that cannot be
-│   ├── UnknownProcess        a name or number that is not in the view
-│   ├── NoDestination         a message to nobody
-│   ├── BadParameter          a protocol or topology cannot be built like this
-│   ├── CannotWrite           there is no room, or no right, to write there; an OSError too
-│   ├── CannotListen          an address is taken, or is none of this machine; an OSError too
-│   ├── NoSpark               Spark does not start, or is not where it was said to be
-│   ├── Closed                a node that its application closed, or has not started, is asked for something
-│   ├── WrongLoop             a node is asked for something in another event loop than its own
-│   ├── NotDrained            a node was closed before its peers had all that it sent, and was to say so
-│   ├── NotMember             a node that left, was removed, or never became a member is asked for something
-│   ├── Unsupported           the protocol does not offer this (labels, a set of destinations ...)
-│   └── NotEligible           a delivery of a message that may not be delivered now
-├── PeerError                 another process, or whoever claims to be one, sent something wrong
-│   ├── Misrouted             a packet for someone else, or from outside the view
-│   ├── BadStamp              a stamp of another protocol, of another size, or that contradicts its message
-│   ├── BadHello              a peer of another name, view, protocol or version, or one that cannot prove its name
-│   ├── Refused               a peer that sent what no sound process sends, and is heard no more
-│   ├── BadFrame              a frame that no sound end of a link sends: one of the two has lost its state
-│   └── WireError             bytes that are no packet: garbage, truncated, too large, another version
-├── NodeFailed                a node stopped, because something happened that nobody expected: its `__cause__`
-└── InputError                a file or a value that was read is wrong
-    ├── BadConfig             a configuration that describes no node
-    ├── BadJournal            a journal that is damaged, in use, or another node's
-    ├── BadSnapshot           a snapshot of another protocol, process, view or version
-    ├── BadProgram            a program for the explorer that cannot be run
-    ├── BadExperiment         an experiment file that describes no runs
-    ├── BadTrace              a trace that is incomplete, damaged, or no trace
-    └── BadRun                events that cannot be a run
+├── CallerError
+│   ├── UnknownProcess
+│   ├── NoDestination
+│   ├── BadParameter
+│   ├── CannotWrite
+│   ├── CannotListen
+│   ├── NoSpark
+│   ├── Closed
+│   ├── WrongLoop
+│   ├── NotDrained
+│   ├── NotMember
+│   ├── Unsupported
+│   └── NotEligible
+├── PeerError
+│   ├── Misrouted
+│   ├── BadStamp
+│   ├── BadHello
+│   ├── Refused
+│   ├── BadFrame
+│   └── WireError
+├── NodeFailed
+└── InputError
+    ├── BadConfig
+    ├── BadJournal
+    ├── BadSnapshot
+    ├── BadProgram
+    ├── BadExperiment
+    ├── BadTrace
+    └── BadRun
 
 A raised error leaves the machine as it was. Broken invariants are assertions: bugs, not errors.
 """
@@ -89,6 +89,8 @@ class InputError(AntecedeError):
 
 
 class UnknownProcess(CallerError):
+    """A name or number is not in the view."""
+
     def __init__(self, process: str | int, view: Sequence[str]) -> None:
         self.process = process
         self.view = tuple(view)
@@ -97,43 +99,58 @@ class UnknownProcess(CallerError):
 
 
 class NoDestination(CallerError):
+    """A message has no destination."""
+
     def __init__(self, sender: str) -> None:
         self.sender = sender
         super().__init__(f"{sender} sends to nobody: a message needs at least one destination")
 
 
 class BadParameter(CallerError):
+    """A protocol, a topology or a call cannot be built with this parameter."""
+
     def __init__(self, owner: str, parameter: str, found: object, expected: str) -> None:
         self.owner, self.parameter, self.found, self.expected = owner, parameter, found, expected
         super().__init__(f"{owner}: {parameter} is {found}, expected {expected}")
 
 
 class CannotWrite(CallerError, OSError):
+    """There is no room, or no right, to write there."""
+
     def __init__(self, place: str, reason: str, left: str) -> None:
         self.place, self.reason, self.left = place, reason, left
         super().__init__(f"{place}: cannot write: {reason}; {left}")
 
 
 class CannotListen(CallerError, OSError):
+    """An address is taken, or does not belong to this machine."""
+
     def __init__(self, owner: str, address: str, reason: str) -> None:
         self.owner, self.address, self.reason = owner, address, reason
         super().__init__(f"{owner}: cannot listen at {address}: {reason}")
 
 
 class Closed(CallerError):
+    """The application closed this node, or has not started it."""
+
     def __init__(self, node: str, why: str) -> None:
         self.node, self.why = node, why
         super().__init__(f"node {node} {why}")
 
 
 class WrongLoop(CallerError):
+    """A node was used in another event loop than the one that started it."""
+
     def __init__(self, node: str) -> None:
         self.node = node
         super().__init__(f"node {node} runs in another event loop: use it in the one that started it")
 
 
 class NotDrained(CallerError):
-    """`left` has the number of messages that each peer did not acknowledge."""
+    """The node was closed before its peers had all that it sent.
+
+    `left` has the number of messages that each peer did not acknowledge.
+    """
 
     def __init__(self, node: str, left: Mapping[str, int]) -> None:
         self.node, self.left = node, dict(left)
@@ -142,13 +159,18 @@ class NotDrained(CallerError):
 
 
 class NotMember(CallerError):
+    """The node left, was removed, or never became a member."""
+
     def __init__(self, node: str, why: str) -> None:
         self.node, self.why = node, why
         super().__init__(f"node {node} {why}")
 
 
 class NodeFailed(AntecedeError):
-    """`during` says what the node was doing; `cause` is what happened, and `__cause__` too."""
+    """A node stopped, because something happened that nobody expected.
+
+    `during` says what the node was doing; `cause` is what happened, and `__cause__` too.
+    """
 
     def __init__(self, node: str, during: str, cause: BaseException) -> None:
         self.node, self.during, self.cause = node, during, cause
@@ -157,37 +179,50 @@ class NodeFailed(AntecedeError):
 
 
 class Unsupported(CallerError):
+    """The protocol does not offer this: labels, a set of destinations, and so on."""
+
     def __init__(self, protocol: str, what: str) -> None:
         self.protocol, self.what = protocol, what
         super().__init__(f"{protocol}: {what}")
 
 
 class NoSpark(CallerError):
+    """Spark does not start, or is not where it was said to be."""
+
     def __init__(self, which: str, why: str) -> None:
         self.which, self.why = which, why
         super().__init__(f"{which}: {why}")
 
 
 class NotEligible(CallerError):
+    """The message may not be delivered now."""
+
     def __init__(self, process: str, message: tuple[int, int], why: str) -> None:
         self.process, self.message, self.why = process, message, why
         super().__init__(f"{process} cannot deliver message {message[1]} of #{message[0]} now: {why}")
 
 
 class Misrouted(PeerError):
+    """A packet is for another process, or comes from outside the view."""
+
     def __init__(self, process: str, found: str, expected: str) -> None:
         self.process, self.found, self.expected = process, found, expected
         super().__init__(f"{process} refused a packet {found}, expected {expected}")
 
 
 class BadStamp(PeerError):
+    """A stamp has another protocol or size, or contradicts its message."""
+
     def __init__(self, process: str, source: str, found: str, expected: str) -> None:
         self.process, self.source, self.found, self.expected = process, source, found, expected
         super().__init__(f"{process} refused a packet of {source}: stamp {found}, expected {expected}")
 
 
 class Refused(PeerError):
-    """`kind` is the error for which it was refused, and `why` its sentence."""
+    """A peer sent what no sound process sends, and is heard no more.
+
+    `kind` is the error for which it was refused, and `why` its sentence.
+    """
 
     def __init__(self, peer: str, kind: str, why: str) -> None:
         self.peer, self.kind, self.why = peer, kind, why
@@ -195,18 +230,24 @@ class Refused(PeerError):
 
 
 class BadFrame(PeerError):
+    """A peer sent a frame that no sound end of a link sends: one of the two has lost its state."""
+
     def __init__(self, found: str, expected: str) -> None:
         self.found, self.expected = found, expected
         super().__init__(f"refused a frame: found {found}, expected {expected}")
 
 
 class BadHello(PeerError):
+    """A peer has another name, view, protocol or version, or cannot prove its name."""
+
     def __init__(self, found: str, expected: str) -> None:
         self.found, self.expected = found, expected
         super().__init__(f"refused a peer: found {found}, expected {expected}")
 
 
 class WireError(PeerError):
+    """Bytes are no packet: garbage, truncated, too large, or of another version."""
+
     def __init__(self, found: str, expected: str, at: int | None = None) -> None:
         self.found, self.expected, self.at = found, expected, at
         place = "" if at is None else f" at byte {at}"
@@ -214,42 +255,56 @@ class WireError(PeerError):
 
 
 class BadConfig(InputError):
+    """A configuration describes no node."""
+
     def __init__(self, place: str, found: str, expected: str) -> None:
         self.place, self.found, self.expected = place, found, expected
         super().__init__(f"{place}: found {found}, expected {expected}")
 
 
 class BadJournal(InputError):
+    """A journal is damaged, in use, or belongs to another node."""
+
     def __init__(self, place: str, found: str, expected: str) -> None:
         self.place, self.found, self.expected = place, found, expected
         super().__init__(f"{place}: found {found}, expected {expected}")
 
 
 class BadSnapshot(InputError):
+    """A snapshot has another protocol, process, view or version."""
+
     def __init__(self, field: str, found: object, expected: object) -> None:
         self.field, self.found, self.expected = field, found, expected
         super().__init__(f"snapshot: {field} is {found!r}, expected {expected!r}")
 
 
 class BadProgram(InputError):
+    """A program for the explorer cannot be run."""
+
     def __init__(self, place: str, found: str, expected: str) -> None:
         self.place, self.found, self.expected = place, found, expected
         super().__init__(f"{place}: found {found}, expected {expected}")
 
 
 class BadExperiment(InputError):
+    """An experiment file describes no runs."""
+
     def __init__(self, place: str, found: str, expected: str) -> None:
         self.place, self.found, self.expected = place, found, expected
         super().__init__(f"{place}: found {found}, expected {expected}")
 
 
 class BadTrace(InputError):
+    """A trace is incomplete, damaged, or no trace."""
+
     def __init__(self, place: str, found: str, expected: str) -> None:
         self.place, self.found, self.expected = place, found, expected
         super().__init__(f"{place}: found {found}, expected {expected}")
 
 
 class BadRun(InputError):
+    """Events cannot be a run."""
+
     def __init__(self, place: str, found: str, expected: str) -> None:
         self.place, self.found, self.expected = place, found, expected
         super().__init__(f"{place}: found {found}, expected {expected}")
