@@ -18,11 +18,11 @@ from typing import Annotated, Any, Final
 import typer
 from msgspec import Struct
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from antecede.cli.report import write
 from antecede.cli.spark_session import Master, Remote, Work, working
+from antecede.cli.tables import print_table
 from antecede.errors import BadParameter
 from antecede.protocols import PROTOCOLS
 from antecede.report import render
@@ -42,10 +42,11 @@ SPECIAL: Final[Mapping[str, str]] = {
 }
 """Protocols that are made for one kind of load, and the load."""
 
-LEGEND: Final = """\
-even, wild, far: messages overtaken on a network whose delays differ little, on one
-where they differ much, and between two sites. Control packets: for each message.
-monitor orders for one process alone, p1: only what p1 delivers is counted there."""
+LEGEND: Final = (
+    "even, wild, far: messages overtaken on a network whose delays differ little, on one where they differ much, and "
+    "between two sites. Control packets: for each message. monitor orders for one process alone, p1: only what p1 "
+    "delivers is counted there."
+)
 
 OBSERVER: Final = "p1"
 """Where `monitor` sees all others' observations. It orders these, and promises nothing elsewhere."""
@@ -106,7 +107,7 @@ def demo(
         print(json.dumps(plain(lines, directory, page), ensure_ascii=False))
     else:
         console = Console(stderr=True, highlight=False)
-        console.print(table(lines))
+        print_lines(console, lines)
         console.print(f"\n{LEGEND}\n")
     print(sentence(lines, time.perf_counter() - started), file=sys.stderr)
     print(f"Report: {page}", file=sys.stderr)
@@ -188,23 +189,29 @@ WORDS: Final = {
 """Whether causal order was kept, and promised: the words of the report."""
 
 
-def table(lines: list[Line]) -> Table:
-    shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
-    shown.add_column("\nprotocol", style="cyan", no_wrap=True)
-    shown.add_column("causal\norder", no_wrap=True)
-    for heading in (*NETWORKS, "stamp\nbytes", "control\npackets", "mean\ndelay", "of it\nwaiting"):
-        shown.add_column(heading if "\n" in heading else f"\n{heading}", justify="right", no_wrap=True)
-    for line in lines:
-        shown.add_row(
-            line.protocol,
+def print_lines(console: Console, lines: list[Line]) -> None:
+    headings = [
+        "protocol",
+        "causal\norder",
+        *NETWORKS,
+        "stamp\nbytes",
+        "control\npackets",
+        "mean\ndelay",
+        "of it\nwaiting",
+    ]
+    rows: list[list[str | Text]] = [
+        [
+            Text(line.protocol, "cyan"),
             WORDS[line.kept, line.promises == "causal"],
             *(f"{line.violations[network]:,}" for network in NETWORKS),
             f"{line.stamp_bytes:.1f}",
             f"{line.control_per_message:.2f}",
             f"{line.delay_ms:,.0f} ms",
             "" if line.wait_share is None else f"{line.wait_share:.0%}",
-        )
-    return shown
+        ]
+        for line in lines
+    ]
+    print_table(console, headings, rows, left=2)
 
 
 def sentence(lines: list[Line], seconds: float) -> str:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from antecede.cli.spark_session import Master, Remote, working
+from antecede.cli.tables import print_table
 
 if TYPE_CHECKING:
     from antecede.spark.measure.api import Measures
@@ -97,36 +97,34 @@ def collect_overall(runs: Sequence[Mapping[str, Any]], found: Measures) -> list[
 def show(runs: Sequence[Mapping[str, Any]], protocols: Sequence[Mapping[str, Any]]) -> None:
     console = Console(stderr=True)
     if len(runs) <= RUNS_MOST:
-        console.print(table("run", runs))
+        print_measures(console, "run", runs)
     if len(runs) > RUNS_MOST or len(protocols) < len(runs):
         if len(runs) <= RUNS_MOST:
             console.print()
-        console.print(table("protocol", protocols))
+        print_measures(console, "protocol", protocols)
 
 
-def table(first: str, rows: Iterable[Mapping[str, Any]]) -> Table:
-    """One line for each run, or for each protocol."""
-    found = Table(show_header=True, box=None, pad_edge=False)
-    found.add_column(first)
+def print_measures(console: Console, first: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print one line for each run, or for each protocol."""
     columns = [
         *([("runs", "runs", count)] if first == "protocol" else []),
         ("processes", "processes", count),
         ("messages", "sends", count),
-        ("control/msg", "control_per_message", number),
-        ("entries p50", "stamp_entries_p50", count),
-        ("bytes mean", "stamp_bytes_mean", number),
-        ("bytes p99", "stamp_bytes_p99", count),
-        ("delay p50", "delay_ns_p50", time),
-        ("delay p99", "delay_ns_p99", time),
+        ("control\npackets", "control_per_message", number),
+        ("entries\np50", "stamp_entries_p50", count),
+        ("bytes\nmean", "stamp_bytes_mean", number),
+        ("bytes\np99", "stamp_bytes_p99", count),
+        ("delay\np50", "delay_ns_p50", time),
+        ("delay\np99", "delay_ns_p99", time),
         ("waiting", "wait_share", percent),
         ("unordered", "concurrency", percent),
-        ("chain", "longest_chain", count),
+        ("longest\nchain", "longest_chain", count),
     ]
-    for name, _, _ in columns:
-        found.add_column(name, justify="right")
-    for row in rows:
-        found.add_row(row[first], *("-" if row[key] is None else form(row[key]) for _, key, form in columns))
-    return found
+    cells = [
+        [row[first], *("-" if row[key] is None else form(row[key]) for _, key, form in columns)]
+        for row in rows
+    ]
+    print_table(console, [first, *(heading for heading, _, _ in columns)], cells)
 
 
 def count(value: int) -> str:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from antecede.cli.signals import catch_interrupt
+from antecede.cli.tables import print_table
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from antecede.sim.checking import Checker
     from antecede.trace import TraceWriter
 
-__all__ = ["parameters", "show", "simulate"]
+__all__ = ["parameters", "print_summary", "simulate"]
 
 
 ORACLE_MOST = 500
@@ -213,7 +213,7 @@ def _report(
         }
         print(json.dumps(result, ensure_ascii=False))
     else:
-        Console(stderr=True).print(show(summary))
+        print_summary(Console(stderr=True), summary)
     for line in findings[:10]:
         print(line, file=sys.stderr)
     if findings:
@@ -226,11 +226,7 @@ def _report(
         print(f"shorter: {shorter}", file=sys.stderr)
 
 
-def show(summary: Summary) -> Table:
-    """The summary for people."""
-    table = Table(show_header=True, box=None, pad_edge=False, title_justify="left")
-    for column in ("", "total", "mean", "p50", "p99", "max"):
-        table.add_column(column, justify="left" if not column else "right")
+def print_summary(console: Console, summary: Summary) -> None:
     rows: list[tuple[str, int | None, Distribution | None, Callable[[float], str]]] = [
         ("sent", summary.sent, None, _number),
         ("delivered", summary.delivered, None, _number),
@@ -248,12 +244,13 @@ def show(summary: Summary) -> Table:
             ("frames", summary.frames, None, _number),
             ("bytes of frames", summary.frame_bytes, None, _number),
         ]
+    lines = []
     for name, total, spread, form in rows:
         cells = [form(x) for x in (spread.mean, spread.p50, spread.p99, spread.max)] if spread else []
-        table.add_row(name, "" if total is None else f"{total:,}", *cells)
-    table.add_row("its share of the delay", f"{summary.waiting_share:.1%}")
-    table.add_row("simulated time", _time(summary.duration_ns))
-    return table
+        lines.append([name, "" if total is None else f"{total:,}", *cells])
+    lines.append(["its share of the delay", f"{summary.waiting_share:.1%}"])
+    lines.append(["simulated time", _time(summary.duration_ns)])
+    print_table(console, ["", "total", "mean", "p50", "p99", "max"], lines)
 
 
 def _number(value: float) -> str:

@@ -15,10 +15,10 @@ from typing import Annotated, Any
 import typer
 from msgspec import to_builtins
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from antecede.cli.figure import S3, Performance, Wait, perform
+from antecede.cli.tables import print_table
 from antecede.diagram import render
 from antecede.errors import BadParameter
 from antecede.protocols import PROTOCOLS
@@ -76,7 +76,7 @@ def _show(console: Console, performances: list[Performance], skipped: dict[str, 
     _say(console, f"{STORY}\n")
     for group in _groups(performances):
         _show_group(console, group)
-    console.print(_table(performances))
+    _print_performances(console, performances)
     console.print()
     for name, why in skipped.items():
         _say(console, f"{name} was left out: {why}")
@@ -144,25 +144,31 @@ def _verdict(performance: Performance, ascii: bool) -> str:
     return f"{'!' if ascii else '✗'} {told.removeprefix('violation: ')}"
 
 
-def _table(performances: Iterable[Performance]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
-    table.add_column("\nprotocol", style="cyan", no_wrap=True)
-    table.add_column("\nS3 delivers", no_wrap=True)
-    table.add_column("causal\norder", no_wrap=True)
-    table.add_column("\nwho waited")
-    table.add_column("stamp\nentries", justify="right")
-    table.add_column("control\npackets", justify="right")
+def _print_performances(console: Console, performances: Iterable[Performance]) -> None:
+    headings = [
+        "protocol",
+        "S3 delivers",
+        "causal\norder",
+        "who waited",
+        "stamp\nentries",
+        "control\npackets",
+    ]
+    rows: list[list[str | Text]] = []
     for p in performances:
-        waited = [f"{wait.message} at its {wait.side} {wait.at}" for wait in p.waits]
-        table.add_row(
-            p.protocol,
-            " ".join(p.delivered(S3)),
-            Text("kept", "green") if p.kept else Text("broken", "bold red"),
-            "\n".join(waited) or "nobody",
-            str(max(p.stamp_entries.values())),
-            str(p.control_packets),
+        waited: dict[str, list[str]] = {}
+        for wait in p.waits:
+            waited.setdefault(f"{wait.side} {wait.at}", []).append(wait.message)
+        rows.append(
+            [
+                Text(p.protocol, "cyan"),
+                " ".join(p.delivered(S3)),
+                Text("kept", "green") if p.kept else Text("broken", "bold red"),
+                ", ".join(f"{' and '.join(many)} at {where}" for where, many in waited.items()) or "nobody",
+                str(max(p.stamp_entries.values())),
+                str(p.control_packets),
+            ]
         )
-    return table
+    print_table(console, headings, rows, left=4)
 
 
 def _sentence(performances: list[Performance]) -> str:

@@ -24,8 +24,6 @@ from antecede.cli.verify_stream import verify_stream
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from antecede.trace.footers import LocalTrace
 
 __all__ = ["verify"]
@@ -227,7 +225,12 @@ def report(rows: Sequence[Mapping[str, Any]], first: Sequence[str], verdict: str
     else:
         from rich.console import Console
 
-        Console(stderr=True).print(by_run(rows) if len(rows) <= RUNS_MOST else by_protocol(rows))
+        from antecede.cli.tables import print_table
+
+        few = len(rows) <= RUNS_MOST
+        headings, lines = list_runs(rows) if few else list_protocols(rows)
+        spoken = [heading.replace("_", " ") for heading in headings]
+        print_table(Console(stderr=True), spoken, lines, left=2 if few else 1)
     for line in first:
         print(line, file=sys.stderr)
     print(sentence(rows, verdict), file=sys.stderr)
@@ -247,38 +250,27 @@ def sentence(rows: Sequence[Mapping[str, Any]], verdict: str) -> str:
             return f"unknown: {len(own)} of {of}: run {own[0]['run']}: {own[0]['reason']}"
 
 
-def by_run(rows: Sequence[Mapping[str, Any]]) -> Table:
+def list_runs(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Headings, and a line for each run."""
     counts = worth_showing(rows)
-    table = make_table("run", "verdict", *counts)
-    for row in rows:
-        table.add_row(row["run"], row["verdict"], *(f"{row[count]:,}" for count in counts))
-    return table
+    lines = [[row["run"], row["verdict"], *(f"{row[count]:,}" for count in counts)] for row in rows]
+    return ["run", "verdict", *counts], lines
 
 
-def by_protocol(rows: Sequence[Mapping[str, Any]]) -> Table:
+def list_protocols(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Headings, and a line for each protocol."""
     counts = worth_showing(rows)
-    table = make_table("protocol", "runs", "yes", "no", "unknown", *counts)
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(row["protocol"] or "", []).append(row)
+    lines = []
     for protocol, own in sorted(groups.items()):
         verdicts = [sum(row["verdict"] == verdict for row in own) for verdict in ("yes", "no", "unknown")]
         sums = [sum(row[count] for row in own) for count in counts]
-        table.add_row(protocol, *(f"{number:,}" for number in (len(own), *verdicts, *sums)))
-    return table
+        lines.append([protocol, *(f"{number:,}" for number in (len(own), *verdicts, *sums))])
+    return ["protocol", "runs", "yes", "no", "unknown", *counts], lines
 
 
 def worth_showing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Deliveries, and what was found anywhere: a row of zeros says nothing."""
     return [count for count in COUNTS if count == "deliveries" or any(row[count] for row in rows)]
-
-
-def make_table(*names: str) -> Table:
-    from rich.table import Table
-
-    table = Table(show_header=True, box=None, pad_edge=False)
-    for name in names:
-        table.add_column(
-            name.replace("_", " "), justify="left" if name in ("run", "protocol", "verdict") else "right"
-        )
-    return table
