@@ -368,7 +368,7 @@ def test_a_spec_is_a_command_line_and_a_table() -> None:
     ("fields", "sentence"),
     [
         ({"protocol": "magic"}, "simulate: protocol is 'magic', expected one of unordered, fifo,"),
-        ({"processes": 2000}, "simulate: processes is 2000, expected 0 to 1024"),
+        ({"processes": 100_000}, "simulate: processes is 100000, expected 0 to 65536"),
         ({"messages": 0}, "simulate: messages is 0, expected 1 to"),
         ({"seed": -1}, "simulate: seed is -1, expected 0 to"),
         ({"parameters": {"k": 3}}, "fifo: parameter is k, expected"),
@@ -403,3 +403,9 @@ def test_a_wrong_spec_is_refused_in_a_sentence(fields: dict[str, Any], sentence:
 def test_a_wrong_table_is_refused_with_its_place() -> None:
     with pytest.raises(AntecedeError, match=r"file\.toml: .*unknown field `speed`"):
         RunSpec.load({"protocol": "fifo", "speed": 3}, "file.toml")
+
+
+def test_a_network_of_four_thousand_processes_and_their_router_runs():
+    large = RunSpec(protocol="separator", processes=4096, messages=60, topology="star", seed=3)
+    summary = large.run()
+    assert (summary.delivered, summary.undelivered) == (60, 0)

@@ -259,7 +259,7 @@ HUGE = "ff ff ff ff ff ff ff ff 7f"  # 2**63 - 1
         ("01 00 00 01", "at byte 1: found stamp code 0, expected one of"),
         ("01 ff 00 01", "at byte 1: found stamp code 255, expected one of"),
         ("01 0f 00", "at byte 3: found the end, expected a number"),
-        ("01 0f 00 80 08 00", "at byte 3: found process 1024, expected one below 1024"),
+        ("01 0f 00 80 80 04 00", "at byte 3: found process 65536, expected one below 65536"),
         ("01 0f 00 01 80 00", "at byte 4: found a number that ends in a zero byte, expected the fewest bytes"),
         ("01 0f 00 01 ff ff", "at byte 6: found the end within a number, expected its last byte"),
         ("01 0f 00 01" + "80" * 9 + "01", "at byte 4: found a number of more than 9 bytes, expected one below 2**63"),
@@ -272,8 +272,8 @@ HUGE = "ff ff ff ff ff ff ff ff 7f"  # 2**63 - 1
         (f"{FIFO} 02 01 00 00 01", "at byte 4: found no destinations, expected one at least"),
         (f"{FIFO} 02 01 0a 03 00", "at byte 6: found a set in form 2 of size 2, expected form 0"),
         (f"{FIFO} 02 01 0b 00 00", "at byte 6: found a set in form 3 of size 2, expected form 0"),
-        (f"{FIFO} 02 01 {HUGE}", "at byte 6: found a set of size 2305843009213693951, expected at most 1024"),
-        (f"{FIFO} 02 01 0b 00 {HUGE}", "at byte 8: found process 9223372036854775808, expected one below 1024"),
+        (f"{FIFO} 02 01 {HUGE}", "at byte 6: found a set of size 2305843009213693951, expected at most 65536"),
+        (f"{FIFO} 02 01 0b 00 {HUGE}", "at byte 8: found process 9223372036854775808, expected one below 65536"),
         (f"{FIFO} 04 01 02 c3 28 00 01", "at byte 7: found bytes that are no text, expected UTF-8: invalid cont"),
         (f"{FIFO} 04 01 {HUGE}", "at byte 6: found a label of 9223372036854775807 bytes, expected at most 1024"),
         (f"{FIFO} 00 01 {HUGE}", "at byte 6: found a payload of 9223372036854775807 bytes, expected at most"),
@@ -314,6 +314,27 @@ def test_limits_hold_for_the_reader_and_the_writer():
         assert told in refusal(data, limits)
         with pytest.raises(BadParameter, match=told):
             encode(packet, limits)
+
+
+def test_a_process_beyond_a_thousand_passes_and_a_user_sets_the_limit():
+    packet = Packet(4096, 5000, Sequence(1), Message(4096, 1, (4500, 5000)))
+    assert decode(encode(packet)) == packet
+    with pytest.raises(BadParameter, match="a process is 5000, expected 0 or more, below 5000"):
+        encode(packet, Limits(processes=5000))
+
+
+def test_large_sets_are_bounded_in_memory_before_they_are_made():
+    limits = Limits(packet_bytes=200)
+    far = [Entry(1, k + 1, 1 << 65_535) for k in range(2)]
+    small = Packet(0, 1, HistoryStamp((Entry(1, 1, 1 << 1000),)), ONE)
+    assert decode(encode(small, limits), limits) == small
+    with pytest.raises(BadParameter, match="too many large sets, expected at most 6400 bytes of them"):
+        encode(Packet(0, 1, HistoryStamp(tuple(far)), ONE), limits)
+    wide = Limits(packet_bytes=1 << 20)
+    told = refusal(encode(Packet(0, 1, HistoryStamp(tuple(far)), ONE), wide), limits)
+    assert "too many large sets, expected at most 6400 bytes" in told
+    first = encode(Packet(0, 1, HistoryStamp((Entry(1, 1, (1 << 65_536) - 1),)), ONE), wide)
+    assert "too many large sets" in refusal(first, limits)
 
 
 ONE = Message(0, 1, (1,))

@@ -22,7 +22,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     antecede.errors.BadParameter: settings: queue is 0, expected 1 or more
     >>> Settings(limits=Limits(payload_bytes=8 << 20))
     Traceback (most recent call last):
-    antecede.errors.BadParameter: limits: packet_bytes is 4194304, expected 8391040 or more for payload_bytes
+    antecede.errors.BadParameter: limits: packet_bytes is 4194304, expected 8399104 or more for payload_bytes
     """
 
     queue: int = 1024

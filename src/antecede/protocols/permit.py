@@ -30,6 +30,7 @@ from typing import Any, ClassVar
 from msgspec import Struct
 
 from antecede.model import Awaited, Control, Effect, Message, Packet, Stamp, View, Waiting
+from antecede.protocols.machine import plain, typed
 from antecede.protocols.queue import Queue
 
 __all__ = ["Grant", "Permit", "PermitStamp", "Taken"]
@@ -82,8 +83,6 @@ class Permit(Queue):
         "_order": deque[tuple[int, int, int, bool]],
         "_owed": deque[tuple[int, int]],
         "_got": list[int],
-        "_early": list[dict[int, Packet[PermitStamp]]],
-        "_flagged": list[set[int]],
         "_permitted": list[int],
         "_outbox": deque[Restraint | Posting],
     }
@@ -105,9 +104,10 @@ class Permit(Queue):
         """(number, destination) of such flagged packets, until all copies of the message are acknowledged."""
         # As a receiver
         self._got = [0] * n
-        self._early: list[dict[int, Packet[PermitStamp]]] = [{} for _ in range(n)]
-        self._flagged: list[set[int]] = [set() for _ in range(n)]
-        """For each sender, the numbers of its flagged messages in the queue."""
+        self._early: dict[int, dict[int, Packet[PermitStamp]]] = {}
+        """Sender -> sequence -> what came too early; senders without any are not in it."""
+        self._flagged: dict[int, set[int]] = {}
+        """Sender -> the numbers of its flagged messages in the queue; senders without any are not in it."""
         self._permitted = [0] * n
 
     # Send
@@ -174,15 +174,19 @@ class Permit(Queue):
             return self._acknowledged(source, stamp.sequence)
         if type(stamp) is Grant:
             return self._permit(source, stamp.number)
-        got, early = self._got, self._early[source]
+        got = self._got
         if stamp.sequence != got[source] + 1:
-            if stamp.sequence > got[source] and stamp.sequence not in early:
-                early[stamp.sequence] = packet
+            if stamp.sequence > got[source]:
+                self._early.setdefault(source, {}).setdefault(stamp.sequence, packet)
             return []
         effects: list[Effect] = []
         self._take(packet, effects)
-        while early and got[source] + 1 in early:
-            self._take(early.pop(got[source] + 1), effects)
+        early = self._early.get(source)
+        if early:
+            while got[source] + 1 in early:
+                self._take(early.pop(got[source] + 1), effects)
+            if not early:
+                del self._early[source]
         effects.append(Packet(self.me, source, Taken(got[source])))
         return effects
 
@@ -200,7 +204,7 @@ class Permit(Queue):
                     or not 0 <= source < self.n
                     or source == me
                     or stamp.sequence != got[source] + 1
-                    or self._early[source]
+                    or source in self._early
                     or message.sender != source
                     or message.to not in known
                     or message.number < 1
@@ -210,7 +214,7 @@ class Permit(Queue):
                     continue
                 got[source] = stamp.sequence
                 if stamp.flagged:
-                    self._flagged[source].add(message.number)
+                    self._flagged.setdefault(source, set()).add(message.number)
                 if not inbox:
                     effects.append(message)
                 inbox.append(message)
@@ -223,14 +227,16 @@ class Permit(Queue):
         assert message is not None
         self._got[packet.source] = packet.stamp.sequence
         if packet.stamp.flagged:
-            self._flagged[message.sender].add(message.number)
+            self._flagged.setdefault(message.sender, set()).add(message.number)
         effects += self._enqueue(message)
 
     def _taken(self, message: Message) -> list[Effect]:
         number, sender = message.number, message.sender
-        flagged = self._flagged[sender]
-        if number in flagged:
+        flagged = self._flagged.get(sender)
+        if flagged and number in flagged:
             flagged.remove(number)
+            if not flagged:
+                del self._flagged[sender]
             if number > self._permitted[sender]:
                 outbox = self._outbox
                 if outbox and type(last := outbox[-1]) is Restraint and last.sender == sender:
@@ -260,15 +266,14 @@ class Permit(Queue):
     def cut(self, process: int) -> list[Effect]:
         """What came early has nothing to wait for. It must be in the queue before others are let go that follow it."""
         effects: list[Effect] = []
-        early = self._early[process]
-        for sequence in sorted(early):
-            self._take(early.pop(sequence), effects)
+        for _, packet in sorted(self._early.pop(process, {}).items()):
+            self._take(packet, effects)
         return effects
 
     def waiting(self) -> list[Waiting]:
         result = super().waiting()
-        for source, early in enumerate(self._early):
-            gap = Awaited(source, self._got[source] + 1, min(early, default=1) - 1, "channel")
+        for source, early in sorted(self._early.items()):
+            gap = Awaited(source, self._got[source] + 1, min(early) - 1, "channel")
             result += [Waiting(early[s].message, (gap,)) for s in sorted(early)]  # type: ignore[arg-type]
         restraints: list[Restraint] = []
         for item in self._outbox:
@@ -280,7 +285,20 @@ class Permit(Queue):
                 result.append(Waiting(item.message, awaits, "unsent", f"until {names} permits"))
         return result
 
+    def dump(self) -> dict[str, Any]:
+        early = [plain(self._early.get(process, {})) for process in range(self.n)]
+        flagged = [plain(self._flagged.get(process, set())) for process in range(self.n)]
+        return {**super().dump(), "_early": early, "_flagged": flagged}
+
     def _load(self, state: Mapping[str, Any]) -> None:
+        early = typed(state["_early"], list[dict[int, Packet[PermitStamp]]])
+        flagged = typed(state["_flagged"], list[set[int]])
+        if not len(early) == len(flagged) == self.n:
+            raise ValueError(
+                f"_early and _flagged of {len(early)} and {len(flagged)}, not {self.n} processes"
+            )
+        self._early = {process: packets for process, packets in enumerate(early) if packets}
+        self._flagged = {process: numbers for process, numbers in enumerate(flagged) if numbers}
         self._out = sum(self._sequence) - sum(self._acked)
 
     def _check(self, packet: Packet[Any]) -> None:

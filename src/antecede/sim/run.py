@@ -36,6 +36,8 @@ __all__ = ["Judge", "RunSpec", "Simulation"]
 
 STEPS = 4096
 """Between two looks at the clock, or at Ctrl-C."""
+PROCESSES_MOST = 1 << 16
+"""What the wire lets pass unless told otherwise, too."""
 
 
 class RunSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,7 +59,11 @@ class RunSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
             raise BadParameter("simulate", "protocol", repr(self.protocol), f"one of {', '.join(PROTOCOLS)}")
-        for field, least, most in (("processes", 0, 1024), ("messages", 1, 10**12), ("seed", 0, 2**63 - 1)):
+        for field, least, most in (
+            ("processes", 0, PROCESSES_MOST),
+            ("messages", 1, 10**12),
+            ("seed", 0, 2**63 - 1),
+        ):
             if not least <= getattr(self, field) <= most:
                 raise BadParameter("simulate", field, getattr(self, field), f"{least} to {most}")
 

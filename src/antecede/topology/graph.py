@@ -150,13 +150,14 @@ def trunk_of(graph: Graph, stations: Sequence[Station]) -> tuple[tuple[int, int]
     contracted.add_nodes_from(range(len(stations)))
     contracted.add_edges_from((place[a], place[b]) for a, b in graph.edges if place[a] != place[b])
     used: set[tuple[int, int]] = set()
-    for block in nx.biconnected_components(contracted):
-        inside = contracted.subgraph(block)
-        edges = inside.edges
-        if inside.number_of_edges() < len(block) * (len(block) - 1) // 2:
+    # By their edges: to ask a view of the graph for those of one block takes as long as its largest station has links.
+    for edges in nx.biconnected_component_edges(contracted):
+        block = {station for edge in edges for station in edge}
+        if len(edges) < len(block) * (len(block) - 1) // 2:
             # Shallow and the same everywhere: from the station with most neighbours, the first of equals.
+            inside: Graph = nx.Graph(edges)
             root = min(block, key=lambda s: (-inside.degree[s], s))
-            edges = nx.bfs_tree(inside, root, sort_neighbors=sorted).edges
+            edges = list(nx.bfs_tree(inside, root, sort_neighbors=sorted).edges)
         used |= {(min(a, b), max(a, b)) for a, b in edges}
     return tuple(sorted(used))
 

@@ -6,10 +6,10 @@ it is first asked for, once for all machines that share the topology.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, reduce
+from operator import or_
+from typing import TYPE_CHECKING, TypeAlias
 
 from antecede.model import mask
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from antecede.topology.value import Topology
 
 __all__ = ["Plan", "plan_of"]
+
+Block: TypeAlias = dict[int, int]
+"""Stations that are linked with each other -> its vertices and all that other blocks connect with it. Two stations are
+in one block together, or in none."""
 
 
 class Plan:
@@ -40,56 +44,44 @@ class Plan:
         for a, b in topology.trunk:
             self.neighbours[a].append(b)
             self.neighbours[b].append(a)
+        self._blocks = _find_blocks(self.neighbours)
+        """Station -> the blocks that it is in."""
+        _fill_blocks(self._blocks, self.members)
         self._behind: dict[int, dict[int, int]] = {}
         self._sides: dict[int, tuple[int, ...]] = {}
+        self._reach: dict[int, int] = {}
 
     def behind(self, station: int) -> Mapping[int, int]:
         """Neighbour -> the vertices to which the way from this station leads through that neighbour."""
-        if station not in self._behind:
-            self._behind[station] = self._search(station)
-        return self._behind[station]
+        found = self._behind.get(station)
+        if found is None:
+            found = self._behind[station] = {
+                other: hanging
+                for block in self._blocks[station]
+                for other, hanging in block.items()
+                if other != station
+            }
+        return found
 
     def reach(self, station: int) -> int:
         """The vertices to which some way leads from this station, its own members included."""
-        result = self.members[station]
-        for behind in self.behind(station).values():
-            result |= behind
-        return result
-
-    def _search(self, start: int) -> dict[int, int]:
-        through = {b: b for b in self.neighbours[start]}
-        queue = deque(self.neighbours[start])
-        result = {b: self.members[b] for b in queue}
-        while queue:
-            here = queue.popleft()
-            for station in self.neighbours[here]:
-                if station != start and station not in through:
-                    through[station] = through[here]
-                    result[through[here]] |= self.members[station]
-                    queue.append(station)
-        return result
+        found = self._reach.get(station)
+        if found is None:
+            found = self.members[station]
+            for side in self.sides(station):
+                found |= side
+            self._reach[station] = found
+        return found
 
     def sides(self, station: int) -> tuple[int, ...]:
         """The parts into which the trunk falls without this station, each as a set of vertices."""
-        if station not in self._sides:
-            self._sides[station] = self._parts(station)
-        return self._sides[station]
-
-    def _parts(self, station: int) -> tuple[int, ...]:
-        behind = self.behind(station)
-        parts: list[int] = []
-        placed: set[int] = set()
-        for first in self.neighbours[station]:
-            if first in placed:
-                continue
-            # Neighbours that are linked with each other lie in one block, so on one side.
-            block = {first, *(b for b in self.neighbours[first] if b in behind)}
-            placed |= block
-            part = 0
-            for b in block:
-                part |= behind[b]
-            parts.append(part)
-        return tuple(parts)
+        found = self._sides.get(station)
+        if found is None:
+            found = self._sides[station] = tuple(
+                reduce(or_, (hanging for other, hanging in block.items() if other != station))
+                for block in self._blocks[station]
+            )
+        return found
 
     def way(self, a: int, b: int) -> list[int]:
         """The stations on the one way from a to b, both included; empty if there is none."""
@@ -101,6 +93,46 @@ class Plan:
                 return []
             way.append(step)
         return way
+
+
+def _find_blocks(neighbours: Sequence[Sequence[int]]) -> list[list[Block]]:
+    """Station -> the blocks that it is in. The trunk's blocks are cliques, so two neighbours tell theirs."""
+    sets = [set(others) for others in neighbours]
+    result: list[list[Block]] = [[] for _ in neighbours]
+    for station, others in enumerate(neighbours):
+        placed = {other for block in result[station] for other in block}
+        for other in others:
+            if other not in placed:
+                block = dict.fromkeys(sorted((station, other, *(sets[station] & sets[other]))), 0)
+                placed.update(block)
+                for member in block:
+                    result[member].append(block)
+    return result
+
+
+def _fill_blocks(blocks: Sequence[Sequence[Block]], members: Sequence[int]) -> None:
+    """Blocks and stations are a tree. A station has below it what its blocks have; above a block is all the rest."""
+    below = list(members)
+    reached: set[int] = set()
+    for root in range(len(members)):
+        if root in reached:
+            continue
+        order: list[tuple[int, Block]] = []
+        todo: list[tuple[int, Block | None]] = [(root, None)]
+        while todo:
+            top, above = todo.pop()
+            reached.add(top)
+            for block in blocks[top]:
+                if block is not above:
+                    order.append((top, block))
+                    todo += [(station, block) for station in block if station != top]
+        for top, block in reversed(order):
+            for station in block:
+                block[station] = below[station]
+            block[top] = 0
+            below[top] |= reduce(or_, block.values())
+        for top, block in order:
+            block[top] = below[root] & ~reduce(or_, block.values())
 
 
 @lru_cache(maxsize=64)

@@ -23,7 +23,7 @@ from antecede.topology.plan import Plan, plan_of
 __all__ = ["Topology"]
 
 
-class Topology(Struct, frozen=True):
+class Topology(Struct, frozen=True, cache_hash=True):
     """Who there is, who is linked with whom, what separates, and who has failed.
 
     >>> line = Topology.computed([("p", "r"), ("r", "q")], processes=["p", "q"])
@@ -236,11 +236,12 @@ def _names(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     processes = tuple(processes)
     if routers is None:
-        routers = (name for name in dict.fromkeys(n for link in links for n in link) if name not in processes)
+        known = set(processes)
+        routers = (name for name in dict.fromkeys(n for link in links for n in link) if name not in known)
     names = (*processes, *routers)
-    for name in names:
-        if names.count(name) > 1:
-            raise bad("vertices", f"{name} twice", "each once, as a process or as a router")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise bad("vertices", f"{twice} twice", "each once, as a process or as a router")
     if not processes:
         raise bad("processes", "empty", "one or more")
     return names, processes

@@ -34,6 +34,10 @@ MAX_UINT = (1 << 63) - 1
 ROOM = 256
 """Bytes of a packet besides its payload, label, context, destinations and a stamp that grows with the view."""
 FIRST, ONE, BITMAP, LIST = range(4)
+SMALL = 1024
+"""Sets of so many processes are not counted: a packet has no room for enough of them."""
+SPREAD = 32
+"""The larger sets of a packet take at most so many times `packet_bytes` in memory: three bytes can mean 8 KiB."""
 _DIGITS = bytes.maketrans(b"01", b"\0\1")
 
 
@@ -46,7 +50,7 @@ class Limits(Struct, frozen=True, gc=False):
 
     packet_bytes: int = 4 << 20
     payload_bytes: int = 1 << 20
-    processes: int = 1024
+    processes: int = 1 << 16
     """The size of the view: a process is a number below it."""
     entries: int = 1 << 20
     """Of a stamp: identifiers of a history or a log, counts of a vector or a matrix."""
@@ -59,7 +63,7 @@ class Limits(Struct, frozen=True, gc=False):
 
         >>> Limits(payload_bytes=8 << 20).check()
         Traceback (most recent call last):
-        antecede.errors.BadParameter: limits: packet_bytes is 4194304, expected 8391040 or more for payload_bytes
+        antecede.errors.BadParameter: limits: packet_bytes is 4194304, expected 8399104 or more for payload_bytes
         """
         for name, value in asdict(self).items():
             if value < 1:
@@ -83,6 +87,10 @@ OWN = Limits(MAX_UINT, MAX_UINT, MAX_UINT, MAX_UINT, MAX_UINT)
 """For what this process has written itself, under whatever limits there were then."""
 
 
+def _most(limits: Limits) -> str:
+    return f"at most {SPREAD * limits.packet_bytes}"
+
+
 def _header(members: int) -> int:
     """The uint that a set starts with."""
     size, k = members.bit_length(), members.bit_count()
@@ -104,11 +112,13 @@ def listed(members: int) -> Iterable[int]:
 class Writer:
     """Values to bytes. What cannot be written, or would not be read again, is the caller's error."""
 
-    __slots__ = ("limits", "out")
+    __slots__ = ("limits", "out", "room")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.out = bytearray()
+        self.room = SPREAD * limits.packet_bytes
+        """Bytes that sets may still take in memory."""
 
     def uint(self, value: int) -> None:
         if 0 <= value < 128:
@@ -131,6 +141,10 @@ class Writer:
         if members < 0 or members.bit_length() > self.limits.processes:
             found = members.bit_length() - 1 if members >= 0 else members
             self.refuse("a process", found, f"0 or more, below {self.limits.processes}")
+        if members.bit_length() > SMALL:
+            self.room -= members.bit_length() >> 3
+            if self.room < 0:
+                self.refuse("stamp", "too many large sets", f"{_most(self.limits)} bytes of them in memory")
         header = _header(members)
         self.uint(header)
         if header & 3 == BITMAP:
@@ -188,12 +202,13 @@ class Writer:
 class Reader:
     """Bytes to values. Bytes that `Writer` would not have written are refused with their place."""
 
-    __slots__ = ("at", "data", "limits")
+    __slots__ = ("at", "data", "limits", "room")
 
     def __init__(self, data: bytes | memoryview, limits: Limits) -> None:
         self.data: memoryview | bytes = data
         self.limits = limits
         self.at = 0
+        self.room = SPREAD * limits.packet_bytes
 
     def uint(self) -> int:
         at = self.at
@@ -232,6 +247,8 @@ class Reader:
         if k > self.limits.processes:
             self.refuse(f"a set of size {k}", f"at most {self.limits.processes}", start)
         if form == FIRST:
+            if k > SMALL:
+                self._charge(k, start)
             return (1 << k) - 1
         if form == ONE:
             members = 1 << k
@@ -241,11 +258,19 @@ class Reader:
             members = self._list(k)
         if members.bit_length() > self.limits.processes:
             self._no_process(members.bit_length() - 1, start)
+        if members.bit_length() > SMALL:
+            self._charge(members.bit_length(), start)
         if _header(members) != header:
             self.refuse(
                 f"a set in form {form} of size {k}", f"form {_header(members) & 3}, which is shorter", start
             )
         return members
+
+    def _charge(self, size: int, start: int) -> None:
+        """A set of so many bits comes into being."""
+        self.room -= size >> 3
+        if self.room < 0:
+            self.refuse("too many large sets", f"{_most(self.limits)} bytes of them in memory", start)
 
     def _list(self, k: int) -> int:
         members = expected = 0
