@@ -348,3 +348,35 @@ def test_nothing_more_is_read_while_many_bytes_wait_for_the_disk(tmp_path):
 def test_settings_that_contradict_each_other_are_refused(chosen, told):
     with pytest.raises(BadParameter, match=told):
         Settings(**chosen)
+
+
+def crowded(*objects: object) -> dict[str, int]:
+    """Those with more attributes than CPython 3.11 finds by their place (PEP 659), besides slots."""
+    return {type(one).__name__: len(vars(one)) for one in objects if len(vars(one)) > 30}
+
+
+@pytest.mark.parametrize("protocol", ["permit", "matrix", "history"])
+def test_what_each_message_touches_has_few_attributes(protocol):
+    """Beyond 30, each look at one takes twice as long: what each message needs has a slot then."""
+
+    async def main():
+        async with in_memory(2, protocol=protocol) as nodes, asyncio.timeout(PATIENCE_S):
+            p1, p2 = nodes
+            await p2.send("p1", b"")
+            (await p1.receive()).ack()
+            for node in nodes:
+                host, mesh = node._host, node._mesh
+                core, changing = host.core, host.core.changing
+                assert crowded(node, host, mesh, core, core.machine, core.numbering, core.record) == {}
+                assert (
+                    crowded(changing, changing.membership, *mesh.peers.values(), *core.links.values()) == {}
+                )
+
+    asyncio.run(main())
+
+
+def test_an_object_with_too_many_attributes_is_found():
+    one = type("One", (), {})()
+    for number in range(31):
+        setattr(one, f"a{number}", number)
+    assert crowded(one) == {"One": 31}

@@ -156,7 +156,8 @@ class Processes:
     def _hand_over(self, core: Core) -> None:
         """The application takes all there is, at once, and comes to each change."""
         while core.changing.donor is None and (core.changing.ready or core.inbox):
-            first = core.changing.ready[0] if core.changing.ready else next(iter(core.inbox.values()))
+            first = core.changing.ready[0] if core.changing.ready else core.next_message()
+            assert first is not None
             if isinstance(first, Change):
                 core.apply(Pass(first.number, b"state" if first.owed else None), now=0)
             else:

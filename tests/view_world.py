@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from antecede.link import Frame
-from antecede.model import Event, View
+from antecede.model import Event, Message, View
 from antecede.oracle import Verdict, check
 from antecede.process.core import Core, Out
 from antecede.process.inputs import Acknowledge, Arrive, Input, Pass, Propose, Restart, Send, Take, Turn
@@ -191,10 +191,9 @@ class World:
         core = Core.restore(process.born.snapshot())
         for given in process.journal:
             if isinstance(given, Take):
-                head = (
-                    core.changing.ready[0] if core.changing.ready else core.inbox[given.sender, given.number]
-                )
-                assert not isinstance(head, Change)
+                ready, offered = core.changing.ready, core.inbox.get((given.sender, given.number))
+                head = ready[0] if ready else offered and core.numbering.outward(offered)
+                assert isinstance(head, Message)
                 if given.number == 0:
                     said |= {(sender, number) for sender, number in json.loads(head.payload)}
                 elif head.payload == b"all":

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from antecede.model import Id, Message, View, Waiting
 from antecede.net.observe.tracing import extract
+from antecede.process.views.numbering import Numbering
 
 __all__ = ["Contact", "Delivery", "Durable", "Held", "Missing", "Sent", "stuck"]
 
@@ -23,28 +24,33 @@ class Durable(Struct, frozen=True, eq=False, gc=False):
         return self._durable(self._position).__await__()
 
 
-class Sent(Struct, frozen=True, eq=False, gc=False):
-    """A message that was sent. (sender, number) is its identity."""
+class Named(Struct, frozen=True, eq=False, gc=False):
+    """A message with names. It looks them up only when it is asked for them: most are asked for little."""
 
-    _view: View
+    _numbering: Numbering
     _message: Message
 
     @property
     def sender(self) -> str:
-        return self._view.names[self._message.sender]
+        return self._numbering.names[self._message.sender]
 
     @property
     def number(self) -> int:
-        """The sender's count of its messages."""
-        return self._message.number
+        """The sender's count of its messages: (sender, number) is the message's identity."""
+        return self._message.number + self._numbering.bases[self._message.sender]
 
     @property
     def to(self) -> tuple[str, ...]:
-        return tuple(map(self._view.name, self._message.to))
+        names = self._numbering.names
+        return tuple([names[one] for one in self._message.to])
 
     @property
     def label(self) -> str:
         return self._message.label
+
+
+class Sent(Named, frozen=True, eq=False, gc=False):
+    """A message that was sent."""
 
     def __repr__(self) -> str:
         return f"<message {self.number} of {self.sender} to {', '.join(self.to)}>"
@@ -57,35 +63,16 @@ class Contact(Struct, frozen=True):
     connected: bool
 
 
-class Delivery(Struct, frozen=True, eq=False, gc=False):
-    """A message, handed over. It looks up names only when it is asked for them: most are asked for little."""
+class Delivery(Named, frozen=True, eq=False, gc=False):
+    """A message, handed over."""
 
-    _view: View
-    _message: Message
     again: bool
     """It was handed over before a restart, or may have been, and was not acknowledged. If False, nobody has seen it."""
-    _acknowledge: Callable[[Message], Durable]
-
-    @property
-    def sender(self) -> str:
-        return self._view.names[self._message.sender]
-
-    @property
-    def number(self) -> int:
-        """The sender's count of its messages: (sender, number) is the message's identity."""
-        return self._message.number
-
-    @property
-    def to(self) -> tuple[str, ...]:
-        return tuple(map(self._view.name, self._message.to))
+    _acknowledge: Callable[[Numbering, Message], Durable]
 
     @property
     def payload(self) -> bytes:
         return self._message.payload
-
-    @property
-    def label(self) -> str:
-        return self._message.label
 
     @property
     def traceparent(self) -> str:
@@ -102,7 +89,7 @@ class Delivery(Struct, frozen=True, eq=False, gc=False):
 
     def ack(self) -> Durable:
         """Say that it has been processed: it will not come again, for sure once the answer has been awaited."""
-        return self._acknowledge(self._message)
+        return self._acknowledge(self._numbering, self._message)
 
     def __repr__(self) -> str:
         return f"<message {self.number} of {self.sender}: {len(self.payload)} bytes>"

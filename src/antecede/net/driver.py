@@ -92,8 +92,8 @@ class Host:
 
     # What each message needs. CPython finds a slot at once, and other attributes only while there are at most 30.
     __slots__ = (
-        "__dict__", "__weakref__", "_durable", "_journal", "_written", "arrivals", "core", "failure", "quick", "room",
-        "since", "stirred",
+        "__dict__", "__weakref__", "_journal", "arrivals", "core", "failure", "flush_bytes", "position",
+        "position_durable", "quick", "room", "since", "stirred",
     )  # fmt: skip
 
     def __init__(
@@ -120,7 +120,8 @@ class Host:
         self._most, self._most_bytes = backlog
         self._gathering = self._writing = 0
         """Bytes of peers in the batch that gathers, and in the one that is written."""
-        self._written = self._durable = journal.position if journal is not None else 0
+        self.position = self.position_durable = journal.position if journal is not None else 0
+        """Of the last input, and of the last one that is durable."""
         self._batch: list[Input] = []
         self._work = asyncio.Event()
         self._out: deque[tuple[int, list[Out]]] = deque()
@@ -139,6 +140,8 @@ class Host:
         self.on_turnover: Callable[[], None] = lambda: None
         """Called when the process has other peers than before, or its view has changed."""
         self._turnover = core.changing.turnover
+        self.flush_bytes = FLUSH_BYTES * len(core.out)
+        """Payload that gathers before it leaves within a turn."""
 
     # Inputs
 
@@ -164,7 +167,7 @@ class Host:
             self._tell_time()
 
     def send(self, to: tuple[int, ...], payload: bytes, label: str, context: str) -> Message:
-        """The application sends a message; `position` is then that of the input."""
+        """The application sends a message, here as the machine has it; `position` is then that of the input."""
         core, quick = self.core, self.quick
         if not quick:
             self._begin()
@@ -174,7 +177,7 @@ class Host:
                 self._write(Send(to, payload, label, context))
             elif core.arrived:
                 self._note()
-            if core.weight > FLUSH_BYTES * len(core.out):
+            if core.weight > self.flush_bytes:
                 self._turn()
             if not self.stirred:
                 self._stir()
@@ -203,9 +206,8 @@ class Host:
         except BaseException as error:
             self.crash(error, "in an input Take")
 
-    def acknowledge(self, message: Message) -> int:
+    def acknowledge(self, identity: Id) -> int:
         """The application has processed a message: the position of the input."""
-        identity = message.sender, message.number
         if not self.core.steady:
             return self.happen(Acknowledge(*identity))
         self._begin()
@@ -216,7 +218,10 @@ class Host:
             self.crash(error, "in an input Acknowledge")
 
     def take_first(self) -> Message | None:
-        """The application takes the message that was offered first, if there is one and the host is `quick`."""
+        """The application takes the message that was offered first, if there is one and the host is `quick`.
+
+        It is as the machine has it.
+        """
         core = self.core
         if not core.steady:
             return None
@@ -244,6 +249,7 @@ class Host:
             self.arrivals.fire()
         if self.core.changing.turnover != self._turnover:
             self._turnover = self.core.changing.turnover
+            self.flush_bytes = FLUSH_BYTES * len(self.core.out)
             self.on_turnover()
 
     def _end_turn(self) -> None:
@@ -276,7 +282,7 @@ class Host:
         arrived = self.core.arrived
         self.since.update(dict.fromkeys(arrived, self.clock()))
         if self._journal is not None:
-            self.fresh.update(dict.fromkeys(arrived, self._written))
+            self.fresh.update(dict.fromkeys(arrived, self.position))
         arrived.clear()
 
     def _tell_time(self) -> None:
@@ -337,33 +343,23 @@ class Host:
 
     # Durability
 
-    @property
-    def position(self) -> int:
-        """The position of the last input."""
-        return self._written
-
-    @property
-    def position_durable(self) -> int:
-        """The position of the last input that is durable."""
-        return self._durable
-
     def _write(self, given: Input) -> int:
         if self._journal is not None:
             if not self._batch:
                 self._work.set()
-            self._written += 1
+            self.position += 1
             self._batch.append(given)
         if self.core.arrived:
             self._note()
-        return self._written
+        return self.position
 
     def _let_out(self, out: list[Out]) -> None:
         if not out:
             return
-        if self._written == self._durable:
+        if self.position == self.position_durable:
             self._transmit(out)
         else:
-            self._out.append((self._written, out))
+            self._out.append((self.position, out))
 
     def _transmit(self, out: list[Out]) -> None:
         try:
@@ -373,7 +369,7 @@ class Host:
 
     async def durable(self, position: int) -> None:
         """Wait until the input at this position, and so all before it, is durable."""
-        if position > self._durable:
+        if position > self.position_durable:
             self.check()
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append((position, waiter))
@@ -382,7 +378,7 @@ class Host:
     @property
     def behind(self) -> bool:
         """Whether too much is not durable yet."""
-        late = self._written - self._durable > self._most
+        late = self.position - self.position_durable > self._most
         return (late or self._gathering + self._writing > self._most_bytes) and self.failure is None
 
     async def keep_up(self) -> None:
@@ -408,7 +404,7 @@ class Host:
                 else:
                     journal.append(batch)
                 self._writing = 0
-                self._commit(self._durable + len(batch))
+                self._commit(self.position_durable + len(batch))
             if self._ended and not self._batch and self.failure is None:
                 # All that was handed over is durable: nothing else may have been.
                 self.core.apply(Close(), self.clock())
@@ -416,7 +412,7 @@ class Host:
                 return
 
     def _commit(self, position: int) -> None:
-        self._durable = position
+        self.position_durable = position
         out: list[Out] = []
         while self._out and self._out[0][0] <= position:
             out += self._out.popleft()[1]

@@ -63,7 +63,9 @@ from antecede.net.transports.tcp import Tcp
 from antecede.net.transports.tls import Tls
 from antecede.net.transports.transport import Transport
 from antecede.net.views import asking, grouped
+from antecede.process.outbox import Outgoing
 from antecede.process.views.members import Change, Roll
+from antecede.process.views.numbering import Numbering
 from antecede.protocols import PROTOCOLS
 
 __all__ = ["Node", "NodeOptions"]
@@ -219,7 +221,9 @@ class Node(Lifecycle):
         self._most_bytes = self.settings.queue_bytes
         self._known: dict[str, tuple[int, ...]] = {}
         """Names and groups that were sent to -> their positions."""
-        self._turns = self._taken = 0
+        self._easy: dict[str, tuple[tuple[int, ...], Outgoing]] = {}
+        """Peers that were sent to by name, if nothing but what waits for them can stop a message -> that, too."""
+        self._turns, self._taken = self._yield_every, 0
         self._full = False
         """Too much is unacknowledged, and that was said."""
         self._blocked: Counter[int] = Counter()
@@ -260,41 +264,52 @@ class Node(Lifecycle):
         if not host.stirred:
             # Once a turn: to ask which loop runs takes as long as a fourth of all this.
             self._check_loop()
-        targets = self._known.get(to) if type(to) is str and echo and host.core.steady else None
-        if targets is None:
+        self._turns -= 1
+        if not self._turns:
+            await self._pause()
             self._check_open()
-            to = (to,) if isinstance(to, str) else tuple(to)
-            targets = self._targets(to, echo)
-        self._turns += 1
-        if self._turns % self._yield_every == 0:
-            await asyncio.sleep(0)
-            self._check_open()
-        # A message to nobody takes the longer way, at whose end it is refused.
-        core, most, peer = host.core, self._most, targets[0] if targets else self._me
+        core, most = host.core, self._most
+        easy = self._easy.get(to) if type(to) is str and core.steady else None
         if (
-            len(targets) > 1
-            or peer == self._me
-            or not core.steady
-            or (out := core.out[peer]).pending >= most
+            easy is None
+            or (out := easy[1]).pending >= most
             or out.size >= self._most_bytes
             or len(core.unsent) >= most
             or self._mesh.paused
-            or self._routed
         ):
-            # Else it is plain that there is room: for most messages.
-            while not self._has_room(targets):
-                await self._wait_for_room(targets)
-                if not core.steady:
-                    targets = self._targets((to,) if isinstance(to, str) else tuple(to), echo)
-        message = host.send(targets, payload, label, context)
+            targets = await self._find_room((to,) if isinstance(to, str) else tuple(to), echo)
+        else:
+            # It is plain that there is room: for most messages.
+            targets = easy[0]
+        sent = Sent(core.numbering, host.send(targets, payload, label, context))
         if durable and host.position > host.position_durable:
             await host.durable(host.position)
-        return Sent(core.view, message)
+        return sent
+
+    async def _pause(self) -> None:
+        """Give others their turn."""
+        self._turns = self._yield_every
+        await asyncio.sleep(0)
+
+    async def _find_room(self, to: tuple[str, ...], echo: bool) -> tuple[int, ...]:
+        """Who is meant, once there is room for a message to them."""
+        self._check_open()
+        targets = self._targets(to, echo)
+        while not self._has_room(targets):
+            await self._wait_for_room(targets)
+            if not self._host.core.steady:
+                targets = self._targets(to, echo)
+        return targets
 
     def _targets(self, to: tuple[str, ...], echo: bool) -> tuple[int, ...]:
-        found = self._host.core.changing.targets(to, echo)
-        if len(to) == 1 and echo and self._host.core.steady:
+        core, known = self._host.core, len(to) == 1 and echo and self._host.core.steady
+        if known and to[0] in self._known:
+            return self._known[to[0]]
+        found = core.changing.targets(to, echo)
+        if known:
             self._known[to[0]] = found
+            if len(found) == 1 and found[0] in core.out and not self._routed and to[0] in core.view.names:
+                self._easy[to[0]] = found, core.out[found[0]]
         return found
 
     def _has_room(self, targets: tuple[int, ...]) -> bool:
@@ -366,9 +381,9 @@ class Node(Lifecycle):
         Under a protocol that has one order for all senders, `sender` is refused.
         """
         host = self._host
-        self._turns += 1
-        if self._turns % self._yield_every == 0:
-            await asyncio.sleep(0)
+        self._turns -= 1
+        if not self._turns:
+            await self._pause()
         if sender is not None:
             if not host.core.machine.selective:
                 able = ", ".join(name for name, kind in PROTOCOLS.items() if kind.selective)
@@ -379,9 +394,10 @@ class Node(Lifecycle):
             message = host.take_first()
             if message is not None:
                 self._taken += 1
+                numbering = host.core.numbering
                 if self._mesh.pausing:
-                    self._mesh.watch(message.sender)
-                return Delivery(self.view, message, False, self._acknowledge)
+                    self._mesh.watch(numbering.identify(message)[0])
+                return Delivery(numbering, message, False, self._acknowledge)
         wanted = None if sender is None else host.core.view.id(sender)
         while (delivery := self._next(wanted)) is None:
             if not await self._pass():
@@ -408,7 +424,7 @@ class Node(Lifecycle):
         if core.again:
             if wanted not in (None, core.again[0].sender):
                 return None
-            return Delivery(core.view, core.again.popleft(), True, self._acknowledge)
+            return Delivery(core.outside, core.again.popleft(), True, self._acknowledge)
         if len(core.taken) >= self.settings.unacknowledged:
             if not self._full:
                 log.warning("%s: no more is handed over: %d are not acknowledged", self.name, len(core.taken))
@@ -430,12 +446,12 @@ class Node(Lifecycle):
         self._taken += 1
         if self._mesh.pausing:
             self._mesh.watch(message.sender)
-        return Delivery(self._host.core.view, message, again, self._acknowledge)
+        return Delivery(self._host.core.outside, message, again, self._acknowledge)
 
-    def _acknowledge(self, message: Message) -> Durable:
+    def _acknowledge(self, numbering: Numbering, message: Message) -> Durable:
         if self._journal is None:
             return self._nothing
-        position = self._host.acknowledge(message)
+        position = self._host.acknowledge(numbering.identify(message))
         if self._full:
             self._full = False
             self._host.arrivals.fire()

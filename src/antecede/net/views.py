@@ -18,6 +18,7 @@ from antecede.net.peers.session import Join
 from antecede.net.peers.terms import flat_parameters
 from antecede.net.settings import Settings
 from antecede.process.inputs import Pass, Propose, Told, Waive
+from antecede.process.outbox import Outgoing
 from antecede.process.views.members import Change, Plan
 
 __all__ = ["Member", "asking", "grouped"]
@@ -30,8 +31,8 @@ class Member:
 
     # What each message needs. CPython finds a slot at once, and other attributes only while there are at most 30.
     __slots__ = (
-        "__dict__", "__weakref__", "_closing", "_host", "_journal", "_known", "_me", "_mesh", "_most", "_most_bytes",
-        "_nothing", "_routed", "_taken", "_turns", "_untold", "_yield_every", "view",
+        "__dict__", "__weakref__", "_closing", "_easy", "_host", "_journal", "_me", "_mesh", "_most", "_most_bytes",
+        "_nothing", "_taken", "_turns", "_untold", "_yield_every", "view",
     )  # fmt: skip
     name: str
     settings: Settings
@@ -44,6 +45,7 @@ class Member:
     _told: bool
     _passing: asyncio.Lock
     _known: dict[str, tuple[int, ...]]
+    _easy: dict[str, tuple[tuple[int, ...], Outgoing]]
 
     _leaving = False
     _calling: asyncio.Task[Any] | None = None
@@ -174,6 +176,7 @@ class Member:
         self._untold = self.changed is not None
         self.view = self._host.core.view
         self._known.clear()
+        self._easy.clear()
         for lost in change.lost:
             log.warning("%s: given up with view %d: %s", self.name, change.number, lost.told)
 

@@ -115,7 +115,7 @@ class Core:
 
     # What each message needs. CPython finds a slot at once, and other attributes only while there are at most 30.
     __slots__ = (
-        "__dict__", "__weakref__", "_inner", "_room", "arrived", "changing", "closed", "failure", "gathered", "held",
+        "__dict__", "__weakref__", "_room", "arrived", "changing", "closed", "failure", "gathered", "held",
         "inbox", "machine", "me", "numbering", "out", "record", "repeats", "sending", "steady", "taken", "touched",
         "unsent", "view", "weight",
     )  # fmt: skip
@@ -137,18 +137,16 @@ class Core:
         """The incarnation of all links, and the window of new ones."""
         self.parameters = dict(parameters)
         self.links = dict(links)
-        self.view = View(roll.names)
-        """All that are or were members."""
+        self.name_all(roll.names)
         self.me = roll.place(machine.view.name(machine.me))
         self.steady = True
         """The view is not changing, and the application has come to it."""
         self.adopt(machine, roll)
         self.changing = Changing(self, roll)
         self.inbox: dict[Id, Message] = {}
-        self._inner: dict[Id, Message] = {}
-        """What is in the inbox as the machine has it, where its numbering is another."""
-        for inner in machine.eligible():
-            self._offer(inner)
+        """As the machine has them, under the names that they have outside (`Numbering.outward`)."""
+        for message in machine.eligible():
+            self.inbox[self.numbering.identify(message)] = message
         self.taken: dict[Id, Message] = {}
         self.again: deque[Message] = deque()
         self.repeats: dict[Id, None] = {}
@@ -202,6 +200,11 @@ class Core:
             core.link(peer)
         core.changing.await_state(roll.donors.get(core.me))
         return core
+
+    def name_all(self, names: tuple[str, ...]) -> None:
+        """Know all that are or were members by these names."""
+        self.view, self.outside = View(names), Numbering(Roll.first(names, {}))
+        """`outside` numbers messages as the application knows them, whatever the view."""
 
     def adopt(self, machine: Machine, roll: Roll) -> None:
         """Go on with this machine, which is for this view."""
@@ -261,10 +264,11 @@ class Core:
         """The message of the inbox to take next: what may have been taken before a restart comes first."""
         for identity in self.repeats:
             if sender in (None, identity[0]) and identity in self.inbox:
-                return self.inbox[identity]
-        if sender is None:
-            return next(iter(self.inbox.values()), None)
-        return next((message for identity, message in self.inbox.items() if identity[0] == sender), None)
+                return self.numbering.outward(self.inbox[identity])
+        for identity, message in self.inbox.items():
+            if sender in (None, identity[0]):
+                return self.numbering.outward(message)
+        return None
 
     # Inputs
 
@@ -330,42 +334,47 @@ class Core:
             raise
 
     def send(self, to: tuple[int, ...], payload: bytes, label: str = "", context: str = "") -> Message:
-        """The application sends a message. A `CallerError` changes nothing: the message has used up no number."""
+        """The application sends a message, here as the machine has it (`Numbering.outward`).
+
+        A `CallerError` changes nothing: the message has used up no number.
+        """
         if self.failure is not None:
             self.check()
         numbering, size = self.numbering, len(payload)
         try:
-            seats = to if numbering.same else numbering.seats(to)
+            seats = numbering.known.get(to) or numbering.seats(to)
             if size > self._room or label or context:
                 self._check_size(payload, label, context)
                 if size > self._room and size + self._stamp_bytes(label) > self.sending.packet_bytes:
                     self._rehearse(seats, payload, label, context)
-            inner, effects = self.machine.send(seats, payload, label, context)
+            message, effects = self.machine.send(seats, payload, label, context)
         except CallerError:
             raise
         except BaseException as error:
             self.failure = error
             raise
         try:
-            message = inner if numbering.same else numbering.outward(inner)
             if self.record.on:
-                self.record.event("send", message)
-            one = effects[0] if len(effects) == len(seats) == 1 else None
-            if type(one) is Packet and one.message is inner and one.dest == seats[0] and to[0] in self.out:
+                self.record.event("send", numbering.outward(message))
+            if (
+                len(effects) == len(seats) == 1
+                and type(one := effects[0]) is Packet
+                and one.message is message
+                and (waiting := self.out.get(dest := numbering.places[one.dest])) is not None
+            ):
                 # As below, for what has one copy and leaves at once: most messages.
-                dest = to[0]
-                waiting = self.out[dest]
+                if not waiting.gathered:
+                    self.gathered, self.touched[dest] = True, None
                 waiting.gathered.append(one)
                 waiting.pending += 1
-                self.gathered, self.touched[dest] = True, None
                 self.weight += size
                 return message
             me = self.me
-            if me in message.to:
+            if me in to:
                 self.held[me] += 1
-                self.arrived.append((me, message.number))
-            if message.to != (me,):
-                self.unsent.add(inner.number)
+                self.arrived.append(numbering.identify(message))
+            if to != (me,):
+                self.unsent.add(message.number)
             if effects:
                 self.follow(effects)
         except BaseException as error:
@@ -472,69 +481,68 @@ class Core:
         finally:
             self.follow(effects)
 
-    def take(self, identity: Id, keep: bool = True) -> Message:
-        """The application takes a message that was offered; `keep` it until it is acknowledged."""
+    def take(self, identity: Id, keep: bool = True) -> None:
+        """The application takes a message that was offered; `keep` it until it is acknowledged, with a journal."""
         if self.failure is not None:
             self.check()
-        ready, inbox = self.changing.ready, self.inbox
-        if ready:
-            # What the machine delivered because the view changes comes before all that is in the inbox.
-            message = ready[0] if isinstance(ready[0], Message) and ready[0].id == identity else None
-        else:
-            message = inbox.pop(identity, None)
+        if not self.steady and self.changing.ready:
+            self._take_ready(identity, keep)
+            return
+        inbox = self.inbox
+        message = inbox.pop(identity, None)
         if message is None:
-            raise NotEligible(self.view.name(self.me), identity, "it was not offered")
+            raise self._not_offered(identity)
         try:
-            if ready:
-                self.changing.take_ready()
-                effects: Sequence[Effect] = ()
-            else:
-                effects = self.machine.deliver(self._inner.pop(identity) if self._inner else message)
-            sender, number = identity
-            held = self.held
-            if held[sender] and number:
-                # Number 0 is the state that one that joined was given: no message, and no event.
+            effects, numbering, held = self.machine.deliver(message), self.numbering, self.held
+            sender = identity[0]
+            if held[sender]:
                 held[sender] -= 1
-            if self.record.on and number:
-                self.record.event("deliver", message)
-            if keep:
-                self.taken[identity] = message
-            if self.repeats or self.closed:
-                self.repeats.pop(identity, None)
-                self.closed = False
+            if keep or self.record.on:
+                self._remember(identity, numbering.outward(message), keep)
             if len(effects) == 1 and type(effect := effects[0]) is Message:
                 # As `follow` does it, for the next of a channel or a queue: most messages.
-                if self.numbering.same:
-                    inbox[effect.sender, effect.number] = effect
-                else:
-                    self._offer(effect)
+                seat = effect.sender
+                inbox[numbering.places[seat], effect.number + numbering.bases[seat]] = effect
             elif effects:
                 self.follow(effects)
         except BaseException as error:
             self.failure = error
             raise
-        return message
 
-    def _offer(self, inner: Message) -> None:
-        message = self.numbering.outward(inner)
-        identity = message.sender, message.number
-        self.inbox[identity] = message
-        if message is not inner:
-            self._inner[identity] = inner
+    def _take_ready(self, identity: Id, keep: bool) -> None:
+        """Take what the machine delivered because the view changes: it comes before all that is in the inbox."""
+        message = self.changing.ready[0]
+        if not isinstance(message, Message) or message.id != identity:
+            raise self._not_offered(identity)
+        with self._whole():
+            self.changing.take_ready()
+            # Number 0 is the state that one that joined was given: no message, and no event.
+            if message.number and self.held[message.sender]:
+                self.held[message.sender] -= 1
+            self._remember(identity, message, keep)
+
+    def _remember(self, identity: Id, message: Message, keep: bool) -> None:
+        if message.number:
+            self.record.event("deliver", message)
+        if keep:
+            self.taken[identity] = message
+        self.repeats.pop(identity, None)
+        self.closed = False
+
+    def _not_offered(self, identity: Id) -> NotEligible:
+        return NotEligible(self.view.name(self.me), identity, "it was not offered")
 
     def follow(self, effects: Sequence[Effect]) -> None:
         """Do what the machine wants: offer messages, and gather packets."""
-        numbering, out, inbox, unsent = self.numbering, self.out, self.inbox, self.unsent
-        same, weight = numbering.same, 0
+        out, inbox, unsent = self.out, self.inbox, self.unsent
+        places, bases, weight = self.numbering.places, self.numbering.bases, 0
         for effect in effects:
             if type(effect) is Message:
-                if same:
-                    inbox[effect.sender, effect.number] = effect
-                else:
-                    self._offer(effect)
+                seat = effect.sender
+                inbox[places[seat], effect.number + bases[seat]] = effect
                 continue
             assert isinstance(effect, Packet)
-            dest, message = effect.dest if same else numbering.place(effect.dest), effect.message
+            dest, message = places[effect.dest], effect.message
             if message is not None and unsent and message.sender == self.machine.me:
                 unsent.discard(message.number)
             waiting = out.get(dest)
@@ -553,10 +561,9 @@ class Core:
     def drain(self) -> Iterator[Message]:
         """All that the machine offers, delivered one after the other, whoever takes it."""
         while self.inbox:
-            identity, message = next(iter(self.inbox.items()))
-            del self.inbox[identity]
-            yield message
-            self.follow(self.machine.deliver(self._inner.pop(identity, message)))
+            message = self.inbox.pop(next(iter(self.inbox)))
+            yield self.numbering.outward(message)
+            self.follow(self.machine.deliver(message))
 
     def turn(self, now: int) -> list[Out]:
         """Make a payload for each peer of what has gathered for it."""
@@ -612,11 +619,11 @@ class Core:
         """All that could be taken now, one after the other, if nothing else arrived: in the order of the inbox."""
         yield from [one.id for one in self.changing.ready if isinstance(one, Message)]
         machine, numbering = restore(self.machine.snapshot()), self.numbering
-        offered = deque(numbering.inward(message) for message in self.inbox.values())
+        offered = deque(self.inbox.values())
         while offered:
-            inner = offered.popleft()
-            yield numbering.identify(inner)
-            offered += [effect for effect in machine.deliver(inner) if isinstance(effect, Message)]
+            message = offered.popleft()
+            yield numbering.identify(message)
+            offered += [effect for effect in machine.deliver(message) if isinstance(effect, Message)]
 
     # No inputs
 

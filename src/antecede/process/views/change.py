@@ -296,7 +296,7 @@ class Changing:
         self.lost, self._removed = [], ()
         self.turnover += 1
         core.steady = False
-        core.view = View(roll.names)
+        core.name_all(roll.names)
         core.unsent.clear()
         core.held += [0] * (len(roll.names) - len(core.held))
         me = roll.names[core.me]
