@@ -1,4 +1,4 @@
-"""antecede soak: runs drawn from a seed, each checked, until told to stop."""
+"""antecede soak: runs drawn from a seed, each checked, until told to stop. With --nodes, runs of whole systems."""
 
 from __future__ import annotations
 
@@ -24,13 +24,18 @@ from antecede.cli.signals import catch_interrupt
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
+    from antecede.sim.nodes.soak import Outcome as NodesOutcome
     from antecede.sim.run import RunSpec
-    from antecede.sim.soak import Outcome
+    from antecede.sim.soak import Outcome as MachinesOutcome
+
+    Outcome = MachinesOutcome | NodesOutcome
 
 __all__ = ["Tally", "soak"]
 
 SILENCE = 30
 """Seconds between two lines about how far it is, where no terminal can show it all the time."""
+
+MESSAGES = 6000
 
 FAILURES = 10
 """Failing runs after which a soak stops: by then there is something to do."""
@@ -44,11 +49,34 @@ class Plan(Struct, frozen=True):
     last: int | None
     protocols: tuple[str, ...]
     messages: int
+    nodes: bool = False
+    scenario: str | None = None
 
     def work(self, number: int) -> Outcome:
+        if self.nodes:
+            from antecede.sim.nodes import scenario, soak
+
+            if self.scenario is not None:
+                return soak.examine(scenario.parse(self.scenario))
+            return soak.examine(scenario.draw(self.seed, number, self.protocols, self.messages))
         from antecede.sim.soak import draw, examine
 
         return examine(draw(self.seed, number, self.protocols, self.messages))
+
+    def command(self, number: int, outcome: Outcome) -> str:
+        """The command line that repeats a run."""
+        from antecede.sim.nodes.soak import Outcome as Nodes
+        from antecede.sim.nodes.soak import repeat as repeat_nodes
+        from antecede.sim.soak import CAUSAL
+
+        if not isinstance(outcome, Nodes):
+            return repeat(outcome.spec)
+        if self.scenario is not None:
+            return repeat_nodes(outcome.scenario)
+        more = f" --messages {self.messages}" if self.messages != MESSAGES else ""
+        if self.protocols != CAUSAL:
+            more += "".join(f" --protocol {name}" for name in self.protocols)
+        return f"antecede soak --nodes --seed {self.seed} --first {number} --runs 1{more}"
 
 
 class Failure(Struct, frozen=True):
@@ -66,6 +94,8 @@ class Tally:
     def __init__(self) -> None:
         self.runs = self.judged = self.crashes = self.resent = 0
         self.deliveries: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        """What else happened, in runs of whole systems."""
         self.failures: list[Failure] = []
 
     @property
@@ -77,14 +107,20 @@ class Tally:
         self.judged += outcome.judged
         self.crashes += outcome.crashes
         self.resent += outcome.resent
-        self.deliveries[outcome.spec.protocol] += outcome.deliveries
+        self.deliveries[outcome.protocol] += outcome.deliveries
+        self.counts.update(getattr(outcome, "counts", {}))
 
     def sentence(self, spent: float) -> str:
         failed = f"{len(self.failures)} failed" if self.failures else "no violation, nothing lost"
         pace = self.total / max(spent, 1e-9)
+        more = (
+            f"{self.counts['views']:,} views decided"
+            if "views" in self.counts
+            else f"{self.resent:,} frames sent again"
+        )
         return (
-            f"{self.runs:,} runs, {self.total:,} deliveries, {self.crashes:,} crashes, {self.resent:,} frames sent"
-            f" again: {failed} ({spent:.0f} s, {pace:,.0f} deliveries/s)"
+            f"{self.runs:,} runs, {self.total:,} deliveries, {self.crashes:,} crashes, {more}"
+            f": {failed} ({spent:.0f} s, {pace:,.0f} deliveries/s)"
         )
 
 
@@ -94,12 +130,18 @@ def soak(
     deliveries: Annotated[int | None, typer.Option(min=1, help="Stop after so many deliveries.")] = None,
     first: Annotated[int, typer.Option(min=0, help="The number of the first run.")] = 0,
     runs: Annotated[int | None, typer.Option(min=1, help="Stop after so many runs.")] = None,
-    messages: Annotated[int, typer.Option(min=1, help="The most messages that a run sends.")] = 6000,
+    messages: Annotated[int, typer.Option(min=1, help="The most messages that a run sends.")] = MESSAGES,
     protocol: Annotated[
         list[str] | None,
         typer.Option(help="Only this protocol; may be given again.  [default: all causal ones]"),
     ] = None,
     jobs: Annotated[int, typer.Option(min=0, help="Processes to work with; 0: one a core.")] = 0,
+    nodes: Annotated[
+        bool, typer.Option("--nodes", help="Run whole nodes: journals, disks, views that change.")
+    ] = False,
+    scenario: Annotated[
+        str | None, typer.Option(help="With --nodes: only this run, as a soak has printed it.")
+    ] = None,
     shrink_: Annotated[
         bool, typer.Option("--shrink", help="Look for a shorter run that fails in the same way.")
     ] = False,
@@ -126,12 +168,18 @@ def soak(
             late or (deliveries is not None and tally.total >= deliveries) or len(tally.failures) >= FAILURES
         )
 
-    plan = Plan(seed, first, None if runs is None else first + runs, protocols, messages)
+    if scenario is not None:
+        from antecede.sim.nodes.scenario import parse
+
+        parse(scenario)
+        nodes, runs = True, 1
+    last = None if runs is None else first + runs
+    plan = Plan(seed, first, last, protocols, messages, nodes, scenario)
     with catch_interrupt() as stopped, _progress(tally, started) as show:
         for number, outcome in _outcomes(plan, jobs or os.cpu_count() or 1, lambda: enough() or stopped()):
             tally.add(outcome)
             if outcome.findings:
-                tally.failures.append(_failure(number, outcome, shrink_ and not stopped()))
+                tally.failures.append(_failure(plan, number, outcome, shrink_ and not stopped()))
             show()
     _report(tally, seed, time.monotonic() - started, as_json)
     if tally.failures:
@@ -176,18 +224,25 @@ def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _failure(number: int, outcome: Outcome, shorter: bool) -> Failure:
-    from antecede.sim.soak import shrink
-
-    command = repeat(outcome.spec)
+def _failure(plan: Plan, number: int, outcome: Outcome, shorter: bool) -> Failure:
+    command = plan.command(number, outcome)
     print(f"run {number}: {outcome.findings[0]}\n  {command}", file=sys.stderr, flush=True)
     shrunk = None
     if shorter:
-        found = shrink(outcome.spec, outcome.kind)
-        if found != outcome.spec:
-            shrunk = repeat(found)
+        found = _shrink(outcome)
+        if found != command:
+            shrunk = found
             print(f"  shorter: {shrunk}", file=sys.stderr, flush=True)
     return Failure(number, command, outcome.findings[:5], shrunk)
+
+
+def _shrink(outcome: Outcome) -> str:
+    from antecede.sim.nodes import soak as nodes
+    from antecede.sim.soak import shrink
+
+    if isinstance(outcome, nodes.Outcome):
+        return nodes.repeat(nodes.shrink(outcome.scenario, outcome.kind))
+    return repeat(shrink(outcome.spec, outcome.kind))
 
 
 def repeat(spec: RunSpec) -> str:
@@ -228,6 +283,7 @@ def _report(tally: Tally, seed: int, spent: float, as_json: bool) -> None:
             "deliveries_by_protocol": dict(sorted(tally.deliveries.items())),
             "crashes": tally.crashes,
             "resent": tally.resent,
+            **({"counts": dict(sorted(tally.counts.items()))} if tally.counts else {}),
             "failures": [
                 {
                     "run": failure.number,

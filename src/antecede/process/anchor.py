@@ -4,8 +4,9 @@ SQLite takes a write-ahead log that is damaged or missing for one that ended the
 word. So each group of inputs, once SQLite has it, is followed by one write here: the position of its last input. A
 journal that ends before its anchor has lost what was durable.
 
-The file is not synced. A process that is killed leaves it as it wrote it. If the system goes down it may be older than
-the journal, which is no harm; with sync = "normal" it may be newer, and then the boot that it was written in tells that
+The file is synced when it is made, and not again. It is shorter than a sector of a disk, so that it holds what one
+write put there. A process that is killed leaves it as it wrote it. If the system goes down it may be older than the
+journal, which is no harm; with sync = "normal" it may be newer, and then the boot that it was written in tells that
 from damage: after another boot such a loss is what "normal" allows.
 """
 
@@ -42,14 +43,16 @@ class Anchor:
 
     def __init__(self, files: Files) -> None:
         self._files = files
+        self._made = False
+        """It is there, and on the disk."""
 
     @property
     def path(self) -> str:
         return self._files.path(NAME)
 
     def read(self) -> Mark | None:
-        """What it says; None if there is none."""
-        if self._files.size(NAME) is None:
+        """What it says; None if there is none, or it was being made when the power failed."""
+        if not self._files.size(NAME):
             return None
         data = self._files.read(NAME, 0, RECORD.size + 5)
         record = data[: RECORD.size]
@@ -68,3 +71,7 @@ class Anchor:
         """Say that the journal goes so far."""
         record = RECORD.pack(MAGIC, position, full, self._files.pid, self._files.boot)
         self._files.write(NAME, 0, record + crc32(record).to_bytes(4, "little"))
+        if not self._made:
+            # Or it could be empty after a power failure, which nobody could tell from damage.
+            self._files.sync(NAME)
+            self._made = True

@@ -118,6 +118,8 @@ class Journal:
                 last = max((tip[0] for tip in tables.tips if isinstance(tip[0], int)), default=0)
                 raise self._damaged(f"the end after input {self.position}", self.position, last)
             self._check_anchor()
+        except CannotWrite:
+            raise
         except OSError as error:
             raise BadJournal(self.place, f"no large records: {error}", "those that it refers to") from None
         return core
@@ -127,9 +129,16 @@ class Journal:
         if mark is not None and mark.position:
             raise self._cut_off(mark.position)
         # Before the first commit: a journal without an anchor is one that has lost it.
-        self._anchor.write(0, self._full)
+        self._mark()
         with self._writing():
             self._put_snapshot(core.snapshot())
+
+    def _mark(self) -> None:
+        """Say in the anchor how far it goes, before anything is written."""
+        try:
+            self._anchor.write(self.position, self._full)
+        except OSError as error:
+            raise CannotWrite(self.place, error.strerror or str(error), "nothing was changed") from None
 
     def _restored(self, row: Row, new: Core) -> Core:
         position, half, state, start, size, crc = row
@@ -196,7 +205,7 @@ class Journal:
                 self.position + 1,
                 mark.position,
             )
-        self._anchor.write(self.position, self._full)
+        self._mark()
         if self._disk.old:
             self._disk.upgrade()
 

@@ -48,6 +48,10 @@ class Outcome(Struct, frozen=True):
     """Whether the oracle judged it too."""
 
     @property
+    def protocol(self) -> str:
+        return self.spec.protocol
+
+    @property
     def kind(self) -> str:
         """What went wrong, in a word."""
         return self.findings[0].partition(":")[0] if self.findings else ""

@@ -111,6 +111,15 @@ class Watch:
         if len(kind) < MOST:
             kind.append(Copy(message, process))
 
+    def missed(self, process: int, sender: int) -> list[int]:
+        """Messages of a sender that this process was to deliver, and has not, though it delivered what follows them."""
+        known = self._delivered[process][sender]
+        return [
+            number
+            for (source, number), left in self._left.items()
+            if source == sender and number <= known and left >> process & 1
+        ]
+
     def undelivered(self) -> list[Copy]:
         """What was addressed to a process and has not been delivered there."""
         return [Copy(message, process) for message, left in self._left.items() for process in bits(left)]

@@ -1,0 +1,451 @@
+"""The shell round one process, simulated: as `antecede.net.driver` it writes ahead, and as a node it hands over.
+
+The rule is that of the real one: an input is applied and written in one step; the frames that follow from it wait until
+it is durable; a message is handed over once its arrival is. Between any two effects the process may die (`effect`), and
+comes back from what its disk then holds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from antecede.errors import CallerError, PeerError
+from antecede.link import Frame
+from antecede.model import Id, Message
+from antecede.process.core import Core, Out
+from antecede.process.inputs import (
+    Acknowledge,
+    Arrive,
+    Input,
+    Pass,
+    Propose,
+    Recorded,
+    Restart,
+    Send,
+    Take,
+    Time,
+    Told,
+    Turn,
+    Waive,
+    Withdraw,
+)
+from antecede.process.journal import Journal
+from antecede.process.views.members import Change, Plan
+from antecede.sim.nodes.application import GROUP, Application
+from antecede.sim.nodes.disk import MemoryDisk
+from antecede.wire import Limits
+
+if TYPE_CHECKING:
+    from antecede.sim.nodes.system import System
+
+__all__ = ["Killed", "SimNode"]
+
+MILLISECOND = 1_000_000
+PIECE = 1 << 18
+"""A state of more bytes than this travels in several notes."""
+
+
+class Killed(Exception):
+    """The process died between two effects."""
+
+
+class SimNode:
+    """One node, in all its lives."""
+
+    def __init__(self, system: System, name: str, place: int, new: Callable[[], Core]) -> None:
+        scenario = system.scenario
+        self.system, self.name, self.place, self._new = system, name, place, new
+        self.random = Random(f"{scenario.seed}/{name}")
+        self.disk = MemoryDisk(self.effect, self.random, scenario.sync == "full")
+        self.application = Application()
+        self.limits: Limits | None = None
+        """Those that it comes back with, if they are other ones."""
+        self.core: Core = None  # type: ignore[assignment]
+        self.life = 0
+        self.up = self.dead = self.retired = self.leaving = self.expelled = False
+        """It runs; it never will again; it has left and ended; it wants to leave; it was told that it is no member."""
+        self.fuse = 0
+        """How many effects from now it dies; 0: it does not."""
+        self.fate = "kill"
+        """What becomes of it then."""
+        self.offset = self.random.randrange(1 << 50)
+        self.wall = 1_700_000_000 * 10**9
+        """Of its clocks: the one that only runs on, and the one that tells the date."""
+        self.paused_until = self.lazy_until = self.silent_until = 0
+        self.slow_until = self.full_until = 0
+        self.said_durable = 0
+        """What it has ever taken to be durable."""
+        self.application_runs = True
+
+    # Dying
+
+    def effect(self) -> None:
+        """Something is about to happen, or just has."""
+        if self.fuse:
+            self.fuse -= 1
+            if not self.fuse:
+                raise Killed(self.name)
+
+    @property
+    def now(self) -> int:
+        return self.system.now + self.offset
+
+    # Life
+
+    def start(self) -> None:
+        """Come to life, from the journal if there is one. Raises `BadJournal`, `CannotWrite` or `Killed`."""
+        system, scenario = self.system, self.system.scenario
+        self.disk.pid += 1
+        self.offset = self.random.randrange(1 << 50)
+        self.journal = Journal(self.disk, f"journal of {self.name}", scenario.sync, scenario.snapshot_inputs)
+        new = self._new()
+        core = self.core = self.journal.recover(new)
+        position = self.journal.position
+        if self.life:
+            system.judge.crash(self.place, position, self.said_durable)
+            self.application.crash(position)
+        else:
+            system.judge.begin(self.place)
+        self.life += 1
+        self.up = True
+        self.written = self.durable = position
+        self.batch: list[Input] = []
+        self.writing = self.turning = self.acting = False
+        self.ticking = 0
+        """When the next look at the links is due; 0: none is planned."""
+        self._out: deque[tuple[int, list[tuple[int, Frame, bool]]]] = deque()
+        self.fresh: dict[Id, int] = {}
+        if core is not new:
+            self.happen(Restart(scenario.recording, self.limits))
+            wanted = core.changing.membership.wanted.join
+            if names := tuple(joiner.name for joiner in wanted if joiner.by == self.name):
+                self.happen(Withdraw(names))
+        self.waive()
+        self.stir()
+
+    def happen(self, given: Input) -> None:
+        """Let something happen. A refusal is raised, and changes nothing."""
+        if self.fuse:
+            self.effect()
+        core = self.core
+        out = core.apply(given, self.now)
+        self.written += 1
+        self.batch.append(given)
+        if core.arrived:
+            self._note_arrivals()
+        if out:
+            self._let_out(out)
+        system = self.system
+        changing = core.changing
+        if not core.steady or changing.roll is not system.last_roll:
+            system.last_roll = changing.roll
+            system.judge.see(changing.roll)
+            if system.strikes and changing.membership.led is not None and not self.fuse:
+                pick = system.strikes.pop()
+                self.fuse, self.fate = 1 + pick % 23, "die" if pick >> 8 & 1 else "kill"
+
+    def _note_arrivals(self) -> None:
+        arrived = self.core.arrived
+        self.fresh.update(dict.fromkeys(arrived, self.written))
+        self.system.judge.arrive(self.place, list(arrived), self.written)
+        arrived.clear()
+
+    def _let_out(self, out: list[Out], hails: bool = False) -> None:
+        frames = [(dest, frame, hails) for dest, frame in out]
+        if self.written == self.durable:
+            self._transmit(frames)
+        else:
+            self._out.append((self.written, frames))
+
+    def _transmit(self, frames: list[tuple[int, Frame, bool]]) -> None:
+        for dest, frame, hails in frames:
+            if self.fuse:
+                self.effect()
+            self.system.carry(self, dest, frame, hails)
+
+    # The network
+
+    def arrive(self, source: int, frame: Frame, hails: bool) -> None:
+        core = self.core
+        if source not in core.links:
+            if source < len(core.view) and source not in core.changing.roll.members:
+                self.system.tell_gone(source)
+            return
+        try:
+            if frame.bare and not frame.greets:
+                # No input: what it teaches can be had again.
+                if self.fuse:
+                    self.effect()
+                out = core.arrive(source, frame, self.now)
+                if out:
+                    self._let_out(out)
+            else:
+                self.happen(Arrive.of(source, frame))
+        except PeerError as error:
+            self.system.judge.find("refused", f"{self.name} refuses a frame of #{source}: {error}")
+        for refused in core.refused.values():
+            self.system.judge.find("refused", f"{self.name} refuses #{source}: {refused}")
+        if hails and source in core.links:
+            self._let_out(core.resume(source, self.now))
+        if core.changing.orphaned:
+            self.system.orphan(self)
+            return
+        self.stir()
+
+    def hail_all(self) -> None:
+        """There are new connections."""
+        self._let_out([(peer, self.core.hail(peer)) for peer in self.core.links], hails=True)
+
+    def stir(self) -> None:
+        """See that a turn ends, that something is written, and that links are looked at."""
+        core, system = self.core, self.system
+        if not self.turning and (core.gathered or core.touched):
+            self.turning = True
+            system.plan(0, self, self.end_turn)
+        if self.batch and not self.writing:
+            self.writing = True
+            system.plan(0, self, self.begin_write)
+        wait = (10 if core.owing else 250) * MILLISECOND
+        if not self.ticking or self.ticking > system.now + wait:
+            self.ticking = system.now + wait
+            system.plan(wait, self, self.tick)
+        if not self.acting and self._has_work():
+            self.acting = True
+            system.plan_act(self)
+
+    def _has_work(self) -> bool:
+        """Whether there is something for the application to do."""
+        core = self.core
+        if core.inbox or core.taken or core.again or not core.steady or core.untold:
+            return True
+        return bool((self.system.left and self.application_runs) or core.record.events)
+
+    def end_turn(self) -> None:
+        self.turning = False
+        if self.fuse:
+            self.effect()
+        core = self.core
+        gathered = core.gathered
+        if gathered:
+            self.happen(Turn())
+        else:
+            out = core.turn(self.now)
+            if out:
+                self._let_out(out)
+        self.stir()
+
+    def tick(self) -> None:
+        if self.ticking > self.system.now:
+            return
+        self.ticking = 0
+        core, now = self.core, self.now
+        next_due = None
+        for peer, link in core.links.items():
+            due = link.deadline()
+            if due is not None and due <= now:
+                out = core.tick(peer, now)
+                if out:
+                    self._let_out(out)
+                due = link.deadline()
+            if due is not None and (next_due is None or due < next_due):
+                next_due = due
+        core.owing.intersection_update(
+            [peer for peer in core.owing if peer in core.links and core.links[peer].owes]
+        )
+        if next_due is not None:
+            wait = max(MILLISECOND, next_due - now)
+            self.ticking = self.system.now + wait
+            self.system.plan(wait, self, self.tick)
+
+    # The disk
+
+    def begin_write(self) -> None:
+        batch, self.batch = self.batch, []
+        if not batch:
+            self.writing = False
+            return
+        snapshot = self.core.snapshot() if self.journal.wants_snapshot(len(batch)) else None
+        self.system.plan_write(self, lambda: self.end_write(batch, snapshot))
+
+    def end_write(self, batch: list[Input], snapshot: dict[str, Any] | None) -> None:
+        """The disk has come to this batch. Raises `CannotWrite` if it refuses it."""
+        self.disk.refuses = self.system.now < self.full_until
+        self.journal.append(batch, snapshot)
+        if self.fuse:
+            self.effect()
+        self.writing = False
+        self.durable += len(batch)
+        self.said_durable = self.durable
+        self.system.judge.commit(self.place, self.durable)
+        self.application.commit(self.durable)
+        if self.fresh:
+            self.fresh = {message: at for message, at in self.fresh.items() if at > self.durable}
+        while self._out and self._out[0][0] <= self.durable:
+            self._transmit(self._out.popleft()[1])
+        self.system.check_journal(self, len(batch))
+        self.stir()
+
+    # The application
+
+    def act(self) -> None:
+        """The application looks at its inbox, and may say something."""
+        self.acting = False
+        system, random, scenario = self.system, self.random, self.system.scenario
+        if scenario.recording:
+            self._record()
+        lazy, silent = system.now < self.lazy_until, system.now < self.silent_until
+        if not lazy:
+            for _ in range(4 * scenario.burst + 4):
+                if not self._take(silent):
+                    break
+        # What it was not handed in this life, an application cannot acknowledge.
+        able = not silent and not self.core.again
+        if able and self.core.taken and (system.calm or random.random() < 0.5):
+            for identity in list(self.core.taken):
+                if system.calm or random.random() < 0.7:
+                    self._acknowledge(identity)
+        if self.application_runs:
+            for _ in range(random.randint(0, scenario.burst)):
+                if not system.left or not self._send():
+                    break
+        self.stir()
+
+    def _record(self) -> None:
+        core, random = self.core, self.random
+        if random.random() < 0.2:
+            self.wall += random.choice((1, 1000, -(10**9), 3600 * 10**9))
+            self.happen(Time(self.wall))
+        if core.record.events and self.written == self.durable:
+            events = list(core.record.events)
+            self.system.record(self.name, events)
+            self.happen(Recorded(events[-1].index + 1))
+
+    def _take(self, silent: bool) -> bool:
+        """Take what is next; whether there was something."""
+        core, judge = self.core, self.system.judge
+        if core.again:
+            judge.hand_again(self.place, core.again.popleft().id)
+            return True
+        if core.untold:
+            self.happen(Told(core.untold[0].number))
+            return True
+        if len(core.taken) >= self.system.scenario.unacknowledged:
+            return False
+        if not core.steady and (core.changing.ready or core.changing.donor is not None):
+            return self._take_ready(silent)
+        wanted = None
+        if core.machine.selective and self.random.random() < 0.1:
+            wanted = self.random.choice(core.changing.roll.members)
+        message = core.next_message(wanted)
+        if message is None or message.id in self.fresh:
+            return False
+        self._hand_over(message, silent)
+        return True
+
+    def _take_ready(self, silent: bool) -> bool:
+        core = self.core
+        if core.changing.donor is not None:
+            return False
+        first = core.changing.ready[0]
+        if isinstance(first, Change):
+            self._come_to(first)
+            return True
+        if first.id in self.fresh:
+            return False
+        self._hand_over(first, silent)
+        return True
+
+    def _hand_over(self, message: Message, silent: bool) -> None:
+        core, identity = self.core, message.id
+        again = identity in core.repeats
+        self.happen(Take(*identity))
+        self.system.judge.take(self.place, identity, again, self.written)
+        wrong = self.application.hear(message, self.written)
+        if wrong is not None:
+            self.system.judge.find("states", f"{self.name} {wrong}")
+        if not silent and self.random.random() < 0.8:
+            self._acknowledge(identity)
+
+    def _acknowledge(self, identity: Id) -> None:
+        self.happen(Acknowledge(*identity))
+        self.system.judge.acknowledge(self.place, identity, self.written)
+
+    def _come_to(self, change: Change) -> None:
+        padding = 2 * PIECE if self.random.random() < 0.1 else 0
+        state = self.application.state(padding) if change.owed and self.system.scenario.stateful else None
+        told = self.random.random() < 0.5
+        self.happen(Pass(change.number, state, told))
+        self.system.judge.pass_on(self.place, change, self.core.view, self.written)
+
+    def waive(self) -> None:
+        """An application without a state says so at once."""
+        if not self.system.scenario.stateful:
+            for change in list(self.core.changing.ready):
+                if isinstance(change, Change) and change.owed:
+                    self.happen(Waive(change.number))
+
+    def _send(self) -> bool:
+        """Say something, if there is room; whether it was said."""
+        core, random, system = self.core, self.random, self.system
+        changing, scenario = core.changing, system.scenario
+        if not changing.membership.going or self.place not in changing.roll.members or self.leaving:
+            return False
+        payload = b""
+        if core.machine.name == "broadcast" or random.random() < 0.6:
+            echo = core.machine.name == "broadcast" or random.random() < 0.5
+            to, kind = changing.targets(["all"], echo), GROUP
+            if not to:
+                to = changing.targets(["all"])
+        else:
+            members = system.destinations(core)
+            to, kind = tuple(sorted(random.sample(members, random.randint(1, len(members))))), b"s"
+        ways = core.links if core.machine.routed else to
+        if len(core.unsent) >= scenario.queue or any(
+            peer in core.out and core.out[peer].pending >= scenario.queue for peer in ways
+        ):
+            return False
+        large = scenario.large and random.random() < scenario.large
+        payload = kind + bytes(random.randrange(15_000, 60_000) if large else random.randrange(30))
+        try:
+            self.happen(Send(to, payload))
+        except CallerError:
+            # Its limits are smaller than they were.
+            if len(payload) <= core.sending.payload_bytes:
+                raise
+            return False
+        system.left -= 1
+        number = core.sent
+        system.judge.send(self.place, number, to, self.written)
+        if kind == GROUP and self.place not in to:
+            self.application.say((self.place, number), self.written)
+        return True
+
+    # Operators
+
+    def propose(self, plan: Plan) -> None:
+        self.happen(Propose(plan))
+        self.stir()
+
+    @property
+    def wants_to_leave(self) -> bool:
+        return self.up and self.leaving and self.is_member and not self.core.changing.owed
+
+    @property
+    def is_member(self) -> bool:
+        return self.core.me in self.core.changing.roll.members
+
+    def is_at_rest(self) -> bool:
+        """Nothing is left to do here."""
+        core, changing = self.core, self.core.changing
+        return (
+            (changing.membership.going or not self.is_member)
+            and not (core.inbox or changing.ready or core.again or core.untold or core.taken or core.gathered)
+            and not (self.batch or self.writing or self._out or core.unsent)
+            and changing.donor is None
+            and not changing.waiting()
+            and not any(link.unacknowledged for link in core.links.values())
+            and not core.record.events
+        )
