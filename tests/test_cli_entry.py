@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shlex
 import subprocess
 import sys
 import venv
@@ -10,9 +11,10 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import typer
 
 import antecede
-from antecede.cli import COMMANDS, DOORS, run
+from antecede.cli import COMMANDS, DOORS, EXAMPLES, build_app, run
 
 ALL = """
 import contextlib, io, json, sys, traceback
@@ -74,6 +76,20 @@ WRONG = {
     "demo --messages 0": "--messages is 0",
     "verfy THERE": "Did you mean",
 }
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_ends_with_an_example_that_the_command_takes(name, capsys):
+    group = typer.main.get_command(build_app([name]))
+    command = group.get_command(typer.Context(group), name)  # type: ignore[attr-defined]
+    for example in EXAMPLES[name]:
+        assert len(example) <= 76
+        _, named, *arguments = shlex.split(example)
+        assert named == name
+        unknown = command.make_parser(typer.Context(command)).parse_args(arguments)[1]
+        assert unknown == []
+    assert run([name, "--help"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith(f"$ {EXAMPLES[name][-1]}")
 
 
 def test_a_wrong_request_is_refused_before_java_starts(tmp_path):

@@ -24,7 +24,7 @@ from typer.core import TyperGroup
 import antecede
 from antecede.errors import AntecedeError
 
-__all__ = ["COMMANDS", "main", "run"]
+__all__ = ["COMMANDS", "EXAMPLES", "build_app", "main", "run"]
 
 DOORS: Final = {
     "My events": ("ingest", "order", "verify", "measure", "report", "watch"),
@@ -33,6 +33,29 @@ DOORS: Final = {
 }
 """Each command names a module here and the function in it."""
 COMMANDS: Final = tuple(name for names in DOORS.values() for name in names)
+
+EXAMPLES: Final = {
+    "ingest": ["antecede ingest logs/*.log --format shiviz --out trace"],
+    "order": ["antecede order events.jsonl --id id --causes parent --out ordered"],
+    "verify": [
+        "antecede verify trace",
+        "antecede verify events.csv --id id --causes parent --consumer who --time at",
+    ],
+    "measure": ["antecede measure trace --json"],
+    "report": ["antecede report trace --out report.html"],
+    "watch": ["antecede watch ordered/checkpoint"],
+    "node": ["antecede node --config ann.toml --log json"],
+    "keys": ["antecede keys keys ann bob eve"],
+    "check": ["antecede check --protocol matrix --processes 3 --messages 3"],
+    "simulate": [
+        "antecede simulate --protocol history --network exponential:50ms --out trace",
+    ],
+    "sweep": ["antecede sweep experiments/extra.toml --out results"],
+    "soak": ["antecede soak --seconds 60"],
+    "triangle": ["antecede triangle --protocol matrix"],
+    "demo": ["antecede demo --out demo"],
+}
+"""What a person might type first. `--help` ends with it."""
 
 EXTRAS: Final = {
     "pyspark": "spark",
@@ -52,7 +75,7 @@ class Doors(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for title, names in DOORS.items():
             rows = [
-                (name, self.commands[name].get_short_help_str(100)) for name in names if name in self.commands
+                (name, self.commands[name].get_short_help_str(200)) for name in names if name in self.commands
             ]
             with formatter.section(title):
                 formatter.write_dl(rows)
@@ -84,7 +107,11 @@ def build_app(names: Iterable[str]) -> typer.Typer:
     )
     app.callback()(_options)
     for name in names:
-        app.command(name)(getattr(import_module(f"antecede.cli.{name}"), name))
+        # \b: these lines are not to be wrapped.
+        examples = "\n".join(f"  $ {example}" for example in EXAMPLES[name])
+        app.command(name, epilog=f"\b\nExample:\n{examples}")(
+            getattr(import_module(f"antecede.cli.{name}"), name)
+        )
     return app
 
 
