@@ -11,10 +11,11 @@ import pytest
 from antecede.sim import RunSpec
 from antecede.sim import summary as sim_summary
 from antecede.spark import SPARK_EVENTS, SPARK_RUNS, Trace
-from antecede.spark.measure import api, tasks
+from antecede.spark.measure import api, facts, tasks
 from antecede.spark.measure.api import ERROR, measure
-from antecede.spark.measure.histogram import bounds, bucket, middle
+from antecede.spark.measure.facts import bound
 from antecede.trace import EVENTS, RUNS, RunInfo, TraceWriter
+from antecede.trace.columns import Names, rows_of
 from tests.spark.random_traces import made_up
 from tests.spark.test_measure_kernel import Expected, close
 
@@ -122,6 +123,32 @@ def test_rows_that_a_task_cannot_hold_go_to_a_file(monkeypatch):
     assert (found.past, found.longest_chain) == (expected["past"], expected["longest_chain"])
 
 
+@pytest.mark.parametrize("held", [1, 7])
+def test_copies_that_no_chunk_has_whole_are_the_same_facts(held, monkeypatch):
+    """However few rows are counted together, and in however small batches what is left over comes back."""
+    names, rows = made_up(12, processes=4, events=300)
+    known = Names.of(names)
+
+    def count(size):
+        monkeypatch.setattr(facts, "HELD", size)
+        parts = [rows_of(batch, known) for batch in pa.Table.from_pylist(rows, schema=EVENTS).to_batches(5)]
+        counted = [
+            batch
+            for part in facts.join_rows(parts)
+            for batch in facts.count_rows("r", known, part, received=True)
+        ]
+        left = pa.Table.from_batches(counted, facts.PARTS).sort_by(
+            [(name, "ascending") for name in facts.COPY]
+        )
+        found = pa.Table.from_batches(facts.finish_facts(left.to_batches(5)), facts.FACTS)
+        keys = ["run", "process", "sender", "quantity", "low", "high", "middle"]
+        sums = [("count", "sum"), ("total", "sum"), ("least", "min"), ("greatest", "max")]
+        cells = found.group_by(keys).aggregate(sums).to_pylist()
+        return sorted(cells, key=str)
+
+    assert count(held) == count(1 << 20)
+
+
 # The simulator's word
 
 
@@ -210,6 +237,26 @@ def test_a_run_that_cannot_be_is_refused_by_name_and_the_others_are_measured(spa
     measures.release()
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_run_with_a_damaged_page_is_refused_by_name_and_the_others_are_measured(spark, tmp_path, ordered):
+    """A page of times, which nothing needs that follows clocks."""
+    runs = some_runs(1600, 3)
+    trace = written(tmp_path, runs, shuffled=None if ordered else 1)
+    path = trace / "events" / "00000-b1.parquet"
+    metadata = pq.ParquetFile(path).metadata
+    column = metadata.row_group(0).column(EVENTS.names.index("time_ns" if ordered else "number"))
+    assert column.path_in_schema == ("time_ns" if ordered else "number")
+    damaged = bytearray(path.read_bytes())
+    at = column.dictionary_page_offset or column.data_page_offset
+    damaged[at : at + 8] = b"\xff" * 8
+    path.write_bytes(damaged)
+    measures = measure(Trace.read(spark, trace))
+    assert measures.refused.keys() == {"b1"}
+    assert "00000-b1.parquet" in str(measures.refused["b1"])
+    check(measures, {run: made for run, made in runs.items() if run != "b1"})
+    measures.release()
+
+
 def test_a_message_that_is_sent_twice_is_refused_however_late(spark, tmp_path):
     """Long after its last copy was delivered, when the scan has forgotten it."""
     blank = dict.fromkeys(EVENTS.names) | {"control": False, "sender": "a", "time_ns": 0}
@@ -238,17 +285,14 @@ def test_an_empty_table_of_events(spark):
 EDGES = [0, 1, 127, 128, 129, 10**6, 10**18, 2**62 - 1, 2**62, 2**63 - 1, -1, -128, -(10**12), -(2**62)]
 
 
-def test_a_value_lies_in_its_bucket_and_its_bucket_is_the_simulators(spark):
+def test_a_value_lies_in_its_bucket_and_its_bucket_is_the_simulators():
     values = [*EDGES, *range(1000), *(2**p + d for p in range(7, 63) for d in (-1, 0, 1))]
-    table = spark.createDataFrame([(value,) for value in values], "value long")
-    low, high = bounds()
-    found = table.withColumn("bucket", bucket("value")).select("*", low, high, middle()).collect()
-    for value, number, least, next_, mid in found:
+    columns = [column.tolist() for column in bound(np.array(values))]
+    for value, least, next_, mid in zip(values, *columns, strict=True):
         assert least <= value < next_ or next_ == 2**63 - 1 == value, value
         assert abs(mid - value) <= ERROR * abs(value), value
         if 0 <= value < 2**50:  # Above, the simulator's logarithm rounds.
-            assert number == sim_summary._bucket(np.int64(value)), value
-            assert mid == sim_summary._middle(number), value
+            assert mid == sim_summary._middle(sim_summary._bucket(np.int64(value))), value
 
 
 def test_clocks_of_machines_that_disagree_give_delays_below_zero(spark, tmp_path):

@@ -2,8 +2,8 @@
 
 schema     the columns of the tables that come out
 api        a trace -> tables
-facts      what Spark SQL counts
-histogram  buckets and quantiles, as expressions
+facts      what tasks count, each in a chunk of the trace
+figures    what Spark adds up
 tasks      which task follows the clocks of which run
 kernel     how many pairs of messages are ordered, and the longest chain
 """

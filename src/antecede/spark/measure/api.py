@@ -5,9 +5,9 @@ share of pairs of messages that nothing orders, the longest causal chain; for ea
 delays. Counts, means and greatest values are exact. Quantiles come from histograms and are wrong by less than 1 %
 (`ERROR`). docs/measuring.md defines every column.
 
-Spark SQL counts (`facts`). Concurrency and chains depend on the order of all events of a run: tasks that read the files
-of the trace by themselves follow it (`tasks`). A run that contradicts itself is refused by name, and the others are
-measured.
+Tasks count, each in a chunk of the trace (`facts`), and Spark adds up (`figures`). Concurrency and chains depend on the
+order of all events of a run: tasks that read the files of the trace by themselves follow it (`tasks`). A run that
+contradicts itself, or a file of which cannot be read, is refused by name, and the others are measured.
 """
 
 from __future__ import annotations
@@ -15,26 +15,40 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from functools import cached_property
+from typing import Any, Final
+from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from antecede.errors import BadTrace
 from antecede.jit import kernels_for
 from antecede.spark.errors import mark_errors, raise_task_errors
-from antecede.spark.measure.facts import add_up, count_facts
-from antecede.spark.measure.histogram import ERROR, bounds
+from antecede.spark.measure.facts import (
+    COPY,
+    ERROR,
+    FACTS,
+    PARTS,
+    READ,
+    Share,
+    count_batches,
+    count_shares,
+    finish_facts,
+    finish_table,
+)
+from antecede.spark.measure.figures import add_up
 from antecede.spark.measure.schema import COUNTS, QUANTITIES, TABLES, spread
 from antecede.spark.measure.tasks import COLUMNS, Found, follow_shares, follow_sorted, share_runs
 from antecede.spark.order.lamport import with_clock
-from antecede.spark.run_tasks import run_tasks
+from antecede.spark.run_tasks import plan_tasks, run_tasks
 from antecede.spark.storage import absolute, join, local, whole
 from antecede.spark.trace.api import Trace
-from antecede.trace.footers import Footer
-from antecede.trace.plan import Part, plan
+from antecede.trace.footers import Footer, Group
+from antecede.trace.plan import Part, Plan, plan
 
 __all__ = ["ERROR", "Measures", "measure"]
 
@@ -59,23 +73,63 @@ KNOWN: Final = pa.schema(
 class Measures:
     """What was measured. Spark keeps the facts behind the tables until `release`."""
 
-    runs: DataFrame
-    """One row a run."""
-    processes: DataFrame
-    """One row for each process of each run."""
-    channels: DataFrame
-    """One row for each pair of processes of which one sent to the other."""
-    histograms: DataFrame
-    """run, quantity, low, high, count: so many values v of the quantity with low <= v < high."""
-    overall: DataFrame
-    """All runs of a protocol together: the columns of `runs`, with how many they are in place of their names.
-
-    Means and shares are those of all messages of these runs; `concurrency` is the mean of the runs', because messages
-    of different runs are no pairs; `processes`, `longest_chain` and `duration_ns` are the greatest.
-    """
     refused: Mapping[str, BadTrace]
     """Run -> why it could not be measured. No table has a row of it."""
+    _known: DataFrame = field(repr=False)
+    _names: DataFrame = field(repr=False)
     _facts: DataFrame = field(repr=False)
+
+    @cached_property
+    def runs(self) -> DataFrame:
+        """One row a run: also of one without events."""
+        table = self._known.join(add_up(self._facts, "run"), "run", "left").fillna(
+            0, [*COUNTS, "duration_ns"]
+        )
+        return table.select("run", "protocol", "processes", *figures())
+
+    @cached_property
+    def processes(self) -> DataFrame:
+        """One row for each process of each run: also of those to which nothing happened."""
+        counts = ["sends", "deliveries", "control_packets"]
+        added = add_up(self._facts, "run", "process")
+        table = self._names.join(added, ["run", "process"], "left").fillna(0, counts)
+        return table.select("run", "process", *counts, *spread("delay_ns"), *spread("wait_ns"))
+
+    @cached_property
+    def channels(self) -> DataFrame:
+        """One row for each pair of processes of which one sent to the other."""
+        return add_up(self._facts.where("quantity = 'delay_ns'"), "run", "sender", "process").select(
+            "run",
+            "sender",
+            F.col("process").alias("receiver"),
+            F.col("copies").alias("messages"),
+            F.col("delivered").alias("deliveries"),
+            *spread("delay_ns"),
+        )
+
+    @cached_property
+    def histograms(self) -> DataFrame:
+        """run, quantity, low, high, count: so many values v of the quantity with low <= v < high."""
+        cells = self._facts.where("low is not null").groupBy("run", "quantity", "low", "high")
+        return cells.agg(F.sum("count").alias("count"))
+
+    @cached_property
+    def overall(self) -> DataFrame:
+        """All runs of a protocol together: the columns of `runs`, with how many they are in place of their names.
+
+        Means and shares are those of all messages of these runs; `concurrency` is the mean of the runs', because
+        messages of different runs are no pairs; `processes`, `longest_chain` and `duration_ns` are the greatest.
+        """
+        by_run = self.runs.groupBy("protocol").agg(
+            F.count(F.lit(1)).alias("runs"),
+            F.max("processes").alias("processes"),
+            F.avg("concurrency").alias("concurrency"),
+            F.max("longest_chain").alias("longest_chain"),
+            F.max("duration_ns").alias("duration_ns"),
+        )
+        added = add_up(self._facts, "protocol").drop("duration_ns")
+        table = by_run.join(added, "protocol", "left").fillna(0, [*COUNTS])
+        return table.select("protocol", "runs", "processes", *figures())
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the first four tables as Parquet into PATH/measures, or nothing."""
@@ -87,52 +141,6 @@ class Measures:
     def release(self) -> None:
         """Give back the memory and the disk. The tables cost a new scan from then on."""
         self._facts.unpersist()
-
-
-def measure(trace: Trace) -> Measures:
-    """Measure every run of the trace."""
-    rows = trace.known_runs.select(["run", "protocol", "processes"]).to_pylist()
-    found = follow_runs(trace, {row["run"]: tuple(row["processes"]) for row in rows})
-    refused = {run: BadTrace(*one.error) for run, one in found.items() if one.error is not None}
-    known = trace.spark.createDataFrame(
-        pa.Table.from_pylist(
-            [
-                {"run": row["run"], "protocol": row["protocol"], "processes": len(row["processes"])}
-                | describe(found.get(row["run"], Found(row["run"])))
-                for row in rows
-                if row["run"] not in refused
-            ],
-            schema=KNOWN,
-        )
-    )
-    # All tables come from the facts, which are small beside the events. A run that is not known has none.
-    facts = count_facts(trace.events).join(F.broadcast(known.select("run", "protocol", "received")), "run")
-    facts = facts.where("received or quantity <> 'wait_ns'").persist()
-    runs = measure_runs(known, facts)
-    return Measures(
-        runs,
-        measure_processes(trace.runs.join(known.select("run"), "run", "left_semi"), facts),
-        measure_channels(facts),
-        measure_histograms(facts),
-        measure_overall(runs, facts),
-        refused,
-        facts,
-    )
-
-
-def describe(found: Found) -> dict[str, object]:
-    pairs = found.sends * (found.sends - 1)
-    concurrency = 1 - 2 * found.past / pairs if pairs else None
-    return {"concurrency": concurrency, "longest_chain": found.longest_chain, "received": found.received}
-
-
-# Tables
-
-
-def measure_runs(known: DataFrame, facts: DataFrame) -> DataFrame:
-    """A run without events has a row too."""
-    table = known.join(add_up(facts, "run"), "run", "left").fillna(0, [*COUNTS, "duration_ns"])
-    return table.select("run", "protocol", "processes", *figures())
 
 
 def figures() -> list[str | Column]:
@@ -148,75 +156,108 @@ def figures() -> list[str | Column]:
     ]
 
 
-def measure_overall(runs: DataFrame, facts: DataFrame) -> DataFrame:
-    by_run = runs.groupBy("protocol").agg(
-        F.count(F.lit(1)).alias("runs"),
-        F.max("processes").alias("processes"),
-        F.avg("concurrency").alias("concurrency"),
-        F.max("longest_chain").alias("longest_chain"),
-        F.max("duration_ns").alias("duration_ns"),
+def measure(trace: Trace) -> Measures:
+    """Measure every run of the trace."""
+    rows = trace.known_runs.select(["run", "protocol", "processes"]).to_pylist()
+    processes = {row["run"]: tuple(row["processes"]) for row in rows}
+    files = trace.files or ()
+    planned = plan(files, processes, merged=tied(files))
+    unordered = (
+        processes.keys() if trace.files is None else {r for r, way in planned.ways.items() if way == "pack"}
     )
-    added = add_up(facts, "protocol").drop("duration_ns")
-    table = by_run.join(added, "protocol", "left").fillna(0, [*COUNTS])
-    return table.select("protocol", "runs", "processes", *figures())
-
-
-def measure_processes(runs: DataFrame, facts: DataFrame) -> DataFrame:
-    """Also those to which nothing happened."""
-    counts = ["sends", "deliveries", "control_packets"]
-    named = runs.select("run", F.explode("processes").alias("process"))
-    return (
-        named.join(add_up(facts, "run", "process"), ["run", "process"], "left")
-        .fillna(0, counts)
-        .select("run", "process", *counts, *spread("delay_ns"), *spread("wait_ns"))
+    found = follow_files(trace, planned, processes)
+    if unordered:
+        found += follow_rows(trace, {run: processes[run] for run in sorted(unordered)}, len(processes))
+    runs = add_shares(found)
+    refused = {run: BadTrace(*one.error) for run, one in runs.items() if one.error is not None}
+    measured = [row for row in rows if row["run"] not in refused]
+    known = trace.spark.createDataFrame(
+        pa.Table.from_pylist(
+            [describe(row, runs.get(row["run"], Found(row["run"]))) for row in measured], KNOWN
+        )
     )
-
-
-def measure_channels(facts: DataFrame) -> DataFrame:
-    delays = add_up(facts.where("quantity = 'delay_ns'"), "run", "sender", "process")
-    return delays.select(
-        "run",
-        "sender",
-        F.col("process").alias("receiver"),
-        F.col("copies").alias("messages"),
-        F.col("delivered").alias("deliveries"),
-        *spread("delay_ns"),
+    received = {row["run"]: runs[row["run"]].received for row in measured if row["run"] in runs}
+    # All tables come from the facts, which are small beside the events. A run that is not known has none.
+    facts = count_facts(trace, planned, {run: processes[run] for run in received}, received)
+    facts = facts.join(F.broadcast(known.select("run", "protocol", "received")), "run")
+    names = trace.runs.join(known.select("run"), "run", "left_semi")
+    return Measures(
+        refused,
+        known,
+        names.select("run", F.explode("processes").alias("process")),
+        facts.where("received or quantity <> 'wait_ns'").persist(),
     )
 
 
-def measure_histograms(facts: DataFrame) -> DataFrame:
-    low, high = bounds()
-    cells = facts.where("bucket is not null").groupBy("run", "quantity", "bucket")
-    return cells.agg(F.sum("count").alias("count")).select(
-        "run", "quantity", low.alias("low"), high.alias("high"), "count"
-    )
+def describe(row: Mapping[str, Any], found: Found) -> dict[str, object]:
+    pairs = found.sends * (found.sends - 1)
+    return {
+        "run": row["run"],
+        "protocol": row["protocol"],
+        "processes": len(row["processes"]),
+        "concurrency": 1 - 2 * found.past / pairs if pairs else None,
+        "longest_chain": found.longest_chain,
+        "received": found.received,
+    }
+
+
+def is_small(trace: Trace) -> bool:
+    """Whether this process reads the files by itself."""
+    path = None if trace.path is None else local(trace.path)
+    return path is not None and sum(file.rows for file in trace.files or ()) <= FEW
+
+
+# Facts
+
+
+def count_facts(
+    trace: Trace, planned: Plan, processes: Mapping[str, tuple[str, ...]], received: Mapping[str, bool]
+) -> DataFrame:
+    """The facts of these runs: by tasks that each read a chunk, and one shuffle for copies that no chunk has whole."""
+    schema = from_arrow_schema(FACTS)
+    if trace.files is None:
+        place, names = trace.path or "events", dict(processes)
+
+        def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return count_batches(batches, names, place)
+
+        rows = trace.events.select(*COLUMNS, *READ)
+        parts = rows.mapInArrow(mark_errors(count), from_arrow_schema(PARTS))
+    else:
+        tasks = [
+            [
+                Share(processes[part.run], part, received[part.run] if ordered else None)
+                for part in chunk.parts
+                if part.run in processes
+            ]
+            for chunks, ordered in ((planned.chunks, True), (planned.packed, False))
+            for chunk in chunks
+        ]
+        if is_small(trace):
+            counted = (batch for shares in tasks for batch in count_shares(shares))
+            facts = finish_table(pa.Table.from_batches(counted, PARTS))
+            return trace.spark.createDataFrame(pa.Table.from_batches(facts, FACTS), schema)
+        parts = plan_tasks(trace.spark, tasks, count_shares, from_arrow_schema(PARTS))
+    return parts.repartition(*COPY).sortWithinPartitions(*COPY).mapInArrow(mark_errors(finish_facts), schema)
 
 
 # Chains
 
 
-def follow_runs(trace: Trace, processes: Mapping[str, tuple[str, ...]]) -> dict[str, Found]:
-    """Run -> what its clocks come to: from files where they are in order, and from sorted rows else."""
-    files = trace.files or ()
-    planned = plan(files, processes, merged=tied(files))
+def follow_files(trace: Trace, planned: Plan, processes: Mapping[str, tuple[str, ...]]) -> list[Found]:
+    """What the clocks of runs come to whose files are in order."""
     parts: dict[str, list[Part]] = {}
     for chunk in planned.chunks:
         for part in chunk.parts:
             parts.setdefault(part.run, []).append(part)
-    sizes = rows_of_runs(files)
+    sizes = rows_of_runs(trace.files or ())
     tasks = share_runs(processes, parts, sizes)
-    if trace.path is not None and local(trace.path) and sum(sizes.values()) <= FEW:
+    if is_small(trace):
         with kernels_for(sum(sizes.values())):
             answers = [follow_shares(shares) for shares in tasks]
     else:
         answers = run_tasks(trace.spark, tasks, follow_shares)
-    found = [one for answer in answers for one in answer]
-    unordered = (
-        sorted(processes) if trace.files is None else [r for r, way in planned.ways.items() if way == "pack"]
-    )
-    if unordered:
-        found += follow_rows(trace, {run: processes[run] for run in unordered}, len(processes))
-    return add_shares(found)
+    return [one for answer in answers for one in answer]
 
 
 def add_shares(found: Iterable[Found]) -> dict[str, Found]:
@@ -238,20 +279,35 @@ def add_shares(found: Iterable[Found]) -> dict[str, Found]:
 
 def follow_rows(trace: Trace, processes: Mapping[str, tuple[str, ...]], among: int) -> list[Found]:
     """The order is Spark's to make, a run in one task. It spills to disk, so a run may be larger than the memory."""
-    events = with_clock(trace).events
-    if len(processes) < among:
-        events = events.where(F.col("run").isin(*processes))
     place, names = trace.path or "events", dict(processes)
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for found in follow_sorted(batches, names, place):
             yield pa.RecordBatch.from_pydict({"found": [msgspec.msgpack.encode(found)]})
 
-    rows = events.select(*COLUMNS).repartition(min(len(processes), 64), "run")
-    ordered = rows.sortWithinPartitions("run", "clock", "process", "index")
-    with raise_task_errors():
-        found = ordered.mapInArrow(mark_errors(work), "found binary").collect()
+    try:
+        with raise_task_errors():
+            events = with_clock(trace).events
+            if len(processes) < among:
+                events = events.where(F.col("run").isin(*processes))
+            rows = events.select(*COLUMNS).repartition(min(len(processes), 64), "run")
+            ordered = rows.sortWithinPartitions("run", "clock", "process", "index")
+            found = ordered.mapInArrow(mark_errors(work), "found binary").collect()
+    except BadTrace as error:
+        damaged = [file for file in trace.files or () if file.path == absolute(unquote(error.place))]
+        if not damaged:
+            raise
+        # Whose rows a file has that cannot be read, its footer tells. The others are tried again without it.
+        lost = {run for run in processes for group in damaged[0].groups if has_run(group, run)}
+        wrong = [Found(run, error=(error.place, error.found, error.expected)) for run in sorted(lost)]
+        left = {run: names for run, names in processes.items() if run not in lost}
+        return wrong + (follow_rows(trace.without(damaged[0]), left, among) if left else [])
     return [msgspec.msgpack.decode(row["found"], type=Found) for row in found]
+
+
+def has_run(group: Group, run: str) -> bool:
+    """Whether a row group may have rows of a run."""
+    return group.runs is None or group.runs[0] <= run <= group.runs[1]
 
 
 def tied(files: Iterable[Footer]) -> set[str]:

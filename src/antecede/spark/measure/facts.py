@@ -1,187 +1,311 @@
-"""What Spark SQL counts: the events of a trace as facts, and facts as figures.
+"""What tasks count: the events of a trace as facts, which `figures` adds up.
 
 A *fact* says: of this run, this process and (for delays) this sender, so many values of a quantity lie in this bucket,
-with their sum, least and greatest. Facts of any parts add up, so one function, `add_up`, makes the figures of a run, of
-a process, of a channel and of all runs of a protocol.
+with their sum, least and greatest. Facts of any parts add up.
 
     quantity        of which values, and at which process
     send ...        time_ns of the events of a kind, without a bucket; `control send` and so on are the protocol's own
     stamp_entries   of each message sent (stamp_bytes alike)
     delay_ns        of each copy of a message, at its receiver: without a bucket if the copy was not delivered
     wait_ns         of each copy that was delivered and whose arrival is known
+
+A task reads a chunk of the trace, and most copies are sent, received and delivered within it: they leave it as facts.
+The others leave it as they are, and one shuffle brings what belongs to a copy together. The first of each kind counts;
+in a chunk of rows that are in no order nobody knows it is the first, so there all copies wait for the shuffle.
+
+Buckets. A value below 128 has one of its own. Above, each power of two is divided into 64 of equal width, and a
+quantile is told as the middle of its bucket: wrong by less than 1/128 of its value. They are the buckets of
+`antecede.sim.summary`, so a run has the same quantiles in its summary and here. Values below zero (of machines whose
+clocks disagree) have the mirror images of these buckets.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+from numpy.typing import NDArray
 
-from antecede.spark.measure.histogram import bucket, middle
-from antecede.spark.measure.schema import QUANTITIES
+from antecede.trace import DELIVER, KINDS, RECEIVE, SEND
+from antecede.trace.columns import Names, Rows, by_run, rows_of
+from antecede.trace.parquet import read_part
+from antecede.trace.plan import Part
 
-__all__ = ["add_up", "count_facts"]
+__all__ = [
+    "COPY",
+    "ERROR",
+    "FACTS",
+    "PARTS",
+    "READ",
+    "Share",
+    "bound",
+    "count_batches",
+    "count_shares",
+    "finish_facts",
+    "finish_table",
+]
 
-KEYS: Final = ("run", "process", "sender", "quantity", "bucket")
-FACT: Final = (*KEYS, "count", "total", "least", "greatest")
-PERCENTS: Final = (50, 99)
+ERROR: Final = 1 / 128
+"""How wrong a quantile can be, as a share of its value."""
 
+READ: Final = ("time_ns", "stamp_entries", "stamp_bytes")
+"""What is counted, beside what orders the rows."""
+HELD: Final = 1 << 20
+"""Rows that a task counts together."""
 
-def count_facts(events: DataFrame) -> DataFrame:
-    """The facts of all events, in two passes over them: one that counts, one that follows each copy of a message."""
-    return count_events(events).unionByName(time_copies(events))
-
-
-def count_events(events: DataFrame) -> DataFrame:
-    sent = "kind = 'send' and not control"
-    stamps = events.withColumns(
-        {name: F.expr(f"if({sent}, cast({name} as long), null)") for name in ("stamp_entries", "stamp_bytes")}
-    )
-    counted = stamps.groupBy(
-        "run",
-        "process",
-        F.expr("if(control, concat('control ', kind), kind)").alias("kind"),
-        bucket("stamp_entries").alias("entries"),
-        bucket("stamp_bytes").alias("bytes"),
-    ).agg(
-        F.count(F.lit(1)).alias("count"),
-        *(
-            aggregate(name).alias(f"{name}_{aggregate.__name__}")
-            for name in ("time_ns", "stamp_entries", "stamp_bytes")
-            for aggregate in (F.min, F.max, F.sum)
-            if (name, aggregate) != ("time_ns", F.sum)
-        ),
-    )
-
-    def fact(quantity: str, bucket: str, total: str, name: str) -> str:
-        return (
-            f"struct({quantity} as quantity, {bucket} as bucket, count, cast({total} as decimal(38, 0)) as total, "
-            f"{name}_min as least, {name}_max as greatest)"
-        )
-
-    facts = ", ".join(
-        (
-            fact("kind", "cast(null as int)", "0", "time_ns"),
-            fact("'stamp_entries'", "entries", "stamp_entries_sum", "stamp_entries"),
-            fact("'stamp_bytes'", "bytes", "stamp_bytes_sum", "stamp_bytes"),
-        )
-    )
-    told = counted.select(
-        "run", "process", F.lit(None).cast("string").alias("sender"), F.inline(F.expr(f"array({facts})"))
-    )
-    return told.where("bucket is not null or quantity not in ('stamp_entries', 'stamp_bytes')").select(*FACT)
-
-
-def time_copies(events: DataFrame) -> DataFrame:
-    """Sends, receives and deliveries of a copy meet by its identity and receiver; the first of each counts."""
-    times = [
-        F.expr(f"if(kind = '{kind}', time_ns, null)").alias(kind) for kind in ("send", "receive", "deliver")
+COPY: Final = ("run", "process", "sender", "number")
+FACTS: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("run", "process", "sender", "quantity")),
+        *((name, pa.int64()) for name in ("low", "high", "middle", "count")),
+        ("total", pa.decimal128(38, 0)),
+        ("least", pa.int64()),
+        ("greatest", pa.int64()),
     ]
-    copies = (
-        events.where("not control")
-        .select(
-            "run",
-            "sender",
-            "number",
-            F.explode(F.expr("if(kind = 'send', array_distinct(to), array(process))")).alias("process"),
-            *times,
+)
+PARTS: Final = pa.schema([*FACTS, *((name, pa.int64()) for name in ("number", *KINDS))])
+"""Facts or, where `number` is not null, what is known of a copy: when it was sent, received and delivered."""
+
+
+class Share(Struct, frozen=True):
+    """What a task counts of one run."""
+
+    processes: tuple[str, ...]
+    part: Part
+    received: bool | None
+    """Whether the run tells when messages arrive: then a copy is not whole without. None: its rows are in no order."""
+
+
+# In tasks
+
+
+def count_shares(shares: Iterable[Share]) -> Iterator[pa.RecordBatch]:
+    """What one task does with the files that it reads."""
+    for share in shares:
+        names = Names.of(share.processes)
+        for rows in join_rows(rows for _, rows in read_part(share.part, names, READ)):
+            yield from count_rows(share.part.run, names, rows, share.received)
+
+
+def count_batches(
+    batches: Iterable[pa.RecordBatch], processes: Mapping[str, tuple[str, ...]], place: str
+) -> Iterator[pa.RecordBatch]:
+    """The same for rows of any of these runs, in no order."""
+    for table in join_batches(batches):
+        for run, rows in by_run(table):
+            if run in processes:
+                names = Names.of(processes[run])
+                yield from count_rows(run, names, rows_of(rows, names, f"{place}, run {run}"), None)
+
+
+def join_rows(parts: Iterable[Rows]) -> Iterator[Rows]:
+    held: list[Rows] = []
+    for rows in parts:
+        held.append(rows)
+        if sum(map(len, held)) >= HELD:
+            yield Rows.joined(held)
+            held = []
+    if held:
+        yield Rows.joined(held)
+
+
+def join_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(map(len, held)) >= HELD:
+            yield pa.concat_batches(held)
+            held = []
+    if held:
+        yield pa.concat_batches(held)
+
+
+def count_rows(run: str, names: Names, rows: Rows, received: bool | None) -> Iterator[pa.RecordBatch]:
+    """The facts of some events of a run, and the copies that are not whole. `received` is None for rows in no order."""
+    assert rows.time_ns is not None
+    found = []
+    for kind, name in enumerate(KINDS):
+        for control in (False, True):
+            at = np.flatnonzero((rows.kind == kind) & (rows.control == control))
+            told = {"process": rows.process[at], "value": rows.time_ns[at]}
+            found.append(count_values(pa.table(told), f"control {name}" if control else name, plain=True))
+    sends = np.flatnonzero((rows.kind == SEND) & ~rows.control)
+    for name in ("stamp_entries", "stamp_bytes"):
+        sizes = getattr(rows, name)[sends].astype(np.int64)
+        known = sizes >= 0
+        found.append(
+            count_values(pa.table({"process": rows.process[sends][known], "value": sizes[known]}), name)
         )
-        .groupBy("run", "sender", "number", "process")
-        .agg(*(F.min(kind).alias(kind) for kind in ("send", "receive", "deliver")))
-        # What was not addressed to a process has no delay.
-        .where("send is not null")
-        # A process's own copy is there as soon as it is sent. A receive after the delivery tells nothing of waiting.
-        .withColumn("arrival", F.expr("if(sender = process, send, if(receive <= deliver, receive, null))"))
-    )
-    values = copies.select(
-        "run",
-        "process",
-        F.inline(
-            F.expr(
-                "array(struct(sender, 'delay_ns' as quantity, try_subtract(deliver, send) as value), "
-                "struct(cast(null as string) as sender, 'wait_ns' as quantity, deliver - arrival as value))"
-            )
-        ),
-    )
-    # A sum of nanoseconds may not fit into 64 bits: its halves do.
-    halves = F.sum(F.shiftright("value", 32)), F.sum(F.expr("value & 4294967295L"))
-    return (
-        values.where("value is not null or quantity = 'delay_ns'")
-        .groupBy("run", "process", "sender", "quantity", bucket("value").alias("bucket"))
-        .agg(
-            F.count(F.lit(1)).alias("count"),
-            halves[0].alias("upper"),
-            halves[1].alias("lower"),
-            F.min("value").alias("least"),
-            F.max("value").alias("greatest"),
-        )
-        .withColumn(
-            "total", F.expr("cast(upper * cast(4294967296 as decimal(18, 0)) + lower as decimal(38, 0))")
-        )
-        .select(*FACT)
-    )
+    copies = find_copies(rows, sends)
+    if received is None:
+        whole = pa.array(np.zeros(len(copies), bool))
+    else:
+        whole = pc.and_(pc.is_valid(copies["send"]), pc.is_valid(copies["deliver"]))
+        if received:
+            arrived = pc.or_(pc.is_valid(copies["receive"]), pc.equal(copies["sender"], copies["process"]))
+            whole = pc.and_(whole, arrived)
+    found += time_copies(copies.filter(whole))
+    for table in (*found, copies.filter(pc.invert(whole))):
+        named = {name: table[name] for name in table.column_names}
+        for name in {"process", "sender"} & named.keys():
+            named[name] = names.values.take(table[name])
+        yield from fit(pa.table({"run": pa.repeat(run, len(table)), **named}), PARTS)
 
 
-def add_up(facts: DataFrame, *keys: str) -> DataFrame:
-    """The figures of each key: counts, the distribution of each quantity, `wait_share`, `duration_ns`.
-
-    `facts` has a column `received` beside those of `FACT`: whether the run tells when messages arrived.
-    """
-    cells = facts.groupBy(*keys, "quantity", "bucket").agg(
-        F.sum("count").alias("count"),
-        F.sum("total").alias("total"),
-        F.sum(F.when(F.col("received"), F.col("total"))).alias("total_received"),
-        F.min("least").alias("least"),
-        F.max("greatest").alias("greatest"),
-    )
-    every = Window.partitionBy(*keys, "quantity", F.isnull("bucket"))
-    below = every.orderBy("bucket").rowsBetween(Window.unboundedPreceding, 0)
-    ranked = cells.withColumns(
-        {
-            "until": F.sum("count").over(below),
-            "size": F.sum("count").over(every),
-            "middle": middle(),
-        }
-    )
-    at = F.col("quantity").isin("send", "receive", "deliver") | F.col("quantity").startswith("control ")
-    return ranked.groupBy(*keys).agg(
-        total("count", at).alias("events"),
-        total("count", F.col("quantity") == "send").alias("sends"),
-        total("count", F.col("quantity") == "delay_ns").alias("copies"),
-        total("count", F.col("quantity") == "deliver").alias("deliveries"),
-        total("count", (F.col("quantity") == "delay_ns") & F.col("bucket").isNotNull()).alias("delivered"),
-        total("count", F.col("quantity") == "control send").alias("control_packets"),
-        *(column for quantity in QUANTITIES for column in spread_of(quantity)),
-        share(
-            F.sum(F.when(F.col("quantity") == "wait_ns", F.col("total"))).cast("double"),
-            F.sum(F.when(F.col("quantity") == "delay_ns", F.col("total_received"))).cast("double"),
-        ).alias("wait_share"),
-        (F.max(F.when(at, F.col("greatest"))) - F.min(F.when(at, F.col("least")))).alias("duration_ns"),
-    )
+def find_copies(rows: Rows, sends: NDArray[np.int64]) -> pa.Table:
+    """When each copy was sent, received and delivered: the first of each that is among these rows."""
+    assert rows.time_ns is not None
+    fans = np.diff(rows.offsets)[sends]
+    ends = np.cumsum(fans)
+    to = rows.to[np.arange(fans.sum()) + np.repeat(rows.offsets[sends] - (ends - fans), fans)]
+    tables = [copies_of(rows, "send", np.repeat(sends, fans), to)]
+    for kind, name in ((RECEIVE, "receive"), (DELIVER, "deliver")):
+        at = np.flatnonzero((rows.kind == kind) & ~rows.control)
+        tables.append(copies_of(rows, name, at, rows.process[at]))
+    return merge_copies(pa.concat_tables(tables), COPY[1:])
 
 
-def spread_of(quantity: str) -> list[Column]:
-    """Mean, quantiles and greatest of a quantity; null where there are no values."""
-    own = (F.col("quantity") == quantity) & F.col("bucket").isNotNull()
-    greatest = F.max(F.when(own, F.col("greatest")))
-    total, count = F.sum(F.when(own, F.col("total"))), F.sum(F.when(own, F.col("count")))
-    # The first bucket up to which there are so many percent of the values.
-    ranks = {
-        percent: F.min(F.when(own & (F.col("until") * 100 >= F.col("size") * percent), F.col("middle")))
-        for percent in PERCENTS
+def copies_of(rows: Rows, kind: str, at: NDArray[np.int64], process: NDArray[np.int32]) -> pa.Table:
+    assert rows.time_ns is not None
+    times = {
+        name: pa.array(rows.time_ns[at]) if name == kind else pa.nulls(len(at), pa.int64()) for name in KINDS
     }
+    return pa.table({"process": process, "sender": rows.sender[at], "number": rows.number[at], **times})
+
+
+def merge_copies(table: pa.Table, keys: Iterable[str]) -> pa.Table:
+    found = table.group_by([*keys], use_threads=False).aggregate([(kind, "min") for kind in KINDS])
+    return found.rename_columns([name.removesuffix("_min") for name in found.column_names])
+
+
+def time_copies(copies: pa.Table) -> list[pa.Table]:
+    """Delays and waiting of copies of which nothing more will come. What nobody sent to a process has no delay."""
+    copies = copies.filter(pc.is_valid(copies["send"]))
+    delivered = copies.filter(pc.is_valid(copies["deliver"]))
+    keys = [name for name in ("run", "process", "sender") if name in copies.column_names]
+    # A process's own copy is there as soon as it is sent. A receive after the delivery tells nothing of waiting.
+    early = pc.less_equal(delivered["receive"], delivered["deliver"])
+    arrival = pc.if_else(
+        pc.equal(delivered["sender"], delivered["process"]),
+        delivered["send"],
+        pc.if_else(early, delivered["receive"], pa.scalar(None, pa.int64())),
+    )
+    lost = copies.filter(pc.is_null(copies["deliver"])).select(keys)
+    delays = delivered.select(keys).append_column("value", subtract(delivered["deliver"], delivered["send"]))
+    waits = delivered.select(keys).append_column("value", subtract(delivered["deliver"], arrival))
     return [
-        (total.cast("double") / count).alias(f"{quantity}_mean"),
-        *(F.least(found, greatest).alias(f"{quantity}_p{percent}") for percent, found in ranks.items()),
-        greatest.alias(f"{quantity}_max"),
+        count_values(lost.append_column("value", pa.nulls(len(lost), pa.int64())), "delay_ns", plain=True),
+        count_values(delays, "delay_ns"),
+        count_values(waits.drop_columns("sender").filter(pc.is_valid(waits["value"])), "wait_ns"),
     ]
 
 
-def total(column: str, where: Column) -> Column:
-    return F.coalesce(F.sum(F.when(where, F.col(column))), F.lit(0))
+def subtract(late: pa.ChunkedArray, early: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Null where the difference does not fit into 64 bits: such times are no times."""
+    found = pc.subtract(late, early)
+    wrapped = pc.bit_wise_and(pc.bit_wise_xor(late, early), pc.bit_wise_xor(late, found))
+    return pc.if_else(pc.less(wrapped, 0), pa.scalar(None, pa.int64()), found)
 
 
-def share(part: Column, whole: Column) -> Column:
-    """Null where the whole is nothing."""
-    return F.when(whole != 0, part / whole)
+def count_values(values: pa.Table, quantity: str, *, plain: bool = False) -> pa.Table:
+    """The facts of a column `value`, by the other columns; `plain`: without buckets, and without sums."""
+    keys = [name for name in values.column_names if name != "value"]
+    value = values["value"]
+    if plain:
+        cells = {name: pa.nulls(len(value), pa.int64()) for name in ("low", "high", "middle")}
+        halves = {"upper": pa.repeat(pa.scalar(0, pa.int64()), len(value))}
+        halves["lower"] = halves["upper"]
+    else:
+        numbers = value.combine_chunks().to_numpy() if not value.null_count else fill(value)
+        cells = {
+            name: pa.array(column, mask=value.is_null().to_numpy() if value.null_count else None)
+            for name, column in zip(("low", "high", "middle"), bound(numbers), strict=True)
+        }
+        # A sum of nanoseconds may not fit into 64 bits: its halves do.
+        halves = {"upper": pa.array(numbers >> 32), "lower": pa.array(numbers & 0xFFFFFFFF)}
+    table = pa.table({**{key: values[key] for key in keys}, **cells, **halves, "value": value})
+    sums = [([], "count_all"), ("upper", "sum"), ("lower", "sum"), ("value", "min"), ("value", "max")]
+    found = table.group_by([*keys, *cells], use_threads=False).aggregate(sums)
+    wide = pa.decimal128(19, 0)
+    total = pc.add(
+        pc.multiply(found["upper_sum"].cast(wide), pa.scalar(Decimal(1 << 32), pa.decimal128(10, 0))),
+        found["lower_sum"].cast(wide),
+    )
+    return (
+        found.select([*keys, *cells])
+        .append_column("count", found["count_all"])
+        .append_column("total", total.cast(pa.decimal128(38, 0)))
+        .append_column("least", found["value_min"])
+        .append_column("greatest", found["value_max"])
+        .append_column("quantity", pa.repeat(quantity, len(found)))
+    )
+
+
+def fill(value: pa.ChunkedArray) -> NDArray[np.int64]:
+    found: NDArray[np.int64] = value.fill_null(0).combine_chunks().to_numpy()
+    return found
+
+
+def fit(table: pa.Table, schema: pa.Schema) -> list[pa.RecordBatch]:
+    """The columns of a schema, in its order and of its types; what a table does not have is null."""
+    columns = [
+        table[field.name].cast(field.type)
+        if field.name in table.column_names
+        else pa.nulls(len(table), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema).to_batches() if len(table) else []
+
+
+def finish_facts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Facts of the copies that chunks have left over, beside the facts that there are. Rows come sorted by copy."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(map(len, held)) >= HELD:
+            table = pa.Table.from_batches(held)
+            last = pc.equal(table["number"], table["number"][-1])
+            for name in ("run", "process", "sender"):
+                last = pc.and_(last, pc.equal(table[name], table[name][-1]))
+            last = last.fill_null(False)
+            yield from finish_table(table.filter(pc.invert(last)))
+            held = table.filter(last).to_batches()
+    if held:
+        yield from finish_table(pa.Table.from_batches(held))
+
+
+def finish_table(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    counted = pc.is_null(table["number"])
+    yield from fit(table.filter(counted), FACTS)
+    copies = table.filter(pc.invert(counted)).select([*COPY, *KINDS])
+    for found in time_copies(merge_copies(copies, COPY)):
+        yield from fit(found, FACTS)
+
+
+# Buckets
+
+
+def bound(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Of each value's bucket the least value, the least of the next bucket, and the value that stands for it.
+
+    >>> [column.tolist() for column in bound(np.array([5, 130, 1000, -1000]))]
+    [[5, 130, 1000, -1007], [6, 132, 1008, -999], [5, 130, 1004, -1004]]
+    """
+    most = np.iinfo(np.int64).max
+    size = np.abs(np.maximum(values, -most))
+    # The float of a large number may round up to the next power of two.
+    power = np.frexp(size.astype(np.float64))[1].astype(np.int64) - 1
+    power = np.clip(power, 6, 62)
+    power -= (power > 6) & (np.left_shift(np.int64(1), power) > size)
+    width = np.left_shift(np.int64(1), power - 6)
+    low = size & -width
+    # The bucket after the last begins with the greatest number.
+    high = np.where(low > most - width, most, low + width)
+    half = (high - low) // 2 - (width == 2)
+    middle, below = low + half, values < 0
+    return np.where(below, 1 - high, low), np.where(below, 1 - low, high), np.where(below, -middle, middle)

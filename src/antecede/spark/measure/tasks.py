@@ -16,6 +16,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from antecede.errors import BadTrace
+from antecede.spark.measure.facts import READ
 from antecede.spark.measure.kernel import follow_chains
 from antecede.trace.checks import Sequence as Watch
 from antecede.trace.checks import refuse_borders, refuse_second_sends
@@ -93,7 +94,9 @@ def follow_share(share: Share) -> Found:
     place = share.parts[0].pieces[0].path.rpartition("/")[0] if share.parts else "events"
 
     def read() -> Iterator[tuple[str, Rows]]:
-        return (batch for part in share.parts for batch in read_part(part, names))
+        # One task reads all that is read later, too: whoever cannot read a run's files refuses the run.
+        more = READ if share.low == 0 else ()
+        return (batch for part in share.parts for batch in read_part(part, names, more))
 
     return follow(share.run, names, read, place, share.low, share.high)
 

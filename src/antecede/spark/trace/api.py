@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Final
 from urllib.parse import unquote
@@ -106,6 +106,12 @@ class Trace:
         if self.table is not None:
             return self.table
         return self.runs.select("run", "protocol", "processes", "parameters").toArrow()
+
+    def without(self, file: Footer) -> Trace:
+        """The same trace with one file less, of those that it was read from."""
+        left = tuple(one for one in self.files or () if one != file)
+        reading = self.spark.read.schema(SPARK_EVENTS)
+        return replace(self, events=reading.parquet(*(escaped(one.path) for one in left)), files=left)
 
     @classmethod
     def of(cls, events: DataFrame, runs: DataFrame | None = None) -> Trace:
