@@ -19,7 +19,8 @@ from antecede.protocols.matrix import MatrixStamp, Row
 from antecede.protocols.monitor import MonitorStamp
 from antecede.protocols.optimal import LogStamp
 from antecede.protocols.permit import Grant, PermitStamp, Taken
-from antecede.protocols.separator import Flush, HopStamp
+from antecede.protocols.relay import Got, Relayed, Stable
+from antecede.protocols.separator import HopStamp, Resumed
 from antecede.protocols.unordered import Plain
 from antecede.wire import Limits, decode, encode, stamp_size
 from antecede.wire.octets import MAX_UINT, Reader, Writer
@@ -127,7 +128,7 @@ def packets(draw: st.DrawFn) -> Packet[Any]:
 def stamps(kind: type[Stamp], source: int, dest: int, message: Message) -> st.SearchStrategy[Any]:
     if kind is Posted:
         return st.just(Posted())
-    if kind in (Plain, Sequence, Acknowledge, Release, Taken, Grant):
+    if kind in (Plain, Sequence, Acknowledge, Release, Taken, Grant, Got, Stable):
         return numbers.map(kind)
     if kind is PermitStamp:
         return st.builds(PermitStamp, st.integers(0, MAX_UINT >> 1), st.booleans())
@@ -142,15 +143,17 @@ def stamps(kind: type[Stamp], source: int, dest: int, message: Message) -> st.Se
         return columns(N).map(lambda c: Extra(c.get(source, 0) + 1, tuple(sorted(c.items()))))
     if kind is BoundedStamp:
         return st.dictionaries(processes, columns(4), max_size=4).map(lambda m: _bounded(m, source, dest))
-    if kind in (HistoryStamp, HopStamp, Flush):
+    if kind is Resumed:
+        return st.builds(Resumed, sets, numbers, numbers, numbers, numbers)
+    if kind in (HistoryStamp, HopStamp, Relayed):
         entries = st.one_of(
             st.builds(Entry, processes, numbers, sets, st.just(0), st.just(message.label)),
             st.builds(Entry, processes, numbers, sets, st.one_of(st.just(0), sets), labels),
         )
         if kind is HopStamp:
-            return st.builds(HopStamp, numbers, sets, sets, numbers, histories(entries))
-        if kind is Flush:
-            return st.builds(Flush, numbers, sets, numbers, histories(entries))
+            return st.builds(HopStamp, numbers, sets, sets, numbers, numbers, histories(entries))
+        if kind is Relayed:
+            return st.builds(Relayed, processes, numbers, sets, sets, numbers, numbers, histories(entries))
         return histories(entries).map(HistoryStamp)
     if kind is LogStamp:
         entries = st.builds(Entry, processes, numbers, sets)

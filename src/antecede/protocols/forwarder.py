@@ -49,6 +49,8 @@ class HopStamp(Stamp, frozen=True, gc=False):
     """The destinations of the message that this hop, with all its copies, is to reach, as bits."""
     version: int
     """Of the topology that the source had."""
+    clock: int
+    """Lamport's, of hops."""
     history: tuple[Entry, ...]
 
     def entries(self, n: int) -> int:
@@ -68,7 +70,7 @@ class Forwarder(Queue, History):
     name = "separator"
     routed = True
     stamps: ClassVar[tuple[type[Stamp], ...]] = (HopStamp,)  # type: ignore[assignment]
-    state = {**History.state, **Queue.state, "hops": int, "_seen": dict[int, int]}
+    state = {**History.state, **Queue.state, "hops": int, "clock": int, "_seen": dict[int, int]}
     labels = False
     arrivals_commute = False
 
@@ -96,7 +98,7 @@ class Forwarder(Queue, History):
         """In the order of hop delivery."""
         self._seen: dict[int, int] = {}
         """Origin -> the number of its last message that came by here."""
-        self.hops = 0
+        self.hops = self.clock = 0
         self._install(self.topology)
 
     def _install(self, topology: Topology) -> None:
@@ -178,8 +180,9 @@ class Forwarder(Queue, History):
 
     def _hop(self, message: Message, to: int, targets: int) -> list[Effect]:
         self.hops += 1
+        self.clock += 1
         context = self._known
-        stamp = HopStamp(self.hops, to, targets, self.topology.version, context.stamp(to))
+        stamp = HopStamp(self.hops, to, targets, self.topology.version, self.clock, context.stamp(to))
         context.sent(self.me, self.hops, to, "")
         return [Packet(self.me, dest, stamp, message) for dest in bits(to)]
 
@@ -199,6 +202,7 @@ class Forwarder(Queue, History):
 
     def _learn(self, packet: Packet[Any]) -> None:
         stamp = packet.stamp
+        self.clock = max(self.clock, stamp.clock)
         self._known.delivered(packet.source, stamp.number, stamp.to, "", stamp.history)
 
     def _receive(self, packet: Packet[Any]) -> list[Effect]:
@@ -241,7 +245,7 @@ class Forwarder(Queue, History):
             raise Misrouted(
                 self.view.name(self.me), f"from {self.view.name(packet.source)}", "one of a neighbour"
             )
-        if stamp.number < 1 or stamp.version < 0:
+        if stamp.number < 1 or stamp.version < 0 or stamp.clock < 1:
             raise self._bad_stamp(packet, f"hop {stamp.number} in version {stamp.version}", "hops from 1")
         if stamp.to < 0 or stamp.to >> self.n or stamp.to >> packet.source & 1 or not stamp.to >> self.me & 1:
             raise self._bad_stamp(
@@ -262,12 +266,20 @@ class Forwarder(Queue, History):
         assert message is not None
         source, inside = self.plan.place[packet.source], self.plan.members[self.place]
         if source != self.place:
-            return self._inbound(message, stamp.targets & self.plan.behind(source)[self.place])
+            effects = self._inbound(message, stamp.targets & self.plan.behind(source)[self.place])
+            return effects + self._hand_on(message, stamp.to)
         if stamp.to & ~inside:
             effects = self._inbound(message, stamp.targets & 1 << self.me)
             self._forwarded(message, stamp.targets)
             return effects
         return self._inbound(message, stamp.targets)
+
+    def _hand_on(self, message: Message, to: int) -> list[Effect]:
+        """Give what the member that forwards did not get, having joined since it was sent, to it."""
+        kept, active = self._retained.get(message.id), self.plan.active[self.place]
+        if kept is None or active in (None, self.me) or to >> active & 1:
+            return []
+        return self._hop(message, self._address(self.place) & ~(1 << self.me), kept.targets)
 
     def _inbound(self, message: Message, targets: int) -> list[Effect]:
         """A message has come by, for us or to be forwarded; not for the first time if a member failed."""

@@ -4,62 +4,70 @@ How messages travel and why their order is causal end to end: `protocols.forward
 is what section 4.4 adds: failures and joins. Membership is decided outside, one change after the other; `reconfigure`
 takes the next topology, at every vertex in its own time: a packet stamped with a later one waits for it.
 
-Failures. When the member of a station that forwards fails, the next one forwards what it has not seen forwarded, in its
-own order of delivery. A forwarded copy that it has seen is causally before all that it forwards itself, so order holds;
-what goes out twice is dropped by the number that its origin gave it, since a station gets each origin's messages in
-order. So a hop survives as many failures as its station had members to spare when it was sent. Where nobody is left to
-forward to, messages wait.
+Failures. `cut` says that a vertex has failed. When the member of a station that forwards fails, the next one forwards
+what it has not seen forwarded, in its own order of delivery. A forwarded copy that it has seen is causally before all
+that it forwards itself, and reaches all who live (`protocols.relay`), so order holds; what goes out twice is dropped by
+the number that its origin gave it, since a station gets each origin's messages in order. So a hop survives as many
+failures as its station had members to spare when it was sent. Where nobody is left to forward to, messages wait.
+`forget` says that all have cut it, and that nothing is under way among those that live: changes are installed then.
 
 Joins. A member that joins a separator starts from what the others know: `handover` and `adopt`, H and C of all of them
-and what none of them knows to be forwarded. They give it once all that was sent to them without it is there: every
-neighbour says so with a `Flush`, a hop like any other, so delivered after all that it sent before. In place of a
-separator of which nobody lives, a new member adopts the handover of the last that failed, from its stable memory (a
-snapshot); what that one had not delivered is lost with it.
+and what none of them knows to be forwarded. In place of a separator of which nobody lives, a new member adopts
+  a witness's memory     the same, if a witness lives
+  stable memory          the handover of the last that failed, from its journal, with hops that may not have left
+  a global checkpoint    what all neighbours know (`checkpoint`): what the failed had received and not sent on is lost
+Until it has, and has sent on what it took over (`Resumed`), hops of the failed that are not there are waited for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
 from antecede.errors import BadParameter, PeerError, Unsupported
-from antecede.model import Control, Effect, Id, Packet, View, bits, mask
-from antecede.protocols.forwarder import Forwarder, HopStamp, Retained
-from antecede.protocols.history import Entry
+from antecede.model import Control, Effect, Id, Message, Packet, Stamp, View, bits, mask
+from antecede.protocols.forwarder import HopStamp, Retained
 from antecede.protocols.machine import plain, portable, typed
 from antecede.protocols.receiver import _packet
+from antecede.protocols.relay import Relay, Relayed, Sent
 from antecede.protocols.topological import Reported
 from antecede.topology import Topology
 
-__all__ = ["Flush", "Handover", "HopStamp", "Separator"]
+__all__ = ["Handover", "HopStamp", "Resumed", "Separator"]
 
 
-class Flush(Control, frozen=True, gc=False):
-    """A hop that says: whatever I sent you before you got a new member, you have it now."""
+class Resumed(Control, frozen=True, gc=False):
+    """I have taken the place of these, who failed: wait for none of their hops, after those that I sent on."""
 
-    number: int
-    to: int
+    failed: int
+    """As bits."""
+    after: int
+    """My last hop to you."""
+    source: int
+    last: int
+    """The last that I relayed to you of one of the failed."""
     version: int
-    history: tuple[Entry, ...]
-
-    def entries(self, n: int) -> int:
-        return len(self.history)
 
 
 class Handover(Struct, frozen=True):
-    """What a member of a separator knows, for one that joins it."""
+    """What a vertex knows, for one that joins a separator."""
 
     member: int
     version: int
     history: list[Reported]
+    clock: int
     seen: dict[int, int]
     retained: list[Retained]
+    sent: dict[int, Sent] = {}
+    """Hops of the member that not all are known to have."""
+    checkpoint: bool = False
+    """It is no member of the separator."""
 
 
-class Separator(Forwarder):
+class Separator(Relay):
     """One vertex. Processes send and deliver, routers only receive.
 
     Without a topology, everyone is linked with everyone.
@@ -73,8 +81,17 @@ class Separator(Forwarder):
     (True, True)
     """
 
-    stamps = (HopStamp, Flush)
-    state = {**Forwarder.state, "_unflushed": int, "_joining": bool}
+    stamps: ClassVar[tuple[type[Stamp], ...]] = (*Relay.stamps, Resumed)
+    state = {
+        **Relay.state,
+        "_joining": bool,
+        "_to": dict[int, int],
+        "_begun": int,
+        "_gone": int,
+        "_orphans": int,
+        "_replaces": int,
+        "_resumed": dict[int, Resumed],
+    }
 
     def __init__(
         self,
@@ -84,12 +101,22 @@ class Separator(Forwarder):
         r9: bool = True,
         **rules: bool,
     ) -> None:
+        self._to: dict[int, int] = {}
+        """Vertex -> our last hop to it."""
+        self._resumed: dict[int, Resumed] = {}
+        """Who took the place of others, and of whom."""
         super().__init__(view, me, topology, r9, **rules)
-        self._early: dict[Id, Packet[Any]] = {}
+        self._early: dict[tuple[int, str, int], Packet[Any]] = {}
         """From a later topology, or for a member that has not adopted yet."""
-        self._unflushed = 0
-        """Neighbours from which something older than the last join may still come, as bits."""
+        self._gone = self._orphans = 0
+        """Who failed and is still waited for, as bits; and because of whom: their place may be taken."""
+        self._begun = self.topology.version
+        """The version that we began with: state of an earlier one lacks what was sent without us."""
         self._joining = self._must_adopt()
+        others = self.topology.stations[self.place]
+        alone = all(v == self.me or v in others.witnesses or v in self.topology.dead for v in others.members)
+        self._replaces = self.plan.members[self.place] & self.plan.dead if self._joining and alone else 0
+        """Whose place we take, as bits."""
 
     def _must_adopt(self) -> bool:
         return self.me in self.topology.joining
@@ -100,32 +127,74 @@ class Separator(Forwarder):
         return super().accepts(sender, to)
 
     def receive(self, packet: Packet[Any]) -> list[Effect]:
-        early = isinstance(packet.stamp, HopStamp | Flush) and (
-            self._joining or packet.stamp.version > self.topology.version
+        stamp = packet.stamp
+        early = isinstance(stamp, HopStamp | Relayed | Resumed) and (
+            self._joining or stamp.version > self.topology.version
         )
         if early and packet.dest == self.me:
-            self._early[packet.source, packet.stamp.number] = packet
+            self._early[_early_key(packet)] = packet
             return []
         return super().receive(packet)
 
+    def _receive(self, packet: Packet[Any]) -> list[Effect]:
+        if isinstance(packet.stamp, Resumed):
+            self._resumed[packet.source] = packet.stamp
+            return self._follow_resumed()
+        return super()._receive(packet)
+
     def _arrived(self, packet: Packet[Any]) -> list[Effect]:
-        if packet.message is None:
-            self._unflushed &= ~(1 << packet.source)
-            return []
-        return super()._arrived(packet)
+        effects = super()._arrived(packet)
+        return effects + self._follow_resumed()
+
+    def _hop(self, message: Message, to: int, targets: int) -> list[Effect]:
+        effects = super()._hop(message, to, targets)
+        self._to.update(dict.fromkeys(bits(to), self.hops))
+        return effects
 
     # The next topology
 
     def reconfigure(self, topology: Topology) -> list[Effect]:
-        """Take the next topology: forward what is now ours to forward, greet who joined."""
+        """Take the next topology: forward what is now ours to forward, and what waited for somebody to be there."""
         if topology.version != self.topology.version + 1 or topology.names[: self.n] != self.view.names:
             found = f"version {topology.version} of {', '.join(topology.names)}"
             expected = f"version {self.topology.version + 1}, with the same vertices and at most one more"
             raise BadParameter(self.name, "topology", found, expected)
         self._install(topology)
-        self._unflushed &= ~self.plan.dead
-        effects = self._flush(topology) + self._release()
-        return effects + self._receive_early()
+        return self._release() + self._receive_early()
+
+    def cut(self, process: int) -> list[Effect]:
+        """This vertex has failed: take over from it, and relay what we have of it."""
+        if self.plan.dead >> process & 1:
+            return []
+        self._take_back(process)
+        effects = self.reconfigure(self.topology.fail(self.view.name(process)))
+        return effects + self._confirm(1 << process, self.hops) + self._relay()
+
+    def forget(self, process: int) -> list[Effect]:
+        """All have cut this vertex, and nothing is under way: wait for it no longer, unless one may take its place.
+
+        Then nor for others: what waits for them may come after what waits for it.
+        """
+        place = self.plan.place[process]
+        self._gone |= 1 << process
+        near = place == self.place or place in self.plan.neighbours[self.place]
+        if near and self.plan.separator[place] and self.plan.active[place] is None:
+            self._orphans |= 1 << process
+        return self._waive_gone()
+
+    def _waive_gone(self) -> list[Effect]:
+        gone, self._gone = (0, self._gone) if self._orphans else (self._gone, 0)
+        return self._waive(v for v in bits(gone) if v not in self._waived) if gone else []
+
+    def _follow_resumed(self) -> list[Effect]:
+        for vertex, resumed in sorted(self._resumed.items()):
+            if self._has_come(vertex, resumed.after) and self._has_come(resumed.source, resumed.last):
+                del self._resumed[vertex]
+                self._orphans &= ~resumed.failed
+        return self._waive_gone()
+
+    def _has_come(self, source: int, number: int) -> bool:
+        return self._come.get(source, 0) >= number
 
     def _receive_early(self) -> list[Effect]:
         early, self._early = sorted(self._early.items()), {}
@@ -135,25 +204,6 @@ class Separator(Forwarder):
             with suppress(PeerError):
                 effects += self.receive(packet)
         return effects
-
-    def _flush(self, topology: Topology) -> list[Effect]:
-        effects: list[Effect] = []
-        for vertex in topology.joining:
-            place = self.plan.place[vertex]
-            old = self.plan.live[place] & ~(1 << vertex)
-            if place == self.place:
-                for neighbour in self.plan.neighbours[place]:
-                    self._unflushed |= self.plan.live[neighbour]
-            elif place in self.plan.neighbours[self.place] and old:
-                effects += self._say_flushed(old)
-        return effects
-
-    def _say_flushed(self, to: int) -> list[Effect]:
-        self.hops += 1
-        context = self._known
-        stamp = Flush(self.hops, to, self.topology.version, context.stamp(to))
-        context.sent(self.me, self.hops, to, "")
-        return [Packet(self.me, dest, stamp) for dest in bits(to)]
 
     def _release(self) -> list[Effect]:
         effects: list[Effect] = []
@@ -167,22 +217,24 @@ class Separator(Forwarder):
 
     # Section 4.4, cases iii and iv
 
+    @property
+    def joining(self) -> bool:
+        """Whether this vertex has to adopt before it takes part."""
+        return self._joining
+
     def handover(self) -> dict[str, Any]:
         """What this member knows, as plain data, for one that joins its separator."""
-        if self._unflushed:
-            late = ", ".join(map(self.view.name, bits(self._unflushed)))
-            raise Unsupported(self.name, f"a handover before the flush of {late} has arrived")
         new = mask(self.topology.joining) & self.plan.members[self.place]
         known, retained = self._known.report_all(new), list(self._retained.values())
-        result: dict[str, Any] = portable(
-            plain(Handover(self.me, self.topology.version, known, self._seen, retained))
+        sent = self._unconfirmed
+        return _portable(
+            Handover(self.me, self.topology.version, known, self.clock, self._seen, retained, sent)
         )
-        return result
 
-    @property
-    def ready(self) -> bool:
-        """Whether `handover` can be had: nothing sent before the last join is still under way to here."""
-        return not self._unflushed
+    def checkpoint(self) -> dict[str, Any]:
+        """What this neighbour knows, for one that takes the place of a separator of which nothing is left."""
+        known = self._known.report_all(mask(self.topology.joining))
+        return _portable(Handover(self.me, self.topology.version, known, self.clock, {}, [], checkpoint=True))
 
     def adopt(self, states: Iterable[Mapping[str, Any]]) -> list[Effect]:
         """Start from what the other members of the separator know, or the last that failed knew."""
@@ -195,24 +247,40 @@ class Separator(Forwarder):
         self._check_sources(given)
         for state in given:
             self._known.learn_all(state.history)
+            self.clock = max(self.clock, state.clock)
             for origin, number in state.seen.items():
                 self._seen[origin] = max(number, self._seen.get(origin, 0))
         for kept in _unforwarded(given):
             self._retain(kept.message, kept.targets)
         self._joining = False
-        return self._release() + self._receive_early()
+        effects: list[Effect] = []
+        relayed: dict[int, tuple[int, int]] = {}
+        for state in given:
+            for number, sent in sorted(state.sent.items()):
+                if self.plan.dead >> state.member & 1:
+                    hop = Packet(state.member, self.me, sent.stamp, sent.message)
+                    effects += self._relay_to(hop, sent.missing)
+                    relayed.update(dict.fromkeys(bits(sent.missing), (state.member, number)))
+        effects += self._release()
+        for dest in bits(self._around if self._replaces else 0):
+            source, last = relayed.get(dest, (self.me, 0))
+            after, version = self._to.get(dest, 0), self.topology.version
+            effects.append(Packet(self.me, dest, Resumed(self._replaces, after, source, last, version)))
+        return effects + self._receive_early()
 
     def _check_sources(self, given: list[Handover]) -> None:
-        """All that live, or the last that failed if none does."""
+        """All that live; if none does, the last that failed, or all neighbours."""
         members = self.topology.stations[self.place].members
         needed = [v for v in members if v != self.me and v not in self.topology.dead]
-        oldest = self.topology.version
-        if not needed:
+        oldest, what = self._begun, "a member"
+        if not needed and any(state.checkpoint for state in given):
+            needed, oldest, what = list(bits(self._around)), 0, "a neighbour"
+        elif not needed:
             needed, oldest = [next(v for v in reversed(self.topology.dead) if v in members)], 0
+            what = "the last member to fail (from stable memory)"
         for vertex in needed:
             if not any(state.member == vertex and state.version >= oldest for state in given):
-                living = "a member" if oldest else "the last member to fail (from stable memory)"
-                expected = f"that of {self.view.name(vertex)}, {living}"
+                expected = f"that of {self.view.name(vertex)}, {what}"
                 found = ", ".join(self.view.name(s.member) for s in given) or "nobody"
                 raise BadParameter(self.name, "handover", f"that of {found}", expected)
 
@@ -221,8 +289,20 @@ class Separator(Forwarder):
 
     def _load(self, state: Mapping[str, Any]) -> None:
         packets = [_packet(data, self.stamps) for data in state["early"]]
-        self._early = {self._key(packet): packet for packet in packets}
+        self._early = {_early_key(packet): packet for packet in packets}
         super()._load(state)
+
+
+def _early_key(packet: Packet[Any]) -> tuple[int, str, int]:
+    stamp = packet.stamp
+    if isinstance(stamp, Relayed):
+        return stamp.source, "Relayed", stamp.number
+    return packet.source, type(stamp).__name__, getattr(stamp, "number", 0)
+
+
+def _portable(handover: Handover) -> dict[str, Any]:
+    result: dict[str, Any] = portable(plain(handover))
+    return result
 
 
 def _unforwarded(given: list[Handover]) -> list[Retained]:

@@ -88,10 +88,10 @@ class TopologicalHistories(Histories):
     # Section 4.4
 
     def report_all(self, to: int) -> list[Reported]:
-        """Everything in H with its C, told to these."""
+        """Everything in H with its C, told to these; but not that what is addressed to them has come."""
         records = list(self.H.values())
         for record in records:
-            self._grow(record, to)
+            self._grow(record, to & ~record.entry.to)
         return [Reported(record.entry, self.copies(record)) for record in records]
 
     def learn_all(self, reported: Iterable[Reported]) -> None:

@@ -17,20 +17,21 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from antecede.model import Id, Packet, mask
+from antecede.protocols.forwarder import HopStamp
 from antecede.protocols.history import Entry, HistoryStamp
 from antecede.protocols.optimal import LogStamp
-from antecede.protocols.separator import Flush, HopStamp
+from antecede.protocols.relay import Relayed
 from antecede.wire.octets import MAX_UINT, Reader, Writer, listed
 
 __all__ = [
-    "put_flush",
     "put_history",
     "put_hop",
     "put_log",
-    "take_flush",
+    "put_relayed",
     "take_history",
     "take_hop",
     "take_log",
+    "take_relayed",
 ]
 
 COPIES, LABELS = 1, 2
@@ -89,31 +90,30 @@ def take_history(reader: Reader, packet: Packet[Any]) -> HistoryStamp:
     return HistoryStamp(_take_entries(reader, _label(packet)))
 
 
-def put_hop(writer: Writer, packet: Packet[HopStamp]) -> None:
+def put_hop(writer: Writer, packet: Packet[HopStamp] | Packet[Relayed]) -> None:
     stamp = packet.stamp
     writer.uint(stamp.number)
     writer.uint(stamp.version)
+    writer.uint(stamp.clock)
     writer.members(stamp.to)
     writer.members(stamp.targets)
     _put_entries(writer, stamp.history, _label(packet))
 
 
 def take_hop(reader: Reader, packet: Packet[Any]) -> HopStamp:
-    number, version, to, targets = reader.uint(), reader.uint(), reader.members(), reader.members()
-    return HopStamp(number, to, targets, version, _take_entries(reader, _label(packet)))
+    number, version, clock = reader.uint(), reader.uint(), reader.uint()
+    to, targets = reader.members(), reader.members()
+    return HopStamp(number, to, targets, version, clock, _take_entries(reader, _label(packet)))
 
 
-def put_flush(writer: Writer, packet: Packet[Flush]) -> None:
-    stamp = packet.stamp
-    writer.uint(stamp.number)
-    writer.uint(stamp.version)
-    writer.members(stamp.to)
-    _put_entries(writer, stamp.history, _label(packet))
+def put_relayed(writer: Writer, packet: Packet[Relayed]) -> None:
+    writer.uint(packet.stamp.source)
+    put_hop(writer, packet)
 
 
-def take_flush(reader: Reader, packet: Packet[Any]) -> Flush:
-    number, version, to = reader.uint(), reader.uint(), reader.members()
-    return Flush(number, to, version, _take_entries(reader, _label(packet)))
+def take_relayed(reader: Reader, packet: Packet[Any]) -> Relayed:
+    source, hop = reader.uint(), take_hop(reader, packet)
+    return Relayed(source, hop.number, hop.to, hop.targets, hop.version, hop.clock, hop.history)
 
 
 def _label(packet: Packet[Any]) -> str:

@@ -1,7 +1,7 @@
 """Each protocol's stamp to bytes and back. What a stamp says twice, or its message says already, travels once.
 
 uint, set, counts and vector are those of `octets`, history and identifiers those of `histories`. Codes are never given
-again: a new stamp gets the next one.
+again: a new stamp gets the next one. 16 was `HopStamp` without a clock, 17 `Flush`.
 
 code  stamp         bytes
    1  Plain         uint sequence
@@ -21,8 +21,11 @@ code  stamp         bytes
   13  PermitStamp   uint, twice the sequence, plus 1 if flagged
   14  Taken         uint sequence
   15  Grant         uint number
-  16  HopStamp      uint number, uint version, the set `to`, the set targets, history
-  17  Flush         uint number, uint version, the set `to`, history
+  18  Got           uint number
+  19  Stable        uint number
+  20  Relayed       uint source, then as HopStamp
+  21  Resumed       the set failed, uint after, uint source, uint last, uint version
+  22  HopStamp      uint number, uint version, uint clock, the set `to`, the set targets, history
 
 A sparse matrix is a set: it is read back in increasing order, column by column.
 """
@@ -42,17 +45,18 @@ from antecede.protocols.matrix import MatrixStamp, Row
 from antecede.protocols.monitor import MonitorStamp
 from antecede.protocols.optimal import LogStamp
 from antecede.protocols.permit import Grant, PermitStamp, Taken
-from antecede.protocols.separator import Flush, HopStamp
+from antecede.protocols.relay import Got, Relayed, Stable
+from antecede.protocols.separator import HopStamp, Resumed
 from antecede.protocols.unordered import Plain
 from antecede.wire.histories import (
-    put_flush,
     put_history,
     put_hop,
     put_log,
-    take_flush,
+    put_relayed,
     take_history,
     take_hop,
     take_log,
+    take_relayed,
 )
 from antecede.wire.octets import Reader, Writer, listed
 
@@ -102,6 +106,17 @@ def _put_permit(writer: Writer, packet: Packet[PermitStamp]) -> None:
 def _take_permit(reader: Reader, packet: Packet[Any]) -> PermitStamp:
     number = reader.uint()
     return PermitStamp(number >> 1, bool(number & 1))
+
+
+def _put_resumed(writer: Writer, packet: Packet[Resumed]) -> None:
+    writer.members(packet.stamp.failed)
+    stamp = packet.stamp
+    for number in (stamp.after, stamp.source, stamp.last, stamp.version):
+        writer.uint(number)
+
+
+def _take_resumed(reader: Reader, packet: Packet[Any]) -> Resumed:
+    return Resumed(reader.members(), reader.uint(), reader.uint(), reader.uint(), reader.uint())
 
 
 # Vectors and matrices
@@ -252,8 +267,11 @@ KINDS = (
     Kind(13, PermitStamp, _put_permit, _take_permit),
     _number(14, Taken, "sequence"),
     _number(15, Grant, "number"),
-    Kind(16, HopStamp, put_hop, take_hop),
-    Kind(17, Flush, put_flush, take_flush),
+    _number(18, Got, "number"),
+    _number(19, Stable, "number"),
+    Kind(20, Relayed, put_relayed, take_relayed),
+    Kind(21, Resumed, _put_resumed, _take_resumed),
+    Kind(22, HopStamp, put_hop, take_hop),
 )
 BY_CODE: Mapping[int, Kind] = {kind.code: kind for kind in KINDS}
 BY_STAMP: Mapping[type[Stamp], Kind] = {kind.stamp: kind for kind in KINDS}
