@@ -134,7 +134,10 @@ def test_every_choice_of_the_monitor_is_tried(capsys: pytest.CaptureFixture[str]
             ["--protocol", "matrix", "--order", "total"],
             "antecede: check: --order is total, expected causal, fifo",
         ),
-        (["--protocol", "matrix", "--program", "missing.txt"], "antecede: missing.txt: found No such file"),
+        (
+            ["--protocol", "matrix", "--program", "missing.txt"],
+            "antecede: missing.txt: cannot be read: No such file",
+        ),
         (
             ["--protocol", "broadcast", "--unicast"],
             "antecede: check: programs is 0, expected one that broadcast",
@@ -160,7 +163,7 @@ def test_a_bad_program_is_refused_with_its_file_and_line(
     path.write_text("p1: send x to p2\np2: recieve x\n")
     code, out, err = run(capsys, "check", "--protocol", "matrix", "--program", str(path))
     assert (code, out) == (2, "")
-    assert err.startswith(f"antecede: {path}:2: found 'recieve x', expected ")
+    assert err.startswith(f"antecede: {path}:2: 'recieve x' is no step: write ")
 
 
 def test_a_message_that_the_protocol_refuses_is_named(

@@ -147,7 +147,7 @@ def test_a_node_that_fails_says_so_and_exits_with_an_error(tmp_path, way):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (None, "a file that can be read"),
+        (None, "cannot be read"),
         ("name = 3", "Expected `str`, got `int`"),
         ('name = "a"\n[peers]\nb = "10.0.0.1:1"', "one of this machine (loopback), or TLS"),
         ('name = "a"\ncolour = "red"\n[peers]\nb = "127.0.0.1:1"', "colour"),
@@ -204,7 +204,7 @@ def test_a_router_forwards_and_needs_no_program(tmp_path):
 def test_who_is_no_router_is_refused_as_one(tmp_path, capsys):
     peers = dict(zip(["ann", "bob", "hub"], free_addresses(3), strict=True))
     assert run(["node", "--config", str(routed(tmp_path, "ann", peers)), "--role", "router"]) == 2
-    assert "role router: found ann, expected a router of the topology: hub" in capsys.readouterr().err
+    assert "role router: ann is no router of the topology, which has hub" in capsys.readouterr().err
 
 
 def test_a_log_for_programs_is_a_line_of_json_each():

@@ -210,17 +210,17 @@ def test_nothing_happened():
 
 
 @pytest.mark.parametrize(
-    ("events", "place", "found"),
+    ("events", "place", "reason"),
     [
-        ([deliver(1, x), send(x, 1)], "events[0]", "the deliver of p1.1 before its send at events[1]"),
-        ([send(x, 1), deliver(7, x)], "events[1]", "process 7"),
-        ([send(x, 3)], "events[0]", "process 3"),
+        ([deliver(1, x), send(x, 1)], "events[0]", "the deliver of p1.1 comes before its send at events[1]"),
+        ([send(x, 1), deliver(7, x)], "events[1]", "there is no process 7: the view has 0 to 2"),
+        ([send(x, 3)], "events[0]", "there is no process 3: the view has 0 to 2"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(events, place, found):
+def test_what_cannot_be_drawn_is_refused(events, place, reason):
     with pytest.raises(BadRun) as refused:
         render(events, VIEW)
-    assert (refused.value.place, refused.value.found) == (place, found)
+    assert (refused.value.place, refused.value.reason) == (place, reason)
 
 
 def test_transcript_tells_each_event_in_words():

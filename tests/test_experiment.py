@@ -87,25 +87,25 @@ def test_the_same_run_has_the_same_name_and_another_case_another():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("x = 1", "the key 'x', expected one of title, measure, grid, case"),
-        ("grid = 3", "grid: found 3, expected a table"),
-        ("[grid]\nprotocol = 'fifo'\nn = 3", "case 1: found the key 'n', expected one of protocol,"),
-        ("[grid]\nprocesses = 3", "case 1, protocol: found nothing, expected a protocol"),
-        ("[grid]\nprotocol = []", "case 1, protocol: found an empty list"),
-        ("[grid]\nprotocol = 'magic'", "case 1, protocol: found 'magic', expected one of"),
-        ("[[case]]\nname = 'a'\nprotocol = 'fifo'\nseeds = 0", "case a, seeds: found 0, expected 1 or more"),
-        ("[grid]\nprotocol = 'fifo'\nprocesses = ['3']", "case 1, processes: found '3', expected a number"),
-        ("[grid]\nprotocol = 'fifo'\nmessages = true", "case 1, messages: found True, expected a number"),
-        ("[grid]\nprotocol = 'fifo'\nmessages = 0", "case 1, messages: found 0, expected 1 to"),
-        ("[grid]\nprotocol = 'fifo:5'", "case 1, protocol: found 'fifo:5', expected NAME"),
-        ("[grid\n", "expected TOML"),
+        ("x = 1", "has the unknown key 'x'; the keys are title, measure, grid, case"),
+        ("grid = 3", "grid: is 3, expected a table"),
+        ("[grid]\nprotocol = 'fifo'\nn = 3", "case 1: has the unknown key 'n'; the keys are protocol,"),
+        ("[grid]\nprocesses = 3", "case 1, protocol: is missing: name a protocol"),
+        ("[grid]\nprotocol = []", "case 1, protocol: is an empty list"),
+        ("[grid]\nprotocol = 'magic'", "case 1, protocol: is 'magic', expected one of"),
+        ("[[case]]\nname = 'a'\nprotocol = 'fifo'\nseeds = 0", "case a, seeds: is 0: it must be 1 or more"),
+        ("[grid]\nprotocol = 'fifo'\nprocesses = ['3']", "case 1, processes: is '3', expected a number"),
+        ("[grid]\nprotocol = 'fifo'\nmessages = true", "case 1, messages: is True, expected a number"),
+        ("[grid]\nprotocol = 'fifo'\nmessages = 0", "case 1, messages: is 0, expected 1 to"),
+        ("[grid]\nprotocol = 'fifo:5'", "case 1, protocol: is 'fifo:5': write NAME"),
+        ("[grid\n", "is no TOML"),
         ("[grid]\nprotocol = 'fifo'\nnetwork = 'pigeons'", "case 1, network"),
-        ("[grid]\nprotocol = 'fifo'\nworkload = 'uniform:size=99'", "case 1, workload size: found 99"),
-        ("[grid]\nprotocol = 'bounded'\nparameters.k = 3", "case 1, bounded k: found 3, expected n < k"),
-        ("[grid]\nprotocol = 'bounded:k=5/6'", "case 1, simulate k: found 5/6, for 2, expected values for 8"),
+        ("[grid]\nprotocol = 'fifo'\nworkload = 'uniform:size=99'", "case 1, workload size: is 99"),
+        ("[grid]\nprotocol = 'bounded'\nparameters.k = 3", "case 1, bounded k: is 3, expected n < k"),
+        ("[grid]\nprotocol = 'bounded:k=5/6'", "case 1, simulate k: is 5/6, for 2, expected values for 8"),
         (
             "measure = 'weight'\n[grid]\nprotocol = 'fifo'",
-            "measure: found 'weight', expected stamps, stamps:..., history",
+            "measure: is 'weight', expected stamps, stamps:..., history",
         ),
         ("measure = 'history:p1'\n[grid]\nprotocol = 'fifo'", "fifo keeps no history"),
         ("measure = 'stamps:q1'\n[grid]\nprotocol = 'fifo'", "q1"),
@@ -304,4 +304,7 @@ def test_a_place_that_cannot_be_is_refused(topology, workload, told):
 def test_bad_experiment_has_its_facts_as_fields():
     with pytest.raises(BadExperiment) as caught:
         expand({"grid": {"protocol": 3}}, "file")
-    assert (caught.value.place, caught.value.found) == ("file: case 1, protocol", "3")
+    assert (caught.value.place, caught.value.reason) == (
+        "file: case 1, protocol",
+        "is 3, expected a text, or a list of texts",
+    )

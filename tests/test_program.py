@@ -52,36 +52,38 @@ def test_each_form_of_a_step(step: str, expected: Send | Receive) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "program: found no process, expected lines such as 'p1: send x to p2'"),
+        ("", "program: has no process: write lines such as 'p1: send x to p2'"),
         (
             "p1 send x to p2",
-            "program:1: found 'p1 send x to p2', expected a process's name, a colon and its steps",
+            "program:1: 'p1 send x to p2' is not a process's name, a colon and its steps",
         ),
         (
             "\np1: sned x to p1",
-            "program:2: found 'sned x to p1', expected 'send NAME to P[, P] [after NAME] [label L]',"
+            "program:2: 'sned x to p1' is no step: write 'send NAME to P[, P] [after NAME] [label L]',"
             " 'receive [NAME]' or 'receive from P'",
         ),
-        ("p1: send x", "program:1: found 'send x', expected"),
-        ("p1: send x to", "program:1: found 'send x to', expected"),
-        ("p1:\np1:", "program:2: found a second line of p1, expected one line for each process"),
+        ("p1: send x", "program:1: 'send x' is no step: write"),
+        ("p1: send x to", "program:1: 'send x to' is no step: write"),
+        ("p1:\np1:", "program:2: p1 has a second line: give each process one"),
         (
             "p1: send x to p2",
-            "program:1: found process p2, expected one of p1 (each process has its own line)",
+            "program:1: there is no process p2: each needs its own line, and there are p1",
         ),
-        ("p1: receive from q\np2:", "program:1: found process q, expected one of p1, p2"),
+        (
+            "p1: receive from q\np2:",
+            "program:1: there is no process q: each needs its own line, and there are p1, p2",
+        ),
         (
             "p1: send x to p2\np2: send x to p1",
-            "program:2: found a second message x, expected names that are unique in the program",
+            "program:2: there is a second message x: give each its own name",
         ),
         (
             "p1: send x to p2\np2: receive z",
-            "program:2: found a wait for message z at p2, expected a message to p2: one of x",
+            "program:2: p2 waits for z, which is not addressed to it; these are: x",
         ),
         (
             "p1: send x to p2; send y to p2 after x\np2:",
-            "program:1: found a wait for message x at p1, expected a message to p1:"
-            " none, since nothing is addressed to it",
+            "program:1: p1 waits for x, which is not addressed to it; nothing is",
         ),
     ],
 )

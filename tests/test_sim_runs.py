@@ -382,7 +382,7 @@ def test_a_spec_is_a_command_line_and_a_table() -> None:
         ({"workload": "ring", "processes": 1}, "workload: processes is 1, expected 2 or more"),
         (
             {"workload": "script:nowhere.txt"},
-            "nowhere.txt: found No such file or directory, expected a program",
+            "nowhere.txt: cannot be read: No such file or directory",
         ),
         ({"topology": "torus"}, "topology: name is 'torus', expected one of mesh,"),
         ({"topology": "figure-7.1"}, "simulate: processes is 5, expected 6, as figure-7.1 has"),

@@ -157,11 +157,13 @@ def _check_order(events: tuple[Event, ...], view: View) -> None:
     for position, event in enumerate(events):
         for process in (event.process, *event.to):
             if not 0 <= process < len(view):
-                raise BadRun(f"events[{position}]", f"process {process}", f"0 to {len(view) - 1}")
+                raise BadRun(
+                    f"events[{position}]", f"there is no process {process}: the view has 0 to {len(view) - 1}"
+                )
         if not event.control and sends.get(event.id, position) > position:
             name = _name(event, view, {})
-            found = f"the {event.kind} of {name} before its send at events[{sends[event.id]}]"
-            raise BadRun(f"events[{position}]", found, "each arrival after its send")
+            reason = f"the {event.kind} of {name} comes before its send at events[{sends[event.id]}]"
+            raise BadRun(f"events[{position}]", reason)
 
 
 def _is_held(events: tuple[Event, ...], position: int) -> bool:

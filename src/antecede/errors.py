@@ -88,6 +88,14 @@ class InputError(AntecedeError):
     """A file or value that was read is wrong."""
 
 
+class AtPlace(InputError):
+    """An input is wrong at a place: a file, a line, a key. `reason` is a sentence about that place."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        self.place, self.reason = place, reason
+        super().__init__(f"{place}: {reason}")
+
+
 class UnknownProcess(CallerError):
     """A name or number is not in the view."""
 
@@ -254,12 +262,8 @@ class WireError(PeerError):
         super().__init__(f"not a packet{place}: found {found}, expected {expected}")
 
 
-class BadConfig(InputError):
+class BadConfig(AtPlace):
     """A configuration describes no node."""
-
-    def __init__(self, place: str, found: str, expected: str) -> None:
-        self.place, self.found, self.expected = place, found, expected
-        super().__init__(f"{place}: found {found}, expected {expected}")
 
 
 class BadJournal(InputError):
@@ -278,20 +282,12 @@ class BadSnapshot(InputError):
         super().__init__(f"snapshot: {field} is {found!r}, expected {expected!r}")
 
 
-class BadProgram(InputError):
+class BadProgram(AtPlace):
     """A program for the explorer cannot be run."""
 
-    def __init__(self, place: str, found: str, expected: str) -> None:
-        self.place, self.found, self.expected = place, found, expected
-        super().__init__(f"{place}: found {found}, expected {expected}")
 
-
-class BadExperiment(InputError):
+class BadExperiment(AtPlace):
     """An experiment file describes no runs."""
-
-    def __init__(self, place: str, found: str, expected: str) -> None:
-        self.place, self.found, self.expected = place, found, expected
-        super().__init__(f"{place}: found {found}, expected {expected}")
 
 
 class BadTrace(InputError):
@@ -302,9 +298,5 @@ class BadTrace(InputError):
         super().__init__(f"{place}: found {found}, expected {expected}")
 
 
-class BadRun(InputError):
+class BadRun(AtPlace):
     """Events cannot be a run."""
-
-    def __init__(self, place: str, found: str, expected: str) -> None:
-        self.place, self.found, self.expected = place, found, expected
-        super().__init__(f"{place}: found {found}, expected {expected}")

@@ -397,7 +397,7 @@ def validate(program: Program, make: Make) -> None:
     """Refuse a program that these machines cannot run."""
     n = make(0).n
     if len(program.processes) > n:
-        raise BadProgram("program", f"{len(program.processes)} processes", f"at most {n}, one a machine")
+        raise BadProgram("program", f"has {len(program.processes)} processes, and there are machines for {n}")
     for process, step in program.sends:
         machine = make(process)
         refusal = machine.accepts(process, step.to)

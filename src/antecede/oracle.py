@@ -158,9 +158,7 @@ def happened_before(events: Iterable[Event]) -> Order:
     except CycleError as error:
         cycle = [f"events[{position}]" for position in error.args[1]]
         raise BadRun(
-            "happened-before",
-            f"a cycle: {' before '.join(cycle)}",
-            "each delivery after its send, without a cycle",
+            "happened-before", f"has a cycle, which no run can have: {' before '.join(cycle)}"
         ) from None
     return Order(events, sends, tuple(pasts), _known(events))
 
@@ -225,9 +223,9 @@ def _sends(events: tuple[Event, ...]) -> dict[Id, int]:
             continue
         place, message = f"events[{position}]", f"message {event.number} of process {event.sender}"
         if event.process != event.sender:
-            raise BadRun(place, f"a send of {message} by process {event.process}", "its sender to send it")
+            raise BadRun(place, f"process {event.process} sends {message}, which is another process's")
         if event.id in sends:
-            raise BadRun(place, f"a second send of {message}", f"only the one at events[{sends[event.id]}]")
+            raise BadRun(place, f"{message} is sent a second time, after events[{sends[event.id]}]")
         sends[event.id] = position
     return sends
 
@@ -263,8 +261,8 @@ def _check_numbers(events: tuple[Event, ...], processes: int | None) -> None:
     for position, event in enumerate(events):
         for process in (event.process, event.sender, *event.to):
             if process < 0 or (processes is not None and process >= processes):
-                expected = "0 or more" if processes is None else f"0 to {processes - 1}"
-                raise BadRun(f"events[{position}]", f"process {process}", expected)
+                known = "0 and more" if processes is None else f"0 to {processes - 1}"
+                raise BadRun(f"events[{position}]", f"there is no process {process}: processes are {known}")
 
 
 # What can be wrong.

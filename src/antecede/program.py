@@ -129,7 +129,7 @@ def parse(text: str, source: str = "program") -> Program:
 
     >>> parse("p1: send a to p9", "my.txt")
     Traceback (most recent call last):
-    antecede.errors.BadProgram: my.txt:1: found process p9, expected one of p1 (each process has its own line)
+    antecede.errors.BadProgram: my.txt:1: there is no process p9: each needs its own line, and there are p1
     """
     lines: list[tuple[str, str, str]] = []
     for number, raw in enumerate(text.splitlines(), start=1):
@@ -137,7 +137,7 @@ def parse(text: str, source: str = "program") -> Program:
         if line:
             lines.append((f"{source}:{number}", *_split_line(f"{source}:{number}", line)))
     if not lines:
-        raise BadProgram(source, "no process", "lines such as 'p1: send x to p2'")
+        raise BadProgram(source, "has no process: write lines such as 'p1: send x to p2'")
     view = _view(lines)
     scripts = [
         (place, [_step(place, part.strip(), view) for part in body.split(";") if part.strip()])
@@ -150,7 +150,7 @@ def parse(text: str, source: str = "program") -> Program:
 def _split_line(place: str, line: str) -> tuple[str, str]:
     match = _LINE.fullmatch(line)
     if match is None:
-        raise BadProgram(place, repr(line), "a process's name, a colon and its steps")
+        raise BadProgram(place, f"{line!r} is not a process's name, a colon and its steps")
     return match[1], match[2]
 
 
@@ -158,7 +158,7 @@ def _view(lines: list[tuple[str, str, str]]) -> View:
     seen: set[str] = set()
     for place, name, _ in lines:
         if name in seen:
-            raise BadProgram(place, f"a second line of {name}", "one line for each process")
+            raise BadProgram(place, f"{name} has a second line: give each process one")
         seen.add(name)
     return View(tuple(name for _, name, _ in lines))
 
@@ -171,8 +171,8 @@ def _step(place: str, text: str, view: View) -> Step:
         return Receive(match[2], None if match[1] is None else _process(place, match[1], view))
     raise BadProgram(
         place,
-        repr(text),
-        "'send NAME to P[, P] [after NAME] [label L]', 'receive [NAME]' or 'receive from P'",
+        f"{text!r} is no step: write 'send NAME to P[, P] [after NAME] [label L]', 'receive [NAME]' or "
+        "'receive from P'",
     )
 
 
@@ -183,7 +183,8 @@ def _split(names: str) -> list[str]:
 def _process(place: str, name: str, view: View) -> int:
     if name not in view.names:
         raise BadProgram(
-            place, f"process {name}", f"one of {', '.join(view.names)} (each process has its own line)"
+            place,
+            f"there is no process {name}: each needs its own line, and there are {', '.join(view.names)}",
         )
     return view.id(name)
 
@@ -195,9 +196,7 @@ def _check_names(scripts: list[tuple[str, list[Step]]], view: View) -> None:
         for step in steps:
             if isinstance(step, Send):
                 if step.name in to:
-                    raise BadProgram(
-                        place, f"a second message {step.name}", "names that are unique in the program"
-                    )
+                    raise BadProgram(place, f"there is a second message {step.name}: give each its own name")
                 to[step.name] = step.to
     for process, (place, steps) in enumerate(scripts):
         for step in steps:
@@ -207,8 +206,8 @@ def _check_names(scripts: list[tuple[str, list[Step]]], view: View) -> None:
 
 
 def _refuse_wait(place: str, name: str, process: str, possible: list[str]) -> NoReturn:
-    expected = f"one of {', '.join(possible)}" if possible else "none, since nothing is addressed to it"
-    raise BadProgram(place, f"a wait for message {name} at {process}", f"a message to {process}: {expected}")
+    there = f"these are: {', '.join(possible)}" if possible else "nothing is"
+    raise BadProgram(place, f"{process} waits for {name}, which is not addressed to it; {there}")
 
 
 # All programs of a size

@@ -67,7 +67,10 @@ class Run:
         machine = self.machines[process]
         steps = [step for step in self.program.scripts[process] if isinstance(step, Send)]
         if machine.sent >= len(steps):
-            raise BadRun("schedule", f"one more send of {self.view.name(process)}", f"{len(steps)} in all")
+            raise BadRun(
+                "schedule",
+                f"{self.view.name(process)} sends once more than the {len(steps)} times of its script",
+            )
         step = steps[machine.sent]
         self.schedule.append(f"{self.view.name(process)} sends {step.name}")
         self.events.append(Event(process, "send", process, machine.sent + 1, step.to))
@@ -77,7 +80,7 @@ class Run:
         """A packet in flight arrives."""
         position = next((i for i, (_, flying) in enumerate(self.flying) if flying == packet), None)
         if position is None:
-            raise BadRun("schedule", "the arrival of a packet that is not in flight", "one that is")
+            raise BadRun("schedule", "a packet arrives that is not in flight")
         number, packet = self.flying.pop(position)
         source, dest = self.view.name(packet.source), self.view.name(packet.dest)
         self.schedule.append(f"{dest} receives {source}.{dest}.{number}")
@@ -95,7 +98,10 @@ class Run:
         offered = self.eligible(process, message)
         if offered is None:
             eligible = ", ".join(self.names[m.id] for m in machine.eligible()) or "nothing"
-            raise BadRun(f"step {len(self.schedule)}", self.schedule[-1], f"an eligible message: {eligible}")
+            raise BadRun(
+                f"step {len(self.schedule)}",
+                f"{self.schedule[-1]}, which is not eligible; eligible: {eligible}",
+            )
         self.events.append(Event(process, "deliver", *message))
         self._take_effects(machine.deliver(offered))
 
@@ -137,7 +143,8 @@ def replay(make: Make, program: Program, schedule: Iterable[str]) -> list[Event]
         match = _STEP.fullmatch(line.strip())
         if match is None or match[1] not in run.view.names:
             raise BadRun(
-                f"step {number}", repr(line), "'P sends NAME', 'P receives A.P.NUMBER' or 'P delivers NAME'"
+                f"step {number}",
+                f"{line!r} is no step: write 'P sends NAME', 'P receives A.P.NUMBER' or 'P delivers NAME'",
             )
         _follow(run, f"step {number}", run.view.id(match[1]), match[2], match[3])
     return run.events
@@ -147,19 +154,17 @@ def _follow(run: Run, place: str, process: int, verb: str, what: str) -> None:
     if verb == "sends":
         run.send(process)
         if run.names[run.events[-1].id] != what:
-            raise BadRun(
-                place, f"a send of {what}", f"{run.names[run.events[-1].id]}, which is next in the script"
-            )
+            raise BadRun(place, f"sends {what}, and next in the script is {run.names[run.events[-1].id]}")
     elif verb == "delivers":
         messages = run.program.messages
         if what not in messages:
-            raise BadRun(place, f"message {what}", f"one of {', '.join(messages)}")
+            raise BadRun(place, f"there is no message {what}; there are {', '.join(messages)}")
         run.deliver(process, messages[what])
     else:
         for number, packet in run.flying:
             if what == f"{run.view.name(packet.source)}.{run.view.name(packet.dest)}.{number}":
                 return run.arrive(packet)
-        raise BadRun(place, f"the arrival of {what}", "a packet in flight")
+        raise BadRun(place, f"{what} arrives, and is not in flight")
     return None
 
 

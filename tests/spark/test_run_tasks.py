@@ -141,13 +141,13 @@ def test_a_table_of_tasks_is_read_when_it_is_asked_for(spark, tmp_path):
 def test_an_error_in_a_table_is_raised_as_itself(spark):
     def read(place):
         yield pa.RecordBatch.from_pydict({"a": [1]})
-        raise BadRun(place, "a send without a number", "one")
+        raise BadRun(place, "has a send without a number")
 
     table = plan_tasks(spark, ["run r"], read, "a long")
     with pytest.raises(BadRun) as caught, raise_task_errors():
         table.collect()
-    assert (caught.value.place, caught.value.found) == ("run r", "a send without a number")
-    with pytest.raises(PySparkException, match="found a send without a number"):
+    assert (caught.value.place, caught.value.reason) == ("run r", "has a send without a number")
+    with pytest.raises(PySparkException, match="run r: has a send without a number"):
         table.collect()
 
 

@@ -135,9 +135,9 @@ def _read(path: Path) -> Program:
     try:
         return parse(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
-        raise BadProgram(str(path), error.strerror or str(error), "a program that can be read") from error
+        raise BadProgram(str(path), f"cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise BadProgram(str(path), f"byte {error.start} is no UTF-8", "a text") from error
+        raise BadProgram(str(path), f"is no text: byte {error.start} is no UTF-8") from error
 
 
 def _order(order: str) -> Order:

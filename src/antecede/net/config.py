@@ -156,7 +156,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
         routers = () if self.topology is None else self.topology.topology().routers
         if self.name not in routers:
             raise BadConfig(
-                "role router", self.name, f"a router of the topology: {', '.join(routers) or 'none'}"
+                "role router",
+                f"{self.name} is no router of the topology, which has {', '.join(routers) or 'none'}",
             )
 
     def served(self, root: Path) -> Feed | None:
@@ -164,7 +165,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
         if self.feed is None:
             return None
         if self.trace is None:
-            raise BadConfig("feed", "no trace", "a trace: a feed is of what is recorded")
+            raise BadConfig("feed", "needs a trace: it serves what the trace records")
         # PyArrow takes longer to load than all the rest.
         from antecede.net.serve.feed import Feed
 
@@ -186,6 +187,6 @@ def load(path: Path) -> Config:
     try:
         return msgspec.toml.decode(path.read_bytes(), type=Config)
     except OSError as error:
-        raise BadConfig(str(path), error.strerror or str(error), "a file that can be read") from None
+        raise BadConfig(str(path), f"cannot be read: {error.strerror or error}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadConfig(str(path), str(error), "the configuration of a node") from None
+        raise BadConfig(str(path), f"is no configuration of a node: {error}") from None

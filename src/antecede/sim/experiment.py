@@ -93,7 +93,7 @@ class Experiment(Struct, frozen=True):
                 check_measure(run.measure, run.spec)
             except BadParameter as error:
                 place = f"{self.name}: case {run.case}, {error.owner} {error.parameter}"
-                raise BadExperiment(place, str(error.found), error.expected) from error
+                raise BadExperiment(place, f"is {error.found}, expected {error.expected}") from error
             except AntecedeError as error:
                 raise InputError(f"{self.name}: case {run.case}: {error}") from error
 
@@ -111,7 +111,7 @@ def load(path: str | Path) -> Experiment:
     except OSError as error:
         raise InputError(f"{path}: cannot read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadExperiment(str(path), str(error), "TOML") from error
+        raise BadExperiment(str(path), f"is no TOML: {error}") from error
     return expand(table, str(path))
 
 
@@ -132,7 +132,9 @@ def expand(table: Mapping[str, Any], name: str) -> Experiment:
             run = Run(label, spec, asked)
             runs[run.key] = run
             if len(runs) > RUNS_MOST:
-                raise BadExperiment(name, f"more than {RUNS_MOST} runs", "fewer")
+                raise BadExperiment(
+                    name, f"describes more than {RUNS_MOST:,} runs: ask for fewer seeds or values"
+                )
     return Experiment(name, title, tuple(runs.values()))
 
 
@@ -153,10 +155,12 @@ def _grid(place: str, table: dict[str, Any]) -> Iterator[RunSpec]:
     if "seeds" in table:
         count = _typed(f"{place}, seeds", table["seeds"], int, "a whole number")
         if "seed" in axes or count < 1:
-            raise BadExperiment(f"{place}, seeds", str(count), "1 or more, and no seed beside it")
+            raise BadExperiment(
+                f"{place}, seeds", f"is {count}: it must be 1 or more, without a seed beside it"
+            )
         axes["seed"] = list(range(count))
     if "protocol" not in axes:
-        raise BadExperiment(f"{place}, protocol", "nothing", "a protocol, or a list of them")
+        raise BadExperiment(f"{place}, protocol", "is missing: name a protocol, or a list of them")
     for values in product(*axes.values()):
         yield _spec(place, dict(zip(axes, values, strict=True)))
 
@@ -168,7 +172,7 @@ def _axis(place: str, key: str, value: Any) -> list[Any]:
         return [dict(zip(table, values, strict=True)) for values in product(*lists)]
     values = _list(value)
     if not values:
-        raise BadExperiment(place, "an empty list", "one value or more")
+        raise BadExperiment(place, "is an empty list: give at least one value")
     kind, expected = (
         (str, "a text, or a list of texts") if key in WORDS else (int, "a number, or a list of them")
     )
@@ -178,13 +182,15 @@ def _axis(place: str, key: str, value: Any) -> list[Any]:
 def _spec(place: str, values: dict[str, Any]) -> RunSpec:
     protocol = Spec.parse("protocol", values["protocol"])
     if protocol.values:
-        raise BadExperiment(f"{place}, protocol", repr(values["protocol"]), "NAME, or NAME:key=value")
+        raise BadExperiment(f"{place}, protocol", f"is {values['protocol']!r}: write NAME, or NAME:key=value")
     given = {key: _value(text) for key, text in protocol.options.items()}
     try:
         parameters = {**values.get("parameters", {}), **given}
         return RunSpec.load({**values, "protocol": protocol.name, "parameters": parameters}, place)
     except BadParameter as error:
-        raise BadExperiment(f"{place}, {error.parameter}", str(error.found), error.expected) from error
+        raise BadExperiment(
+            f"{place}, {error.parameter}", f"is {error.found}, expected {error.expected}"
+        ) from error
 
 
 def _value(text: str) -> Any:
@@ -200,11 +206,11 @@ def _list(value: Any) -> list[Any]:
 
 def _typed(place: str, value: Any, kind: type, expected: str) -> Any:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise BadExperiment(place, repr(value), expected)
+        raise BadExperiment(place, f"is {value!r}, expected {expected}")
     return value
 
 
 def _known(place: str, table: Mapping[str, Any], keys: tuple[str, ...]) -> None:
     for key in table:
         if key not in keys:
-            raise BadExperiment(place, f"the key {key!r}", f"one of {', '.join(keys)}")
+            raise BadExperiment(place, f"has the unknown key {key!r}; the keys are {', '.join(keys)}")

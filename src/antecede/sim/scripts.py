@@ -31,9 +31,9 @@ def read(path: str) -> Program:
     try:
         return parse(Path(path).read_text(encoding="utf-8"), path)
     except OSError as error:
-        raise BadProgram(path, error.strerror or str(error), "a program that can be read") from error
+        raise BadProgram(path, f"cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise BadProgram(path, f"byte {error.start} is no UTF-8", "a text") from error
+        raise BadProgram(path, f"is no text: byte {error.start} is no UTF-8") from error
 
 
 def load(text: str) -> Program:
