@@ -12,6 +12,8 @@ histogram, what is missing and what waits, the sort, and a position in each row.
   vectors       messages with stamps of 64 entries; Spark's sort adds up the entries, too
   traces        rows with an id and a parent, in traces of 10 to 100 rows; Spark sorts by trace and time
   component     as many such rows without traces: one component; Spark sorts by time
+  verify        the rows of `traces`, handed over in their order: was any handed over before its cause? Spark sorts them
+                by trace and place
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from pyspark.sql import functions as F
 
 from antecede.spark import Trace, connect
 from antecede.spark.order.api import order
+from antecede.spark.verify.api import CausesVerification, verify
 from benchmarks.spark.generate import Shape, generate
 from benchmarks.spark.processors import processors
 
@@ -100,6 +103,8 @@ def made_spans(home: Path, rows: int, traces: bool) -> Path:
             "span": names.take(pa.array(some)),
             "parent": names.take(pa.array(parent[some], mask=roots)),
             "start": pa.array(started[some]),
+            "reader": pa.array(trace[some] % 8),
+            "place": pa.array(some),
             "operation": pa.array([f"operation {number}" for number in (some % 50).tolist()]),
         }
         pq.write_table(pa.table(columns), part / f"{file}.parquet")
@@ -109,6 +114,11 @@ def made_spans(home: Path, rows: int, traces: bool) -> Path:
 
 def drop(table: DataFrame) -> None:
     table.write.format("noop").mode("overwrite").save()
+
+
+def expect_yes(found: CausesVerification) -> None:
+    assert found.verdict == "yes", found.reason
+    found.release()
 
 
 def seconds(work: Callable[[], None]) -> tuple[float, float]:
@@ -143,7 +153,26 @@ def cases(spark: SparkSession, home: Path, events: int, messages: int, only: str
                 events,
             )
         )
-    if only in ("traces", "component"):
+    if only in (None, "verify"):
+        handed = spark.read.parquet(str(made_spans(home, events, True)))
+        found.append(
+            (
+                "verify",
+                lambda: drop(handed.orderBy("trace", "place", "span")),
+                lambda: expect_yes(
+                    verify(
+                        handed,
+                        id="span",
+                        causes="parent",
+                        consumer="reader",
+                        position="place",
+                        partition_by="trace",
+                    )
+                ),
+                events,
+            )
+        )
+    if only in ("traces", "component", "verify"):
         return found
     return found + trace_cases(spark, home, events, messages)
 

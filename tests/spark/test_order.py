@@ -65,7 +65,35 @@ def test_the_order_is_a_linear_extension_with_each_position_once(runs, by_run):
         assert [row["position"] for row in rows] == list(range(len(runs[name])))
         assert_linear_extension(rows)
         keys = [(row["clock"], row["process"].encode(), row["index"]) for row in rows]
-        assert keys == sorted(keys)
+        # Who has no clocks of its own goes by time first.
+        stated = runs[name][0]["clock"] is not None
+        times = [0] * len(rows) if stated else list(times_of(rows))
+        assert list(zip(times, keys, strict=True)) == sorted(zip(times, keys, strict=True))
+
+
+def times_of(rows):
+    """Of rows in their order: the greatest time of each and of what happened before it."""
+    last: dict = {}
+    for row in rows:
+        message = None if row["control"] or row["kind"] == "receive" else (row["sender"], row["number"])
+        own = max(row["time_ns"], last.get(row["process"], 0))
+        if row["kind"] == "deliver":
+            own = max(own, last.get(message, 0))
+        elif message is not None:
+            last[message] = own
+        last[row["process"]] = own
+        yield own
+
+
+def test_a_trace_with_clocks_goes_by_time_if_it_is_asked_for(spark, runs):
+    some = {name: rows for name, rows in runs.items() if rows[0]["clock"] is not None}
+    found = in_order(
+        order(trace_of(spark, some), time="time_ns").toArrow().to_pylist(), lambda r: r["position"]
+    )
+    assert found.keys() == some.keys()
+    for rows in found.values():
+        assert_linear_extension(rows)
+        assert list(times_of(rows)) == sorted(times_of(rows))
 
 
 def test_what_is_missing_and_what_waits_is_found_exactly(runs, by_run, ordered):

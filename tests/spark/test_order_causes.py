@@ -10,7 +10,8 @@ from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter
 from antecede.spark.order.api import count_rows, missing, note_form, order, refused
-from antecede.spark.order.by_causes import ByCauses, order_by_causes
+from antecede.spark.order.by_causes import order_by_causes
+from antecede.spark.order.causes import ByCauses
 
 SPANS = Path(__file__).parents[3] / "shared" / "data" / "spans"
 real = pytest.mark.skipif(not SPANS.is_dir(), reason=f"no spans at {SPANS}: they are no part of the project")
@@ -100,8 +101,9 @@ def assert_in_order(own, timed):
         assert first == second or first not in ids[place + 1 :]
 
 
-@pytest.mark.parametrize("timed", [True, False])
-@pytest.mark.parametrize("full", [1_000_000, 10, 0])
+@pytest.mark.parametrize(
+    ("timed", "full"), [(True, 1_000_000), (True, 10), (False, 1_000_000), (False, 10), (False, 0)]
+)
 def test_the_order_is_that_of_the_definition(spark, rows, timed, full):
     """Partitions go by one of two ways, or some by each: the result is the same."""
     asked = ByCauses("id", "causes", ("part",), "at" if timed else None)
@@ -163,8 +165,11 @@ def test_some_texts_mean_no_cause(spark):
     assert missing(order(table, id="id", causes="parent")).collect()[0].id == "root"
 
 
-@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz", "date", "double", "string", "bigint"])
-@pytest.mark.parametrize("full", [10, 0])
+@pytest.mark.parametrize(
+    ("kind", "full"),
+    [(kind, 10) for kind in ("timestamp", "timestamp_ntz", "date", "double", "string", "bigint")]
+    + [("double", 1), ("string", 1)],
+)
 def test_time_decides_among_concurrent_rows(spark, kind, full):
     days = [("late", None, 3), ("early", None, 1), ("effect", "late", 2), ("timeless", "early", None)]
     day = F.expr("timestamp'2023-01-01' + make_interval(0, 0, 0, day)")
@@ -183,7 +188,8 @@ BAD = [
     ({"id": "i", "causes": "c", "partition_by": "l"}, "partition_by is l of type array<string>"),
     ({"id": "i", "causes": "c", "process": "i"}, "process is i with explicit causes"),
     ({"id": "i"}, "id is i with a trace, expected id and causes together"),
-    ({"process": "i", "vector": "n", "time": "n"}, "time is n with vectors"),
+    ({"process": "i", "vector": "n", "time": "x"}, "time is x, expected one of the columns"),
+    ({"process": "i", "vector": "n", "protocol": "matrix"}, "protocol is matrix with vectors"),
 ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from antecede.errors import BadParameter
 from antecede.spark.ingest.api import ingest
 from antecede.spark.order.api import count_rows, missing, order, refused
-from antecede.spark.order.by_vector import LAST, count_batches
+from antecede.spark.order.vectors import LAST, count_batches
 from tests.test_foreign_real import CHORD, before_a_cause
 
 LOGS = Path(__file__).parents[3] / "shared" / "data" / "logs"
@@ -244,3 +244,49 @@ def test_real_logs_come_in_order(spark, name, form, options, events, early):
     assert len(rows) == events
     assert before_a_cause(sorted(rows, key=lambda row: row["line"])) == early
     assert before_a_cause(sorted(rows, key=lambda row: row["position"])) == 0
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_time_decides_among_concurrent_messages(spark, form):
+    """A key is the greatest time of all that a vector counts: looked up one by one, and in the order of the result."""
+    print(f"seed {form}")
+    rng = Random(form)
+    events = drawn(form)
+    times = [rng.randrange(60) for _ in events]
+    table = FORMS[form](events).append_column("at", pa.array(times))
+    found = order(
+        spark.createDataFrame(table).repartition(3),
+        process="process",
+        vector="vector",
+        partition_by="run",
+        time="at",
+    )
+    untimed = order(
+        spark.createDataFrame(table), process="process", vector="vector", partition_by="run"
+    ).collect()
+    rows = found.toArrow().to_pylist()
+    waits = {
+        (row["run"], row["process"], str(row["vector"])): [tuple(w) for w in row["waits_for"]]
+        for row in untimed
+    }
+    assert sum(map(bool, waits.values())) == sum(bool(row["waits_for"]) for row in rows)
+    for run in {event[0] for event in events}:
+        own = [row for row in rows if row["run"] == run]
+        keys = []
+        for row in sorted(own, key=lambda row: row["position"]):
+            _, _, vector = plain(row)
+            known = [r for r in own if plain(r)[2][plain(r)[1]] <= vector.get(plain(r)[1], 0)]
+            keys.append((max(r["at"] for r in known), sum(vector.values())))
+        assert keys == sorted(keys)
+
+
+def test_a_window_of_time_has_the_positions_of_the_whole(spark):
+    rows = [("a", {"a": n}, f"2024-05-01T00:00:0{n}Z") for n in range(1, 6)]
+    table = spark.createDataFrame(rows, "p string, v map<string,bigint>, at string")
+    window = ("2024-05-01T00:00:02Z", "2024-05-01T00:00:04Z")
+    found = order(table, process="p", vector="v", time="at", window=window)
+    assert [(row.position, row.v["a"]) for row in found.collect()] == [(1, 2), (2, 3)]
+    with pytest.raises(BadParameter, match="window is yesterday, expected times"):
+        order(table, process="p", vector="v", time="at", window=("yesterday", window[1]))
+    with pytest.raises(BadParameter, match="without a time"):
+        order(table, process="p", vector="v", window=window)

@@ -6,14 +6,22 @@ Spark is imported by the function that uses it: the other commands start without
 from __future__ import annotations
 
 import json
-import os
-import re
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from antecede.cli.columns import (
+    Causes,
+    Id,
+    NoCause,
+    PartitionBy,
+    files_of,
+    name_partition,
+    split_names,
+)
+from antecede.cli.order_stream import Packets, order_stream, split_processes
+from antecede.cli.simulate import parameters as read_parameters
 from antecede.cli.spark_session import Master, Remote, working
 from antecede.cli.stream_options import Asked, Every, Once, Patience, Place
 from antecede.errors import BadParameter
@@ -23,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["order"]
 
-TABLE: Final = re.compile(r"\w+(\.(?!csv|json|jsonl|ndjson|parquet|gz|bz2|zst|lz4)\w+){0,2}")
-"""What may be a table of Spark's catalogue: a name, perhaps with that of its schema, and not that of a file."""
+FORMS: Final = (("id", "causes"), ("process", "vector"), ("protocol", "processes"))
+"""Options that go together."""
 
 
 def order(
@@ -36,15 +44,8 @@ def order(
         ),
     ],
     out: Annotated[str, typer.Option(help="Write OUT/ordered and OUT/missing, as Parquet.")],
-    id_: Annotated[
-        str | None, typer.Option("--id", help="Of a table: the column of identifiers.", show_default=False)
-    ] = None,
-    causes: Annotated[
-        str | None,
-        typer.Option(
-            help="Of a table: the column of causes: an identifier, or a list of them.", show_default=False
-        ),
-    ] = None,
+    id_: Id = None,
+    causes: Causes = None,
     process: Annotated[
         str | None,
         typer.Option(
@@ -56,26 +57,19 @@ def order(
         str | None,
         typer.Option(help="Of a table: the column of vectors.  [default: vector]", show_default=False),
     ] = None,
-    partition_by: Annotated[
+    partition_by: PartitionBy = None,
+    time: Annotated[
+        str | None, typer.Option(help="The column that orders concurrent rows.", show_default=False)
+    ] = None,
+    window: Annotated[
         str | None,
         typer.Option(
-            "--partition-by",
-            "--group",
-            help="Of a table: the columns that tell one set of rows from another, separated by commas.  "
-            "[default: none; run, if there is one, with vectors]",
+            help="With --time: write only rows from one time on and before another, such as "
+            "2024-05-01T08:00:00Z,2024-05-01T08:03:00Z.",
             show_default=False,
         ),
     ] = None,
-    time: Annotated[
-        str | None,
-        typer.Option(help="With --causes: the column that orders concurrent rows.", show_default=False),
-    ] = None,
-    no_cause: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="With --causes: a text that means no cause, besides the empty one.", show_default=False
-        ),
-    ] = None,
+    no_cause: NoCause = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")] = False,
     master: Master = None,
     remote: Remote = None,
@@ -83,17 +77,17 @@ def order(
         bool, typer.Option("--stream", help="Order packets continuously, as their files appear in EVENTS.")
     ] = False,
     protocol: Annotated[
-        str | None, typer.Option(help="With --stream: the protocol of its stamps.", show_default=False)
+        str | None, typer.Option(help="Of packets: the protocol of their stamps.", show_default=False)
     ] = None,
     processes: Annotated[
         str | None,
         typer.Option(
-            help="With --stream: who takes part, separated by commas, or how many: p1, p2, ...",
+            help="Of packets: who takes part, separated by commas, or how many: p1, p2, ...",
             show_default=False,
         ),
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="With --stream: a protocol parameter, key=value.")
+        list[str] | None, typer.Option("--set", help="Of packets: a parameter of the protocol, key=value.")
     ] = None,
     checkpoint: Place = None,
     once: Once = False,
@@ -118,24 +112,31 @@ def order(
     docs/ordering.md explains what comes out, docs/stream.md the same for a stream.
     """
     if stream:
-        from antecede.cli.order_stream import Packets, order_stream
-
         packets = Packets(events, protocol, processes, set_ or [], files, partition_by, by, receiver)
         order_stream(
             packets, Asked("order --stream", out, checkpoint, once, every, patience, as_json, master, remote)
         )
         return
-    refuse_request(id_, causes, process, vector, time, no_cause)
-    groups = None if partition_by is None else tuple(name for name in partition_by.split(",") if name)
-    # A table of Spark's catalogue is no file that could be looked for.
-    reads = [] if TABLE.fullmatch(events) and not os.path.exists(events) else [events]
-    with working(master, remote, "counting", reads=reads, writes=[out]) as work:
-        from antecede.spark.order.inputs import Asked as Columns
+    columns: dict[str, Any] = {
+        "id": id_,
+        "causes": causes,
+        "process": process,
+        "vector": vector,
+        "protocol": protocol,
+        "processes": None if processes is None else split_processes(processes),
+        "parameters": read_parameters("order", set_ or []),
+        "partition_by": split_names(partition_by),
+        "time": time,
+        "window": None if window is None else split_window(window),
+        "no_cause": ("", *(no_cause or ())),
+    }
+    refuse_request(columns)
+    with working(master, remote, "counting", reads=files_of(events), writes=[out]) as work:
+        from antecede.spark.order.inputs import Asked as Named
         from antecede.spark.order.inputs import order_path
         from antecede.spark.order.written import write_ordered
 
-        columns = Columns(id_, causes, process, vector, groups, time, ("", *(no_cause or ())))
-        found = order_path(work.spark, events, columns)
+        found = order_path(work.spark, events, Named(**columns))
         work.say("sorting")
         outcome = write_ordered(found, out)
     report(outcome, out, as_json)
@@ -143,23 +144,32 @@ def order(
         raise typer.Exit(1)
 
 
-def refuse_request(
-    id_: str | None,
-    causes: str | None,
-    process: str | None,
-    vector: str | None,
-    time: str | None,
-    no_cause: Sequence[str] | None,
-) -> None:
+def split_window(window: str) -> tuple[str, str]:
+    """Two times.
+
+    >>> split_window("1,2")
+    ('1', '2')
+    """
+    start, comma, end = window.partition(",")
+    if not (start and comma and end):
+        raise BadParameter("order", "--window", window, "two times, separated by a comma")
+    return start, end
+
+
+def refuse_request(columns: dict[str, Any]) -> None:
     """What can be refused without a Spark."""
-    if (id_ is None) != (causes is None):
-        raise BadParameter("order", "columns", f"--id {id_}, --causes {causes}", "both of them, or neither")
-    if id_ is not None and (process is not None or vector is not None):
-        expected = "--id and --causes, or --process and --vector"
-        raise BadParameter("order", "columns", "both causes and vectors", expected)
-    if id_ is None and (time is not None or no_cause):
-        name, given = ("--time", time) if time is not None else ("--no-cause", ", ".join(no_cause or ()))
-        raise BadParameter("order", name, given, "it with --id and --causes")
+    for one, other in (("id", "causes"), ("protocol", "processes")):
+        if (columns[one] is None) != (columns[other] is None):
+            found = f"--{one} {columns[one]}, --{other} {columns[other]}"
+            raise BadParameter("order", "columns", found, "both of them, or neither")
+    forms = [any(columns[name] is not None for name in form) for form in FORMS]
+    if sum(forms) > 1:
+        expected = " or ".join(" and ".join(f"--{name}" for name in form) for form in FORMS)
+        raise BadParameter("order", "columns", "those of several forms", expected)
+    if columns["id"] is None and len(columns["no_cause"]) > 1:
+        raise BadParameter("order", "--no-cause", columns["no_cause"][1], "it with --id and --causes")
+    if columns["window"] is not None and columns["time"] is None and any(forms):
+        raise BadParameter("order", "--window", ",".join(columns["window"]), "it with --time")
 
 
 def report(outcome: Outcome, out: str, as_json: bool) -> None:
@@ -188,7 +198,3 @@ def report(outcome: Outcome, out: str, as_json: bool) -> None:
     if outcome.refused:
         parts.append(f"{outcome.refused:,} partition{'s' * (outcome.refused != 1)} refused")
     print(f"no: {'; '.join([*parts, many])}: {out}", file=sys.stderr)
-
-
-def name_partition(row: dict[str, Any], names: Sequence[str]) -> str:
-    return ", ".join(f"{name} {row[name]}" for name in names) or "the table"

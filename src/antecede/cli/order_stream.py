@@ -49,7 +49,7 @@ def order_stream(packets: Packets, asked: Asked) -> None:
         source = Source(
             packets.source,
             str(packets.protocol),
-            named(str(packets.processes)),
+            split_processes(str(packets.processes)),
             parameters(asked.command, packets.settings),
             asked.patience_s,
             packets.group,
@@ -72,10 +72,10 @@ def order_stream(packets: Packets, asked: Asked) -> None:
         raise typer.Exit(1)
 
 
-def named(processes: str) -> tuple[str, ...]:
+def split_processes(processes: str) -> tuple[str, ...]:
     """Names separated by commas, or how many there are.
 
-    >>> named("ann, bob"), named("3")
+    >>> split_processes("ann, bob"), split_processes("3")
     (('ann', 'bob'), ('p1', 'p2', 'p3'))
     """
     if processes.isdecimal():

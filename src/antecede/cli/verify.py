@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec import Struct
 
+from antecede.cli.columns import Causes, Id, NoCause, PartitionBy
 from antecede.cli.spark_session import Master, Remote, working
 from antecede.cli.stream_options import Asked, Every, Once, Patience, Place
 from antecede.cli.verify_causes import Columns, verify_causes
@@ -48,16 +49,8 @@ def verify(
     out: Annotated[
         str | None, typer.Option(help="Write OUT/findings and OUT/verdicts, as Parquet.", show_default=False)
     ] = None,
-    id_: Annotated[
-        str | None,
-        typer.Option("--id", help="Of a table: the column of identifiers.", show_default=False),
-    ] = None,
-    causes: Annotated[
-        str | None,
-        typer.Option(
-            help="Of a table: the column of causes: an identifier, or a list of them.", show_default=False
-        ),
-    ] = None,
+    id_: Id = None,
+    causes: Causes = None,
     consumer: Annotated[
         str | None,
         typer.Option(help="Of a table: the column of who was handed the event.", show_default=False),
@@ -75,19 +68,8 @@ def verify(
             show_default=False,
         ),
     ] = None,
-    partition_by: Annotated[
-        str | None,
-        typer.Option(
-            help="Of a table: the columns that tell one set of events from another, separated by commas.",
-            show_default=False,
-        ),
-    ] = None,
-    no_cause: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="With --causes: a text that means no cause, besides the empty one.", show_default=False
-        ),
-    ] = None,
+    partition_by: PartitionBy = None,
+    no_cause: NoCause = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say how the trace is read.")] = False,
     stream: Annotated[
         bool,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 from msgspec import Struct
 
-from antecede.cli.order import TABLE, name_partition
+from antecede.cli.columns import files_of, name_partition, split_names
 from antecede.cli.spark_session import working
 from antecede.errors import BadParameter
 
@@ -44,11 +43,9 @@ def verify_causes(
 ) -> None:
     """Exit code 0: nothing came late or twice, as far as is known. 1: something did, or a partition is refused."""
     refuse_request(columns)
-    groups = tuple(name for name in (columns.partition_by or "").split(",") if name)
-    # A table of Spark's catalogue is no file that could be looked for.
-    reads = [] if TABLE.fullmatch(events) and not os.path.exists(events) else [events]
+    groups = split_names(columns.partition_by) or ()
     places = [] if out is None else [f"{out.rstrip('/')}/{name}" for name in ("findings", "verdicts")]
-    with working(master, remote, "reading", reads=reads, writes=places) as work:
+    with working(master, remote, "reading", reads=files_of(events), writes=places) as work:
         from antecede.spark.order.inputs import Asked, read_table
         from antecede.spark.verify.api import verify
 
@@ -56,7 +53,9 @@ def verify_causes(
         assert columns.causes is not None
         assert columns.consumer is not None
         at = columns.position or columns.time
-        asked = Asked(columns.id, columns.causes, partition_by=groups, time=at, others=(columns.consumer,))
+        asked = Asked(
+            id=columns.id, causes=columns.causes, partition_by=groups, time=at, others=(columns.consumer,)
+        )
         table = read_table(work.spark, events, asked)
         work.say("verifying")
         found = verify(

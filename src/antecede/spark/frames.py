@@ -6,10 +6,11 @@ from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType, FloatType
 
 from antecede.errors import BadParameter
 
-__all__ = ["CSV", "quote", "refuse_other_tables", "to_nanoseconds"]
+__all__ = ["CSV", "quote", "read_time", "refuse_other_tables", "to_nanoseconds"]
 
 
 CSV: Final[dict[str, Any]] = {
@@ -43,6 +44,14 @@ def quote(name: str) -> str:
     '`span.id`'
     """
     return "`" + name.replace("`", "``") + "`"
+
+
+def read_time(rows: DataFrame, name: str) -> Column:
+    """A column of times as numbers that compare alike: nanoseconds, or what it has if that is no integer."""
+    kind = rows.schema[name].dataType
+    if isinstance(kind, (DoubleType, FloatType)):
+        return F.col(quote(name)).cast("double")
+    return to_nanoseconds(name, kind.simpleString())
 
 
 def to_nanoseconds(name: str, type_name: str) -> Column:

@@ -2,10 +2,11 @@
 
     order(events, id="event_id", causes="causation_id", partition_by="tenant", time="at")      explicit causes
     order(events, process="service", vector="clock")                                           vectors
+    order(packets, protocol="matrix", processes=["ann", "bob"])                                stamps
     order(Trace.read(spark, path))                                                             a trace
 
 All columns stay, and two are added: `position`, 0, 1, 2, ... in each partition, and `waits_for`, what a row still
-needs: identifiers, or (process, first missing number), or the missing message. It is empty for most rows.
+needs: identifiers, or (process, first missing number), or missing messages. It is empty for most rows.
 
 The result says by itself how it was ordered (in the metadata of `waits_for`, which Parquet keeps). So two questions are
 functions of it, whether it comes from `order` or from a file:
@@ -16,7 +17,8 @@ functions of it, whether it comes from `order` or from a file:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -24,18 +26,24 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter
-from antecede.spark.frames import quote, refuse_other_tables
-from antecede.spark.order import by_causes, by_trace, by_vector
-from antecede.spark.order.by_causes import ByCauses
+from antecede.spark.frames import quote, read_time, refuse_other_tables
+from antecede.spark.order import by_causes, by_stamp, by_trace, by_vector
+from antecede.spark.order.by_stamp import ByStamp
 from antecede.spark.order.by_trace import ByTrace
 from antecede.spark.order.by_vector import ByVector
+from antecede.spark.order.causes import ByCauses, list_causes
 from antecede.spark.stream.causes import order_causes
 from antecede.spark.trace.api import Trace
 
 __all__ = ["count_rows", "missing", "name_form", "order", "read_form", "refused"]
 
-Form = ByCauses | ByVector | ByTrace
-FORMS: Final[dict[str, type[Form]]] = {"causes": ByCauses, "vector": ByVector, "trace": ByTrace}
+Form = ByCauses | ByVector | ByStamp | ByTrace
+FORMS: Final[dict[str, type[Form]]] = {
+    "causes": ByCauses,
+    "vector": ByVector,
+    "stamp": ByStamp,
+    "trace": ByTrace,
+}
 NOTE: Final = "antecede.order"
 """Where the metadata of `waits_for` says how the rows were ordered."""
 
@@ -47,8 +55,13 @@ def order(
     causes: str | None = None,
     process: str | None = None,
     vector: str | None = None,
+    stamp: str | None = None,
+    protocol: str | None = None,
+    processes: Sequence[str] | None = None,
+    parameters: Mapping[str, Any] | None = None,
     partition_by: str | Sequence[str] = (),
     time: str | None = None,
+    window: tuple[Any, Any] | None = None,
     no_cause: str | Sequence[str] = "",
     patience: str | None = None,
     remember: str = "7 days",
@@ -58,9 +71,14 @@ def order(
 
     `id` and `causes` name columns of text or integers; `causes` has one identifier, an array of them, or null, and a
     text in `no_cause` means none. `process` and `vector` name columns instead: a map from names to numbers with a name,
-    or an array with a position in it. Neither: the table is a trace. `partition_by` are the columns that tell one set
-    of rows from another. With `time` and explicit causes, concurrent rows are sorted by time: a row's key is the
-    greatest of its own time and its causes' keys. `partitions` says how many tasks sort, by vectors or clocks.
+    or an array with a position in it. Or rows are packets (`antecede.spark.stream.packets`): `protocol` and `processes`
+    say whose stamps are in the column `stamp`, and `parameters` are the protocol's own. Or the table is a trace.
+
+    `partition_by` are the columns that tell one set of rows from another. With `time`, concurrent rows are sorted by
+    time: a row's key is the greatest of its own time and its causes' keys. A trace without clocks is sorted by its own
+    times. Of packets, `time` is when they arrived. `window` gives only rows whose time is at or after its first value
+    and before its second, with their positions in the whole. `partitions` says how many tasks sort, by vectors or
+    clocks.
 
     A stream of rows with explicit causes is ordered too: `patience` ("30 seconds") says how long a row waits for its
     causes, `remember` how long identifiers are known, and a column `kind` says what became of a row (docs/stream.md).
@@ -75,23 +93,45 @@ def order(
     [('packed', 1, 1)]
     """
     groups = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    none = (no_cause,) if isinstance(no_cause, str) else tuple(no_cause)
+    if not isinstance(table, Trace):
+        refuse_other_tables("order", table)
+    by_id = {"id": id, "causes": causes}
+    by_clock = {"process": process, "vector": vector}
+    by_packet = {"stamp": stamp, "protocol": protocol, "processes": processes, "parameters": parameters}
+    form: Form
     if isinstance(table, Trace):
-        refuse_names(
-            "a trace", id=id, causes=causes, process=process, vector=vector, time=time, partition_by=groups
+        refuse_names("a trace", **by_id, **by_clock, **by_packet, partition_by=groups)
+        form = ByTrace(time=time or "time_ns")
+    elif id is not None and causes is not None:
+        refuse_names("explicit causes", **by_clock, **by_packet)
+        form = ByCauses(id, causes, groups, time, none)
+    elif process is not None and vector is not None:
+        refuse_names("vectors", **by_id, **by_packet)
+        form = ByVector(process, vector, groups, time)
+    elif protocol is not None and processes is not None:
+        refuse_names("stamps", **by_id, **by_clock)
+        arrival = time or ("arrival" if "arrival" in table.columns else None)
+        form = ByStamp(
+            stamp or "stamp",
+            protocol,
+            tuple(processes),
+            dict(parameters or {}),
+            (*groups, "receiver"),
+            arrival,
         )
-        return note_form(by_trace.order_trace(table, partitions=partitions), ByTrace())
-    refuse_other_tables("order", table)
-    if table.isStreaming:
+    else:
+        refuse_names("a trace", **by_id, **by_clock, **by_packet, partition_by=groups)
+        form = ByTrace(time=time or "time_ns")
+    if isinstance(table, DataFrame) and table.isStreaming:
         # The one place where a stream and a table part.
-        if id is None or causes is None:
+        if not isinstance(form, ByCauses):
             expected = "id and causes: deliver_stream orders streams of stamped packets"
             raise BadParameter("order", "table", "a stream without them", expected)
-        refuse_names("explicit causes", process=process, vector=vector)
-        none = (no_cause,) if isinstance(no_cause, str) else tuple(no_cause)
         return order_causes(
             table,
-            id=id,
-            causes=causes,
+            id=form.id,
+            causes=form.causes,
             partition_by=groups,
             time=time,
             patience=patience,
@@ -99,30 +139,52 @@ def order(
             no_cause=none,
         )
     refuse_names("a table", patience=patience)
-    for name in ("position", "waits_for"):
-        if name in table.columns:
-            raise BadParameter(
-                "order", "table", f"one with a column {name}", "none of that name: order adds it"
-            )
-    if id is not None and causes is not None:
-        refuse_names("explicit causes", process=process, vector=vector)
-        none = (no_cause,) if isinstance(no_cause, str) else tuple(no_cause)
-        by_id = ByCauses(id, causes, groups, time, none)
-        return note_form(by_causes.order_by_causes(table, by_id), by_id)
-    if process is not None and vector is not None:
-        refuse_names("vectors", id=id, causes=causes, time=time)
-        by_clock = ByVector(process, vector, groups)
-        return note_form(by_vector.order_by_vector(table, by_clock, partitions=partitions), by_clock)
-    refuse_names(
-        "a trace", id=id, causes=causes, process=process, vector=vector, time=time, partition_by=groups
-    )
-    return note_form(by_trace.order_trace(Trace.of(table), partitions=partitions), ByTrace())
+    if isinstance(table, DataFrame):
+        for name in ("position", "waits_for"):
+            if name in table.columns:
+                raise BadParameter(
+                    "order", "table", f"one with a column {name}", "none of that name: order adds it"
+                )
+    match form:
+        case ByCauses():
+            assert isinstance(table, DataFrame)
+            found = by_causes.order_by_causes(table, form)
+        case ByVector():
+            assert isinstance(table, DataFrame)
+            found = by_vector.order_by_vector(table, form, partitions=partitions)
+        case ByStamp():
+            assert isinstance(table, DataFrame)
+            found = by_stamp.order_by_stamp(table, form)
+        case ByTrace():
+            trace = Trace.of(table) if isinstance(table, DataFrame) else table
+            found = by_trace.order_trace(trace, time=time, partitions=partitions)
+    return note_form(found if window is None else keep_window(found, form.time, window), form)
+
+
+def keep_window(ordered: DataFrame, time: str | None, window: tuple[Any, Any]) -> DataFrame:
+    """The rows whose time is in the window: at or after its first value, and before its second."""
+    if time is None:
+        raise BadParameter("order", "window", f"{window} without a time", "the column of times as time=")
+    for bound in window:
+        refuse_bound(bound)
+    bounded = ordered.withColumns({"__from": F.lit(window[0]), "__until": F.lit(window[1])})
+    at, start, end = (read_time(bounded, name) for name in (time, "__from", "__until"))
+    return bounded.where((at >= start) & (at < end)).drop("__from", "__until")
+
+
+def refuse_bound(bound: Any) -> None:
+    """A text that is no time would give no rows."""
+    if isinstance(bound, str) and not bound.removeprefix("-").isdigit():
+        try:
+            datetime.fromisoformat(bound)
+        except ValueError:
+            raise BadParameter("order", "window", bound, "times: ISO 8601, or integers") from None
 
 
 def refuse_names(form: str, **names: object) -> None:
     for name, given in names.items():
         if given:
-            both = "id and causes together, or process and vector together, or neither for a trace"
+            both = "id and causes together, process and vector together, protocol and processes together, or a trace"
             raise BadParameter("order", name, f"{given} with {form}", both)
 
 
@@ -131,24 +193,29 @@ def missing(ordered: DataFrame) -> DataFrame:
 
     By causes: the partition columns, the identifier under the name of its column, how many rows name it (`direct`) and
     how many wait for it (`waiting`). By vectors: the partition columns, `process`, `first` and `last`: ranges of
-    numbers. Of a trace: `run`, `sender`, `number`.
+    numbers. By stamps: the partition columns, `sender`, `first`, `last`, by which count (`counted`), and how many rows
+    wait for them. Of a trace: `run`, `sender`, `number`.
     """
     match read_form(ordered):
         case ByCauses() as form:
             return by_causes.count_missing(ordered, form)
         case ByVector() as form:
             return by_vector.find_missing(ordered, form)
+        case ByStamp() as form:
+            return by_stamp.find_missing(ordered, form)
         case ByTrace():
             return by_trace.find_missing(ordered)
 
 
 def refused(ordered: DataFrame) -> DataFrame:
-    """Partitions that have no order: the partition columns, `rows`, and `reason`."""
+    """Partitions that have no order: the partition columns, `rows`, `reason`. By stamps: rows that are no packets."""
     match read_form(ordered):
         case ByCauses() as form:
             return by_causes.explain_refused(ordered, form)
         case ByVector() as form:
             return by_vector.explain_refused(ordered, form)
+        case ByStamp() as form:
+            return by_stamp.explain_refused(ordered, form)
         case ByTrace():
             return by_trace.explain_refused(ordered)
 
@@ -160,12 +227,16 @@ def count_rows(ordered: DataFrame) -> DataFrame:
     waits = F.col("position").isNotNull() & (F.size("waits_for") > 0)
     direct = waits
     if isinstance(form, ByCauses):
-        direct = waits & F.arrays_overlap(by_causes.list_causes(ordered, form), F.col("waits_for"))
+        direct = waits & F.arrays_overlap(list_causes(ordered, form), F.col("waits_for"))
+    refused = F.count("position") == 0
+    if isinstance(form, ByStamp):
+        # A packet of the protocol itself has no number, and no position.
+        refused = F.count_if(F.col("position").isNull() & F.col("number").isNotNull()) > 0
     return ordered.groupBy(*names).agg(
         F.count(F.lit(1)).alias("rows"),
         F.count_if(waits).alias("waiting"),
         F.count_if(direct).alias("direct"),
-        (F.count("position") == 0).alias("refused"),
+        refused.alias("refused"),
     )
 
 

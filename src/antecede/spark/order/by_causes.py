@@ -1,14 +1,17 @@
 """Rows that name their causes, in causal order: `id`, and `causes` (one identifier, a list of them, or null).
 
-Partitions are ordered each for itself: a cause is looked for in the row's own partition. Two ways, and each partition
+Partitions are ordered each for itself: a cause is looked for in the row's own partition. Three ways, and each partition
 goes by the one that fits it:
 
 small    up to `FULL` rows. Rows are brought together by partition, and a task orders many partitions, one after the
          other, with all their columns: one exchange, no sort of names.
-large    A task gets the identifiers, causes and times of a whole partition, and no other column, and finds the place
-         of each identifier. Then a join brings the places to the rows, and a sort by place finishes. So a partition is
-         limited by one task's memory: about 150 bytes and the identifier's own length for each row. The driver
-         holds nothing but the names of the large partitions.
+large    with a time: in blocks of time (blocks.py). No task holds a whole partition.
+deep     large, and no time that would cut it: a task gets the identifiers and causes of a whole partition, and no other
+         column, and finds the place of each identifier. Then a join brings the places to the rows, and a sort by place
+         finishes. So such a partition is limited by one task's memory: about 150 bytes and the identifier's own length
+         for each row.
+
+The driver holds the names of large partitions.
 
 A partition in which an identifier is its own ancestor is refused: its rows have no `position`, and `waits_for` has the
 cycle. The others are not concerned.
@@ -23,49 +26,36 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
-    ByteType,
-    DataType,
-    DoubleType,
-    FloatType,
-    IntegerType,
     LongType,
-    MapType,
-    ShortType,
     StringType,
     StructField,
     StructType,
-    VariantType,
 )
 
-from antecede.errors import BadParameter, BadTrace
+from antecede.errors import BadTrace
 from antecede.spark.errors import mark_errors, raise_marked
-from antecede.spark.frames import quote, to_nanoseconds
-from antecede.spark.order.graph import NEVER, Numbers, sort_events
+from antecede.spark.frames import quote, read_time
+from antecede.spark.order.blocks import order_blocks
+from antecede.spark.order.causes import (
+    TOGETHER,
+    ByCauses,
+    id_type,
+    list_causes,
+    name_events,
+    one_array,
+    order_table,
+    refuse_columns,
+)
 from antecede.spark.order.lamport import whole_pieces
 
 __all__ = ["ByCauses", "count_missing", "explain_refused", "order_by_causes"]
 
 FULL: Final = 1_000_000
 """Rows of a partition that one task orders with all their columns."""
-TOGETHER: Final = 1 << 16
-"""Rows of small partitions that are ordered in one call."""
-WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
-
-
-class ByCauses(Struct, frozen=True):
-    """Which columns say what."""
-
-    id: str
-    causes: str
-    partition_by: tuple[str, ...] = ()
-    time: str | None = None
-    no_cause: tuple[str, ...] = ("",)
-    """Causes of text that mean none."""
 
 
 def order_by_causes(rows: DataFrame, asked: ByCauses, *, full: int = FULL) -> DataFrame:
@@ -75,88 +65,31 @@ def order_by_causes(rows: DataFrame, asked: ByCauses, *, full: int = FULL) -> Da
     if total <= full:
         return order_small(rows, asked)
     if not asked.partition_by:
-        return order_large(rows, asked, total)
+        return order_large(rows.withColumn("__part", F.lit(0)), asked, [total], full)
     names = [quote(name) for name in asked.partition_by]
     counts = rows.groupBy(*names).agg(F.count(F.lit(1)).alias("__rows")).where(F.col("__rows") > full)
     large = counts.toArrow()
     if not len(large):
         return order_small(rows, asked)
-    most = int(pc.sum(large["__rows"]).as_py())
-    known = F.broadcast(
-        rows.sparkSession.createDataFrame(large.drop_columns(["__rows"]), counts.drop("__rows").schema)
+    known = large.drop_columns(["__rows"]).rename_columns(
+        [f"__known{place}" for place, _ in enumerate(names)]
     )
-    parts = {how: join_names(rows, known, asked.partition_by, how) for how in ("left_anti", "left_semi")}
-    return order_small(parts["left_anti"], asked).unionByName(order_large(parts["left_semi"], asked, most))
-
-
-def join_names(rows: DataFrame, known: DataFrame, names: Iterable[str], how: str) -> DataFrame:
-    """The rows of these partitions, or all others. A null is a name like any other."""
-    renamed = known.toDF(*(f"__known{place}" for place, _ in enumerate(known.columns)))
+    known = known.append_column("__part", pa.array(np.arange(len(large), dtype=np.int32)))
+    numbered = F.broadcast(rows.sparkSession.createDataFrame(known))
+    # A null is a name like any other.
     same = F.lit(True)
     for place, name in enumerate(names):
-        same &= F.col(quote(name)).eqNullSafe(F.col(f"__known{place}"))
-    return rows.join(renamed, same, how)
+        same &= F.col(name).eqNullSafe(F.col(f"__known{place}"))
+    some = rows.join(numbered, same).select(*map(quote, rows.columns), "__part")
+    some = order_large(some, asked, large["__rows"].to_pylist(), full)
+    return order_small(rows.join(numbered, same, "left_anti"), asked).unionByName(some)
 
 
-# What is asked
-
-
-def refuse_columns(
-    rows: DataFrame,
-    asked: ByCauses,
-    *,
-    owner: str = "order",
-    added: tuple[str, ...] = ("position", "waits_for"),
-) -> None:
-    """Refuse names that are no columns, columns of types that mean nothing, and those that the owner adds."""
-    named = {"id": asked.id, "causes": asked.causes, **({"time": asked.time} if asked.time else {})}
-    named |= {f"partition_by {place + 1}": name for place, name in enumerate(asked.partition_by)}
-    for what, name in named.items():
-        if rows.columns.count(name) != 1:
-            raise BadParameter(owner, what, name, f"one of the columns {', '.join(rows.columns)}")
-    for name in added:
-        if name in rows.columns:
-            raise BadParameter(
-                owner, "table", f"one with a column {name}", f"none of that name: {owner} adds it"
-            )
-    kind = rows.schema[asked.id].dataType
-    cause = rows.schema[asked.causes].dataType
-    element = cause.elementType if isinstance(cause, ArrayType) else cause
-    if not isinstance(kind, (StringType, *WHOLE)):
-        raise BadParameter(owner, "id", f"{asked.id} of type {kind.simpleString()}", "text or integers")
-    if isinstance(kind, StringType) != isinstance(element, StringType) or not isinstance(
-        element, (StringType, *WHOLE)
-    ):
-        found = f"{asked.causes} of type {cause.simpleString()} with ids of type {kind.simpleString()}"
-        raise BadParameter(owner, "causes", found, "one identifier, or an array of them")
-    for name in asked.partition_by:
-        if isinstance(rows.schema[name].dataType, (ArrayType, MapType, StructType, VariantType)):
-            found = f"{name} of type {rows.schema[name].dataType.simpleString()}"
-            raise BadParameter(owner, "partition_by", found, "columns of plain values")
-
-
-def id_type(rows: DataFrame, asked: ByCauses) -> DataType:
-    return StringType() if isinstance(rows.schema[asked.id].dataType, StringType) else LongType()
-
-
-def list_causes(rows: DataFrame, asked: ByCauses) -> Column:
-    """The causes as an array of identifiers, without nulls and without what means none."""
-    cause = F.col(quote(asked.causes))
-    kind = id_type(rows, asked).simpleString()
-    listed = cause if isinstance(rows.schema[asked.causes].dataType, ArrayType) else F.array(cause)
-    listed = F.coalesce(listed.cast(f"array<{kind}>"), F.array().cast(f"array<{kind}>"))
-    if kind != "string":
-        return F.filter(listed, lambda one: one.isNotNull())
-    return F.filter(listed, lambda one: one.isNotNull() & ~one.isin(*asked.no_cause))
-
-
-def read_time(rows: DataFrame, asked: ByCauses) -> Column:
-    """Times as integers that compare alike."""
-    assert asked.time is not None
-    kind = rows.schema[asked.time].dataType
-    if isinstance(kind, (DoubleType, FloatType)):
-        return F.col(quote(asked.time)).cast("double")
-    return to_nanoseconds(asked.time, kind.simpleString())
+def order_large(rows: DataFrame, asked: ByCauses, sizes: list[int], full: int) -> DataFrame:
+    """Order partitions that `__part` numbers."""
+    if asked.time is not None:
+        return order_blocks(rows, asked, sizes, full)
+    return order_whole(rows.drop("__part"), asked, sum(sizes))
 
 
 # Small partitions
@@ -167,7 +100,7 @@ def order_small(rows: DataFrame, asked: ByCauses) -> DataFrame:
     names = [quote(name) for name in asked.partition_by]
     added = {"__hash": F.xxhash64(*names) if names else F.lit(0).cast("long")}
     if asked.time is not None:
-        added["__time"] = read_time(rows, asked)
+        added["__time"] = read_time(rows, asked.time)
     spread = rows.withColumns(added)
     spread = spread.repartition("__hash").sortWithinPartitions("__hash") if names else spread.repartition(1)
     kind = id_type(rows, asked)
@@ -184,91 +117,24 @@ def order_batches(
         yield from order_table(table, asked, columns).to_batches(max_chunksize=1 << 16)
 
 
-def order_table(table: pa.Table, asked: ByCauses, columns: list[str], text: bool = True) -> pa.Table:
-    """Order a table that holds partitions from end to end."""
-    table = table.combine_chunks()
-    ids = one_array(widen(table[asked.id]))
-    causes, effect = flatten_causes(widen(table[asked.causes]), asked)
-    time = times_of(one_array(table["__time"])) if "__time" in table.column_names else None
-    found = sort_events(number_groups(table, asked.partition_by), ids, causes, effect, time, text)
-    ordered = table.select(columns).take(pa.array(found.rows))
-    return ordered.append_column("position", found.position).append_column("waits_for", found.waits_for)
+# Large partitions without a time
 
 
-def one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def widen(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Integers of any width as those of 64 bits."""
-    if pa.types.is_list(column.type) and pa.types.is_integer(column.type.value_type):
-        return column.cast(pa.list_(pa.int64()))
-    return column.cast(pa.int64()) if pa.types.is_integer(column.type) else column
-
-
-def flatten_causes(column: pa.ChunkedArray, asked: ByCauses) -> tuple[pa.Array, Numbers]:
-    """All causes, and the rows that name them."""
-    array = one_array(column)
-    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
-        effect, causes = pc.list_parent_indices(array).to_numpy(), array.flatten()
-    else:
-        effect, causes = np.arange(len(array)), array
-    meant = pc.is_valid(causes)
-    if pa.types.is_string(causes.type) and asked.no_cause:
-        meant = pc.and_(meant, pc.invert(pc.is_in(causes, pa.array(asked.no_cause, causes.type))))
-    if causes.null_count == 0 and pc.all(meant).as_py():
-        return causes, effect.astype(np.int64)
-    return causes.filter(meant), effect[meant.to_numpy(zero_copy_only=False)].astype(np.int64)
-
-
-def times_of(column: pa.Array) -> Numbers:
-    """Times as integers that compare alike; what has none comes first."""
-    if pa.types.is_floating(column.type):
-        bits = column.fill_null(-np.inf).to_numpy(zero_copy_only=False).astype(np.float64) + 0.0
-        whole = bits.view(np.int64)
-        return np.asarray(np.where(whole < 0, ~whole ^ np.int64(NEVER), whole))
-    return np.asarray(column.fill_null(int(NEVER)).to_numpy(zero_copy_only=False), np.int64)
-
-
-def number_groups(table: pa.Table, names: Iterable[str]) -> Numbers:
-    """Number the partitions of a table, in the order in which they come."""
-    codes = np.zeros(len(table), np.int64)
-    for place, name in enumerate(names):
-        column = one_array(table[name])
-        encoded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column, "encode")
-        own = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        if place:
-            both = pa.array(codes * (int(own.max(initial=0)) + 1) + own).dictionary_encode()
-            own = both.indices.to_numpy().astype(np.int64)
-        codes = own
-    return codes
-
-
-# Large partitions
-
-
-def order_large(rows: DataFrame, asked: ByCauses, total: int) -> DataFrame:
-    """Order partitions whose identifiers, causes and times fit into a task, and nothing else has to."""
+def order_whole(rows: DataFrame, asked: ByCauses, total: int) -> DataFrame:
+    """Order partitions whose identifiers and causes fit into a task, and nothing else has to."""
     names = [quote(name) for name in asked.partition_by]
     keys = [F.col(name).alias(f"__key{place}") for place, name in enumerate(names)]
     kind = id_type(rows, asked)
     causes = list_causes(rows, asked).cast("array<string>")
-    time = read_time(rows, asked) if asked.time is not None else F.lit(None).cast("long")
-    # Rows without an identifier are one event if nothing tells them apart.
-    unnamed = F.concat(F.lit("\0"), F.to_json(F.struct(causes.alias("causes"), time.alias("time"))))
-    node = F.coalesce(F.col(quote(asked.id)).cast("string"), unnamed)
-    timed = [time.alias("__time")] if asked.time is not None else []
+    node = name_events(rows, asked)
     slim = rows.select(
         *keys,
         (F.xxhash64(*names) if names else F.lit(0).cast("long")).alias("__hash"),
         node.alias("__node"),
         causes.alias("__causes"),
-        *timed,
     )
     spread = slim.repartition("__hash").sortWithinPartitions("__hash") if names else slim.repartition(1)
-    own = ByCauses(
-        "__node", "__causes", tuple(f"__key{place}" for place, _ in enumerate(names)), asked.time, ()
-    )
+    own = ByCauses("__node", "__causes", tuple(f"__key{place}" for place, _ in enumerate(names)), None, ())
     fields = [rows.schema[name] for name in asked.partition_by]
     schema = StructType(
         [
@@ -288,7 +154,7 @@ def place_batches(
 ) -> Iterator[pa.RecordBatch]:
     """In a task: the first position of each identifier of whole partitions, -1 in one that is refused."""
     for table in whole_pieces(iter(batches), ("__hash",), 1):
-        ordered = order_table(table, asked, columns, text)
+        ordered = order_table(table, asked, columns, text=text)
         # Copies of an event stand together: the first has the place of all.
         first = np.ones(len(ordered), np.bool_)
         if len(ordered):
@@ -308,8 +174,7 @@ def join_places(rows: DataFrame, places: DataFrame, asked: ByCauses, node: Colum
     # Both sides are large: Spark need not find out.
     joined = rows.withColumn("__own", node).join(places.hint("merge"), same, "left")
     copies = Window.partitionBy(*(quote(name) for name in asked.partition_by), "__own")
-    order = quote(asked.time) if asked.time is not None else "__own"
-    copy = F.row_number().over(copies.orderBy(order)) - 1
+    copy = F.row_number().over(copies.orderBy("__own")) - 1
     changed = BadTrace(
         "table", "rows that were not there when they were counted", "a table that stays as it is"
     )

@@ -3,6 +3,11 @@
 By its clocks, or by computed ones where it has none: one distributed sort, because a clock grows along happened-before.
 What ties is concurrent, and goes by the names of processes. So the order is the same whatever the partitions are.
 
+A clock counts events, and says nothing of time. So where clocks are computed, or a `time` is asked for, the key of an
+event is the greatest of its own time and of the keys of what happened before it, and the clock decides between equal
+keys. Where no event has an earlier time than what happened before it, the keys are the times: one pass along processes
+and one join find that out. If there are such, they take the later time, and it is looked again.
+
 What is missing is the send of a message that is delivered. What happened after such a delivery, directly or not, waits:
 it lies outside of the greatest consistent cut before these deliveries (`antecede.spark.order.cuts`). `waits_for` has
 the one message that holds up the process first.
@@ -15,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -22,13 +28,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DoubleType, FloatType, StructType
 
-from antecede.errors import BadTrace
+from antecede.errors import BadParameter, BadTrace
 from antecede.spark.errors import raise_task_errors
-from antecede.spark.frames import quote
+from antecede.spark.frames import quote, read_time
 from antecede.spark.order.cuts import EDGES, Numbers, find_consistent_cuts, link_events, number_lines
 from antecede.spark.order.gaps import explain_wrong, find_unsent, survey_runs
 from antecede.spark.order.lamport import try_runs, whole_pieces, with_clock
@@ -45,9 +51,10 @@ class ByTrace(Struct, frozen=True):
     """A trace has columns of its own."""
 
     partition_by: tuple[str, ...] = ("run",)
+    time: str = "time_ns"
 
 
-def order_trace(trace: Trace, *, partitions: int | None = None) -> DataFrame:
+def order_trace(trace: Trace, *, time: str | None = None, partitions: int | None = None) -> DataFrame:
     """The events with `position` and `waits_for`.
 
     This reads a few columns at once, to count. If clocks are missing, it computes them and keeps them on disk as long
@@ -71,7 +78,13 @@ def order_trace(trace: Trace, *, partitions: int | None = None) -> DataFrame:
         timed, missing, lacking = leave_out(timed, bad), leave_out(missing, bad), drop_runs(lacking, bad)
         rows = mark_waiting(timed, lacking.select(["run"]), missing) if len(lacking) else timed
         bounds = None if bounds is None else drop_runs(bounds, bad)
-        found = number_rows(rows, ["run"], "clock", ["process", "index"], partitions=partitions, known=bounds)
+        ties = ["process", "index"]
+        lacked = known.filter(pc.greater(known["lacking"], 0)).select(["run"])
+        if time is None and not len(lacked):
+            found = number_rows(rows, ["run"], "clock", ties, partitions=partitions, known=bounds)
+        else:
+            keyed = raise_times(rows, time) if time is not None else raise_some(rows, lacked)
+            found = number_rows(keyed, ["run"], "__key", ["clock", *ties], partitions=partitions)
     # After the sort: a constant need not be shuffled.
     if "waits_for" not in found.columns:
         found = found.withColumn("waits_for", F.array().cast(MESSAGES))
@@ -80,6 +93,42 @@ def order_trace(trace: Trace, *, partitions: int | None = None) -> DataFrame:
         none = F.lit(None).cast("long").alias("position"), F.array().cast(MESSAGES).alias("waits_for")
         found = found.unionByName(trace.events.where(is_one_of(bad)).select("*", *none))
     return found
+
+
+def raise_some(rows: DataFrame, runs: pa.Table) -> DataFrame:
+    """The same where these runs have times, and the clocks of the others: they state their order themselves."""
+    names = F.broadcast(rows.sparkSession.createDataFrame(runs))
+    others = rows.join(names, "run", "left_anti").withColumn("__key", F.col("clock"))
+    return raise_times(rows.join(names, "run", "left_semi"), "time_ns").unionByName(others)
+
+
+def raise_times(events: DataFrame, time: str) -> DataFrame:
+    """The events with `__key`: the greatest of their own time and the keys of what happened before them."""
+    kind = events.schema[time].dataType if events.columns.count(time) == 1 else None
+    if kind is None or isinstance(kind, (DoubleType, FloatType)):
+        found = time if kind is None else f"{time} of type {kind.simpleString()}"
+        raise BadParameter("order", "time", found, "a column of integers, timestamps or text")
+    line = Window.partitionBy("run", "process").orderBy("index").rowsBetween(Window.unboundedPreceding, 0)
+    never = F.lit(np.iinfo(np.int64).min)
+    names = ["run", "process", "index"]
+    floors: list[DataFrame] = []
+    while True:
+        own, rows = F.coalesce(read_time(events, time), never), events
+        if floors:
+            floor = (
+                reduce(DataFrame.unionByName, floors).groupBy(*names).agg(F.max("__sent").alias("__floor"))
+            )
+            rows = events.join(floor, names, "left")
+            own = F.greatest(own, F.coalesce("__floor", never))
+        keyed = rows.withColumn("__key", F.max(own).over(line)).drop("__floor")
+        said = keyed.where(~F.col("control"))
+        sends = said.where("kind = 'send'").select("run", "sender", "number", F.col("__key").alias("__sent"))
+        early = (
+            said.where("kind = 'deliver'").join(sends, ["run", "sender", "number"]).where("__sent > __key")
+        )
+        floors.append(early.select(*names, "__sent").localCheckpoint(storageLevel=StorageLevel.DISK_ONLY))
+        if floors[-1].isEmpty():
+            return keyed
 
 
 def read_all_columns(trace: Trace) -> Trace:

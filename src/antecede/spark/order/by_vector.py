@@ -9,6 +9,9 @@ The vectors are taken at their word: whether they agree with each other is anoth
 logs. Where a table has one set of messages for each receiver, the receiver is a column of `partition_by`: positions,
 gaps and waiting are then its own. (Not so for stamps of multicasts, which count messages that the receiver never gets.)
 
+With `time` the key of a row is the greatest of its own time and its causes' keys, and the sum decides between equal
+keys. Then a task holds the rows of a whole partition, 8 bytes for each entry of a vector; without `time`, none does.
+
 Steps. Tasks read the vectors once and count in NumPy: which numbers are there, as words of 64 bits; the largest number
 that anybody refers to, for each process; and how many rows fall into each cell of the sort. A partition whose rows have
 no number, or one that another row has, or an entry that is null or negative, is refused. Then the sort.
@@ -18,9 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
@@ -41,25 +43,35 @@ from pyspark.sql.types import (
 )
 
 from antecede.errors import BadParameter
+from antecede.jit import kernels_for
 from antecede.spark.errors import mark_errors, raise_task_errors
-from antecede.spark.frames import quote
+from antecede.spark.frames import quote, read_time
+from antecede.spark.order.causes import TOGETHER, times_of
 from antecede.spark.order.gaps import list_holes
-from antecede.spark.order.position import Cells, Grid, count_cells, default_partitions, sort_rows
+from antecede.spark.order.lamport import whole_pieces
+from antecede.spark.order.position import (
+    Cells,
+    Grid,
+    count_cells,
+    default_partitions,
+    number_rows,
+    sort_rows,
+)
+from antecede.spark.order.vectors import (
+    CELL,
+    FAULT,
+    FAULTS,
+    LAST,
+    WORD,
+    Vectors,
+    climb_times,
+    count_batches,
+    number_groups,
+)
 
 __all__ = ["ByVector", "explain_refused", "find_missing", "order_by_vector"]
 
 WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
-FINE: Final = 512
-"""Cells into which the sums of a batch are counted, about: several for each cell of the sort."""
-
-WORD, LAST, CELL, FAULT = range(4)
-FAULTS: Final = (
-    "no name of its process",
-    "no vector",
-    "an entry that is null",
-    "a negative entry",
-    "no number of its own",
-)
 
 
 class ByVector(Struct, frozen=True):
@@ -68,6 +80,7 @@ class ByVector(Struct, frozen=True):
     process: str
     vector: str
     partition_by: tuple[str, ...] = ()
+    time: str | None = None
 
 
 def order_by_vector(rows: DataFrame, asked: ByVector, *, partitions: int | None = None) -> DataFrame:
@@ -96,14 +109,20 @@ def order_by_vector(rows: DataFrame, asked: ByVector, *, partitions: int | None 
         total = F.aggregate(values, F.lit(0).cast("long"), lambda sum, value: sum + value)
         own = take_entry(is_map, asked.vector, F.col(quote(asked.process)))
         keyed = keyed.withColumns({"__key": total, "__own": own.cast("long")})
-        grid, cells, partitions = lay_grid(counts, groups, rows, partitions)
-        marked, waits = mark_waiting(keyed, groups, missing, is_map, asked)
         kept = [F.col(quote(name)) for name in rows.columns]
-        if grid is None:
-            ordered = marked.withColumn("position", F.lit(None).cast("long"))
+        ties = [quote(asked.process), "__own"]
+        if asked.time is not None:
+            keyed = climb_by_vectors(keyed.withColumnRenamed("__key", "__sum"), groups, asked)
+        marked, waits = mark_waiting(keyed, groups, missing, is_map, asked)
+        if asked.time is not None:
+            ordered = number_rows(marked, groups, "__key", ["__sum", *ties], partitions=partitions)
         else:
-            grid, cells = count_cells(marked, groups, grid, partitions, cells)
-            ordered = sort_rows(marked, groups, [quote(asked.process), "__own"], grid, cells, partitions)
+            grid, cells, partitions = lay_grid(counts, groups, rows, partitions)
+            if grid is None:
+                ordered = marked.withColumn("position", F.lit(None).cast("long"))
+            else:
+                grid, cells = count_cells(marked, groups, grid, partitions, cells)
+                ordered = sort_rows(marked, groups, ties, grid, cells, partitions)
     found = ordered.select(*kept, "position", waits.alias("waits_for"))
     if refused is not None:
         empty = F.array().cast(found.schema["waits_for"].dataType)
@@ -112,9 +131,40 @@ def order_by_vector(rows: DataFrame, asked: ByVector, *, partitions: int | None 
     return found
 
 
+def climb_by_vectors(rows: DataFrame, groups: list[str], asked: ByVector) -> DataFrame:
+    """The rows with `__key`: the greatest of their own times and their causes' keys."""
+    assert asked.time is not None
+    process = F.col(quote(asked.process))
+    is_map = isinstance(rows.schema[asked.vector].dataType, MapType)
+    own = {
+        "__hash": F.xxhash64(*groups),
+        "__time": read_time(rows, asked.time),
+        "__process": process if is_map else process.cast("long"),
+        "__vector": F.col(quote(asked.vector)),
+    }
+    spread = rows.withColumns(own).repartition("__hash").sortWithinPartitions("__hash")
+    task = partial(climb_batches, groups=groups, columns=rows.columns, is_map=is_map)
+    schema = StructType([*rows.schema, StructField("__key", LongType())])
+    # In Python, from all rows: the sort would do it three times, to count, to cut and to place.
+    return spread.mapInArrow(mark_errors(task), schema).localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+
+
+def climb_batches(
+    batches: Iterable[pa.RecordBatch], groups: list[str], columns: list[str], is_map: bool
+) -> Iterator[pa.RecordBatch]:
+    """In a task: the rows of whole partitions, with their keys."""
+    for table in whole_pieces(iter(batches), ("__hash",), TOGETHER):
+        [batch] = table.combine_chunks().to_batches()
+        with kernels_for(len(batch)):
+            group, time = number_groups(batch, groups).group, times_of(batch.column("__time"))
+            key = climb_times(group, Vectors.of(batch, is_map), time)
+        done = table.select(columns).append_column("__key", pa.array(key))
+        yield from done.to_batches(max_chunksize=1 << 16)
+
+
 def refuse_columns(rows: DataFrame, asked: ByVector) -> None:
     """Columns that are not there, or of another type."""
-    named = {"process": asked.process, "vector": asked.vector}
+    named = {"process": asked.process, "vector": asked.vector, **({"time": asked.time} if asked.time else {})}
     named |= {f"partition_by {place + 1}": name for place, name in enumerate(asked.partition_by)}
     for what, name in named.items():
         if rows.columns.count(name) != 1:
@@ -191,187 +241,6 @@ def count_vectors(rows: DataFrame, asked: ByVector) -> DataFrame:
         F.sum("three").alias("three"),
     )  # fmt: skip
     return sums.drop("__one", "__two")
-
-
-def count_batches(
-    batches: Iterable[pa.RecordBatch], groups: list[str], is_map: bool
-) -> Iterator[pa.RecordBatch]:
-    """In a task: what `count_vectors` lists, of each batch."""
-    for batch in batches:
-        if len(batch):
-            yield from count_batch(batch, groups, is_map)
-
-
-def count_batch(batch: pa.RecordBatch, groups: list[str], is_map: bool) -> Iterator[pa.RecordBatch]:
-    named = number_groups(batch, groups)
-    vectors = Vectors.of(batch, is_map)
-    fault = vectors.find_faults()
-
-    def give(what: int, group: Any, process: pa.Array, one: Any, two: Any, three: Any) -> pa.RecordBatch:
-        first = pa.array(named.first[group])
-        columns = {"what": pa.array(np.full(len(group), what, np.int8))}
-        columns |= {name: batch.column(name).take(first) for name in groups}
-        columns |= {"process": process, "one": one, "two": two, "three": three}
-        return pa.record_batch({name: pa.array(column) for name, column in columns.items()})
-
-    bad = np.flatnonzero(fault >= 0)
-    if len(bad):
-        zeros = np.zeros(len(bad), np.int64)
-        yield give(FAULT, named.group[bad], vectors.process.take(pa.array(bad)), fault[bad], zeros, zeros + 1)
-    good = np.flatnonzero(fault < 0)
-    if not len(good):
-        return
-    group, own, total = named.group[good], vectors.own[good], vectors.sums()[good]
-    # Numbers of each process, as words.
-    code = encode(vectors.process.take(pa.array(good)))
-    word = own >> 6
-    order = np.lexsort((word, code, group))
-    starts = find_starts(group[order], code[order], word[order])
-    rows = good[order[starts]]
-    bits = np.bitwise_or.reduceat(np.left_shift(np.int64(1), own[order] & 63), starts)
-    many = np.diff(np.append(starts, len(order)))
-    yield give(WORD, named.group[rows], vectors.process.take(pa.array(rows)), word[order[starts]], bits, many)
-    # Cells of the sums: as wide as keeps their number small.
-    order = np.lexsort((total, group))
-    starts = find_starts(group[order])
-    ends = np.append(starts[1:], len(order)) - 1
-    span = total[order[ends]] - total[order[starts]]
-    share = np.maximum(1, FINE * np.diff(np.append(starts, len(order))) // len(order))
-    width = np.array([int(one).bit_length() for one in span // share], np.int64)
-    bits_of = np.zeros(int(group.max()) + 1, np.int64)
-    bits_of[group[order[starts]]] = width
-    cell = total >> bits_of[group]
-    starts = find_starts(group[order], cell[order])
-    rows = order[starts]
-    none = pa.nulls(len(rows), vectors.process.type)
-    many = np.diff(np.append(starts, len(order)))
-    yield give(CELL, group[rows], none, bits_of[group[rows]], cell[rows], many)
-    # The largest entries.
-    group, process, last = vectors.find_lasts(named.group, fault < 0)
-    yield give(LAST, group, process, last, np.zeros(len(last), np.int64), np.zeros(len(last), np.int64))
-
-
-class Named(Struct):
-    """The partitions of a batch: each row's number, and the first row of each."""
-
-    group: Any
-    first: Any
-
-
-def number_groups(batch: pa.RecordBatch, groups: list[str]) -> Named:
-    codes = np.zeros(len(batch), np.int64)
-    for name in groups:
-        own = encode(batch.column(name))
-        codes = encode(pa.array(codes * (int(own.max()) + 1) + own)) if len(groups) > 1 else own
-    _, first = np.unique(codes, return_index=True)
-    return Named(codes, first)
-
-
-def encode(column: pa.Array) -> Any:
-    """A number for each value, from 0, in the order in which they come."""
-    return pc.dictionary_encode(column, "encode").indices.to_numpy().astype(np.int64)
-
-
-def find_starts(*columns: Any) -> Any:
-    """Where sorted rows differ from the row before."""
-    new = np.zeros(len(columns[0]), np.bool_)
-    new[:1] = True
-    for column in columns:
-        new[1:] |= column[1:] != column[:-1]
-    return np.flatnonzero(new)
-
-
-class Vectors:
-    """The vectors of a batch: entries one after the other, or a matrix if all have one length."""
-
-    def __init__(
-        self, process: pa.Array, vectors: Any, keys: Any, values: Any, parents: Any, width: int
-    ) -> None:
-        self.process, self.vectors, self.keys, self.parents, self.width = (
-            process,
-            vectors,
-            keys,
-            parents,
-            width,
-        )
-        self.null = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
-        self.values = values.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-
-    @classmethod
-    def of(cls, batch: pa.RecordBatch, is_map: bool) -> Vectors:
-        process, vectors = batch.column("__process"), batch.column("__vector")
-        if is_map:
-            lists = pa.ListArray.from_arrays(vectors.offsets, vectors.items, mask=vectors.is_null())
-            keyed = pa.ListArray.from_arrays(vectors.offsets, vectors.keys, mask=vectors.is_null())
-            parents = pc.list_parent_indices(lists).to_numpy()
-            return cls(process, lists, keyed.flatten(), lists.flatten(), parents, 0)
-        lengths = pc.list_value_length(vectors)
-        if not lengths.null_count and pc.min(lengths) == pc.max(lengths) and lengths[0].as_py():
-            return cls(process, vectors, None, vectors.flatten(), None, lengths[0].as_py())
-        parents = pc.list_parent_indices(vectors).to_numpy()
-        filled = lengths.fill_null(0).to_numpy()
-        starts = np.cumsum(filled) - filled
-        keys = pa.array(np.arange(len(parents)) - starts[parents])
-        return cls(process, vectors, keys, vectors.flatten(), parents, 0)
-
-    def sums(self) -> Any:
-        if self.width:
-            return self.values.reshape(-1, self.width).sum(axis=1)
-        total = np.zeros(len(self.process), np.int64)
-        np.add.at(total, self.parents, self.values)
-        return total
-
-    def find_faults(self) -> Any:
-        """For each row the first of `FAULTS` that it has, or -1; and its own number as `own`."""
-        rows = len(self.process)
-        fault = np.full(rows, -1, np.int64)
-        self.own = self._own_numbers()
-        fault[self.own < 1] = 4
-        parents = np.repeat(np.arange(rows), self.width) if self.width else self.parents
-        fault[parents[self.values < 0]] = 3
-        if self.null is not None:
-            fault[parents[self.null]] = 2
-        fault[self.vectors.is_null().to_numpy(zero_copy_only=False)] = 1
-        fault[self.process.is_null().to_numpy(zero_copy_only=False)] = 0
-        return fault
-
-    def _own_numbers(self) -> Any:
-        rows = len(self.process)
-        if self.width:
-            place = self.process.fill_null(-1).to_numpy(zero_copy_only=False)
-            inside = (place >= 0) & (place < self.width)
-            matrix = self.values.reshape(rows, self.width)
-            return np.where(inside, matrix[np.arange(rows), np.where(inside, place, 0)], 0)
-        own = np.zeros(rows, np.int64)
-        mine = pc.equal(self.keys, self.process.take(pa.array(self.parents)))
-        mine = mine.fill_null(False).to_numpy(zero_copy_only=False)
-        own[self.parents[mine]] = self.values[mine]
-        return own
-
-    def find_lasts(self, group: Any, good: Any) -> tuple[Any, pa.Array, Any]:
-        """The largest entry of each process in each partition: (partition, process, entry)."""
-        if self.width:
-            order = np.argsort(group[good], kind="stable")
-            rows = np.flatnonzero(good)[order]
-            starts = find_starts(group[rows])
-            matrix = self.values.reshape(-1, self.width)
-            last = np.maximum.reduceat(
-                matrix if len(rows) == len(matrix) and len(starts) == 1 else matrix[rows], starts
-            )
-            places = np.tile(np.arange(self.width, dtype=np.int64), len(starts))
-            return np.repeat(group[rows[starts]], self.width), pa.array(places), last.ravel()
-        some = good[self.parents]
-        parents, values, keys = self.parents[some], self.values[some], self.keys.filter(pa.array(some))
-        code = encode(keys)
-        order = np.lexsort((code, group[parents]))
-        starts = find_starts(group[parents][order], code[order])
-        if not len(order):
-            return order, keys, order
-        return (
-            group[parents][order[starts]],
-            keys.take(pa.array(order[starts])),
-            np.maximum.reduceat(values[order], starts),
-        )
 
 
 # What is made of it

@@ -3,9 +3,10 @@
 An *event* is an identifier, and the rows that have it: copies of one event stand together, and have the causes of all
 of them. Rows without an identifier are events that nobody can name. Rules
   1. the key of an event is the greatest of its own time and of its causes' keys; without times all keys are equal;
-  2. its level is one more than the greatest level of its causes, or 0;
-  3. events are sorted by key, level, own time and identifier. A cause has no greater key and a smaller level, so this
-     never puts an event before one of its causes.
+  2. its level is one more than the greatest level of its causes that have the same key, or 0;
+  3. events are sorted by key, level, own time and identifier. A cause has a smaller key, or the same and a smaller
+     level, so this never puts an event before one of its causes.
+So what decides the place of an event among those of its key are events of that key alone (blocks.py).
 
 An event waits for the causes of it, and of theirs, that are not there. An identifier that is its own ancestor has no
 order: its group is refused, with the cycle.
@@ -158,8 +159,10 @@ def walk(present: Any, cause: Any, effect: Any, first: Any, most: Any) -> Any:
             held[node] = sets - 1
         for place in range(out[node], out[node + 1]):
             target = effects[place]
-            key[target] = max(key[target], key[node])
-            level[target] = max(level[target], level[node] + 1)
+            if key[node] > key[target]:
+                key[target], level[target] = key[node], level[node] + 1
+            elif key[node] == key[target]:
+                level[target] = max(level[target], level[node] + 1)
             mine, other = held[target], held[node]
             if mine == 0:
                 held[target] = other

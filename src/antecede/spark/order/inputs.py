@@ -14,10 +14,11 @@ Where a table has no types, a list of causes is written as JSON (`["a", "b"]`), 
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from msgspec import Struct
+from msgspec.structs import replace
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
@@ -45,8 +46,13 @@ class Asked(Struct, frozen=True):
     causes: str | None = None
     process: str | None = None
     vector: str | None = None
+    protocol: str | None = None
+    processes: tuple[str, ...] | None = None
+    parameters: dict[str, Any] = {}
+    """Those of the protocol."""
     partition_by: tuple[str, ...] | None = None
     time: str | None = None
+    window: tuple[str, str] | None = None
     no_cause: tuple[str, ...] = ("",)
     others: tuple[str, ...] = ()
     """More columns that are needed: of JSON nothing is read that is not asked for."""
@@ -58,33 +64,34 @@ def order_path(spark: SparkSession, path: str | os.PathLike[str], asked: Asked) 
     Without names of columns, a table has `process` and `vector`, and `run` if it has several sets of rows.
     """
     root = absolute(path)
-    named = asked != Asked(no_cause=asked.no_cause)
+    named = asked != Asked(no_cause=asked.no_cause, time=asked.time, window=asked.window)
     if files(spark, join(root, "log")):
-        refuse_columns_of(named)
-        return order_log(spark.read.schema(SPARK_LOG).parquet(*map(escaped, files(spark, join(root, "log")))))
+        refuse_columns_of(named or asked.time is not None)
+        log = spark.read.schema(SPARK_LOG).parquet(*map(escaped, files(spark, join(root, "log"))))
+        return order_log(log, asked.window)
     if files(spark, join(root, "runs.parquet")) or files(spark, join(root, "trace", "runs.parquet")):
         refuse_columns_of(named)
-        return order(Trace.read(spark, path))
-    if asked.id is None:
-        asked = Asked(
-            process=asked.process or "process",
-            vector=asked.vector or "vector",
-            partition_by=asked.partition_by,
-        )
+        return order(Trace.read(spark, path), time=asked.time, window=asked.window)
+    if asked.id is None and asked.protocol is None:
+        asked = replace(asked, process=asked.process or "process", vector=asked.vector or "vector")
     table = read_table(spark, os.fspath(path), asked)
     groups = asked.partition_by
     if groups is None:
-        groups = ("run",) if "run" in table.columns and asked.id is None else ()
-    if asked.id is not None:
-        return order(
-            table,
-            id=asked.id,
-            causes=asked.causes,
-            partition_by=groups,
-            time=asked.time,
-            no_cause=asked.no_cause,
-        )
-    return order(table, process=asked.process, vector=asked.vector, partition_by=groups)
+        groups = ("run",) if "run" in table.columns and asked.process is not None else ()
+    return order(
+        table,
+        id=asked.id,
+        causes=asked.causes,
+        process=asked.process,
+        vector=asked.vector,
+        protocol=asked.protocol,
+        processes=asked.processes,
+        parameters=asked.parameters,
+        partition_by=groups,
+        time=asked.time,
+        window=asked.window,
+        no_cause=asked.no_cause,
+    )
 
 
 def refuse_columns_of(named: bool) -> None:
@@ -94,10 +101,11 @@ def refuse_columns_of(named: bool) -> None:
         )
 
 
-def order_log(log: DataFrame) -> DataFrame:
-    """All events of an ingested log, those of no kind too."""
+def order_log(log: DataFrame, window: tuple[str, str] | None = None) -> DataFrame:
+    """All events of an ingested log, those of no kind too; by time, if it has times."""
+    time = "time_ns" if log.where("time_ns is not null").limit(1).count() else None
     if log.where("vector is not null").limit(1).count():
-        return order(log, process="process", vector="vector", partition_by="run")
+        return order(log, process="process", vector="vector", partition_by="run", time=time, window=window)
     own = Window.partitionBy("run", "process").orderBy("index")
     event = F.to_json(F.array("process", F.col("index").cast("string")))
     told = log.withColumn("event", event).withColumn("__before", F.lag("event").over(own))
@@ -112,8 +120,7 @@ def order_log(log: DataFrame) -> DataFrame:
     sent = F.when(delivered, F.coalesce("__sent", F.concat(F.lit("message "), F.col("message"))))
     causes = F.filter(F.array("__before", sent), lambda one: one.isNotNull())
     linked = joined.withColumn("causes", causes).select(*log.columns, "event", "causes")
-    timed = bool(log.where("time_ns is not null").limit(1).count())
-    return order(linked, id="event", causes="causes", partition_by="run", time="time_ns" if timed else None)
+    return order(linked, id="event", causes="causes", partition_by="run", time=time, window=window)
 
 
 def read_table(spark: SparkSession, path: str, asked: Asked) -> DataFrame:

@@ -26,7 +26,7 @@ class Outcome:
     """What an order came to."""
 
     by: str
-    """causes, vector or trace."""
+    """causes, vector, stamp or trace."""
     rows: int
     missing: int
     waiting: int
@@ -61,7 +61,7 @@ def write_ordered(ordered: DataFrame, path: str | os.PathLike[str]) -> Outcome:
             F.count_if("refused").alias("refused"),
         ).collect()
         reasons = collect_reasons(there) if total["refused"] else []
-        if reasons and total["refused"] == total["partitions"]:
+        if reasons and there.where("position is not null").isEmpty():
             raise BadTrace(
                 place_of(reasons[0], read_form(there).partition_by), *split_reason(reasons[0]["reason"])
             )

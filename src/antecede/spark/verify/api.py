@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.errors import mark_errors, raise_task_errors
 from antecede.spark.frames import refuse_other_tables
-from antecede.spark.order.by_causes import ByCauses
+from antecede.spark.order.causes import ByCauses
 from antecede.spark.trace.api import Trace
 from antecede.spark.verify.by_causes import CausesVerification, verify_causes
 from antecede.spark.verify.plan import SPARK_RESULTS, Reader

@@ -43,8 +43,8 @@ from pyspark.sql.types import (
 from antecede.errors import BadParameter, BadTrace
 from antecede.jit import kernels_for
 from antecede.spark.errors import mark_errors, raise_task_errors
-from antecede.spark.frames import quote
-from antecede.spark.order.by_causes import (
+from antecede.spark.frames import quote, read_time
+from antecede.spark.order.causes import (
     TOGETHER,
     WHOLE,
     ByCauses,
@@ -53,7 +53,6 @@ from antecede.spark.order.by_causes import (
     list_causes,
     number_groups,
     one_array,
-    read_time,
     refuse_columns,
     times_of,
 )
@@ -218,7 +217,8 @@ def judge(rows: DataFrame, asked: ByCauses, consumer: str) -> DataFrame:
     names = [quote(name) for name in asked.partition_by]
     kind = id_type(rows, asked)
     own = F.col(quote(asked.id)).cast(kind)
-    at = read_time(rows, asked)
+    assert asked.time is not None
+    at = read_time(rows, asked.time)
     if isinstance(rows.schema[asked.time or ""].dataType, (DoubleType, FloatType)):
         at = F.when(~F.isnan(at), at)
     slim = rows.select(
@@ -261,7 +261,7 @@ def judge_table(table: pa.Table, names: tuple[str, ...]) -> list[pa.Table]:
     many = int(group.max(initial=-1)) + 1
     ids, consumer = one_array(table["__id"]), one_array(table["__consumer"])
     mine = pc.is_valid(consumer).to_numpy(zero_copy_only=False)
-    stated, row = flatten_causes(table["__causes"], ByCauses("__id", "__causes", no_cause=()))
+    stated, row = flatten_causes(table["__causes"], ())
     shown, node, cause = number_events(group, ids, stated, row)
     effect = node[row]
     nodes = len(shown)

@@ -1,0 +1,390 @@
+"""Large partitions that name their causes, ordered in blocks of time: no task holds a whole partition.
+
+The key of an event is the greatest of its own time and its causes' keys. Keys are cut into *blocks*, each with as many
+rows as a task orders. What decides the place of an event inside its block is inside that block, too: a cause in an
+earlier block has a smaller key than all of the block. So three things are found before blocks are ordered side by side:
+
+block      The block of an event is that of its own time, unless a cause is in a later one: then it is that. One join
+           finds such events; most often they are few, near the ends of blocks. Their effects may have to move too:
+           that is looked for as long as anything moves, and reads the causes of all rows each time.
+cycles     A cycle lies in one block, and needs a cause whose time is not before its effect's. If there are such
+           causes, each block is walked once, to find the cycle that refuses the partition.
+missing    The same join finds causes that are nowhere. What waits for them may be in any later block: blocks tell
+           each other what the events that are named across their ends wait for, until nothing new is told. A block is
+           walked again only if it was told something.
+
+The driver holds the bounds and sizes of blocks. What limits it: events of one time in one partition are in one block,
+which has to fit into a task. Where times say little about causes, many events move, and blocks tell each other much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial, reduce
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType
+
+from antecede.errors import BadTrace
+from antecede.jit import kernels_for
+from antecede.spark.errors import mark_errors, raise_task_errors
+from antecede.spark.frames import quote, read_time
+from antecede.spark.order.causes import (
+    ByCauses,
+    Outside,
+    flatten_causes,
+    id_type,
+    list_causes,
+    name_events,
+    one_array,
+    order_table,
+)
+from antecede.spark.order.graph import INHERITED, find_cycles, number_events, take_sets, walk
+
+__all__ = ["order_blocks"]
+
+MISSING, BACK, TIED = range(3)
+ROW, OUTSIDE, EXPORT = range(3)
+"""What a row of a block is: an event, a cause outside and what it waits for, an event that others ask about."""
+Cycle = tuple[int, list[str]]
+"""A partition, and identifiers: each is a cause of the next."""
+EXACT: Final = 1000
+"""How exact the quantiles are that cut blocks: a block has at most a tenth of a percent of all rows more."""
+FEW: Final = 500_000
+"""Events that every task may be told of."""
+SURVEYED: Final = "__part int, __block int, __what int, __node string, __names array<string>"
+
+
+class Blocks(Struct, frozen=True):
+    """The bounds of blocks in order: (partition, time), with no time where a partition begins."""
+
+    bounds: tuple[tuple[int, Any], ...]
+
+    def locate(self, part: Column, time: Column) -> Column:
+        """The block of a time: a search in halves, compiled by Spark."""
+
+        def search(low: int, high: int) -> Column:
+            if low == high:
+                return F.lit(low)
+            middle = (low + high + 1) // 2
+            own, bound = self.bounds[middle]
+            after = part > own
+            if bound is None:
+                after = part >= own
+            else:
+                after |= (part == own) & (time >= F.lit(bound))
+            return F.when(after, search(middle, high)).otherwise(search(low, middle - 1))
+
+        return search(0, len(self.bounds) - 1)
+
+
+def order_blocks(rows: DataFrame, asked: ByCauses, sizes: Sequence[int], full: int) -> DataFrame:
+    """Order partitions that `__part` numbers, and that have so many rows."""
+    with raise_task_errors():
+        slim = select_slim(rows, asked)
+        blocks = cut_blocks(slim, sizes, full)
+        slim = slim.withColumn("__block", blocks.locate(F.col("__part"), F.col("__time")))
+        moved, links, copies = find_moves(slim)
+        slim = move_events(slim, moved)
+        counts = {row["__block"]: row["count"] for row in slim.groupBy("__block").count().collect()}
+        kinds = {row["kind"] for row in links.select("kind").distinct().collect()}
+        outside: DataFrame | None = None
+        cycles: list[Cycle] = []
+        if kinds or copies:
+            outside, cycles = survey(slim, links if MISSING in kinds else None, len(blocks.bounds))
+        located = rows.withColumns({"__node": name_events(rows, asked), "__time": read_own_time(rows, asked)})
+        located = located.withColumn("__block", blocks.locate(F.col("__part"), F.col("__time")))
+        located = move_events(located, moved)
+    return finish(located, rows, asked, blocks, counts, outside, cycles)
+
+
+def select_slim(rows: DataFrame, asked: ByCauses) -> DataFrame:
+    causes = list_causes(rows, asked).cast("array<string>")
+    time = read_own_time(rows, asked)
+    return rows.select(
+        "__part", name_events(rows, asked).alias("__node"), causes.alias("__causes"), time.alias("__time")
+    )
+
+
+def read_own_time(rows: DataFrame, asked: ByCauses) -> Column:
+    """The time of a row; what has none comes first."""
+    assert asked.time is not None
+    time = read_time(rows, asked.time)
+    kind = rows.select(time).schema[0].dataType
+    never = F.lit(float("-inf")) if not isinstance(kind, LongType) else F.lit(np.iinfo(np.int64).min)
+    return F.coalesce(time, never)
+
+
+def cut_blocks(slim: DataFrame, sizes: Sequence[int], full: int) -> Blocks:
+    full = max(1, full)
+    most = -(-max(sizes) // full)
+    shares = [place / most for place in range(1, most)]
+    quantiles = F.percentile_approx("__time", shares or [0.5], EXACT * most).alias("bounds")
+    found = {row["__part"]: row["bounds"] for row in slim.groupBy("__part").agg(quantiles).collect()}
+    bounds: list[tuple[int, Any]] = []
+    for part, size in enumerate(sizes):
+        own = -(-size // full)
+        chosen = [found[part][round(place * most / own) - 1] for place in range(1, own)]
+        # Where many rows have one time, several quantiles are that time.
+        bounds += [(part, None), *((part, bound) for bound in sorted(set(chosen)))]
+    return Blocks(tuple(bounds))
+
+
+# Which events move
+
+
+def find_moves(slim: DataFrame) -> tuple[DataFrame | None, DataFrame, bool]:
+    """Events that move, (part, node, block); causes that are missing, in later blocks, or tied; are there copies?"""
+    names = ["__part", "__node"]
+    # Partitioned by node, once for the join and for the copies.
+    events = slim.groupBy(*names).agg(
+        F.min("__time").alias("__first"),
+        F.min("__block").alias("__low"),
+        F.max("__block").alias("__high"),
+        F.count(F.lit(1)).alias("__rows"),
+    )
+    events = events.persist(StorageLevel.DISK_ONLY)
+    try:
+        copies = events.where("__rows > 1").select(*names, F.col("__low").alias("__to"), "__high")
+        copies = copies.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+        doubled = not copies.isEmpty()
+        moved = copies.where("__to != __high").drop("__high") if doubled else None
+        if moved is not None and moved.isEmpty():
+            moved = None
+        edges = list_edges(move_events(slim, moved))
+        both = edges.join(events.withColumnRenamed("__node", "__cause"), ["__part", "__cause"], "left")
+        kind = (
+            F.when(F.col("__first").isNull(), MISSING)
+            .when(F.col("__low") > F.col("__block"), BACK)
+            .when(F.col("__first") >= F.col("__time"), TIED)
+        )
+        told = both.select(
+            "__part", "__node", "__cause", "__block", F.col("__low").alias("__to"), kind.alias("kind")
+        )
+        links = told.where("kind is not null").localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+    finally:
+        events.unpersist()
+    back = links.where(F.col("kind") == BACK).groupBy(*names).agg(F.max("__to").alias("__to"))
+    return raise_blocks(slim, moved, back), links, doubled
+
+
+def list_edges(slim: DataFrame) -> DataFrame:
+    return slim.select("__part", "__node", "__block", "__time", F.explode("__causes").alias("__cause"))
+
+
+def raise_blocks(slim: DataFrame, moved: DataFrame | None, found: DataFrame) -> DataFrame | None:
+    """Events that move, and those that move because of them."""
+    names = ["__part", "__node"]
+    while True:
+        found = found.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+        if found.isEmpty():
+            return moved
+        if moved is not None:
+            both = moved.unionByName(found).groupBy(*names).agg(F.max("__to").alias("__to"))
+            moved = both.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+        else:
+            moved = found
+        causes = tell_all(found.withColumnsRenamed({"__node": "__cause", "__to": "__then"}))
+        further = list_edges(move_events(slim, moved)).join(causes, ["__part", "__cause"])
+        found = further.where("__then > __block").groupBy(*names).agg(F.max("__then").alias("__to"))
+
+
+def tell_all(events: DataFrame) -> DataFrame:
+    return F.broadcast(events) if events.count() <= FEW else events
+
+
+def move_events(rows: DataFrame, moved: DataFrame | None) -> DataFrame:
+    """The rows with their blocks, those of events that move with the new one."""
+    if moved is None:
+        return rows
+    joined = rows.join(tell_all(moved), ["__part", "__node"], "left")
+    return joined.withColumn("__block", F.coalesce("__to", "__block")).drop("__to")
+
+
+# Cycles, and what waits
+
+
+def survey(slim: DataFrame, links: DataFrame | None, many: int) -> tuple[DataFrame | None, list[Cycle]]:
+    """What events wait for that blocks know only from outside, and the cycles: (part, identifiers)."""
+    none = F.lit(None).cast("array<string>").alias("__names")
+    base = slim.select("__part", "__block", F.lit(ROW).alias("__what"), "__node", "__causes", none)
+    if links is None:
+        return None, collect_cycles(survey_blocks(base, many))
+    names = ["__part", "__block", "__node"]
+    edges = list_edges(slim).select("__part", "__block", "__cause").distinct()
+    missing = links.where(F.col("kind") == MISSING).select("__part", "__cause").distinct()
+    # By the blocks of the rows that name them, which may have moved.
+    outside = edges.join(missing, ["__part", "__cause"]).withColumnRenamed("__cause", "__node")
+    outside = outside.select(*names, F.array("__node").alias("__names")).localCheckpoint()
+    homes = slim.select(
+        "__part", F.col("__node").alias("__cause"), F.col("__block").alias("__home")
+    ).distinct()
+    across = edges.join(homes, ["__part", "__cause"]).where("__home < __block")
+    across = across.select("__part", "__cause", "__home", "__block").distinct().localCheckpoint()
+    exports = across.select(
+        "__part",
+        F.col("__home").alias("__block"),
+        F.lit(EXPORT).alias("__what"),
+        F.col("__cause").alias("__node"),
+    ).distinct()
+    base = base.persist(StorageLevel.DISK_ONLY)
+    try:
+        told, concerned = outside, list(range(many))
+        cycles: list[Cycle] | None = None
+        while True:
+            given = told.select("__part", "__block", F.lit(OUTSIDE).alias("__what"), "__node", "__names")
+            asked = [part.where(F.col("__block").isin(*concerned)) for part in (base, given, exports)]
+            both = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), asked)
+            found = survey_blocks(both, many).localCheckpoint()
+            cycles = collect_cycles(found) if cycles is None else cycles
+            waiting = found.where(F.col("__what") == EXPORT).select(
+                "__part", F.col("__node").alias("__cause"), "__names"
+            )
+            # What comes to a block: the event by its name there, and what it waits for.
+            news = across.join(waiting, ["__part", "__cause"]).select(
+                "__part", "__block", F.col("__cause").alias("__node"), "__names"
+            )
+            fresh = news.join(told, [*names, "__names"], "left_anti").localCheckpoint()
+            concerned = [row["__block"] for row in fresh.select("__block").distinct().collect()]
+            if not concerned:
+                return told, cycles
+            kept = told.join(fresh.select(*names), names, "left_anti")
+            told = kept.unionByName(fresh).localCheckpoint()
+    finally:
+        base.unpersist()
+
+
+def collect_cycles(found: DataFrame) -> list[Cycle]:
+    """One cycle of each partition that has some."""
+    told = found.where(F.col("__what") == ROW).groupBy("__part").agg(F.min("__names").alias("__names"))
+    return [(row["__part"], row["__names"]) for row in told.collect()]
+
+
+def survey_blocks(rows: DataFrame, many: int) -> DataFrame:
+    """Rows (part, ROW, cycle), and (part, EXPORT, node, what it waits for)."""
+    spread = rows.repartitionById(many, "__block")
+    return spread.mapInArrow(mark_errors(survey_batches), SURVEYED)
+
+
+def survey_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    held = [batch for batch in batches if len(batch)]
+    if not held:
+        return
+    table = pa.Table.from_batches(held).combine_chunks()
+    own = table.filter(pc.equal(table["__what"], ROW))
+    with kernels_for(len(own)):
+        found = list(survey_table(own, *split_outside(table, pa.string())))
+    schema = pa.schema(
+        [
+            ("__part", pa.int32()),
+            ("__block", pa.int32()),
+            ("__what", pa.int32()),
+            ("__node", pa.string()),
+            ("__names", pa.list_(pa.string())),
+        ]
+    )
+    part, block = (table[name][0].as_py() for name in ("__part", "__block"))
+    rows = [{"__part": part, "__block": block, "__what": w, "__node": n, "__names": s} for w, n, s in found]
+    yield from pa.Table.from_pylist(rows, schema).to_batches()
+
+
+def split_outside(table: pa.Table, kind: pa.DataType) -> tuple[Outside, pa.Array]:
+    """What is told to a block, and the events that others ask about."""
+    told, asked = (table.filter(pc.equal(table["__what"], what)) for what in (OUTSIDE, EXPORT))
+    return Outside.of(one_array(told["__node"]), one_array(told["__names"]), kind), one_array(asked["__node"])
+
+
+def survey_table(
+    table: pa.Table, outside: Outside, exports: pa.Array
+) -> Iterator[tuple[int, str | None, list[str]]]:
+    ids = one_array(table["__node"])
+    causes, effect = flatten_causes(table["__causes"], ())
+    causes, effect = outside.replace_causes(ids, causes, effect)
+    group = np.zeros(len(table), np.int64)
+    names, node, cause = number_events(group, ids, causes, effect)
+    present = np.zeros(len(names), np.bool_)
+    present[node] = True
+    first = np.zeros(len(names), np.int64)
+    _, _, reached, held, starts, pool = walk(present, cause, node[effect], first, INHERITED)
+    stuck = ~reached & present
+    if stuck.any():
+        yield ROW, None, find_cycles(stuck, cause, node[effect], group, node, names)[0]
+    if len(exports):
+        at = pc.index_in(exports, names)
+        asked = at.to_numpy(zero_copy_only=False)[pc.is_valid(at).to_numpy(zero_copy_only=False)].astype(
+            np.int64
+        )
+        asked = asked[held[asked] > 0]
+        lists = take_sets(held[asked], starts, pool, names).to_pylist()
+        for number, waits in zip(asked.tolist(), lists, strict=True):
+            yield EXPORT, names[number].as_py(), sorted(waits)
+
+
+# The order
+
+
+def finish(
+    located: DataFrame,
+    rows: DataFrame,
+    asked: ByCauses,
+    blocks: Blocks,
+    counts: dict[int, int],
+    outside: DataFrame | None,
+    cycles: list[Cycle],
+) -> DataFrame:
+    """Order the blocks side by side; partitions with a cycle are refused."""
+    kind, columns = id_type(rows, asked), [name for name in rows.columns if name != "__part"]
+    refused = [part for part, _ in cycles]
+    starts, before, part = {}, 0, -1
+    for block, (own, _) in enumerate(blocks.bounds):
+        before = 0 if own != part else before
+        starts[block], part = (before, counts.get(block, 0)), own
+        before += counts.get(block, 0)
+    good = located.withColumn("__what", F.lit(ROW))
+    if refused:
+        good = good.where(~F.col("__part").isin(*refused))
+    if outside is None:
+        good = good.withColumn("__names", F.lit(None).cast("array<string>"))
+    else:
+        good = good.unionByName(outside.withColumn("__what", F.lit(OUTSIDE)), allowMissingColumns=True)
+    fields = [StructField("position", LongType()), StructField("waits_for", ArrayType(kind))]
+    schema = StructType([*(rows.schema[name] for name in columns), *fields])
+    task = partial(order_block, asked=asked, columns=columns, starts=starts)
+    done = good.repartitionById(len(blocks.bounds), "__block").mapInArrow(mark_errors(task), schema)
+    for number, cycle in cycles:
+        shown = F.array(*map(F.lit, cycle)).cast(ArrayType(kind))
+        bad = rows.where(F.col("__part") == number).select(
+            *map(quote, columns), F.lit(None).cast("long").alias("position"), shown.alias("waits_for")
+        )
+        done = done.unionByName(bad)
+    return done
+
+
+def order_block(
+    batches: Iterable[pa.RecordBatch], asked: ByCauses, columns: list[str], starts: dict[int, tuple[int, int]]
+) -> Iterator[pa.RecordBatch]:
+    """In a task: the rows of a block, ordered."""
+    held = [batch for batch in batches if len(batch)]
+    if not held:
+        return
+    table = pa.Table.from_batches(held).combine_chunks()
+    own = table.filter(pc.equal(table["__what"], ROW))
+    if not len(own):
+        return
+    start, count = starts[own["__block"][0].as_py()]
+    if len(own) != count:
+        found = f"{len(own)} rows where {count} were counted"
+        raise BadTrace("table", found, "a table that stays as it is while it is ordered")
+    outside, _ = split_outside(table, one_array(own[asked.id]).type)
+    with kernels_for(len(own)):
+        ordered = order_table(own, asked, columns, outside=outside)
+    at = ordered.schema.get_field_index("position")
+    placed = ordered.set_column(at, "position", pc.add(ordered["position"], start))
+    yield from placed.to_batches(max_chunksize=1 << 16)

@@ -1,0 +1,225 @@
+"""Packets that carry the stamps of a protocol, in the order in which their receivers would deliver them.
+
+A row is a packet at its receiver, in columns that `antecede.spark.stream.packets` explains: `receiver`, `sender`,
+`number`, the stamp, and perhaps `label`. Each receiver, in each partition, has an order of its own: its packets go
+through the protocol's machine in the order of `time`, or by sender and number where there is no time.
+
+What is missing is given up when all rows are in, so every message has a position: those that wait come after those that
+do not, as far as stamps can tell. A packet of the protocol itself (its `number` is null) orders others and has no
+position. A row that is no packet of this protocol and these processes is refused, and the others are ordered.
+
+The packets of one receiver in one partition have to fit into a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from antecede.errors import BadParameter
+from antecede.spark.errors import mark_errors
+from antecede.spark.frames import quote, read_time
+from antecede.spark.order.causes import TOGETHER, number_groups, one_array, times_of
+from antecede.spark.order.lamport import whole_pieces
+from antecede.spark.stream.bucket import Bucket, make_rows
+from antecede.spark.stream.packets import GAVE_UP
+from antecede.spark.stream.receiver import MachineReceiver, Output
+from antecede.spark.stream.settings import Settings
+from antecede.spark.stream.status import find_roots
+
+__all__ = ["ByStamp", "explain_refused", "find_missing", "order_by_stamp"]
+
+NEEDED = ("receiver", "sender", "number")
+
+Root = tuple[int, int, int, str]
+"""A missing message: sender, first, last, by which count."""
+
+
+class ByStamp(Struct, frozen=True):
+    """Which column has stamps, and of which protocol they are."""
+
+    stamp: str
+    protocol: str
+    processes: tuple[str, ...]
+    parameters: dict[str, Any] = {}
+    partition_by: tuple[str, ...] = ("receiver",)
+    """The columns that tell one order from another: the last is the receiver."""
+    time: str | None = None
+
+
+def order_by_stamp(rows: DataFrame, asked: ByStamp) -> DataFrame:
+    """The rows with `position` and `waits_for`: missing messages, as `gave_up` of a stream has them."""
+    refuse_columns(rows, asked)
+    return run_machines(rows, asked).drop("__reason")
+
+
+def refuse_columns(rows: DataFrame, asked: ByStamp) -> None:
+    named = [asked.stamp, *NEEDED, *asked.partition_by, *([asked.time] if asked.time else [])]
+    lacking = [name for name in dict.fromkeys(named) if rows.columns.count(name) != 1]
+    if lacking:
+        raise BadParameter(
+            "order", "columns", ", ".join(rows.columns), f"also {', '.join(lacking)}: a row is a packet"
+        )
+
+
+def run_machines(rows: DataFrame, asked: ByStamp) -> DataFrame:
+    settings = Settings.of(asked.protocol, asked.processes, asked.parameters)
+    names = [quote(name) for name in asked.partition_by]
+    own = {
+        "__hash": F.xxhash64(*names),
+        "__receiver": F.col("receiver").cast("string"),
+        "__sender": F.col("sender").cast("string"),
+        "__number": F.col("number").cast("long"),
+        "__stamp": F.coalesce(F.col(quote(asked.stamp)).cast("binary"), F.lit(b"")),
+    }
+    if "label" in rows.columns:
+        own["__label"] = F.col("label").cast("string")
+    if asked.time is not None:
+        own["__at"] = read_time(rows, asked.time)
+    spread = rows.withColumns(own).repartition("__hash").sortWithinPartitions("__hash")
+    fields = [
+        StructField("position", LongType()),
+        StructField("waits_for", from_arrow_type(GAVE_UP)),
+        StructField("__reason", StringType()),
+    ]
+    task = partial(run_batches, settings=settings, names=asked.partition_by, columns=rows.columns)
+    return spread.mapInArrow(mark_errors(task), StructType([*rows.schema.fields, *fields]))
+
+
+# In tasks
+
+
+def run_batches(
+    batches: Iterable[pa.RecordBatch], settings: Settings, names: tuple[str, ...], columns: list[str]
+) -> Iterator[pa.RecordBatch]:
+    for table in whole_pieces(iter(batches), ("__hash",), TOGETHER):
+        yield from run_table(table.combine_chunks(), settings, names, columns).to_batches(
+            max_chunksize=1 << 16
+        )
+
+
+def run_table(table: pa.Table, settings: Settings, names: tuple[str, ...], columns: list[str]) -> pa.Table:
+    """Run the machines of whole partitions, and give the rows back in their order."""
+    group = number_groups(table, names)
+    bucket = Bucket(settings)
+    out, _ = bucket.advance(make_packets(table, group), 0)
+    row = read_rows(out)
+    position = np.full(len(table), -1, np.int64)
+    reason: list[str | None] = [None] * len(table)
+    placed = out["position"].fill_null(-1).to_numpy()
+    position[row] = placed
+    for number, words in zip(row.tolist(), out["reason"].to_pylist(), strict=True):
+        reason[number] = words
+    waits = find_waits(bucket, table, group)
+    outputs: list[Output] = []
+    bucket.give_up_all(outputs)
+    rest = make_rows(settings.processes, outputs)
+    position[read_rows(rest)] = rest["position"].to_numpy()
+    order = np.lexsort((np.where(position < 0, np.iinfo(np.int64).max, position), group))
+    shown = [
+        [dict(zip(("sender", "first", "last", "counted"), root, strict=True)) for root in waits.get(one, ())]
+        for one in order.tolist()
+    ]
+    ordered = table.select(columns).take(pa.array(order))
+    ordered = ordered.append_column("position", pa.array(position[order], mask=position[order] < 0))
+    ordered = ordered.append_column("waits_for", pa.array(shown, GAVE_UP))
+    return ordered.append_column("__reason", pa.array([reason[one] for one in order.tolist()], pa.string()))
+
+
+def make_packets(table: pa.Table, group: Any) -> pa.Table:
+    """The rows as a bucket takes them. The payload is the number of the row: machines do not read it."""
+    columns = {name: table[f"__{name}"] for name in ("receiver", "sender", "number", "stamp")}
+    numbers = np.arange(len(table), dtype=np.int64)
+    columns["payload"] = pack_numbers(numbers)
+    if "__at" in table.column_names:
+        columns["arrival"] = pa.array(times_of(one_array(table["__at"])))
+    if "__label" in table.column_names:
+        columns["label"] = table["__label"]
+    columns["group"] = pa.array(group).cast(pa.string())
+    return pa.table(columns)
+
+
+def pack_numbers(numbers: Any) -> pa.Array:
+    """Each number as eight bytes."""
+    ends = pa.py_buffer((np.arange(len(numbers) + 1, dtype=np.int32) * 8).tobytes())
+    return pa.Array.from_buffers(pa.binary(), len(numbers), [None, ends, pa.py_buffer(numbers.tobytes())])
+
+
+def read_rows(out: pa.Table) -> Any:
+    """The numbers that `make_packets` put into the payloads."""
+    return np.frombuffer(b"".join(out["payload"].to_pylist()), np.int64)
+
+
+def find_waits(bucket: Bucket, table: pa.Table, group: Any) -> dict[int, list[tuple[str, int, int, str]]]:
+    """For each row that is held, the missing messages at its root."""
+    found: dict[int, list[tuple[str, int, int, str]]] = {}
+    names, compiled = bucket.settings.processes, bucket.compiled
+    if compiled is not None and len(compiled.held):
+        row = read_rows(compiled.held)
+        for lane in np.unique(compiled.waits.lane).tolist():
+            counted = bucket.settings.machine(compiled.keys[lane][1]).counted
+            for sender, first, last, blocked in find_roots(compiled.waits, lane, compiled.delivered[lane]):
+                for one in row[blocked].tolist():
+                    found.setdefault(one, []).append((names[sender], first, last, counted))
+    if any(receiver.since for receiver in bucket.machines.values()):
+        places = locate_messages(table, group, names)
+        for (_, me), receiver in bucket.machines.items():
+            for key, roots in find_machine_roots(receiver).items():
+                one = places[receiver.group, me, *key]
+                found[one] = [(names[sender], *rest) for sender, *rest in roots]  # type: ignore[misc]
+    return found
+
+
+def find_machine_roots(receiver: MachineReceiver) -> Mapping[tuple[int, int], list[Root]]:
+    counted = receiver.machine.counted
+    return {
+        key: [(sender, count, count, counted) for sender, count, _ in receiver.machine.missing([key])]
+        for key in receiver.since
+    }
+
+
+def locate_messages(
+    table: pa.Table, group: Any, names: tuple[str, ...]
+) -> dict[tuple[str, int, int, int], int]:
+    """(group, receiver, sender, number) -> row."""
+    ids = {name: number for number, name in enumerate(names)}
+    columns = (table[name].to_pylist() for name in ("__receiver", "__sender", "__number"))
+    return {
+        (str(own), ids[receiver], ids[sender], number): row
+        for row, (own, receiver, sender, number) in enumerate(zip(group.tolist(), *columns, strict=True))
+        if number is not None and receiver in ids and sender in ids
+    }
+
+
+# What comes of it
+
+
+def find_missing(ordered: DataFrame, asked: ByStamp) -> DataFrame:
+    """(partition columns, sender, first, last, counted, waiting): each missing message, and how many wait for it."""
+    names = [quote(name) for name in asked.partition_by]
+    each = ordered.select(*names, F.explode("waits_for").alias("__root"))
+    shown = each.groupBy(*names, "__root").agg(F.count(F.lit(1)).alias("waiting"))
+    return shown.select(*names, "__root.*", "waiting")
+
+
+def explain_refused(ordered: DataFrame, asked: ByStamp) -> DataFrame:
+    """(partition columns, rows, reason) of rows that are no packets, those of one reason together."""
+    names = [quote(name) for name in asked.partition_by]
+    bad = ordered.where("position is null and number is not null").select(*names).distinct()
+    bad = bad.toDF(*(f"__known{place}" for place, _ in enumerate(names)))
+    same = F.lit(True)
+    for place, name in enumerate(names):
+        same &= F.col(name).eqNullSafe(F.col(f"__known{place}"))
+    concerned = ordered.drop("position", "waits_for").join(bad, same, "left_semi")
+    told = run_machines(concerned, asked).where("__reason is not null")
+    counts = told.groupBy(*names, "__reason").agg(F.count(F.lit(1)).alias("rows"))
+    return counts.select(*names, "rows", F.col("__reason").alias("reason"))

@@ -1,0 +1,205 @@
+"""Rows that name their causes: which columns say what, and a table of them in the order of the rules of graph.py.
+
+`order` and `verify` read the same columns in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    VariantType,
+)
+
+from antecede.errors import BadParameter
+from antecede.spark.frames import quote, read_time
+from antecede.spark.order.graph import NEVER, Numbers, sort_events
+
+__all__ = ["TOGETHER", "WHOLE", "ByCauses", "Outside", "order_table"]
+
+TOGETHER: Final = 1 << 16
+"""Rows of small partitions that are ordered in one call."""
+WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
+
+
+class ByCauses(Struct, frozen=True):
+    """Which columns say what."""
+
+    id: str
+    causes: str
+    partition_by: tuple[str, ...] = ()
+    time: str | None = None
+    no_cause: tuple[str, ...] = ("",)
+    """Causes of text that mean none."""
+
+
+class Outside(Struct, frozen=True):
+    """What a block of a partition knows of the others: causes that wait, or are missing themselves."""
+
+    causes: pa.Array
+    names: pa.Array
+    """For each of them the missing identifiers, as lists."""
+
+    @classmethod
+    def of(cls, causes: pa.Array, names: pa.Array, kind: pa.DataType) -> Outside:
+        """`kind` is the type of identifiers; these are text."""
+        own = pa.int64() if pa.types.is_integer(kind) else pa.string()
+        return cls(causes.cast(own), names.cast(pa.list_(own)))
+
+    def replace_causes(self, ids: pa.Array, causes: pa.Array, effect: Numbers) -> tuple[pa.Array, Numbers]:
+        """Keep the causes that are in the block; what waits outside becomes what it waits for; the others go."""
+        here = pc.is_in(causes, ids.drop_null())
+        kept = effect[here.to_numpy(zero_copy_only=False)]
+        if not len(self.causes):
+            return causes.filter(here), kept
+        at = pc.index_in(causes, self.causes)
+        far = pc.and_(pc.invert(here), pc.is_valid(at))
+        lists = self.names.take(at.filter(far))
+        whose = effect[far.to_numpy(zero_copy_only=False)][pc.list_parent_indices(lists).to_numpy()]
+        both = pa.concat_arrays([causes.filter(here), lists.flatten().cast(causes.type)])
+        return both, np.concatenate([kept, whose])
+
+
+def refuse_columns(
+    rows: DataFrame,
+    asked: ByCauses,
+    *,
+    owner: str = "order",
+    added: tuple[str, ...] = ("position", "waits_for"),
+) -> None:
+    """Refuse names that are no columns, columns of types that mean nothing, and those that the owner adds."""
+    named = {"id": asked.id, "causes": asked.causes, **({"time": asked.time} if asked.time else {})}
+    named |= {f"partition_by {place + 1}": name for place, name in enumerate(asked.partition_by)}
+    for what, name in named.items():
+        if rows.columns.count(name) != 1:
+            raise BadParameter(owner, what, name, f"one of the columns {', '.join(rows.columns)}")
+    for name in added:
+        if name in rows.columns:
+            raise BadParameter(
+                owner, "table", f"one with a column {name}", f"none of that name: {owner} adds it"
+            )
+    kind = rows.schema[asked.id].dataType
+    cause = rows.schema[asked.causes].dataType
+    element = cause.elementType if isinstance(cause, ArrayType) else cause
+    if not isinstance(kind, (StringType, *WHOLE)):
+        raise BadParameter(owner, "id", f"{asked.id} of type {kind.simpleString()}", "text or integers")
+    if isinstance(kind, StringType) != isinstance(element, StringType) or not isinstance(
+        element, (StringType, *WHOLE)
+    ):
+        found = f"{asked.causes} of type {cause.simpleString()} with ids of type {kind.simpleString()}"
+        raise BadParameter(owner, "causes", found, "one identifier, or an array of them")
+    for name in asked.partition_by:
+        if isinstance(rows.schema[name].dataType, (ArrayType, MapType, StructType, VariantType)):
+            found = f"{name} of type {rows.schema[name].dataType.simpleString()}"
+            raise BadParameter(owner, "partition_by", found, "columns of plain values")
+
+
+def id_type(rows: DataFrame, asked: ByCauses) -> DataType:
+    return StringType() if isinstance(rows.schema[asked.id].dataType, StringType) else LongType()
+
+
+def list_causes(rows: DataFrame, asked: ByCauses) -> Column:
+    """The causes as an array of identifiers, without nulls and without what means none."""
+    cause = F.col(quote(asked.causes))
+    kind = id_type(rows, asked).simpleString()
+    listed = cause if isinstance(rows.schema[asked.causes].dataType, ArrayType) else F.array(cause)
+    listed = F.coalesce(listed.cast(f"array<{kind}>"), F.array().cast(f"array<{kind}>"))
+    if kind != "string":
+        return F.filter(listed, lambda one: one.isNotNull())
+    return F.filter(listed, lambda one: one.isNotNull() & ~one.isin(*asked.no_cause))
+
+
+def name_events(rows: DataFrame, asked: ByCauses) -> Column:
+    """The identifier of each row as text. Rows without one are one event if nothing tells them apart."""
+    time = read_time(rows, asked.time) if asked.time is not None else F.lit(None).cast("long")
+    causes = list_causes(rows, asked).cast("array<string>")
+    unnamed = F.concat(F.lit("\0"), F.to_json(F.struct(causes.alias("causes"), time.alias("time"))))
+    return F.coalesce(F.col(quote(asked.id)).cast("string"), unnamed)
+
+
+def order_table(
+    table: pa.Table,
+    asked: ByCauses,
+    columns: list[str],
+    *,
+    text: bool = True,
+    outside: Outside | None = None,
+) -> pa.Table:
+    """Order a table that holds partitions from end to end; or a block of one, which knows others by `outside`."""
+    table = table.combine_chunks()
+    ids = one_array(widen(table[asked.id]))
+    causes, effect = flatten_causes(widen(table[asked.causes]), asked.no_cause)
+    if outside is not None:
+        causes, effect = outside.replace_causes(ids, causes, effect)
+    time = times_of(one_array(table["__time"])) if "__time" in table.column_names else None
+    # A block is of one partition.
+    one = outside is not None
+    group = np.zeros(len(table), np.int64) if one else number_groups(table, asked.partition_by)
+    found = sort_events(group, ids, causes, effect, time, text)
+    ordered = table.select(columns).take(pa.array(found.rows))
+    return ordered.append_column("position", found.position).append_column("waits_for", found.waits_for)
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def widen(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Integers of any width as those of 64 bits."""
+    if pa.types.is_list(column.type) and pa.types.is_integer(column.type.value_type):
+        return column.cast(pa.list_(pa.int64()))
+    return column.cast(pa.int64()) if pa.types.is_integer(column.type) else column
+
+
+def flatten_causes(column: pa.ChunkedArray, no_cause: tuple[str, ...]) -> tuple[pa.Array, Numbers]:
+    """All causes, and the rows that name them."""
+    array = one_array(column)
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        effect, causes = pc.list_parent_indices(array).to_numpy(), array.flatten()
+    else:
+        effect, causes = np.arange(len(array)), array
+    meant = pc.is_valid(causes)
+    if pa.types.is_string(causes.type) and no_cause:
+        meant = pc.and_(meant, pc.invert(pc.is_in(causes, pa.array(no_cause, causes.type))))
+    if causes.null_count == 0 and pc.all(meant).as_py():
+        return causes, effect.astype(np.int64)
+    return causes.filter(meant), effect[meant.to_numpy(zero_copy_only=False)].astype(np.int64)
+
+
+def times_of(column: pa.Array) -> Numbers:
+    """Times as integers that compare alike; what has none comes first."""
+    if pa.types.is_floating(column.type):
+        bits = column.fill_null(-np.inf).to_numpy(zero_copy_only=False).astype(np.float64) + 0.0
+        whole = bits.view(np.int64)
+        return np.asarray(np.where(whole < 0, ~whole ^ np.int64(NEVER), whole))
+    return np.asarray(column.fill_null(int(NEVER)).to_numpy(zero_copy_only=False), np.int64)
+
+
+def number_groups(table: pa.Table, names: Iterable[str]) -> Numbers:
+    """Number the partitions of a table, in the order in which they come."""
+    codes = np.zeros(len(table), np.int64)
+    for place, name in enumerate(names):
+        column = one_array(table[name])
+        encoded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column, "encode")
+        own = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        if place:
+            both = pa.array(codes * (int(own.max(initial=0)) + 1) + own).dictionary_encode()
+            own = both.indices.to_numpy().astype(np.int64)
+        codes = own
+    return codes

@@ -1,0 +1,66 @@
+"""Large partitions in blocks of time: what moves, what waits across blocks, and what a block may rely on."""
+
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from antecede.errors import BadTrace
+from antecede.spark.order.api import missing, note_form
+from antecede.spark.order.blocks import order_block
+from antecede.spark.order.by_causes import order_by_causes
+from antecede.spark.order.causes import ByCauses
+
+ASKED = ByCauses("id", "causes", (), "at")
+TYPES = "id long, causes array<bigint>, at double, text string"
+
+
+def positions(spark, rows, full, types=TYPES):
+    table = spark.createDataFrame(rows, types).repartition(3)
+    found = order_by_causes(table, ASKED, full=full)
+    return {
+        tuple(row)[:1] + tuple(row)[3:4]: (row.position, sorted(row.waits_for)) for row in found.collect()
+    }
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_blocks_give_what_one_task_gives(spark, seed):
+    """A long component with late clocks, copies at other times, rows without an id or a time, and lost causes."""
+    print(f"seed {seed}")
+    rng = Random(seed)
+    rows: list[tuple] = []
+    for place in range(300):
+        causes = [place - rng.randrange(1, 9) for _ in range(rng.randrange(3)) if place > 9]
+        causes += [10_000 + rng.randrange(3)] * (rng.random() < 0.01)
+        at = place + rng.choice([0.0, 0.0, 0.0, rng.uniform(-60, 60)])
+        own = place if rng.random() < 0.97 else None
+        rows.append((own, causes, at if rng.random() < 0.97 else None, f"{place}"))
+        if rng.random() < 0.03:
+            rows.append((own, [], at + rng.uniform(-90, 90), f"copy of {place}"))
+    assert positions(spark, rows, 1_000) == positions(spark, rows, 40)
+
+
+def test_all_that_follows_a_lost_event_waits_in_every_block(spark):
+    chain = [(place, [place - 1], float(place), "") for place in range(60)]
+    found = order_by_causes(spark.createDataFrame(chain, TYPES), ASKED, full=25)
+    rows = found.collect()
+    assert [row.id for row in rows] == list(range(60))
+    assert {tuple(row.waits_for) for row in rows} == {(-1,)}
+    [told] = missing(note_form(found, ASKED)).collect()
+    assert tuple(told) == (-1, 1, 60)
+
+
+def test_a_chain_against_time_moves_to_one_block(spark):
+    chain = [(place, [place - 1] if place else [], float(-place), "") for place in range(12)]
+    found = order_by_causes(spark.createDataFrame(chain, TYPES), ASKED, full=4).collect()
+    assert [row.id for row in found] == list(range(12))
+
+
+def test_a_table_that_changed_since_it_was_counted_is_told():
+    rows = {"id": [1, 2], "causes": [[], [1]], "at": [1.0, 2.0], "__time": [1.0, 2.0], "__node": ["1", "2"]}
+    rows |= {"__block": [0, 0], "__what": [0, 0], "__names": pa.nulls(2, pa.list_(pa.string()))}
+    [batch] = pa.table(rows).to_batches()
+    [found] = order_block([batch], ASKED, ["id"], {0: (7, 2)})
+    assert found["position"].to_pylist() == [7, 8]
+    with pytest.raises(BadTrace, match="a table that stays as it is"):
+        list(order_block([batch], ASKED, ["id"], {0: (0, 3)}))
