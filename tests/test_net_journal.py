@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from antecede.errors import BadJournal, BadParameter, CannotWrite
 from antecede.model import View
+from antecede.net import Memory, Node
 from antecede.net.storage.journal import open_journal
 from antecede.process.core import Core
-from antecede.process.inputs import Acknowledge, Input, Send, Take
+from antecede.process.inputs import Acknowledge, Input, Send, Take, Turn
 
 VIEW = View.of("a", "b")
 
@@ -211,3 +215,46 @@ def test_a_full_disk_stops_the_node_and_loses_nothing(tmp_path):
     core = journal.recover(new(protocol="permit"))
     journal.close()
     assert core.machine.sent >= int(first.split()[0]) > 10
+
+
+# How often the disk is asked
+
+
+@pytest.mark.parametrize("sync", ["normal", "full"])
+def test_a_message_waits_for_one_group_where_it_is_sent(tmp_path, sync):
+    """That it was sent and that it leaves are one group: else it would wait for the disk twice."""
+    groups: list[list[type]] = []
+
+    async def main():
+        network = Memory()
+        a = Node("a", ["a", "b"], transport=network.at("a"), journal=tmp_path / "a.db", sync=sync)
+        async with a, Node("b", ["a", "b"], transport=network.at("b")) as b, asyncio.timeout(30):
+            assert a._journal is not None
+            append = a._journal.append
+
+            def note(inputs: Sequence[Input], snapshot: dict[str, Any] | None = None) -> None:
+                groups.append([type(one) for one in inputs])
+                append(inputs, snapshot)
+
+            a._journal.append = note  # type: ignore[method-assign]
+            for _ in range(20):
+                await a.send("b", b"")
+                (await b.receive()).ack()
+
+    asyncio.run(main())
+    sent = [group for group in groups if Send in group]
+    assert len(sent) == 20
+    assert all(group[group.index(Send) :][1] is Turn for group in sent), sent
+
+
+def test_the_log_has_its_length_before_it_is_needed(tmp_path):
+    """To sync a file that has grown waits for the file system's own journal: the log is written over instead."""
+    journal = open_journal(tmp_path / "a.db", "full")
+    journal.recover(new())
+    log = tmp_path / "a.db-wal"
+    before = log.stat().st_size
+    for _ in range(200):
+        journal.append([Send((1,), bytes(1000))])
+    assert log.stat().st_size == before
+    journal.close()
+    assert (tmp_path / "a.db").stat().st_size < 1 << 20, "what only made the log longer is in no table"

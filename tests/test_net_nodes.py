@@ -350,6 +350,52 @@ def test_settings_that_contradict_each_other_are_refused(chosen, told):
         Settings(**chosen)
 
 
+async def refuse_to_end(call: Any) -> asyncio.Task[Any]:
+    """A call that waits: it has not ended when the loop has had every chance to end it."""
+    task = asyncio.ensure_future(call)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not task.done()
+    return task
+
+
+def test_what_the_protocol_holds_back_is_limited_in_bytes():
+    """Under `buffer` the next message leaves once the one before it has arrived everywhere."""
+
+    async def main():
+        network = Memory()
+        small = Settings(queue_bytes=1000, drain_s=0, first_retry_s=0.01, last_retry_s=0.05)
+        async with in_memory(2, network, protocol="buffer", settings=small) as (p1, p2):
+            async with asyncio.timeout(PATIENCE_S):
+                network.cut("p1", "p2")
+                for _ in range(3):
+                    await p1.send("p2", bytes(600))
+                assert p1.status().unsent == 2
+                waiting = await refuse_to_end(p1.send("p2", b"more"))
+                network.heal("p1", "p2")
+                assert [len((await p2.receive()).payload) for _ in range(4)] == [600, 600, 600, 4]
+                await waiting
+                assert p1._host.core.unsent_bytes == 0
+
+    asyncio.run(main())
+
+
+def test_what_is_taken_and_not_acknowledged_is_limited_in_bytes(tmp_path, caplog):
+    async def main():
+        small = Settings(unacknowledged_bytes=1000)
+        node = Node("a", ["a"], transport=Memory().at("a"), journal=tmp_path / "a.db", settings=small)
+        async with node, asyncio.timeout(PATIENCE_S):
+            for _ in range(3):
+                await node.send("a", bytes(600))
+            first, _second = await node.receive(), await node.receive()
+            waiting = await refuse_to_end(node.receive())
+            await first.ack()
+            await waiting
+
+    asyncio.run(main())
+    assert "2 messages, 1200 bytes, are not acknowledged" in caplog.text
+
+
 def crowded(*objects: object) -> dict[str, int]:
     """Those with more attributes than CPython 3.11 finds by their place (PEP 659), besides slots."""
     return {type(one).__name__: len(vars(one)) for one in objects if len(vars(one)) > 30}

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from antecede.errors import BadParameter
 from antecede.link import Frame
 from antecede.model import View
 from antecede.process.core import Core
 from antecede.process.inputs import Propose, Send
+from antecede.process.views import change
 from antecede.process.views.members import (
     MARK,
     Ahead,
@@ -26,6 +28,7 @@ from antecede.process.views.members import (
     Resume,
     Roll,
     Settle,
+    State,
     Stop,
     Stopped,
     Withdrawn,
@@ -269,3 +272,20 @@ def answers(one: One) -> list[Note]:
         "install": Installed(led.round),
     }
     return [says[led.stage]]
+
+
+def test_a_state_without_end_is_refused_and_whoever_waits_for_it_knows(monkeypatch):
+    monkeypatch.setattr(change, "STATE_BYTES", 1000)
+    core = Core.new("matrix", View((*NAMES, "d")), "d", epoch=1, roll=joined())
+    core.arrive(0, Frame(1, 1, 0, 0, 0, None, True, True), now=0)
+    turnover = core.changing.turnover
+    for number in (1, 2):
+        assert not core.changing.orphaned
+        core.arrive(0, Frame(1, 1, number, 0, 0, encode_note(State(bytes(600), False))), now=0)
+    assert core.refused[0].kind == "BadFrame"
+    assert "a state of 1200 bytes" in core.refused[0].why
+    assert core.changing.orphaned
+    assert core.changing.turnover > turnover, "a driver looks, and tells its application"
+    with pytest.raises(BadParameter, match="1001 bytes, expected at most 1000"):
+        change.check_state(bytes(1001))
+    change.check_state(bytes(1000))

@@ -30,7 +30,7 @@ from antecede.wire import Limits
 from antecede.wire.bundles import PACKETS
 
 PAIR = View.of("a", "b")
-SMALL = Limits(packet_bytes=3000, payload_bytes=1000, label_bytes=100)
+SMALL = Limits(packet_bytes=3000, payload_bytes=1000, label_bytes=100, processes=64)
 LARGE = Limits(packet_bytes=60_000, payload_bytes=2000, label_bytes=100)
 
 
@@ -345,3 +345,17 @@ def test_a_process_that_was_told_of_a_wrong_turn_stays_failed():
     ):
         with pytest.raises(AssertionError, match="the process has failed: TypeError"):
             call()
+
+
+def test_bytes_that_wait_are_counted_again_after_a_restart():
+    one = Journaled(Core.new("buffer", PAIR, 0, epoch=1))
+    for _ in range(3):
+        one.happen(Send((1,), bytes(600)))
+    one.happen(Send((0,), bytes(50)))
+    handed(one, 1)
+    found = one.core.unsent_bytes, one.core.taken_bytes
+    assert found == (1200, 50)
+    copy = Core.restore(one.core.snapshot())
+    assert (copy.unsent_bytes, copy.taken_bytes) == found
+    copy.apply(Acknowledge(0, 4), now=0)
+    assert copy.taken_bytes == 0

@@ -3,7 +3,10 @@
 The rule (write-ahead). An input is applied and written in one step. The frames that follow from it wait until it is
 durable, and with it all inputs before it. So a peer never hears of anything that a crash could undo. While one group of
 inputs is being made durable, in a thread, the next one gathers: the slower the disk, the larger the groups. What does
-not wait for the disk is written at once: to give the interpreter to a thread and to get it back takes longer.
+not wait for the disk is written by the event loop: to give the interpreter to a thread and to get it back takes longer.
+A group is begun at the end of a turn in which someone began to wait for it: frames that may not leave yet, a message
+that may not be handed over yet, a call. What nobody waits for (that a message was taken, or acknowledged) is written
+with the next group, or after `LAZY_S`.
 
 Turns. What happens within one turn of the event loop gathers (`outgoing`), and leaves at its end, as one payload for
 each peer: the input `Turn`. The busier a node, the more a payload holds. `FLUSH_BYTES` end a turn early.
@@ -53,6 +56,9 @@ MILLISECOND = 1_000_000
 FLUSH_BYTES = 1 << 18
 """Bytes of payload that gather for a peer, in the mean over all, before they leave."""
 
+
+LAZY_S = 0.005
+"""How long inputs that nobody waits for may gather before they are written."""
 
 TURN = Turn()
 
@@ -124,6 +130,9 @@ class Host:
         """Of the last input, and of the last one that is durable."""
         self._batch: list[Input] = []
         self._work = asyncio.Event()
+        """Someone waits for what has gathered."""
+        self._lazy = False
+        """A timer will set it."""
         self._out: deque[tuple[int, list[Out]]] = deque()
         """What may leave once a position is durable."""
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -212,7 +221,7 @@ class Host:
             return self.happen(Acknowledge(*identity))
         self._begin()
         try:
-            self.core.taken.pop(identity, None)
+            self.core.acknowledge(identity)
             return self._write(Acknowledge(*identity))
         except BaseException as error:
             self.crash(error, "in an input Acknowledge")
@@ -283,6 +292,7 @@ class Host:
         self.since.update(dict.fromkeys(arrived, self.clock()))
         if self._journal is not None:
             self.fresh.update(dict.fromkeys(arrived, self.position))
+            self._work.set()
         arrived.clear()
 
     def _tell_time(self) -> None:
@@ -345,13 +355,18 @@ class Host:
 
     def _write(self, given: Input) -> int:
         if self._journal is not None:
-            if not self._batch:
-                self._work.set()
+            if not self._lazy:
+                self._lazy = True
+                self._loop.call_later(LAZY_S, self._end_laziness)
             self.position += 1
             self._batch.append(given)
         if self.core.arrived:
             self._note()
         return self.position
+
+    def _end_laziness(self) -> None:
+        self._lazy = False
+        self._work.set()
 
     def _let_out(self, out: list[Out]) -> None:
         if not out:
@@ -360,6 +375,7 @@ class Host:
             self._transmit(out)
         else:
             self._out.append((self.position, out))
+            self._work.set()
 
     def _transmit(self, out: list[Out]) -> None:
         try:
@@ -373,6 +389,7 @@ class Host:
             self.check()
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append((position, waiter))
+            self._work.set()
             await waiter
 
     @property
@@ -393,6 +410,10 @@ class Host:
             return
         while self.failure is None:
             await self._work.wait()
+            # What ends the turn in which this was asked for belongs to it: a message, and that it leaves.
+            await asyncio.sleep(0)
+            if self.stirred:
+                await asyncio.sleep(0)
             self._work.clear()
             batch, self._batch = self._batch, []
             self._writing, self._gathering = self._gathering, 0

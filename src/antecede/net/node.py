@@ -274,7 +274,7 @@ class Node(Lifecycle):
             easy is None
             or (out := easy[1]).pending >= most
             or out.size >= self._most_bytes
-            or len(core.unsent) >= most
+            or (core.unsent and (len(core.unsent) >= most or core.unsent_bytes >= self._most_bytes))
             or self._mesh.paused
         ):
             targets = await self._find_room((to,) if isinstance(to, str) else tuple(to), echo)
@@ -316,9 +316,11 @@ class Node(Lifecycle):
         core, most, me = self._host.core, self._most, self._me
         if not core.steady and not core.changing.membership.going:
             return False
-        if len(core.unsent) >= most or (me in targets and core.held[me] >= self.settings.held):
-            return False
         out, paused, most_bytes = core.out, self._mesh.paused, self._most_bytes
+        if len(core.unsent) >= most or core.unsent_bytes >= most_bytes:
+            return False
+        if me in targets and core.held[me] >= self.settings.held:
+            return False
         for peer in self._ways(targets):
             if peer != me and (
                 (one := out[peer]).pending >= most or one.size >= most_bytes or peer in paused
@@ -425,9 +427,15 @@ class Node(Lifecycle):
             if wanted not in (None, core.again[0].sender):
                 return None
             return Delivery(core.outside, core.again.popleft(), True, self._acknowledge)
-        if len(core.taken) >= self.settings.unacknowledged:
+        settings = self.settings
+        if len(core.taken) >= settings.unacknowledged or core.taken_bytes >= settings.unacknowledged_bytes:
             if not self._full:
-                log.warning("%s: no more is handed over: %d are not acknowledged", self.name, len(core.taken))
+                log.warning(
+                    "%s: no more is handed over: %d messages, %d bytes, are not acknowledged",
+                    self.name,
+                    len(core.taken),
+                    core.taken_bytes,
+                )
             self._full = True
             return None
         if not core.steady and (core.changing.ready or core.changing.donor is not None):

@@ -29,7 +29,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """Messages that one peer has not acknowledged, and messages that the protocol does not let out yet: beyond, `send`
     waits."""
     queue_bytes: int = 64 << 20
-    """The same in bytes, for each peer. What one turn of the event loop sends may go beyond."""
+    """The same in bytes, for each peer, and for what the protocol does not let out. What one turn of the event loop
+    sends may go beyond."""
     held: int = 1024
     """Messages of one sender that have arrived and were not taken: beyond, that sender is asked to pause, and its
     `send` to us waits until half of them are taken. Nothing is dropped. A peer that goes on regardless is cut off at
@@ -38,6 +39,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """The same in bytes."""
     unacknowledged: int = 1024
     """Messages that the application took and did not acknowledge: beyond, it gets no other."""
+    unacknowledged_bytes: int = 64 << 20
+    """The same in bytes."""
     backlog: int = 4096
     """Inputs that are not durable yet: beyond, nothing more is read from peers."""
     backlog_bytes: int = 64 << 20
@@ -70,6 +73,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             "held",
             "held_bytes",
             "unacknowledged",
+            "unacknowledged_bytes",
             "backlog",
             "backlog_bytes",
             "strangers",

@@ -19,6 +19,7 @@ from antecede.net.peers.terms import flat_parameters
 from antecede.net.settings import Settings
 from antecede.process.inputs import Pass, Propose, Told, Waive
 from antecede.process.outbox import Outgoing
+from antecede.process.views.change import check_state
 from antecede.process.views.members import Change, Plan
 
 __all__ = ["Member", "asking", "grouped"]
@@ -203,6 +204,7 @@ class Member:
                 try:
                     given = self.state()
                     state = given if isinstance(given, bytes) else await given
+                    check_state(state)
                 except Exception as error:
                     self._crash(error, "in the application's state()")
             self._come_to(change, state)

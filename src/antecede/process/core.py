@@ -116,8 +116,8 @@ class Core:
     # What each message needs. CPython finds a slot at once, and other attributes only while there are at most 30.
     __slots__ = (
         "__dict__", "__weakref__", "_room", "arrived", "changing", "closed", "failure", "gathered", "held",
-        "inbox", "machine", "me", "numbering", "out", "record", "repeats", "sending", "steady", "taken", "touched",
-        "unsent", "view", "weight",
+        "inbox", "machine", "me", "numbering", "out", "record", "repeats", "sending", "steady", "taken", "taken_bytes",
+        "touched", "unsent", "unsent_bytes", "view", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -148,13 +148,16 @@ class Core:
         for message in machine.eligible():
             self.inbox[self.numbering.identify(message)] = message
         self.taken: dict[Id, Message] = {}
+        self.taken_bytes = 0
+        """Of their payloads."""
         self.again: deque[Message] = deque()
         self.repeats: dict[Id, None] = {}
         """In the order in which they were taken, if they were."""
         self.closed = False
         """All that was handed over is known: `Close` was the last input."""
-        self.unsent: set[int] = set()
-        """Numbers of messages of ours of which no packet has left the machine yet, as the machine counts them."""
+        self.unsent: dict[int, int] = {}
+        """Messages of ours of which no packet has left the machine yet: number, as the machine counts, -> bytes."""
+        self.unsent_bytes = 0
         self.held = [0] * len(self.view)
         """How many messages of each sender have arrived and were not taken yet."""
         self.record = Record()
@@ -284,7 +287,7 @@ class Core:
             case Take():
                 self.take((given.sender, given.number))
             case Acknowledge():
-                self.taken.pop((given.sender, given.number), None)
+                self.acknowledge((given.sender, given.number))
             case Turn():
                 return self.turn(now)
             case _:
@@ -374,13 +377,18 @@ class Core:
                 self.held[me] += 1
                 self.arrived.append(numbering.identify(message))
             if to != (me,):
-                self.unsent.add(message.number)
+                self.hold_back(message)
             if effects:
                 self.follow(effects)
         except BaseException as error:
             self.failure = error
             raise
         return message
+
+    def hold_back(self, message: Message) -> None:
+        """A message of ours waits in the machine, until a packet of it leaves."""
+        self.unsent[message.number] = size = len(message.payload)
+        self.unsent_bytes += size
 
     def _check_size(self, payload: bytes, label: str, context: str) -> None:
         """Refuse, before the machine counts it, what the wire would not carry."""
@@ -526,8 +534,15 @@ class Core:
             self.record.event("deliver", message)
         if keep:
             self.taken[identity] = message
+            self.taken_bytes += len(message.payload)
         self.repeats.pop(identity, None)
         self.closed = False
+
+    def acknowledge(self, identity: Id) -> None:
+        """The application has processed a message that it took."""
+        message = self.taken.pop(identity, None)
+        if message is not None:
+            self.taken_bytes -= len(message.payload)
 
     def _not_offered(self, identity: Id) -> NotEligible:
         return NotEligible(self.view.name(self.me), identity, "it was not offered")
@@ -544,7 +559,7 @@ class Core:
             assert isinstance(effect, Packet)
             dest, message = places[effect.dest], effect.message
             if message is not None and unsent and message.sender == self.machine.me:
-                unsent.discard(message.number)
+                self.unsent_bytes -= unsent.pop(message.number, 0)
             waiting = out.get(dest)
             if waiting is None:
                 self.changing.give_up(message, dest)

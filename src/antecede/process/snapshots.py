@@ -73,9 +73,13 @@ def restore(kind: type[Core], snapshot: Mapping[str, Any], limits: wire.Limits) 
         if offered:
             raise ValueError(f"{len(offered)} eligible messages are missing from the inbox")
         core.taken = {message.id: message for message in typed(snapshot["taken"], list[Message])}
+        core.taken_bytes = sum(len(message.payload) for message in core.taken.values())
         core.repeats = dict.fromkeys(typed(snapshot["repeats"], list[tuple[int, int]]))
         core.closed = typed(snapshot["closed"], bool)
-        core.unsent = set(typed(snapshot["unsent"], list[int]))
+        core.unsent = dict.fromkeys(typed(snapshot["unsent"], list[int]), 0)
+        for held in core.machine.waiting():
+            if held.where == "unsent" and held.message.number in core.unsent:
+                core.hold_back(held.message)
         core.held = typed(snapshot["held"], list[int])
         core.record = Record.restore(snapshot["record"])
         core.refused = {

@@ -32,7 +32,8 @@ Events
                                                              was removed, or cannot write its journal
 
 Sends are made in order. While one waits, other requests are answered; after `SENDS` that wait, no more lines are read.
-Messages that are not acknowledged are kept, `Settings.unacknowledged` of them: beyond, no other is handed over.
+Messages that are not acknowledged are kept, `Settings.unacknowledged` of them: beyond, or beyond as many bytes, no
+other is handed over.
 """
 
 from __future__ import annotations
@@ -130,6 +131,8 @@ class Desk:
         self.taken = False
         """A client receives."""
         self._unacknowledged: dict[tuple[str, int], Delivery] = {}
+        self._bytes = 0
+        """Of their payloads."""
         self._room = asyncio.Event()
         self._say: Say | None = None
         self._given: asyncio.Future[bytes] | None = None
@@ -174,6 +177,7 @@ class Desk:
                 message = await self.node.receive()
                 # Known before it is said: an answer may come at once, or the client may go.
                 self._unacknowledged[message.sender, message.number] = message
+                self._bytes += len(message.payload)
                 await say(_event(message, message.again))
         except Closed:
             return
@@ -181,7 +185,11 @@ class Desk:
             self.taken = False
 
     async def _wait_for_room(self) -> None:
-        while len(self._unacknowledged) >= self.node.settings.unacknowledged:
+        settings = self.node.settings
+        while (
+            len(self._unacknowledged) >= settings.unacknowledged
+            or self._bytes >= settings.unacknowledged_bytes
+        ):
             self._room.clear()
             await self._room.wait()
 
@@ -190,6 +198,7 @@ class Desk:
         delivery = self._unacknowledged.pop((sender, number), None)
         if delivery is None:
             return False
+        self._bytes -= len(delivery.payload)
         delivery.ack()
         self._room.set()
         return True

@@ -46,8 +46,9 @@ APPLICATION = 0x416E7465
 """Marks the database as ours ("Ante"), as SQLite suggests."""
 FORMAT = 3
 OLDEST = 2
-CHECKPOINT_PAGES = 8192
-"""Pages of the log, 32 MiB, after which SQLite copies them into the database: most were written anew by then."""
+PAGE_BYTES = 4096
+CHECKPOINT_PAGES = 1024
+"""Pages of the log, 4 MiB, after which SQLite copies them into the database, and writes the log over from its start."""
 
 TABLES = """
 CREATE TABLE snapshot (position INTEGER PRIMARY KEY, half INT, state BLOB, start INT, size INT, crc INT);
@@ -128,6 +129,8 @@ class Database:
             database.execute("BEGIN EXCLUSIVE")
             self._check_format(database)
             database.execute("COMMIT")
+            if sync == "full":
+                self._extend_log(database)
         except sqlite3.Error as error:
             database.close()
             raise self._unreadable(error) from None
@@ -135,6 +138,24 @@ class Database:
             database.close()
             raise
         return database
+
+    def _extend_log(self, database: sqlite3.Connection) -> None:
+        """Give the log the length that it reaches before it is written over.
+
+        To sync a file that has grown takes the file system ten times as long, or more, as one that was written over.
+        A transaction that outgrows its cache, and is then rolled back, leaves nothing but a longer log.
+        """
+        database.execute("PRAGMA cache_size = 10")
+        database.execute("BEGIN")
+        # A disk that has no room for this is told by the first input that has none.
+        with suppress(sqlite3.OperationalError):
+            database.execute("CREATE TABLE filler (bytes BLOB)")
+            database.execute(
+                "INSERT INTO filler VALUES (zeroblob(?))", (CHECKPOINT_PAGES * PAGE_BYTES * 5 // 4,)
+            )
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        database.execute(f"PRAGMA cache_size = {CHECKPOINT_PAGES}")
 
     def _check_format(self, database: sqlite3.Connection) -> None:
         [marks] = database.execute(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from antecede.errors import BadParameter, CallerError, UnknownProcess
+from antecede.errors import BadFrame, BadParameter, CallerError, UnknownProcess
 from antecede.link import Link
 from antecede.model import Message, Packet, View, Waiting
 from antecede.process.views.members import (
@@ -42,16 +42,25 @@ from antecede.wire.octets import OWN
 if TYPE_CHECKING:
     from antecede.process.core import Core, Out
 
-__all__ = ["Changing", "parameters_among"]
+__all__ = ["STATE_BYTES", "Changing", "check_state", "parameters_among"]
 
 PIECE = 1 << 18
 """Bytes of a state that travel in one note."""
+STATE_BYTES = 1 << 28
+"""Bytes of a state, at most: more than memory should hold twice is better fetched by the application itself."""
 
 
 def parameters_among(protocol: str, parameters: Mapping[str, Any], founders: Sequence[str]) -> dict[str, Any]:
     """A protocol's parameters as all views understand them: a position is one among the founders."""
     kind = PROTOCOLS.get(protocol)
     return dict(parameters) if kind is None else kind.name_members(parameters, founders)
+
+
+def check_state(state: bytes) -> None:
+    """Refuse a state that nobody would take."""
+    if len(state) > STATE_BYTES:
+        expected = f"at most {STATE_BYTES}: give a place where one that joins finds the rest"
+        raise BadParameter("node", "state()", f"{len(state)} bytes", expected)
 
 
 class Changing:
@@ -86,8 +95,9 @@ class Changing:
 
     @property
     def orphaned(self) -> bool:
-        """Whoever was to give us our state is gone, and did not."""
-        return self.donor is not None and self.donor not in self.roll.members
+        """Whoever was to give us our state is gone, or not heard any more, and did not."""
+        donor = self.donor
+        return donor is not None and (donor not in self.roll.members or donor in self._core.refused)
 
     @property
     def owed(self) -> tuple[int, ...]:
@@ -224,6 +234,10 @@ class Changing:
         if source != self.donor:
             return
         if note.piece is not None:
+            size = sum(map(len, self._pieces)) + len(note.piece)
+            if size > STATE_BYTES:
+                self._pieces, self.turnover = [], self.turnover + 1
+                raise BadFrame(f"a state of {size} bytes and more", f"at most {STATE_BYTES}")
             self._pieces.append(note.piece)
         if note.last:
             if note.piece is not None:
@@ -298,6 +312,7 @@ class Changing:
         core.steady = False
         core.name_all(roll.names)
         core.unsent.clear()
+        core.unsent_bytes = 0
         core.held += [0] * (len(roll.names) - len(core.held))
         me = roll.names[core.me]
         if core.me in roll.members:
