@@ -133,6 +133,17 @@ def _held_back(item: Mapping[str, Any], names: Names) -> str:
     return names[item["message"]["sender"], item["message"]["number"]]
 
 
+def _contexts(machine: Machine, dump: dict[str, Any], names: Names) -> list[str]:
+    view = machine.view
+    history = sorted(machine.everything().obligations)  # type: ignore[attr-defined]
+    return [f"history: {', '.join(_obligation(one, view) for one in history) or 'empty'}"]
+
+
+def _obligation(one: Sequence[int], view: View) -> str:
+    sender, dest, count = one
+    return f"{view.name(sender)} to {view.name(dest)}: {count}"
+
+
 STATES: dict[str, Callable[[Machine, dict[str, Any], Names], list[str]]] = {
     "matrix": _matrix,
     "bounded": _bounded,
@@ -142,6 +153,7 @@ STATES: dict[str, Callable[[Machine, dict[str, Any], Names], list[str]]] = {
     "history": _history,
     "optimal": _optimal,
     "permit": _permit,
+    "contexts": _contexts,
 }
 
 
@@ -170,6 +182,9 @@ def _log_stamp(stamp: Any, view: View, names: Names) -> list[str]:
 
 
 STAMPS: dict[str, Callable[[Any, View, Names], list[str]]] = {
+    "ContextStamp": lambda stamp, view, names: [
+        f"after {', '.join(_obligation(one, view) for one in stamp.after) or 'nothing'}"
+    ],
     "MatrixStamp": _matrix_stamp,
     "BoundedStamp": _bounded_stamp,
     "Extra": _extra,

@@ -50,7 +50,12 @@ def test_replicas_converge_if_operations_come_in_causal_order():
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("chat", "eve reads, with permit:\n  ann: shall"), ("replica", "3. by eve"), ("crdt", "has tea")],
+    [
+        ("chat", "eve reads, with permit:\n  ann: shall"),
+        ("replica", "3. by eve"),
+        ("crdt", "has tea"),
+        ("priorities", "pump: ALARM pumping"),
+    ],
 )
 def test_an_example_is_a_command(name, told):
     command = [sys.executable, "-m", f"examples.{name}", "permit"]

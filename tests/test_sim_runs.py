@@ -46,6 +46,7 @@ GOLDEN = {
     "broadcast": "58026170fd67dccf",
     "optimal": "2075f5feca2e991a",
     "permit": "60aa31b9cdd34d6a",
+    "contexts": "2075f5feca2e991a",
 }
 
 

@@ -13,6 +13,7 @@ from antecede.protocols import PROTOCOLS, create
 from antecede.protocols.bounded import BoundedStamp, Extra
 from antecede.protocols.broadcast import VectorStamp
 from antecede.protocols.buffer import Acknowledge, Posted, Release
+from antecede.protocols.contexts import ContextStamp
 from antecede.protocols.fifo import Sequence
 from antecede.protocols.history import Entry, HistoryStamp
 from antecede.protocols.matrix import MatrixStamp, Row
@@ -61,7 +62,7 @@ def run(protocol: str, n: int, messages: int, seed: int, **parameters: Any) -> l
                 to = list(range(n))
             label = random.choice(["", "a", "émile"]) if labels else ""
             if labels and random.random() < 0.1:
-                machines[process].merge("a", "")  # type: ignore[attr-defined]
+                machines[process].merge("a", "")
             follow(process, machines[process].send(to, random.randbytes(random.randrange(9)), label)[1])
         else:
             source, dest, _ = random.choice(network)
@@ -158,6 +159,11 @@ def stamps(kind: type[Stamp], source: int, dest: int, message: Message) -> st.Se
     if kind is LogStamp:
         entries = st.builds(Entry, processes, numbers, sets)
         return histories(entries).map(lambda h: LogStamp(tuple((e.sender, e.number, e.to) for e in h)))
+    if kind is ContextStamp:
+        size = len(message.to)
+        listed = st.lists(counts, min_size=size, max_size=size).map(tuple)
+        after = st.frozensets(st.tuples(processes, processes, numbers), max_size=6)
+        return st.builds(ContextStamp, listed, after.map(lambda found: tuple(sorted(found))), st.booleans())
     raise NotImplementedError(f"packets with {kind.__name__}")
 
 

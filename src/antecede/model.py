@@ -15,17 +15,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import Meta, MsgspecError, Struct, msgpack
 
 from antecede.errors import BadParameter, UnknownProcess
 
 __all__ = [
     "Awaited",
+    "CausalContext",
     "Control",
     "Effect",
     "Event",
     "Id",
     "Message",
+    "Obligation",
     "Packet",
     "Stamp",
     "Uint",
@@ -37,6 +39,9 @@ __all__ = [
 
 Id: TypeAlias = tuple[int, int]
 """A message's identity: (sender, number)."""
+
+Obligation: TypeAlias = tuple[int, int, int]
+"""(sender, destination, count): a message, by the channel's count, that must be delivered at this destination."""
 
 Uint: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """A count or a position, as a packet may say it: a trace holds numbers as signed 64-bit integers."""
@@ -99,6 +104,40 @@ class Message(Struct, frozen=True, gc=False):
     @property
     def id(self) -> Id:
         return (self.sender, self.number)
+
+
+class CausalContext(Struct, frozen=True):
+    """What a message is sent after: a value that is merged, stored, and sent (`protocols.contexts`).
+
+    >>> one, two = CausalContext(frozenset({(0, 1, 1)})), CausalContext(frozenset({(2, 1, 7)}))
+    >>> one | two == two | one | one, CausalContext.decode((one | two).encode()) == one | two
+    (True, True)
+    """
+
+    obligations: frozenset[Obligation] = frozenset()
+    view: int = 0
+    """The number of the view that it speaks of: when a view ends, all of its messages are delivered."""
+
+    def __or__(self, other: CausalContext) -> CausalContext:
+        """Merge: what is sent after the result is sent after both."""
+        if self.view != other.view:
+            return max(self, other, key=lambda one: one.view)
+        return CausalContext(self.obligations | other.obligations, self.view)
+
+    def __bool__(self) -> bool:
+        return bool(self.obligations)
+
+    def encode(self) -> bytes:
+        """Equal contexts give equal bytes."""
+        return msgpack.encode((self.view, sorted(self.obligations)))
+
+    @classmethod
+    def decode(cls, data: bytes) -> CausalContext:
+        try:
+            view, obligations = msgpack.decode(data, type=tuple[int, list[Obligation]])
+        except MsgspecError as error:
+            raise BadParameter("context", "bytes", str(error), "what CausalContext.encode gave") from error
+        return cls(frozenset(obligations), view)
 
 
 class Stamp(Struct, frozen=True, gc=False, tag=True, tag_field="stamp"):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from antecede.model import Id, Message, View, Waiting
+from antecede.model import CausalContext, Id, Message, View, Waiting
 from antecede.net.observe.tracing import extract
 from antecede.process.views.numbering import Numbering
 
@@ -52,6 +52,9 @@ class Named(Struct, frozen=True, eq=False, gc=False):
 class Sent(Named, frozen=True, eq=False, gc=False):
     """A message that was sent."""
 
+    causal_context: CausalContext | None = None
+    """What follows this message is sent `after` it; None if the protocol is another than `contexts`."""
+
     def __repr__(self) -> str:
         return f"<message {self.number} of {self.sender} to {', '.join(self.to)}>"
 
@@ -69,6 +72,8 @@ class Delivery(Named, frozen=True, eq=False, gc=False):
     again: bool
     """It was handed over before a restart, or may have been, and was not acknowledged. If False, nobody has seen it."""
     _acknowledge: Callable[[Numbering, Message], Durable]
+    causal_context: CausalContext | None = None
+    """What follows this message is sent `after` it; None if the protocol is another than `contexts`."""
 
     @property
     def payload(self) -> bytes:

@@ -43,7 +43,7 @@ from antecede.errors import (
     PeerError,
 )
 from antecede.link import Frame
-from antecede.model import Id, Message
+from antecede.model import CausalContext, Id, Message
 from antecede.process.core import Core, Out
 from antecede.process.inputs import Acknowledge, Arrive, Close, Input, Propose, Send, Take, Time, Turn
 from antecede.process.journal import Journal
@@ -175,15 +175,22 @@ class Host:
         if self.core.record.on:
             self._tell_time()
 
-    def send(self, to: tuple[int, ...], payload: bytes, label: str, context: str) -> Message:
+    def send(
+        self,
+        to: tuple[int, ...],
+        payload: bytes,
+        label: str,
+        context: str,
+        after: CausalContext | None = None,
+    ) -> Message:
         """The application sends a message, here as the machine has it; `position` is then that of the input."""
         core, quick = self.core, self.quick
         if not quick:
             self._begin()
         try:
-            message = core.send(to, payload, label, context)
+            message = core.send(to, payload, label, context, after)
             if not quick:
-                self._write(Send(to, payload, label, context))
+                self._write(Send(to, payload, label, context, None if after is None else after.encode()))
             elif core.arrived:
                 self._note()
             if core.weight > self.flush_bytes:

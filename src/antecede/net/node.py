@@ -52,7 +52,7 @@ from sys import modules
 from typing import Any, Literal, Self, TypedDict, Unpack
 
 from antecede.errors import BadParameter, Closed, Unsupported
-from antecede.model import Message, View
+from antecede.model import CausalContext, Id, Message, View
 from antecede.net.delivery import Contact, Delivery, Durable, Held, Sent, stuck
 from antecede.net.lifecycle import Lifecycle, make_recorder
 from antecede.net.observe.tracing import OPENTELEMETRY, current
@@ -63,6 +63,7 @@ from antecede.net.transports.tcp import Tcp
 from antecede.net.transports.tls import Tls
 from antecede.net.transports.transport import Transport
 from antecede.net.views import asking, grouped
+from antecede.process.inputs import Merge
 from antecede.process.outbox import Outgoing
 from antecede.process.views.members import Change, Roll
 from antecede.process.views.numbering import Numbering
@@ -218,6 +219,7 @@ class Node(Lifecycle):
         self._passing = asyncio.Lock()
         self._yield_every = max(YIELD_EVERY, YIELD_EVERY_PEER * len(self.view))
         self._most, self._routed = self.settings.queue, new.machine.routed
+        self._explicit = new.machine.explicit
         self._most_bytes = self.settings.queue_bytes
         self._known: dict[str, tuple[int, ...]] = {}
         """Names and groups that were sent to -> their positions."""
@@ -246,13 +248,15 @@ class Node(Lifecycle):
         durable: bool = True,
         context: str | None = None,
         echo: bool = True,
+        after: CausalContext | None = None,
     ) -> Sent:
         """Send a message to a process, to a group, or to several of both; itself may be among them.
 
         Waits while a destination can take no more, and, with a journal, until the message cannot be lost any more.
         With `durable=False` it does not wait for the latter: see `flush`. With `echo=False` groups are without this
         node, whose application knows what it says. The `context` of tracing is that of the
-        current span, unless it is given (`tracing`).
+        current span, unless it is given (`tracing`). Under the protocol `contexts`, a message that is sent `after` a
+        causal context, or several (`one | two`), follows what they have and nothing else.
         """
         if context is None:
             context = current() if OPENTELEMETRY in modules else ""
@@ -281,10 +285,17 @@ class Node(Lifecycle):
         else:
             # It is plain that there is room: for most messages.
             targets = easy[0]
-        sent = Sent(core.numbering, host.send(targets, payload, label, context))
+        message = host.send(targets, payload, label, context, after)
+        sent = Sent(core.numbering, message, core.context_of(message) if self._explicit else None)
         if durable and host.position > host.position_durable:
             await host.durable(host.position)
         return sent
+
+    def merge(self, source: str, *, into: str) -> None:
+        """What is sent with the label `into` from now on follows all that has the label `source`, as known here."""
+        self._check_open()
+        self._host.core.machine.merge("", "")  # Refused where there are no labels; else it changes nothing.
+        self._host.happen(Merge(source, into))
 
     async def _pause(self) -> None:
         """Give others their turn."""
@@ -399,7 +410,8 @@ class Node(Lifecycle):
                 numbering = host.core.numbering
                 if self._mesh.pausing:
                     self._mesh.watch(numbering.identify(message)[0])
-                return Delivery(numbering, message, False, self._acknowledge)
+                known = host.core.latest[1] if self._explicit else None
+                return Delivery(numbering, message, False, self._acknowledge, known)
         wanted = None if sender is None else host.core.view.id(sender)
         while (delivery := self._next(wanted)) is None:
             if not await self._pass():
@@ -426,7 +438,8 @@ class Node(Lifecycle):
         if core.again:
             if wanted not in (None, core.again[0].sender):
                 return None
-            return Delivery(core.outside, core.again.popleft(), True, self._acknowledge)
+            repeated = core.again.popleft()
+            return Delivery(core.outside, repeated, True, self._acknowledge, core.contexts.get(repeated.id))
         settings = self.settings
         if len(core.taken) >= settings.unacknowledged or core.taken_bytes >= settings.unacknowledged_bytes:
             if not self._full:
@@ -454,7 +467,14 @@ class Node(Lifecycle):
         self._taken += 1
         if self._mesh.pausing:
             self._mesh.watch(message.sender)
-        return Delivery(self._host.core.outside, message, again, self._acknowledge)
+        return Delivery(self._host.core.outside, message, again, self._acknowledge, self._context(message.id))
+
+    def _context(self, identity: Id) -> CausalContext | None:
+        """The causal context of the message that was just taken."""
+        if not self._explicit:
+            return None
+        latest, known = self._host.core.latest
+        return known if latest == identity else CausalContext()
 
     def _acknowledge(self, numbering: Numbering, message: Message) -> Durable:
         if self._journal is None:

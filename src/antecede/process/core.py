@@ -56,7 +56,7 @@ from typing import Any, TypeAlias, assert_never
 from antecede import wire
 from antecede.errors import BadFrame, BadParameter, CallerError, NotEligible, PeerError, Refused
 from antecede.link import Frame, Link
-from antecede.model import Effect, Id, Message, Packet, View
+from antecede.model import CausalContext, Effect, Id, Message, Packet, View
 from antecede.process import snapshots
 from antecede.process.events import Record
 from antecede.process.inputs import (
@@ -64,6 +64,7 @@ from antecede.process.inputs import (
     Arrive,
     Close,
     Input,
+    Merge,
     Pass,
     Propose,
     Recorded,
@@ -115,9 +116,9 @@ class Core:
 
     # What each message needs. CPython finds a slot at once, and other attributes only while there are at most 30.
     __slots__ = (
-        "__dict__", "__weakref__", "_room", "arrived", "changing", "closed", "failure", "gathered", "held",
-        "inbox", "machine", "me", "numbering", "out", "record", "repeats", "sending", "steady", "taken", "taken_bytes",
-        "touched", "unsent", "unsent_bytes", "view", "weight",
+        "__dict__", "__weakref__", "_room", "arrived", "changing", "closed", "contexts", "failure", "gathered",
+        "held", "inbox", "latest", "machine", "me", "numbering", "out", "record", "repeats", "roll_number", "sending",
+        "steady", "taken", "taken_bytes", "touched", "unsent", "unsent_bytes", "view", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -150,6 +151,10 @@ class Core:
         self.taken: dict[Id, Message] = {}
         self.taken_bytes = 0
         """Of their payloads."""
+        self.contexts: dict[Id, CausalContext] = {}
+        """Of messages in `taken`, where the protocol has contexts."""
+        self.latest: tuple[Id, CausalContext] = ((0, 0), CausalContext())
+        """Of the message that was taken last. What a change of the view delivers has none: that view is over."""
         self.again: deque[Message] = deque()
         self.repeats: dict[Id, None] = {}
         """In the order in which they were taken, if they were."""
@@ -211,7 +216,7 @@ class Core:
 
     def adopt(self, machine: Machine, roll: Roll) -> None:
         """Go on with this machine, which is for this view."""
-        self.machine, self.numbering = machine, Numbering(roll)
+        self.machine, self.numbering, self.roll_number = machine, Numbering(roll), roll.number
         self._set_room()
 
     def send_under(self, limits: wire.Limits, rules: int) -> None:
@@ -280,8 +285,11 @@ class Core:
         self.check()
         self.arrived.clear()
         match given:
+            case Merge(source, into):
+                self.machine.merge(source, into)
             case Send():
-                self.send(given.to, given.payload, given.label, given.context)
+                after = None if given.after is None else CausalContext.decode(given.after)
+                self.send(given.to, given.payload, given.label, given.context, after)
             case Arrive():
                 return self.arrive(given.source, given.frame, now)
             case Take():
@@ -336,7 +344,14 @@ class Core:
             self.failure = error
             raise
 
-    def send(self, to: tuple[int, ...], payload: bytes, label: str = "", context: str = "") -> Message:
+    def send(
+        self,
+        to: tuple[int, ...],
+        payload: bytes,
+        label: str = "",
+        context: str = "",
+        after: CausalContext | None = None,
+    ) -> Message:
         """The application sends a message, here as the machine has it (`Numbering.outward`).
 
         A `CallerError` changes nothing: the message has used up no number.
@@ -346,11 +361,14 @@ class Core:
         numbering, size = self.numbering, len(payload)
         try:
             seats = numbering.known.get(to) or numbering.seats(to)
+            if after is not None:
+                after = self._in_view(after)
             if size > self._room or label or context:
                 self._check_size(payload, label, context)
-                if size > self._room and size + self._stamp_bytes(label) > self.sending.packet_bytes:
-                    self._rehearse(seats, payload, label, context)
-            message, effects = self.machine.send(seats, payload, label, context)
+                stamp = self._stamp_bytes(label, 0 if after is None else len(after.obligations))
+                if size > self._room and size + stamp > self.sending.packet_bytes:
+                    self._rehearse(seats, payload, label, context, after)
+            message, effects = self.machine.send(seats, payload, label, context, after)
         except CallerError:
             raise
         except BaseException as error:
@@ -400,16 +418,32 @@ class Core:
             if size > most or any("\ud800" <= one <= "\udfff" for one in text):
                 raise BadParameter("message", name, f"{size} bytes", f"Unicode text of at most {most}")
 
-    def _stamp_bytes(self, label: str = "") -> int:
+    def _in_view(self, after: CausalContext) -> CausalContext:
+        """The context as the machine has it. Of an older view, nothing is left to wait for."""
+        if after.view > self.roll_number:
+            found, expected = (
+                f"of view {after.view}",
+                f"one of view {self.roll_number} or before: join it first",
+            )
+            raise BadParameter("message", "after", found, expected)
+        return after if after.view == self.roll_number else CausalContext()
+
+    def context_of(self, message: Message) -> CausalContext:
+        """The causal context of a message of the machine that was just sent or taken, if the protocol has contexts."""
+        return CausalContext(self.machine.context_of(message).obligations, self.roll_number)
+
+    def _stamp_bytes(self, label: str = "", more: int = 0) -> int:
         """What a packet of the next message has besides its payload, at most."""
         machine, limits = self.machine, self.sending
         entry = ENTRY_BYTES + machine.n // 8 + (limits.label_bytes if machine.labels else 0)
-        return machine.stamp_entries(label) * entry + 2 * limits.label_bytes + machine.n // 8 + 256
+        return (machine.stamp_entries(label) + more) * entry + 2 * limits.label_bytes + machine.n // 8 + 256
 
-    def _rehearse(self, seats: tuple[int, ...], payload: bytes, label: str, context: str) -> None:
+    def _rehearse(
+        self, seats: tuple[int, ...], payload: bytes, label: str, context: str, after: CausalContext | None
+    ) -> None:
         """Refuse a message whose packets are too large. Only a machine can tell, so a copy of ours sends first."""
         copy = restore(self.machine.snapshot())
-        for effect in copy.send(seats, payload, label, context)[1]:
+        for effect in copy.send(seats, payload, label, context, after)[1]:
             if isinstance(effect, Packet):
                 size, most = len(encode_whole(effect, self.sending)), self.sending.packet_bytes
                 if size > most:
@@ -507,6 +541,10 @@ class Core:
                 held[sender] -= 1
             if keep or self.record.on:
                 self._remember(identity, numbering.outward(message), keep)
+            if self.machine.explicit:
+                self.latest = identity, self.context_of(message)
+                if keep:
+                    self.contexts[identity] = self.latest[1]
             if len(effects) == 1 and type(effect := effects[0]) is Message:
                 # As `follow` does it, for the next of a channel or a queue: most messages.
                 seat = effect.sender
@@ -543,6 +581,8 @@ class Core:
         message = self.taken.pop(identity, None)
         if message is not None:
             self.taken_bytes -= len(message.payload)
+        if self.contexts:
+            self.contexts.pop(identity, None)
 
     def _not_offered(self, identity: Id) -> NotEligible:
         return NotEligible(self.view.name(self.me), identity, "it was not offered")

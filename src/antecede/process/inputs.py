@@ -26,6 +26,7 @@ __all__ = [
     "Arrive",
     "Close",
     "Input",
+    "Merge",
     "Pass",
     "Propose",
     "Recorded",
@@ -51,6 +52,8 @@ class Send(Struct, frozen=True, gc=False, array_like=True, tag=0):
     payload: bytes
     label: str = ""
     context: str = ""
+    after: bytes | None = None
+    """The causal context that it follows, as `CausalContext.encode` writes it."""
 
 
 class Arrive(Struct, frozen=True, gc=False, array_like=True, tag=1):
@@ -157,6 +160,13 @@ class Withdraw(Struct, frozen=True, gc=False, array_like=True, tag=13):
     names: tuple[str, ...]
 
 
+class Merge(Struct, frozen=True, gc=False, array_like=True, tag=14):
+    """What the application sends with the label `into` follows all of the label `source` from now on."""
+
+    source: str
+    into: str
+
+
 Input: TypeAlias = (
     Send
     | Arrive
@@ -172,6 +182,7 @@ Input: TypeAlias = (
     | Told
     | Close
     | Withdraw
+    | Merge
 )
 
 _ENCODER = msgspec.msgpack.Encoder()

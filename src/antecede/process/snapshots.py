@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from antecede import wire
 from antecede.errors import BadSnapshot, CallerError, PeerError, Refused
 from antecede.link import Link
-from antecede.model import Message
+from antecede.model import CausalContext, Message
 from antecede.process.events import Record
 from antecede.process.upgrade import VERSION, upgrade
 from antecede.process.views.members import Roll
@@ -32,6 +32,7 @@ def take(core: Core) -> dict[str, Any]:
         "links": [[peer, portable(link.snapshot())] for peer, link in sorted(core.links.items())],
         "inbox": [list(identity) for identity in core.inbox],
         "taken": plain(list(core.taken.values())),
+        "contexts": [[*identity, one.encode()] for identity, one in core.contexts.items()],
         "repeats": [list(identity) for identity in core.repeats],
         "closed": core.closed,
         "unsent": sorted(core.unsent),
@@ -74,6 +75,10 @@ def restore(kind: type[Core], snapshot: Mapping[str, Any], limits: wire.Limits) 
             raise ValueError(f"{len(offered)} eligible messages are missing from the inbox")
         core.taken = {message.id: message for message in typed(snapshot["taken"], list[Message])}
         core.taken_bytes = sum(len(message.payload) for message in core.taken.values())
+        core.contexts = {
+            (sender, number): CausalContext.decode(data)
+            for sender, number, data in typed(snapshot.get("contexts", []), list[tuple[int, int, bytes]])
+        }
         core.repeats = dict.fromkeys(typed(snapshot["repeats"], list[tuple[int, int]]))
         core.closed = typed(snapshot["closed"], bool)
         core.unsent = dict.fromkeys(typed(snapshot["unsent"], list[int]), 0)

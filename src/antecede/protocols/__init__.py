@@ -28,6 +28,7 @@ from antecede.model import View
 from antecede.protocols.bounded import Bounded
 from antecede.protocols.broadcast import Broadcast
 from antecede.protocols.buffer import Buffer
+from antecede.protocols.contexts import Contexts
 from antecede.protocols.fifo import Fifo
 from antecede.protocols.history import History
 from antecede.protocols.listener import Listener, heard_by, listener_of
@@ -55,6 +56,7 @@ PROTOCOLS: Mapping[str, type[Machine]] = {
         Broadcast,
         Optimal,
         Permit,
+        Contexts,
     )
 }
 

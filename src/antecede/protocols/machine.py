@@ -28,7 +28,7 @@ from antecede.errors import (
     UnknownProcess,
     Unsupported,
 )
-from antecede.model import Effect, Message, Packet, Stamp, View, Waiting
+from antecede.model import CausalContext, Effect, Message, Packet, Stamp, View, Waiting
 
 __all__ = ["Machine", "plain", "portable", "typed"]
 
@@ -46,6 +46,8 @@ class Machine(ABC):
     stamps: ClassVar[tuple[type[Stamp], ...]]
     labels: ClassVar[bool] = False
     """Whether messages may carry a label."""
+    explicit: ClassVar[bool] = False
+    """Whether a message may be sent after a context that the application gives (`contexts`)."""
     selective: ClassVar[bool] = True
     """Whether a message of one sender may be delivered before those of others that arrived earlier."""
     arrivals_commute: ClassVar[bool] = False
@@ -113,9 +115,17 @@ class Machine(ABC):
         return None
 
     def send(
-        self, to: str | int | Iterable[str | int], payload: bytes = b"", label: str = "", context: str = ""
+        self,
+        to: str | int | Iterable[str | int],
+        payload: bytes = b"",
+        label: str = "",
+        context: str = "",
+        after: CausalContext | None = None,
     ) -> tuple[Message, list[Effect]]:
-        """Hand over a message for a process or a set of processes, by name or by position."""
+        """Hand over a message for a process or a set of processes, by name or by position.
+
+        `after` is what it follows, and nothing else; without it, all that was sent and delivered here.
+        """
         targets = self._targets.get(to) if type(to) is tuple else None
         if targets is None:
             targets = self._resolve(to)
@@ -123,9 +133,19 @@ class Machine(ABC):
             raise Unsupported(self.name, refusal)
         if label and not self.labels:
             raise Unsupported(self.name, f"label {label!r}: only histories order by label")
+        if after is not None:
+            self._check_context(after)
         self.sent = number = self.sent + 1
         message = Message(self.me, number, targets, payload, label, context)
-        return message, self._send(message)
+        return message, self._send(message) if after is None else self._send_after(message, after)
+
+    def merge(self, source: str, into: str) -> None:
+        """Messages labelled `into` that are sent from now on follow all that is in the history of `source`."""
+        raise Unsupported(self.name, "labels: only histories order by label")
+
+    def context_of(self, message: Message) -> CausalContext:
+        """The context that has this message, and what it was sent after: of the last one sent or delivered here."""
+        raise Unsupported(self.name, "contexts: take the protocol `contexts`")
 
     def _resolve(self, to: str | int | Iterable[str | int]) -> tuple[int, ...]:
         """The positions of these processes, in increasing order."""
@@ -225,6 +245,13 @@ class Machine(ABC):
 
     @abstractmethod
     def _receive(self, packet: Packet[Any]) -> list[Effect]: ...
+
+    def _send_after(self, message: Message, after: CausalContext) -> list[Effect]:
+        raise NotImplementedError("only where `_check_context` lets a context pass")
+
+    def _check_context(self, after: CausalContext) -> None:
+        """Refuse a context that cannot be, before the message has a number."""
+        raise Unsupported(self.name, "a context to send after: take the protocol `contexts`")
 
     def _check(self, packet: Packet[Any]) -> None:
         """Refuse a stamp that cannot be: raise `_bad_stamp`."""

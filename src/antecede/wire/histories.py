@@ -16,7 +16,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from antecede.model import Id, Packet, mask
+from antecede.model import Id, Obligation, Packet, mask
+from antecede.protocols.contexts import ContextStamp
 from antecede.protocols.forwarder import HopStamp
 from antecede.protocols.history import Entry, HistoryStamp
 from antecede.protocols.optimal import LogStamp
@@ -24,10 +25,12 @@ from antecede.protocols.relay import Relayed
 from antecede.wire.octets import MAX_UINT, Reader, Writer, listed
 
 __all__ = [
+    "put_contexts",
     "put_history",
     "put_hop",
     "put_log",
     "put_relayed",
+    "take_contexts",
     "take_history",
     "take_hop",
     "take_log",
@@ -170,3 +173,39 @@ def _take_label(reader: Reader, known: list[str]) -> str:
     if k == len(known):
         known.append(reader.text())
     return known[k]
+
+
+def put_contexts(writer: Writer, packet: Packet[ContextStamp]) -> None:
+    stamp, message = packet.stamp, packet.message
+    assert message is not None, "the stamp of a message"
+    if len(stamp.counts) != len(message.to):
+        writer.refuse("stamp", f"{len(stamp.counts)} counts", f"{len(message.to)}, one for each destination")
+    writer.uint(stamp.explicit)
+    writer.counts(stamp.counts)
+    writer.reserve(len(stamp.after))
+    at: dict[int, dict[Id, None]] = {}
+    for sender, dest, count in stamp.after:
+        at.setdefault(dest, {})[sender, count] = None
+    if sum(map(len, at.values())) < len(stamp.after):
+        writer.refuse("stamp", f"context {stamp.after}", "each obligation once")
+    writer.members(mask(at))
+    for dest in sorted(at):
+        for _ in _put_identifiers(writer, at[dest]):
+            pass
+
+
+def take_contexts(reader: Reader, packet: Packet[Any]) -> ContextStamp:
+    start, message = reader.at, packet.message
+    assert message is not None, "the stamp of a message"
+    flag = reader.uint()
+    if flag > 1:
+        reader.refuse(f"a flag of {flag}", "0 or 1", start)
+    counts = tuple(reader.counts(len(message.to)))
+    after: list[Obligation] = []
+    for dest in listed(reader.members()):
+        start, before = reader.at, len(after)
+        after += [(sender, dest, count) for sender, count in _take_identifiers(reader)]
+        if len(after) == before:
+            reader.refuse(f"nothing at {dest}", "an obligation", start)
+        reader.reserve(len(after), start)
+    return ContextStamp(counts, tuple(sorted(after)), bool(flag))

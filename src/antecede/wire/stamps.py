@@ -26,6 +26,8 @@ code  stamp         bytes
   20  Relayed       uint source, then as HopStamp
   21  Resumed       the set failed, uint after, uint source, uint last, uint version
   22  HopStamp      uint number, uint version, uint clock, the set `to`, the set targets, history
+  23  ContextStamp  uint, 1 if explicit; a count for each destination of the message; the set of destinations of
+                    `after`; for each of them identifiers: sender and count
 
 A sparse matrix is a set: it is read back in increasing order, column by column.
 """
@@ -39,6 +41,7 @@ from antecede.model import Message, Packet, Stamp, mask
 from antecede.protocols.bounded import BoundedStamp, Extra
 from antecede.protocols.broadcast import VectorStamp
 from antecede.protocols.buffer import Acknowledge, Posted, Release
+from antecede.protocols.contexts import ContextStamp
 from antecede.protocols.fifo import Sequence as FifoStamp
 from antecede.protocols.history import HistoryStamp
 from antecede.protocols.matrix import MatrixStamp, Row
@@ -49,10 +52,12 @@ from antecede.protocols.relay import Got, Relayed, Stable
 from antecede.protocols.separator import HopStamp, Resumed
 from antecede.protocols.unordered import Plain
 from antecede.wire.histories import (
+    put_contexts,
     put_history,
     put_hop,
     put_log,
     put_relayed,
+    take_contexts,
     take_history,
     take_hop,
     take_log,
@@ -272,6 +277,7 @@ KINDS = (
     Kind(20, Relayed, put_relayed, take_relayed),
     Kind(21, Resumed, _put_resumed, _take_resumed),
     Kind(22, HopStamp, put_hop, take_hop),
+    Kind(23, ContextStamp, put_contexts, take_contexts),
 )
 BY_CODE: Mapping[int, Kind] = {kind.code: kind for kind in KINDS}
 BY_STAMP: Mapping[type[Stamp], Kind] = {kind.stamp: kind for kind in KINDS}
