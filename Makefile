@@ -54,7 +54,8 @@ archive: $(INSTALLED) java
 
 .PHONY: demo
 demo: $(INSTALLED) java ## see messages delivered out of order, and in causal order
-	@$(BIN)/antecede demo $(ARGS)
+	@$(if $(ARGS),,rm -rf demo)
+	@$(BIN)/antecede demo $(or $(ARGS),--out demo)
 
 # Tests on Spark run in two processes, file by file but for those that share a cluster or a server (tests/spark/conftest):
 # most of their time one of them alone waits for Spark to plan. More would cost more Javas than they gain. 5: no test has the name asked for.
@@ -113,7 +114,7 @@ lock: ## refresh requirements.lock from pyproject.toml (ARGS=--upgrade: newest v
 
 .PHONY: clean
 clean: ## remove everything that these commands made
-	rm -rf $(VENV) $(VENV)-lock build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-lock demo build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests $(wildcard benchmarks examples scripts) -name __pycache__ -prune -exec rm -rf {} +
 
 $(MADE):

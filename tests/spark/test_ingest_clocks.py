@@ -134,14 +134,14 @@ def collected(logs, rows):
     return found
 
 
-def by_kernels(logs, size, consistency=None):
+def by_kernels(logs, size, module=None):
     """The kernels alone, in batches of this many rows; what Spark joins and groups is joined and grouped here."""
-    consistency = consistency or importlib.import_module("antecede.spark.ingest.clocks")
+    module = module or importlib.import_module("antecede.spark.ingest.clocks")
     table = sorted(table_of(logs), key=lambda row: (*row[:3], *row[8:]))
     schema = pa.schema([(name, VECTORS if name == "vector" else TYPES[kind]) for name, kind in COLUMNS])
     columns = zip(*([*row[:5], list(row[5].items()), *row[6:]] for row in table), strict=True)
     log = pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema)
-    news = pa.Table.from_batches(consistency.steps(log.to_batches(size))).to_pylist()
+    news = pa.Table.from_batches(module.compare_steps(log.to_batches(size))).to_pylist()
     pasts: dict = {}
     lasts: dict = {}
     sends: dict = {}
@@ -158,8 +158,8 @@ def by_kernels(logs, size, consistency=None):
     for row in news:
         cause = None if row.get("kind") else (row["run"], row["entry"])
         row["past"] = pasts.get((*(cause or ()), row["found"]))
-    joined = schema_of(consistency.STEPS).append(pa.field("past", VECTORS))
-    judged = consistency.judged(pa.Table.from_pylist(news, joined).to_batches(size))
+    joined = schema_of(module.STEPS).append(pa.field("past", VECTORS))
+    judged = module.judge_news(pa.Table.from_pylist(news, joined).to_batches(size))
     findings = [row for batch in judged for row in batch.to_pylist()]
     for row in findings:
         if row["kind"] == "missing":
@@ -180,9 +180,9 @@ COLUMNS = [column.split() for column in ROW.split(", ")]
 
 
 def by_spark(spark, logs, partitions=3):
-    from antecede.spark.ingest.clocks import consistency
+    from antecede.spark.ingest.clocks import check_clocks
 
-    found = consistency(spark.createDataFrame(table_of(logs), ROW).repartition(partitions)).collect()
+    found = check_clocks(spark.createDataFrame(table_of(logs), ROW).repartition(partitions)).collect()
     which = "run", "kind", "process", "index", "entry", "found", "line"
     assert len({tuple(row[name] for name in which) for row in found}) == len(found)
     return collected(logs, found)
@@ -261,7 +261,7 @@ def test_each_kind_by_its_smallest_log(rows, expected):
         ("(value < past) & ~mine", "(value < 0) & ~mine"),
         ("has_next & ~following", "has_next & ~has_next"),
         ("(value > past) & ~mine", "(value > past + 1) & ~mine"),
-        ("yield missing(news.filter(pc.invert(found)))", "yield missing(news.slice(0, 0))"),
+        ("yield tell_missing(news.filter(pc.invert(found)))", "yield tell_missing(news.slice(0, 0))"),
         ("(needed > has) & ~mine", "(needed > has + 1) & ~mine"),
         ("mine & (needed >= own)", "mine & (needed > own)"),
     ],

@@ -1,13 +1,18 @@
 """Tasks with payloads: one each, answers in order, errors as what they were; on this machine, a cluster and Connect."""
 
 import inspect
+import os
 import pickle
+import signal
+import threading
+import time
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
 from antecede import errors
+from antecede.cli.spark_session import keep_log
 from antecede.errors import AntecedeError, BadParameter, BadRun, BadTrace
 from antecede.spark.errors import (
     decode_error,
@@ -216,3 +221,23 @@ def test_the_same_through_spark_connect(on_connect):
 
 def test_the_same_on_a_cluster(on_cluster):
     assert on_cluster(ELSEWHERE) == TOLD
+
+
+def test_ctrl_c_is_ctrl_c_wherever_a_command_waits_for_a_table(spark):
+    """`toArrow` waits for the job that the signal ends, and raises its error."""
+
+    def work_for_long(batches):
+        for batch in batches:
+            time.sleep(600)
+            yield batch
+
+    def interrupt():
+        while not spark.sparkContext.statusTracker().getActiveJobsIds():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    pressing = threading.Thread(target=interrupt)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt), keep_log():
+        spark.range(2).mapInArrow(work_for_long, "id long").toArrow()
+    pressing.join()

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from antecede.cli.report import write
-from antecede.cli.spark_session import Master, Remote, Work, working
+from antecede.cli.spark_session import Master, Remote, Work, open_work
 from antecede.cli.tables import print_table
 from antecede.errors import BadParameter
 from antecede.protocols import PROTOCOLS
@@ -95,7 +95,7 @@ def demo(
         raise BadParameter("demo", "--messages", messages, "1 or more")
     started = time.perf_counter()
     directory = out or Path(tempfile.mkdtemp(prefix="antecede-demo-"))
-    with working(master, remote, "simulating", small=True) as work:
+    with open_work(master, remote, "simulating", small=True) as work:
         lines = perform_runs(work, directory, messages)
         work.say("writing the report")
         page = directory / "report.html"

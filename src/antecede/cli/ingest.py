@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antecede.cli.spark_session import Master, Remote, working
+from antecede.cli.spark_session import Master, Remote, open_work
 from antecede.errors import BadParameter
 from antecede.trace.foreign.formats import FORMATS, refuse_request
 from antecede.trace.foreign.spans import SPAN_FORMATS, refuse_span_request
@@ -85,7 +85,7 @@ def ingest(
         return
     refuse_options(format, no_cause=no_cause)
     refuse_request(format, pattern, delimiter, mapping)
-    with working(master, remote, "listing files", reads=files, writes=[out]) as work:
+    with open_work(master, remote, "listing files", reads=files, writes=[out]) as work:
         from antecede.spark.ingest.api import ingest as read_logs
 
         read = read_logs(
@@ -121,7 +121,7 @@ def ingest_spans(
     remote: str | None,
 ) -> None:
     """Write spans as one table, and what cannot be read beside it."""
-    with working(master, remote, "reading", reads=files, writes=[out]) as work:
+    with open_work(master, remote, "reading", reads=files, writes=[out]) as work:
         from antecede.spark.spans.api import count_spans, write_spans
 
         read = write_spans(work.spark, files, out, format, mapping, no_cause=no_cause)

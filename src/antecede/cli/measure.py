@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from antecede.cli.spark_session import Master, Remote, working
+from antecede.cli.spark_session import Master, Remote, open_work
 from antecede.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def measure(
     name, the others are measured, and the exit code is 1. docs/measuring.md explains every figure.
     """
     places = [] if out is None else [f"{out.rstrip('/')}/measures"]
-    with working(master, remote, "reading footers", reads=[trace], writes=places) as work:
+    with open_work(master, remote, "reading footers", reads=[trace], writes=places) as work:
         from antecede.spark.measure.api import ERROR
         from antecede.spark.measure.api import measure as measure_trace
         from antecede.spark.measure.schema import TABLES

@@ -22,7 +22,7 @@ from antecede.cli.columns import (
 )
 from antecede.cli.order_stream import Packets, order_stream, split_processes
 from antecede.cli.simulate import parameters as read_parameters
-from antecede.cli.spark_session import Master, Remote, working
+from antecede.cli.spark_session import Master, Remote, open_work
 from antecede.cli.stream_options import Asked, Every, Once, Patience, Place
 from antecede.errors import BadParameter
 
@@ -131,7 +131,7 @@ def order(
         "no_cause": ("", *(no_cause or ())),
     }
     refuse_request(columns)
-    with working(master, remote, "counting", reads=files_of(events), writes=[out]) as work:
+    with open_work(master, remote, "counting", reads=files_of(events), writes=[out]) as work:
         from antecede.spark.order.inputs import Asked as Named
         from antecede.spark.order.inputs import order_path
         from antecede.spark.order.written import write_ordered

@@ -11,7 +11,7 @@ import typer
 
 from antecede.cli.simulate import parameters
 from antecede.cli.spark_session import Work
-from antecede.cli.stream_options import Asked, streaming
+from antecede.cli.stream_options import Asked, open_stream
 from antecede.errors import BadParameter
 from antecede.model import View
 
@@ -43,7 +43,7 @@ def order_stream(packets: Packets, asked: Asked) -> None:
     if packets.group is not None and "," in packets.group:
         raise BadParameter(asked.command, "--group", packets.group, "one column")
     delivered = f"{asked.out.rstrip('/')}/delivered"
-    with streaming(asked, "reading packets") as (work, checkpoint, stop):
+    with open_stream(asked, "reading packets") as (work, checkpoint, stop):
         from antecede.spark.stream.order_files import Source, order_files
 
         source = Source(

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from antecede.cli.spark_session import Master, Remote, working
+from antecede.cli.spark_session import Master, Remote, open_work
 from antecede.errors import CannotWrite
 from antecede.report import headline, render
 
@@ -43,7 +43,7 @@ def report(
     """
     started = time.perf_counter()
     refuse(out)
-    with working(master, remote, "reading the trace", reads=[path]) as work:
+    with open_work(master, remote, "reading the trace", reads=[path]) as work:
         from antecede.report.gather import gather_report
 
         command = ("antecede", "report", path, "--out", out)

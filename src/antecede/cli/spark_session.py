@@ -30,7 +30,7 @@ from antecede.storage import local, taken
 if TYPE_CHECKING:
     from antecede.spark.session import SparkSession
 
-__all__ = ["Master", "Remote", "Work", "working"]
+__all__ = ["Master", "Remote", "Work", "open_work"]
 
 Master = Annotated[
     str | None,
@@ -57,7 +57,7 @@ class Work:
 
 
 @contextmanager
-def working(
+def open_work(
     master: str | None,
     remote: str | None,
     step: str,
@@ -143,7 +143,7 @@ def walk(path: str) -> Iterator[str]:
 @contextmanager
 def keep_log() -> Iterator[str]:
     """A log for Spark, removed at the end. Spark's errors are told in one line; one that is not ours keeps the log."""
-    from antecede.spark.errors import describe_failure, find_error
+    from antecede.spark.errors import describe_failure, find_error, was_interrupted
     from antecede.spark.session import SparkError
 
     number, path = tempfile.mkstemp(prefix="antecede-spark-", suffix=".log")
@@ -152,6 +152,8 @@ def keep_log() -> Iterator[str]:
     try:
         yield path
     except SparkError as error:
+        if was_interrupted(error):
+            raise KeyboardInterrupt from None
         ours = find_error(error)
         kept = ours is None
         raise ours or NoSpark("Spark", f"{describe_failure(error)} (its log: {path})") from None

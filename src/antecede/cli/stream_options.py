@@ -9,10 +9,10 @@ from typing import Annotated, NamedTuple
 import typer
 
 from antecede.cli.signals import catch_interrupt
-from antecede.cli.spark_session import Work, working
+from antecede.cli.spark_session import Work, open_work
 from antecede.errors import BadParameter
 
-__all__ = ["Asked", "Every", "Once", "Patience", "Place", "streaming"]
+__all__ = ["Asked", "Every", "Once", "Patience", "Place", "open_stream"]
 
 Once = Annotated[bool, typer.Option("--once", help="With --stream: end when all that is there is done.")]
 Every = Annotated[float, typer.Option(help="With --stream: seconds from one look to the next.")]
@@ -50,12 +50,12 @@ class Streaming(NamedTuple):
 
 
 @contextmanager
-def streaming(asked: Asked, step: str) -> Iterator[Streaming]:
+def open_stream(asked: Asked, step: str) -> Iterator[Streaming]:
     """A session for a stream, until Ctrl-C."""
     if asked.every_s <= 0:
         raise BadParameter(asked.command, "--every", asked.every_s, "more than 0 seconds")
     if asked.patience_s is not None and asked.patience_s <= 0:
         raise BadParameter(asked.command, "--patience", asked.patience_s, "more than 0 seconds")
     checkpoint = asked.checkpoint or f"{asked.out.rstrip('/')}/checkpoint"
-    with working(asked.master, asked.remote, step) as work, catch_interrupt() as stop:
+    with open_work(asked.master, asked.remote, step) as work, catch_interrupt() as stop:
         yield Streaming(work, checkpoint, stop)

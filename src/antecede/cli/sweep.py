@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from antecede.cli.spark_session import Master, Remote, working
+from antecede.cli.spark_session import Master, Remote, open_work
 from antecede.errors import BadParameter, NoSpark
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _on_spark(
         raise NoSpark("sweep", "Spark is not installed: pip install 'antecede[spark]', or add --local")
     if jobs and (master or remote):
         raise BadParameter("sweep", "--jobs", f"{jobs} with --master or --remote", "one of them")
-    with working(f"local[{jobs}]" if jobs else master, remote, "simulating") as work:
+    with open_work(f"local[{jobs}]" if jobs else master, remote, "simulating") as work:
         from antecede.spark.sweep.api import sweep as run_all
 
         swept = run_all(work.spark, experiment, out, traces=traces)

@@ -18,7 +18,7 @@ import typer
 from msgspec import Struct
 
 from antecede.cli.columns import Causes, Id, NoCause, PartitionBy
-from antecede.cli.spark_session import Master, Remote, working
+from antecede.cli.spark_session import Master, Remote, open_work
 from antecede.cli.stream_options import Asked, Every, Once, Patience, Place
 from antecede.cli.verify_causes import Columns, verify_causes
 from antecede.cli.verify_stream import verify_stream
@@ -168,7 +168,7 @@ def verify_here(trace: LocalTrace, out: str | None) -> Found:
 
 def verify_on_spark(trace: str, out: str | None, master: str | None, remote: str | None, why: str) -> Found:
     places = [] if out is None else [f"{out.rstrip('/')}/{name}" for name in ("findings", "verdicts")]
-    with working(master, remote, "reading footers", reads=[trace], writes=places) as work:
+    with open_work(master, remote, "reading footers", reads=[trace], writes=places) as work:
         from antecede.spark.trace.api import Trace
         from antecede.spark.verify.api import verify as judge
 

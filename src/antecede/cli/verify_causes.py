@@ -11,7 +11,7 @@ import typer
 from msgspec import Struct
 
 from antecede.cli.columns import files_of, name_partition, split_names
-from antecede.cli.spark_session import working
+from antecede.cli.spark_session import open_work
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def verify_causes(
     refuse_request(columns)
     groups = split_names(columns.partition_by) or ()
     places = [] if out is None else [f"{out.rstrip('/')}/{name}" for name in ("findings", "verdicts")]
-    with working(master, remote, "reading", reads=files_of(events), writes=places) as work:
+    with open_work(master, remote, "reading", reads=files_of(events), writes=places) as work:
         from antecede.spark.order.inputs import Asked, read_table
         from antecede.spark.verify.api import verify
 

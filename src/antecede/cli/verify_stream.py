@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from antecede.cli.stream_options import Asked, streaming
+from antecede.cli.stream_options import Asked, open_stream
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def verify_stream(source: str, asked: Asked, forget_s: float | None) -> None:
     if forget_s is not None and forget_s <= 0:
         raise BadParameter(asked.command, "--forget", forget_s, "more than 0 seconds")
     findings = f"{asked.out.rstrip('/')}/findings"
-    with streaming(asked, "verifying what comes") as (work, checkpoint, stop):
+    with open_stream(asked, "verifying what comes") as (work, checkpoint, stop):
         from antecede.spark.stream.verify_files import verify_events
 
         judged = verify_events(

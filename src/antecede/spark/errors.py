@@ -44,6 +44,7 @@ __all__ = [
     "mark_errors",
     "raise_marked",
     "raise_task_errors",
+    "was_interrupted",
 ]
 
 MARK: Final = "antecede-error: "
@@ -141,6 +142,24 @@ def find_error(error: BaseException) -> AntecedeError | None:
         if condition.split(".")[0] in UNREADABLE:
             return BadTrace(parameters.get("path", "a file"), "what cannot be read", "a whole Parquet file")
     return None
+
+
+def was_interrupted(error: BaseException) -> bool:
+    """Whether Ctrl-C ended the job that this error is of: `toArrow` raises what becomes of the job, not the Ctrl-C.
+
+    >>> try:
+    ...     try:
+    ...         raise KeyboardInterrupt
+    ...     finally:
+    ...         raise PySparkException("job 7 was cancelled") from None
+    ... except PySparkException as error:
+    ...     was_interrupted(error)
+    True
+    """
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, KeyboardInterrupt):
+        found = found.__context__
+    return found is not None
 
 
 def conditions_of(error: BaseException) -> Iterator[tuple[str, dict[str, str]]]:

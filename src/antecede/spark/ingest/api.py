@@ -29,7 +29,7 @@ from antecede.errors import BadParameter
 from antecede.spark.errors import raise_task_errors
 from antecede.spark.frames import refuse_other_tables
 from antecede.spark.ingest import to_trace
-from antecede.spark.ingest.clocks import FINDINGS, consistency
+from antecede.spark.ingest.clocks import FINDINGS, check_clocks
 from antecede.spark.ingest.schema import SPARK_LOG, SPARK_REJECTED
 from antecede.spark.ingest.table import map_columns, read_table
 from antecede.spark.ingest.tasks import list_log_files, read_log_files
@@ -74,7 +74,7 @@ class Ingested:
 
     @cached_property
     def clocks(self) -> DataFrame:
-        return self._at("clocks") if self.path else consistency(self.log)
+        return self._at("clocks") if self.path else check_clocks(self.log)
 
     @cached_property
     def events(self) -> DataFrame:
@@ -123,7 +123,7 @@ class Ingested:
         spark = self.log.sparkSession
         self.log.write.parquet(join(aside, "log"))
         known = self.log.where("kind is not null and message is not null").count()
-        clocks = self.clocks if known else consistency(self.log, messages=False)
+        clocks = self.clocks if known else check_clocks(self.log, messages=False)
         clocks.write.parquet(join(aside, "clocks"))
         clocks = at(spark, aside, "clocks")
         if known:

@@ -37,7 +37,7 @@ from pyspark.sql.types import LongType, MapType, StringType, StructField, Struct
 
 from antecede.spark.errors import mark_errors
 
-__all__ = ["FINDINGS", "consistency"]
+__all__ = ["FINDINGS", "check_clocks"]
 
 KINDS: Final = ("repeated", "gap", "missing", "behind", "future")
 
@@ -75,7 +75,7 @@ STEPS: Final = StructType([*FINDINGS, StructField("vector", VECTOR)])
 Ints = npt.NDArray[np.int64]
 
 
-def consistency(log: DataFrame, *, messages: bool = True) -> DataFrame:
+def check_clocks(log: DataFrame, *, messages: bool = True) -> DataFrame:
     """What is wrong with the clocks of a log (`SPARK_LOG`), with the columns `FINDINGS`. None: every clock is right.
 
     `messages` says whether the log may name messages; not having to look makes the plan shorter.
@@ -86,9 +86,9 @@ def consistency(log: DataFrame, *, messages: bool = True) -> DataFrame:
         .repartition("run", "process")
         .sortWithinPartitions("run", "process", "index", "file", "line")
     )
-    news = sorted_clocks.mapInArrow(mark_errors(steps), STEPS)
+    news = sorted_clocks.mapInArrow(mark_errors(compare_steps), STEPS)
     if messages:
-        news = news.unionByName(deliveries(clocks))
+        news = news.unionByName(relate_deliveries(clocks))
     # Of several events with one own entry the first counts, here as there.
     causes = clocks.groupBy("run", F.col("process").alias("cause"), (F.col("index") + 1).alias("own")).agg(
         F.min_by("vector", F.struct("file", "line")).alias("past")
@@ -99,11 +99,11 @@ def consistency(log: DataFrame, *, messages: bool = True) -> DataFrame:
     # A finding takes no part in the join: without a cause it meets none.
     asked = news.withColumn("cause", F.when(F.col("kind").isNull(), F.col("entry")))
     joined = asked.join(causes.withColumnRenamed("own", "found"), ["run", "cause", "found"], "left")
-    findings = joined.select(*STEPS.names, "past").mapInArrow(mark_errors(judged), FINDINGS)
-    return with_lasts(greatest(findings), lasts)
+    findings = joined.select(*STEPS.names, "past").mapInArrow(mark_errors(judge_news), FINDINGS)
+    return add_last_events(choose_greatest(findings), lasts)
 
 
-def deliveries(clocks: DataFrame) -> DataFrame:
+def relate_deliveries(clocks: DataFrame) -> DataFrame:
     """Each delivery of a known message, as if it were news of its send: it must be behind in nothing."""
     known = clocks.where("message is not null")
     sends = (
@@ -126,7 +126,7 @@ def deliveries(clocks: DataFrame) -> DataFrame:
     )
 
 
-def greatest(findings: DataFrame) -> DataFrame:
+def choose_greatest(findings: DataFrame) -> DataFrame:
     """One finding for each entry of an event, with the cause that asks most of it."""
     cause = F.struct("expected", "by_process", "by_index")
     which = [name for name in FINDINGS.names if name not in ("expected", "by_process", "by_index")]
@@ -138,7 +138,7 @@ def greatest(findings: DataFrame) -> DataFrame:
     )
 
 
-def with_lasts(findings: DataFrame, lasts: DataFrame) -> DataFrame:
+def add_last_events(findings: DataFrame, lasts: DataFrame) -> DataFrame:
     """What is expected where an event is missing: only findings meet the last events, not all pairs of vectors."""
     told = findings.join(lasts.withColumnRenamed("cause", "entry"), ["run", "entry"], "left")
     last = F.coalesce("last", F.lit(0))
@@ -151,7 +151,7 @@ def with_lasts(findings: DataFrame, lasts: DataFrame) -> DataFrame:
 # In tasks
 
 
-def steps(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def compare_steps(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Go through events sorted by (run, process, index): what is wrong with their own entries, and their news."""
     last: pa.RecordBatch | None = None
     for batch in batches:
@@ -160,11 +160,11 @@ def steps(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         carried = 0 if last is None else 1
         # The event before the first is looked at again, as a past and no more.
         rows = batch if last is None else pa.concat_batches([last, batch.select(last.schema.names)])
-        process = changes(rows.column("run")) | changes(rows.column("process"))
+        process = find_changes(rows.column("run")) | find_changes(rows.column("process"))
         index = rows.column("index").to_numpy()
         again = np.r_[False, index[1:] == index[:-1]] & ~process
         fresh = np.arange(len(index)) >= carried
-        yield own_findings(
+        yield tell_own_entries(
             "repeated", rows, np.flatnonzero(again & fresh), index + 1, np.full(len(index), -1)
         )
         kept = np.flatnonzero(~again)
@@ -173,24 +173,26 @@ def steps(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         begins = process[kept]
         before = np.where(begins, -1, np.r_[-1, index[:-1]])
         wrong = np.flatnonzero((index != before + 1) & fresh)
-        yield own_findings("gap", rows, wrong, index + 1, before + 2)
-        yield from moves(rows, np.cumsum(begins), before, fresh)
+        yield tell_own_entries("gap", rows, wrong, index + 1, before + 2)
+        yield from compare_vectors(rows, np.cumsum(begins), before, fresh)
         last = rows.slice(rows.num_rows - 1)
 
 
-def changes(column: pa.Array) -> npt.NDArray[np.bool_]:
+def find_changes(column: pa.Array) -> npt.NDArray[np.bool_]:
     """Where a value differs from the one before it; the first does."""
     differ = pc.not_equal(column[1:], column[:-1])
     told: npt.NDArray[np.bool_] = np.r_[True, differ.to_numpy(zero_copy_only=False)]
     return told
 
 
-def own_findings(kind: str, rows: pa.RecordBatch, at: Ints, found: Ints, expected: Ints) -> pa.RecordBatch:
+def tell_own_entries(
+    kind: str, rows: pa.RecordBatch, at: Ints, found: Ints, expected: Ints
+) -> pa.RecordBatch:
     """Findings about own entries; an expected -1 is none."""
-    return step_rows(rows, at, kind, rows.column("process").take(pa.array(at)), found[at], expected[at])
+    return build_steps(rows, at, kind, rows.column("process").take(pa.array(at)), found[at], expected[at])
 
 
-def step_rows(
+def build_steps(
     rows: pa.RecordBatch,
     at: Ints,
     kind: str | None,
@@ -220,7 +222,7 @@ def step_rows(
 VECTORS: Final = pa.map_(pa.string(), pa.int64())
 
 
-def moves(
+def compare_vectors(
     rows: pa.RecordBatch, group: Ints, before: Ints, fresh: npt.NDArray[np.bool_]
 ) -> Iterator[pa.RecordBatch]:
     """Compare each event's vector with the one before it at its process: what fell, and what is news.
@@ -228,7 +230,7 @@ def moves(
     Entries are sorted by (process, whose entry, event): the one before in that order is the same entry of an earlier
     event, which is the event before it or one since which the entry was absent.
     """
-    row, code, value, names = entries(rows.column("vector"))
+    row, code, value, names = list_entries(rows.column("vector"))
     order = np.lexsort((row, code, group[row]))
     row, code, value = row[order], code[order], value[order]
     chained = np.r_[False, (code[1:] == code[:-1]) & (group[row[1:]] == group[row[:-1]])]
@@ -237,28 +239,28 @@ def moves(
     own = rows.column("process")
     mine = pc.equal(names.take(pa.array(code)), own.take(pa.array(row))).to_numpy(zero_copy_only=False)
     fell = np.flatnonzero((value < past) & ~mine & fresh[row])
-    yield falls(rows, row[fell], names.take(pa.array(code[fell])), value[fell], past[fell], before)
+    yield tell_falls(rows, row[fell], names.take(pa.array(code[fell])), value[fell], past[fell], before)
     # An entry that the next event of the process has not at all fell too.
     following = np.r_[chained[1:] & (row[1:] == row[:-1] + 1), False]
     lost = row + 1
     has_next = (lost < len(group)) & (group[np.minimum(lost, len(group) - 1)] == group[row])
     gone = np.flatnonzero(has_next & ~following & ~mine & fresh[np.minimum(lost, len(group) - 1)])
-    yield falls(
+    yield tell_falls(
         rows, lost[gone], names.take(pa.array(code[gone])), np.zeros(len(gone), np.int64), value[gone], before
     )
     news = np.flatnonzero((value > past) & ~mine & fresh[row])
     none = np.full(len(news), -1)
-    yield step_rows(rows, row[news], None, names.take(pa.array(code[news])), value[news], none, vector=True)
+    yield build_steps(rows, row[news], None, names.take(pa.array(code[news])), value[news], none, vector=True)
 
 
-def falls(
+def tell_falls(
     rows: pa.RecordBatch, at: Ints, entry: pa.Array, found: Ints, expected: Ints, before: Ints
 ) -> pa.RecordBatch:
     cause = rows.column("process").take(pa.array(at)), before[at]
-    return step_rows(rows, at, "behind", entry, found, expected, cause)
+    return build_steps(rows, at, "behind", entry, found, expected, cause)
 
 
-def entries(vectors: pa.Array) -> tuple[Ints, Ints, Ints, pa.Array]:
+def list_entries(vectors: pa.Array) -> tuple[Ints, Ints, Ints, pa.Array]:
     """The entries of vectors, one after the other: in which row, of whom (as a number, and the names), how much."""
     offsets = np.asarray(vectors.offsets)
     keys = pc.dictionary_encode(vectors.keys[offsets[0] : offsets[-1]])
@@ -269,7 +271,7 @@ def entries(vectors: pa.Array) -> tuple[Ints, Ints, Ints, pa.Array]:
     return row[some], code[some], values[some].astype(np.int64), keys.dictionary
 
 
-def judged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def judge_news(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Compare news with the clocks of the events that they are of. Findings pass through."""
     for batch in batches:
         columns = batch.select(FINDINGS.names)
@@ -277,22 +279,22 @@ def judged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield columns.filter(pc.is_valid(kind))
         news = batch.filter(pc.is_null(kind))
         found = pc.is_valid(news.column("past"))
-        yield missing(news.filter(pc.invert(found)))
-        yield from compared(news.filter(found))
+        yield tell_missing(news.filter(pc.invert(found)))
+        yield from compare_causes(news.filter(found))
 
 
-def missing(news: pa.RecordBatch) -> pa.RecordBatch:
+def tell_missing(news: pa.RecordBatch) -> pa.RecordBatch:
     told: dict[str, Any] = {"kind": pa.array(["missing"] * news.num_rows, pa.string())}
     columns = [told.get(name, news.column(name)) for name in FINDINGS.names]
     return pa.RecordBatch.from_arrays(columns, names=FINDINGS.names)
 
 
-def compared(news: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def compare_causes(news: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Each entry of a cause's clock against that of the event."""
     if not news.num_rows:
         return
     both = pa.concat_arrays([news.column("vector"), news.column("past")])
-    row, code, value, names = entries(both)
+    row, code, value, names = list_entries(both)
     size = news.num_rows
     is_past = row >= size
     key = np.where(is_past, row - size, row) * max(len(names), 1) + code
@@ -304,13 +306,17 @@ def compared(news: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     whose = names.take(pa.array(code))
     mine = pc.equal(whose, news.column("process").take(pa.array(row))).to_numpy(zero_copy_only=False)
     behind = np.flatnonzero((needed > has) & ~mine)
-    yield verdicts("behind", news, row[behind], whose.take(pa.array(behind)), has[behind], needed[behind])
+    yield build_findings(
+        "behind", news, row[behind], whose.take(pa.array(behind)), has[behind], needed[behind]
+    )
     own = news.column("index").to_numpy()[row] + 1
     future = np.flatnonzero(mine & (needed >= own))
-    yield verdicts("future", news, row[future], whose.take(pa.array(future)), needed[future], own[future] - 1)
+    yield build_findings(
+        "future", news, row[future], whose.take(pa.array(future)), needed[future], own[future] - 1
+    )
 
 
-def verdicts(
+def build_findings(
     kind: str, news: pa.RecordBatch, at: Ints, entry: pa.Array, found: Ints, expected: Ints
 ) -> pa.RecordBatch:
     where = pa.array(at)
