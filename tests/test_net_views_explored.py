@@ -8,7 +8,8 @@ import pytest
 
 from antecede.process.views.change import Changing
 from antecede.process.views.members import Joiner, Plan, Report, Roll, Stop, Stopped
-from antecede.process.views.membership import Counts, Membership
+from antecede.process.views.membership import Membership
+from antecede.process.views.round import Counts
 from tests.view_explore import Story, explore
 
 

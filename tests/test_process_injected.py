@@ -15,6 +15,7 @@ import pytest
 
 from antecede.link import Frame, Link
 from antecede.process import core as core_module
+from antecede.process import outbox as outbox_module
 from antecede.process.events import Record
 from antecede.process.inputs import Acknowledge, Input, Propose, Recorded, Time, Told, Turn, Waive, Withdraw
 from antecede.process.outbox import Outgoing
@@ -52,7 +53,8 @@ PARTS: dict[str, tuple[str, Any, str]] = {
     ),
     "membership": ("matrix", Membership, "ask hear _hear _stop _install _go _decide"),
     "numbering": ("matrix", Numbering, "outward seats"),
-    "bundles": ("permit", core_module, "encode_bundle decode_bundle"),
+    "bundles": ("permit", core_module, "decode_bundle"),
+    "encoding": ("permit", outbox_module, "encode_bundle"),
     "notes": ("matrix", change_module, "encode_note decode_note"),
 }
 PLACES = {

@@ -31,6 +31,7 @@ from antecede.net.driver import Host
 from antecede.net.peers.joining import Admit, ask_to_join
 from antecede.net.peers.mesh import Mesh
 from antecede.net.peers.session import Join
+from antecede.net.pressure import Pressure
 from antecede.net.storage.journal import open_journal
 from antecede.net.transports.transport import Certified, Connection, Transport
 from antecede.net.views import Member
@@ -147,6 +148,7 @@ class Lifecycle(Member):
             self._untold = bool(core.untold)
         self._nothing = Durable(host.durable, 0)
         self._mesh = Mesh(host, self._transport, settings, Random(), self._waive, self._admit)
+        self._pressure = Pressure(host, self._mesh.paused, settings)
         self._waive()
         self._tasks = [
             host.start_task(host.run(), "writing its journal"),

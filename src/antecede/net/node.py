@@ -228,9 +228,6 @@ class Node(Lifecycle):
         self._turns, self._taken = self._yield_every, 0
         self._full = False
         """Too much is unacknowledged, and that was said."""
-        self._blocked: Counter[int] = Counter()
-        """Peers that can take no more, and how many calls of `send` wait for each."""
-        self._blocked_since: dict[int, float] = {}
 
     # Sending
 
@@ -306,8 +303,9 @@ class Node(Lifecycle):
         """Who is meant, once there is room for a message to them."""
         self._check_open()
         targets = self._targets(to, echo)
-        while not self._has_room(targets):
-            await self._wait_for_room(targets)
+        while not self._pressure.has_room(targets):
+            await self._pressure.wait(targets)
+            self._check_open()
             if not self._host.core.steady:
                 targets = self._targets(to, echo)
         return targets
@@ -322,68 +320,6 @@ class Node(Lifecycle):
             if len(found) == 1 and found[0] in core.out and not self._routed and to[0] in core.view.names:
                 self._easy[to[0]] = found, core.out[found[0]]
         return found
-
-    def _has_room(self, targets: tuple[int, ...]) -> bool:
-        core, most, me = self._host.core, self._most, self._me
-        if not core.steady and not core.changing.membership.going:
-            return False
-        out, paused, most_bytes = core.out, self._mesh.paused, self._most_bytes
-        if len(core.unsent) >= most or core.unsent_bytes >= most_bytes:
-            return False
-        if me in targets and core.held[me] >= self.settings.held:
-            return False
-        for peer in self._ways(targets):
-            if peer != me and (
-                (one := out[peer]).pending >= most or one.size >= most_bytes or peer in paused
-            ):
-                return False
-        return True
-
-    def _ways(self, targets: tuple[int, ...]) -> Iterable[int]:
-        """The links that a message may take: over routers, any."""
-        return self._host.core.links if self._routed else targets
-
-    async def _wait_for_room(self, targets: tuple[int, ...]) -> None:
-        """Wait until something has changed. Who waits for one peer for long is told of it, once."""
-        host = self._host
-        full = [peer for peer in self._ways(targets) if peer != self._me and self._is_full(peer)]
-        loop = asyncio.get_running_loop()
-        for peer in full:
-            self._blocked[peer] += 1
-            self._blocked_since.setdefault(peer, loop.time())
-        telling = loop.call_later(self.settings.dead_s, self._tell_blocked, full)
-        try:
-            await host.room.wait()
-            self._check_open()
-        finally:
-            telling.cancel()
-            self._blocked.subtract(full)
-            self._blocked += Counter()
-            for peer in full:
-                if not self._is_full(peer):
-                    self._blocked_since.pop(peer, None)
-
-    def _is_full(self, peer: int) -> bool:
-        """Whether a peer can take no more for now."""
-        out = self._host.core.out.get(peer)
-        return out is not None and (
-            out.pending >= self._most or out.size >= self._most_bytes or peer in self._mesh.paused
-        )
-
-    def _tell_blocked(self, peers: list[int]) -> None:
-        core, name = self._host.core, self._host.core.view.name
-        if not peers:
-            log.warning(
-                "%s: send waits: the protocol does not let out %d messages", self.name, len(core.unsent)
-            )
-        for peer in peers:
-            log.warning(
-                "%s: send waits for %s, which %s: %d messages for it are not acknowledged",
-                self.name,
-                name(peer),
-                "asked us to pause" if peer in self._mesh.paused else "can take no more",
-                core.out[peer].pending if peer in core.out else 0,
-            )
 
     # Receiving
 
@@ -497,13 +433,7 @@ class Node(Lifecycle):
         peers that a `send` waits for."""
         core = self._host.core
         found = stuck(core.view, core.changing.waiting(), self._host.since, time.monotonic_ns())
-        now = asyncio.get_running_loop().time() if self._blocked else 0.0
-        for peer in self._blocked:
-            name, pending = core.view.name(peer), core.out[peer].pending if peer in core.out else 0
-            reason = f"{name} can take no more: {pending} messages for it are not acknowledged"
-            since = now - self._blocked_since.get(peer, now)
-            found.append(Held(self.name, core.sent + 1, (), "blocked", reason, since))
-        return found + self._mesh.joins.held()
+        return found + self._pressure.held() + self._mesh.joins.held()
 
     async def contacts(self) -> AsyncIterator[Contact]:
         """Peers as they come and go: first those that there is a connection with, then each change.
@@ -554,7 +484,7 @@ class Node(Lifecycle):
             queued={peer.name: core.links[number].unacknowledged for number, peer in peers.items()},
             connected={peer.name: peer.connected for peer in peers.values()},
             paused={peer.name: peer.paused for peer in peers.values()},
-            blocked={core.view.name(peer): count for peer, count in self._blocked.items()},
+            blocked=self._pressure.waiting,
             inputs=host.position,
             durable=host.position_durable,
             counts=dict(self.counts),

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from antecede.process.views.membership import Progress
+from antecede.process.views.round import Progress
 
 __all__ = ["Status", "expose"]
 

@@ -78,12 +78,12 @@ from antecede.process.inputs import (
     Withdraw,
 )
 from antecede.process.outbox import Outgoing
+from antecede.process.sizes import check_message, check_packets, free_bytes
 from antecede.process.views.change import Changing, parameters_among
 from antecede.process.views.members import Change, Roll, is_note
 from antecede.process.views.numbering import Numbering
 from antecede.protocols import Machine, create, restore
-from antecede.wire.bundles import PACKETS, decode_bundle, encode_bundle, encode_whole
-from antecede.wire.octets import OWN
+from antecede.wire.bundles import decode_bundle
 
 __all__ = ["RULES", "Core", "Out"]
 
@@ -103,9 +103,6 @@ TIMES = {
 
 ACK_EVERY = 128
 """Packets of a peer, after which it hears at once that they have arrived, though nothing goes back to carry it."""
-
-ENTRY_BYTES = 24
-"""An entry of a stamp, at most, besides a set of processes and a label."""
 
 Out: TypeAlias = tuple[int, Frame]
 """A frame, and the peer that it is for."""
@@ -217,17 +214,13 @@ class Core:
     def adopt(self, machine: Machine, roll: Roll) -> None:
         """Go on with this machine, which is for this view."""
         self.machine, self.numbering, self.roll_number = machine, Numbering(roll), roll.number
-        self._set_room()
+        self._room = free_bytes(machine, self.sending)
+        """Payloads up to this size are allowed, and fit into a packet with any stamp."""
 
     def send_under(self, limits: wire.Limits, rules: int) -> None:
         """From now on, send what these limits allow, by these rules. What was allowed before is still accepted."""
         self.sending, self.limits, self.rules = limits, self.limits.widen(limits), rules
-        self._set_room()
-
-    def _set_room(self) -> None:
-        room = -1 if self.machine.stamps_grow else self.sending.packet_bytes - self._stamp_bytes()
-        self._room = min(self.sending.payload_bytes, room)
-        """Payloads up to this size are allowed, and fit into a packet with any stamp."""
+        self._room = free_bytes(self.machine, limits)
 
     def link(self, peer: int) -> None:
         """Have a link with one more peer, which is as new as we are to it."""
@@ -364,10 +357,9 @@ class Core:
             if after is not None:
                 after = self._in_view(after)
             if size > self._room or label or context:
-                self._check_size(payload, label, context)
-                stamp = self._stamp_bytes(label, 0 if after is None else len(after.obligations))
-                if size > self._room and size + stamp > self.sending.packet_bytes:
-                    self._rehearse(seats, payload, label, context, after)
+                check_message(self.sending, payload, label, context)
+                if size > self._room:
+                    check_packets(self.machine, self.sending, seats, payload, label, context, after)
             message, effects = self.machine.send(seats, payload, label, context, after)
         except CallerError:
             raise
@@ -408,16 +400,6 @@ class Core:
         self.unsent[message.number] = size = len(message.payload)
         self.unsent_bytes += size
 
-    def _check_size(self, payload: bytes, label: str, context: str) -> None:
-        """Refuse, before the machine counts it, what the wire would not carry."""
-        size, most = len(payload), self.sending.payload_bytes
-        if size > most:
-            raise BadParameter("message", "payload", f"{size} bytes", f"at most {most}")
-        for name, text in (("label", label), ("context", context)):
-            size, most = len(text.encode(errors="replace")), self.sending.label_bytes
-            if size > most or any("\ud800" <= one <= "\udfff" for one in text):
-                raise BadParameter("message", name, f"{size} bytes", f"Unicode text of at most {most}")
-
     def _in_view(self, after: CausalContext) -> CausalContext:
         """The context as the machine has it. Of an older view, nothing is left to wait for."""
         if after.view > self.roll_number:
@@ -431,23 +413,6 @@ class Core:
     def context_of(self, message: Message) -> CausalContext:
         """The causal context of a message of the machine that was just sent or taken, if the protocol has contexts."""
         return CausalContext(self.machine.context_of(message).obligations, self.roll_number)
-
-    def _stamp_bytes(self, label: str = "", more: int = 0) -> int:
-        """What a packet of the next message has besides its payload, at most."""
-        machine, limits = self.machine, self.sending
-        entry = ENTRY_BYTES + machine.n // 8 + (limits.label_bytes if machine.labels else 0)
-        return (machine.stamp_entries(label) + more) * entry + 2 * limits.label_bytes + machine.n // 8 + 256
-
-    def _rehearse(
-        self, seats: tuple[int, ...], payload: bytes, label: str, context: str, after: CausalContext | None
-    ) -> None:
-        """Refuse a message whose packets are too large. Only a machine can tell, so a copy of ours sends first."""
-        copy = restore(self.machine.snapshot())
-        for effect in copy.send(seats, payload, label, context, after)[1]:
-            if isinstance(effect, Packet):
-                size, most = len(encode_whole(effect, self.sending)), self.sending.packet_bytes
-                if size > most:
-                    raise BadParameter("message", "packet", f"{size} bytes with its stamp", f"at most {most}")
 
     def arrive(self, source: int, frame: Frame, now: int) -> list[Out]:
         """A frame arrives. Raises `BadFrame` if the two ends contradict each other: one has lost its state."""
@@ -568,12 +533,13 @@ class Core:
             self._remember(identity, message, keep)
 
     def _remember(self, identity: Id, message: Message, keep: bool) -> None:
-        if message.number:
+        if self.record.on and message.number:
             self.record.event("deliver", message)
         if keep:
             self.taken[identity] = message
             self.taken_bytes += len(message.payload)
-        self.repeats.pop(identity, None)
+        if self.repeats:
+            self.repeats.pop(identity, None)
         self.closed = False
 
     def acknowledge(self, identity: Id) -> None:
@@ -629,7 +595,8 @@ class Core:
             gathered, self.gathered, self.weight = self.gathered, False, 0
             for peer in self.touched:
                 link, waiting = self.links[peer], self.out[peer]
-                frames = self._leave(link, waiting, waiting.take(), now) if waiting else link.acknowledge()
+                most = self.sending.packet_bytes
+                frames = waiting.leave_over(link, most, self.rules, now) if waiting else link.acknowledge()
                 self.heard[peer] = 0
                 if not self.refused or peer not in self.refused:
                     out += [(peer, frame) for frame in frames]
@@ -641,19 +608,6 @@ class Core:
             self.failure = error
             raise
         return out
-
-    def _leave(self, link: Link, waiting: Outgoing, packets: list[Packet[Any]], now: int) -> list[Frame]:
-        most = self.sending.packet_bytes
-        data = encode_bundle(packets, OWN)
-        if len(data) > most or (len(packets) > PACKETS and self.rules > 3):
-            if len(packets) > 1:
-                half = len(packets) // 2
-                frames = self._leave(link, waiting, packets[:half], now)
-                return frames + self._leave(link, waiting, packets[half:], now)
-            data = encode_whole(packets[0], OWN)
-        frames = link.send(data, now)
-        waiting.leave(link.last, len([None for packet in packets if packet.message is not None]), len(data))
-        return frames
 
     def _restart(self, restart: Restart, now: int) -> list[Out]:
         self.record.on = restart.recording
@@ -688,9 +642,13 @@ class Core:
         link = self.links.get(peer)
         if link is None or peer in self.refused:
             return []
-        with self._whole():
+        try:
+            # Asked of every peer, many times a second: as `_whole` does it, without its cost.
             due = link.deadline()
             return [] if due is None or due > now else [(peer, frame) for frame in link.tick(now)]
+        except BaseException as error:
+            self.failure = error
+            raise
 
     def resume(self, peer: int, now: int) -> list[Out]:
         """There is a new connection with this peer, and what it has received is known."""

@@ -17,7 +17,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from antecede.link import Frame, Link
 from antecede.model import Packet, Stamp
+from antecede.wire.bundles import PACKETS, encode_bundle, encode_whole
+from antecede.wire.octets import OWN
 
 __all__ = ["Outgoing"]
 
@@ -57,6 +60,24 @@ class Outgoing:
         self.gathered = []
         self._controls.clear()
         return packets
+
+    def leave_over(self, link: Link, most: int, rules: int, now: int) -> list[Frame]:
+        """Let all that has gathered out: as one payload of the link, or several if it has more than `most` bytes."""
+        return self._leave(self.take(), link, most, PACKETS if rules > 3 else None, now)
+
+    def _leave(
+        self, packets: list[Packet[Any]], link: Link, most: int, count: int | None, now: int
+    ) -> list[Frame]:
+        data = encode_bundle(packets, OWN)
+        if len(data) > most or (count is not None and len(packets) > count):
+            if len(packets) > 1:
+                half = len(packets) // 2
+                frames = self._leave(packets[:half], link, most, count, now)
+                return frames + self._leave(packets[half:], link, most, count, now)
+            data = encode_whole(packets[0], OWN)
+        frames = link.send(data, now)
+        self.leave(link.last, len([None for packet in packets if packet.message is not None]), len(data))
+        return frames
 
     def leave(self, number: int, messages: int, size: int) -> None:
         """A payload of the link has this number, so many messages and so many bytes."""

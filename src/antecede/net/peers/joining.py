@@ -33,7 +33,7 @@ from antecede.net.settings import Backoff, Settings
 from antecede.net.transports.transport import Connection, Transport
 from antecede.process.inputs import Propose, Withdraw
 from antecede.process.views.members import Joiner, Plan, Roll
-from antecede.process.views.membership import Progress
+from antecede.process.views.round import Progress
 
 __all__ = ["Admit", "Joins", "Newcomer", "admit_listed", "anyone", "ask_to_join"]
 

@@ -12,7 +12,8 @@ Rules
   replace   a peer that dials again has lost its connection: the new one takes its place
   follow    peers are those that the process has links with: as its view changes, they come and go
   knock     a node that nobody talks to for long dials all: if it was removed, they tell it so
-  time      nothing is looked at before it is due: a mesh in which nothing happens wakes for its beats alone
+  time      nothing is looked at before it is due: a mesh in which nothing happens wakes for its beats alone. While much
+            happens, all peers are looked at every `LOOK_S`, and between that only those that wait for acknowledgements
   fail      what nobody expected, in any task, stops the node
 """
 
@@ -28,6 +29,14 @@ from typing import Any
 
 from antecede.errors import AntecedeError, BadHello, BadParameter, NotMember, PeerError
 from antecede.net.driver import Host
+from antecede.net.peers.handshake import (
+    Knock,
+    check_incarnation,
+    check_proof,
+    find_peer,
+    hear_hello,
+    state_terms,
+)
 from antecede.net.peers.joining import Admit, Joins
 from antecede.net.peers.peer import Peer, Shared, explain, refusal
 from antecede.net.peers.session import (
@@ -43,21 +52,18 @@ from antecede.net.peers.session import (
     pack,
 )
 from antecede.net.peers.strangers import Door, Seldom
-from antecede.net.peers.terms import Terms, state_parameters
 from antecede.net.settings import Backoff, Settings
 from antecede.net.transports.transport import Connection, Learns, Transport
-from antecede.process.core import Core, Out
+from antecede.process.core import Out
 
 __all__ = ["Mesh"]
 
 log = logging.getLogger(__name__)
 
 TICK_S = 0.01
-"""How exact times are. Acknowledgements are the shortest of them, and wait about as long."""
-
-
-class Knock(BadHello):
-    """A member that we dial has dialled us: it hears from nobody, and wants to know whether it is a member."""
+"""How exact the times of acknowledgements are, the shortest there are."""
+LOOK_S = 0.1
+"""How exact other times are; or a fourth of a beat, if that is shorter."""
 
 
 class Mesh:
@@ -84,7 +90,7 @@ class Mesh:
         self._shared = Shared(
             host,
             settings,
-            _terms(host.core),
+            state_terms(host.core),
             self.counts,
             self._start,
             self.wake,
@@ -104,6 +110,9 @@ class Mesh:
         self._soon = False
         """It looks within a tick: asked for each frame."""
         self._woken = asyncio.Event()
+        self._look_s = min(LOOK_S, settings.beat_s / 4)
+        self._looked = self._loop.time() - self._look_s
+        """When all peers were looked at last."""
         self._turned = False
         """The view has changed, and nobody has followed it yet."""
         self._follow()
@@ -187,13 +196,18 @@ class Mesh:
 
     def _look(self, now: float) -> float:
         """Do what is due; when something is due next."""
-        due = [now + 2 * self.settings.dead_s]
-        for peer in list(self.peers.values()):
+        core = self.host.core
+        if now < self._looked + self._look_s:
+            peers = [self.peers[number] for number in core.owing if number in self.peers]
+            due = [self._looked + self._look_s]
+        else:
+            peers, self._looked = list(self.peers.values()), now
+            due = [now + 2 * self.settings.dead_s]
+        for peer in peers:
             peer.tick(now)
             next_due = peer.due()
             if next_due is not None:
                 due.append(next_due)
-        core = self.host.core
         core.owing.intersection_update(
             [peer for peer in core.owing if peer in core.links and core.links[peer].owes]
         )
@@ -322,9 +336,9 @@ class Mesh:
                 async with asyncio.timeout(self.settings.hello_s):
                     said, rest = await self._open(connection, session, peer)
                     if isinstance(said, Hello):
-                        peer = peer or self._known(said.name)
+                        peer = peer or find_peer(self.host.core, self.peers, said.name)
                         check_hello(said, peer.hello())
-                        self._check_incarnation(said, peer)
+                        check_incarnation(self.host.core, said, peer)
                         if peer.number in self.host.core.refused:
                             raise self.host.core.refused[peer.number]
                         if not dialled:
@@ -420,86 +434,17 @@ class Mesh:
         """Let names be proved, and hear who it is; who dials speaks first."""
         await connection.open()
         if peer is not None:
-            _check_proof(connection, peer.name)
+            check_proof(connection, peer.name)
             await self._say_hello(connection, peer)
-        said, rest = await self._hear_hello(connection, session)
-        _check_proof(connection, said.name)
+        said, rest = await hear_hello(connection, session)
+        check_proof(connection, said.name)
         if isinstance(said, Join) and peer is not None:
             raise BadHello(
                 f"{said.name[:100]}, which wants to join", f"a hello of {peer.name}, which was dialled"
             )
         return said, rest
 
-    def _known(self, name: str) -> Peer:
-        """The peer of this name, which has dialled."""
-        core = self.host.core
-        for peer in self.peers.values():
-            if peer.name == name:
-                if peer.number < core.me:
-                    return peer
-                raise Knock(f"{name}, a member that {self.host.name} dials", "it to wait until it is dialled")
-        names, roll = core.view.names, core.changing.roll
-        if name in names and names.index(name) not in roll.members:
-            raise Gone(f"{name}, which is no member any more", "a member: it joins anew, under another name")
-        raise BadHello(
-            f"{name[:100]!r}, which is no member",
-            f"one of {', '.join(roll.shown)}"[:200] + ", or one that joins",
-        )
-
-    def _check_incarnation(self, hello: Hello, peer: Peer) -> None:
-        """A link ignores what an earlier incarnation says: so nothing would pass, and nobody would know why."""
-        last = self.host.core.links[peer.number].peer
-        if hello.hail.epoch < last:
-            raise BadHello(
-                f"{peer.name} in incarnation {hello.hail.epoch}, which is older than {last}, its last",
-                "a later one: set its clock, which went back, or give it its newest journal",
-            )
-
     async def _say_hello(self, connection: Connection, peer: Peer) -> None:
         hello = peer.hello()
         await self.host.durable(self.host.position)
         await connection.write(pack(hello))
-
-    async def _hear_hello(
-        self, connection: Connection, session: Session
-    ) -> tuple[Hello | Join, list[Record]]:
-        while data := await connection.read():
-            records = session.feed(data)
-            if not records:
-                continue
-            match records[0]:
-                case Hello() | Join() as said:
-                    return said, records[1:]
-                case Bye(code=Code.MEMBER):
-                    raise ConnectionResetError("it will dial")
-                case Bye(code=code, reason=reason):
-                    raise Rejected(code, reason)
-        # One that refuses our certificate does no more than this.
-        raise ConnectionResetError("it closed the connection before it said hello")
-
-
-def _check_proof(connection: Connection, name: str) -> None:
-    """Raise `BadHello` if the other end has proved another name than this."""
-    if connection.proved not in (None, name):
-        raise BadHello(
-            f"{name[:100]} with the certificate of {connection.proved}",
-            "its own: check addresses and certificates",
-        )
-
-
-def _terms(core: Core) -> Terms:
-    """What we state to every peer."""
-    founders = core.changing.founders
-    given = dict(core.parameters)
-    if "topology" in core.machine.parameters:
-        # A process that comes back from its journal has it from its machine.
-        given["topology"] = core.machine.parameters["topology"]
-    # Not those of the settings: what was sent under larger ones may still be on its way.
-    limits = core.limits
-    return Terms(
-        core.machine.name,
-        state_parameters(core.machine.name, given, founders),
-        limits.packet_bytes,
-        limits.payload_bytes,
-        core.window,
-    )

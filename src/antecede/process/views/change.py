@@ -33,7 +33,8 @@ from antecede.process.views.members import (
     encode_note,
     is_note,
 )
-from antecede.process.views.membership import Counts, Membership
+from antecede.process.views.membership import Membership
+from antecede.process.views.round import Counts
 from antecede.protocols import PROTOCOLS, create
 from antecede.protocols.machine import plain, typed
 from antecede.wire.bundles import decode_bundle

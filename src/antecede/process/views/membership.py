@@ -33,11 +33,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 from msgspec import Struct
 
-from antecede.errors import CallerError
 from antecede.process.views.members import (
     Ahead,
     AnyNote,
@@ -57,76 +56,16 @@ from antecede.process.views.members import (
     Stopped,
     Withdrawn,
 )
+from antecede.process.views.round import Body, Led, Progress
 from antecede.process.views.validation import vet
 from antecede.protocols.machine import plain, typed
 
-__all__ = ["Body", "Counts", "Membership", "Progress"]
+__all__ = ["Membership"]
 
 JOINERS = 16
 """Who joins with one view, at most. The others wait for the next."""
 WISHES = 64
 """Names that one member wants to join, or has withdrawn, that are remembered."""
-
-
-class Counts(Struct, frozen=True):
-    """Payloads that carry packets, by the position of the other end; and messages sent."""
-
-    out: dict[int, int]
-    into: dict[int, int]
-    sent: int
-
-
-class Progress(Struct, frozen=True):
-    """A change that is under way, or wanted, as one process sees it: what users of a system that stands still ask."""
-
-    stage: str
-    """wanted (not begun), stop, flush or install at its leader; follow at others."""
-    leader: str
-    awaits: tuple[str, ...]
-    """Whom it waits for: members that did not say yet that they have done their part."""
-    join: tuple[str, ...]
-    leave: tuple[str, ...]
-    remove: tuple[str, ...]
-
-
-class Body(Protocol):
-    """The process that a change happens to."""
-
-    def cut(self, place: int) -> None:
-        """Hear nothing more of this process, and tell it nothing more."""
-
-    def settle(self, removed: tuple[int, ...]) -> None:
-        """Let nothing wait for these. From now on whatever can be delivered is, at once."""
-
-    def counts(self) -> Counts | None:
-        """What was sent, and what was got without a gap; None if something is still to be done here."""
-
-    def install(self, roll: Roll) -> None:
-        """Begin a new view. Nothing of the old one is under way."""
-
-    def part(self, roll: Roll) -> None:
-        """All have installed this view: whoever is not in it can be forgotten."""
-
-    def accepts(self, names: tuple[str, ...]) -> CallerError | None:
-        """Why the protocol cannot run among these, if it cannot."""
-
-    def rules(self) -> int:
-        """Of which version the inputs are that are replayed (`core.RULES`)."""
-
-    def strangers(self) -> tuple[int, ...]:
-        """Members that joined and were never heard here."""
-
-
-class Led(Struct):
-    """What a leader knows of the round that it leads."""
-
-    round: int
-    plan: Plan
-    stage: str = "stop"
-    stopped: set[int] = set()
-    reports: dict[int, Report] = {}
-    awaited: set[int] = set()
-    """Who has not installed the view that was decided."""
 
 
 class Kept(Struct):
@@ -197,7 +136,7 @@ class Membership:
                 case "stop":
                     awaited = [place for place in members if place not in led.stopped]
                 case "flush":
-                    awaited = self._unreported(led, members)
+                    awaited = led.unreported(members)
                 case _:
                     awaited = sorted(led.awaited)
         elif not self.going and self.is_member:
@@ -457,23 +396,10 @@ class Membership:
         led = self.led
         if led is None or led.round != report.round or led.stage != "flush":
             return
-        before = led.reports.get(source)
-        if before is None or _total(before) < _total(report):
-            # Counts only grow: one with less was overtaken.
-            led.reports[source] = report
+        led.note(source, report)
         members = self._taking_part(led.plan)
-        if not self._unreported(led, members):
+        if not led.unreported(members):
             self._decide(led, members)
-
-    def _unreported(self, led: Led, members: tuple[int, ...]) -> list[int]:
-        """Who has not reported, or has not got all that others say they sent to it."""
-        reports = led.reports
-        missing = [place for place in members if place not in reports]
-        return missing or [
-            q
-            for q in members
-            if any(reports[p].out.get(q, 0) != reports[q].into.get(p, 0) for p in members if p != q)
-        ]
 
     def _decide(self, led: Led, members: tuple[int, ...]) -> None:
         sent = {place: led.reports[place].sent for place in members}
@@ -540,7 +466,3 @@ class Membership:
         self.going, self.settled, self.plan, self.cut = kept.going, kept.settled, kept.plan, kept.cut
         self.wanted, self.led, self.reported = kept.wanted, kept.led, kept.reported
         self.wish, self.withdrawn = kept.wish, kept.withdrawn
-
-
-def _total(report: Report) -> int:
-    return sum(report.out.values()) + sum(report.into.values())

@@ -47,7 +47,8 @@ from antecede.process.views.members import (
 )
 
 if TYPE_CHECKING:
-    from antecede.process.views.membership import Body, Membership
+    from antecede.process.views.membership import Membership
+    from antecede.process.views.round import Body
 
 __all__ = ["vet"]
 
