@@ -34,13 +34,14 @@ from antecede.protocols.broadcast import VectorStamp
 from antecede.protocols.monitor import MonitorStamp
 from antecede.spark import connect
 from antecede.spark import order as order_rows
-from antecede.spark.stream import cut, deliver_stream
+from antecede.spark.stream import cut
 from antecede.spark.stream.bucket import Bucket
 from antecede.spark.stream.closed import check_packets, deliver_closed
 from antecede.spark.stream.kernel import CODES
-from antecede.spark.stream.order import BUCKETS, bucket_keys, pack_rows
+from antecede.spark.stream.operator import BUCKETS, bucket_keys, pack_rows
 from antecede.spark.stream.packets import from_ipc, stamp_of, to_ipc
 from antecede.spark.stream.settings import Settings
+from antecede.spark.stream.stamps import assign_buckets
 
 LAG = 40
 """Messages that are under way while one is sent."""
@@ -48,6 +49,10 @@ ORDERS = ("in order", "10 % out of order", "shuffled in windows of 100,000")
 SCHEMA = "receiver string, sender string, number long, stamp binary, payload binary, arrival long"
 PAYLOAD = bytes(32)
 CLOSED = "closed sets"
+
+
+def by_receiver(rows: pa.Table, buckets: int) -> Any:
+    return assign_buckets(rows.rename_columns({"receiver": "__receiver"}), buckets)
 
 
 class Shape(NamedTuple):
@@ -166,7 +171,7 @@ def parts(shape: Shape, order: str) -> list[tuple[str, float]]:
     for _ in range(2):
         # The second time everything is compiled.
         spent.clear()
-        blobs = part("pack", lambda: pack_rows(rows, bucket_keys(BUCKETS))).column(1)
+        blobs = part("pack", lambda: pack_rows(rows, bucket_keys(BUCKETS), by_receiver)).column(1)
         for blob in blobs:
             table = from_ipc(blob.as_buffer())
             bucket = Bucket(settings)
@@ -245,8 +250,8 @@ def run(spark: Any, shape: Shape, order: str, how: str, work: Path, batches: int
         if how == "pass-through":
             made = stream.mapInArrow(lambda batches: batches, stream.schema)
         else:
-            options: dict[str, Any] = {"group": "room"} if shape.grouped else {}
-            made = deliver_stream(stream, shape.protocol, shape.processes, **options)
+            options: dict[str, Any] = {"partition_by": "room"} if shape.grouped else {}
+            made = order_rows(stream, protocol=shape.protocol, processes=shape.processes, **options)
         writer = (
             made.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)
         )

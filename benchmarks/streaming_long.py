@@ -1,6 +1,6 @@
 """python -m benchmarks.streaming_long: does a stream that runs for ever stay small?
 
-A query of `deliver_stream`, and one of `verify_stream`, over hundreds of small micro-batches of steady traffic without
+A query of `order`, and one of `verify_stream`, over hundreds of small micro-batches of steady traffic without
 loss: the first half in order, the second with a tenth of the rows out of order. For each tenth of the run it prints
 what would grow, if something did:
 
@@ -32,7 +32,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from antecede.model import Message, Packet, View
 from antecede.protocols.broadcast import VectorStamp
-from antecede.spark import connect, deliver_stream
+from antecede.spark import connect, order
 from antecede.spark.stream import PACKETS, Status, status_of
 from antecede.spark.stream.judge_state import decode_state
 from antecede.spark.stream.packets import stamp_of
@@ -240,9 +240,8 @@ def main() -> None:
     try:
         for what in ("order", "verify") if asked.only is None else (asked.only,):
             if what == "order":
-                made = deliver_stream(
-                    traffic(spark, packet, PACKETS, asked.rows, half), "broadcast", VIEW.names, buckets=1
-                )
+                packets = traffic(spark, packet, PACKETS, asked.rows, half)
+                made = order(packets, protocol="broadcast", processes=VIEW.names, buckets=1)
             else:
                 made = verify_stream(traffic(spark, event, EVENTS, asked.rows, half))
             print(f"\n{what}: {asked.batches} micro-batches of {asked.rows:,} rows", flush=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -85,7 +84,7 @@ def test_time_runs_out_without_a_row_to_say_so(spark, tmp_path):
     _, rows = made_up(3, events=20)
     row = {**rows[0], "index": 0, "kind": "deliver", "control": False, "to": None, "number": 77}
     write_file(events / "0.parquet", [row], 1, None, None)
-    short = timedelta(milliseconds=200)
+    short = "200 milliseconds"
     query = (
         verify_stream(traces(spark, tmp_path / "trace"), patience=short, forget=short)
         .writeStream.format("memory")
@@ -106,7 +105,7 @@ def test_time_runs_out_without_a_row_to_say_so(spark, tmp_path):
 
 def test_what_cannot_be_verified_is_refused(spark):
     events = spark.createDataFrame([], SPARK_EVENTS)
-    for options in ({"patience": timedelta(0)}, {"forget": timedelta(0)}, {"remember": 0}):
+    for options in ({"patience": "0 seconds"}, {"forget": "soon"}, {"remember": 0}):
         with pytest.raises(BadParameter):
             verify_stream(events, **options)
     with pytest.raises(BadTrace, match="also control"):

@@ -21,12 +21,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from antecede.errors import BadParameter, BadTrace, CannotWrite
 from antecede.sim.run import RunSpec
+from antecede.spark import order
 from antecede.spark.sources import jetstream, jetstream_sink
 from antecede.spark.sources.nats.broker import Broker, Lost
 from antecede.spark.sources.nats.records import encode
 from antecede.spark.sources.nats.sink import Sink
 from antecede.spark.sources.nats.source import JetStream
-from antecede.spark.stream import deliver_stream, simulated
+from antecede.spark.stream import simulated
 
 
 @pytest.fixture(scope="module")
@@ -346,7 +347,7 @@ def test_packets_go_through_a_query_and_come_out_in_order_each_once(spark, serve
     view, packets = simulated(RunSpec(protocol="matrix", processes=3, messages=40, seed=5))
     rows = [{name: row[name] for name in row if name != "arrival"} for row in packets.to_pylist()]
     random.Random(5).shuffle(rows)
-    # One that `deliver_stream` refuses, and gives no position, does not come out.
+    # One that `order` refuses, and gives no position, does not come out.
     refused = {**rows[0], "number": 10_000, "stamp": b"?"}
     make(server.url, "wild", [encode(row) for row in (refused, *rows)])
     make(server.url, "tame", allow_atomic=True)
@@ -354,7 +355,7 @@ def test_packets_go_through_a_query_and_come_out_in_order_each_once(spark, serve
 
     def run() -> None:
         source = jetstream(spark, server.url, "wild")
-        delivered = deliver_stream(source, "matrix", view.names, arrival="arrival")
+        delivered = order(source, protocol="matrix", processes=view.names, time="arrival")
         query = (
             delivered.writeStream.foreachBatch(jetstream_sink(server.url, "tame", "tame"))
             .option("checkpointLocation", str(checkpoint))
@@ -385,7 +386,7 @@ def run_through(spark, server, checkpoint, source, sink, names, **options):
     """Packets of one stream, delivered to another; how often it was tried."""
     packets = jetstream(spark, server.url, source)
     query = (
-        deliver_stream(packets, names[0], names[1], **options)
+        order(packets, protocol=names[0], processes=names[1], **options)
         .writeStream.foreachBatch(jetstream_sink(server.url, sink, sink))
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,10 +19,12 @@ from pyspark.errors import StreamingQueryException
 
 from antecede.errors import BadParameter
 from antecede.sim.run import RunSpec
-from antecede.spark.stream import deliver_stream, simulated, status_of, waiting
+from antecede.spark import order
+from antecede.spark.order.stream_files import Source, order_files
+from antecede.spark.stream import DELIVERED, simulated, status_of, waiting
+from antecede.spark.stream.api import Asked
 from antecede.spark.stream.bucket import step
-from antecede.spark.stream.order import bucket_keys
-from antecede.spark.stream.order_files import Source, order_files
+from antecede.spark.stream.operator import bucket_keys
 from antecede.spark.stream.settings import Settings
 from tests.spark.test_stream_bucket import by_receiver
 
@@ -51,6 +54,19 @@ def expected(rows, view, **options):
     return by_receiver(out.to_pylist())
 
 
+def placed(rows):
+    """Rows as a bucket gives them, which knows no other columns; those that came twice have no place."""
+    return [
+        {
+            **{name: row.get(name) for name in DELIVERED.names},
+            "group": "",
+            "gave_up": row["waits_for"] or None,
+        }
+        for row in rows
+        if row["kind"] != "repeated"
+    ]
+
+
 def test_a_stream_is_ordered_over_restarts_and_says_what_waits(spark, tmp_path):
     view, rows = packets(300)
     lost = {"sender": rows["sender"][0].as_py(), "receiver": rows["receiver"][0].as_py()}
@@ -67,7 +83,7 @@ def test_a_stream_is_ordered_over_restarts_and_says_what_waits(spark, tmp_path):
     def run():
         stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(source))
         query = (
-            deliver_stream(stream, "matrix", view.names, buckets=4)
+            order(stream, protocol="matrix", processes=view.names, buckets=4)
             .writeStream.format("parquet")
             .option("path", str(out))
             .option("checkpointLocation", str(checkpoint))
@@ -91,17 +107,19 @@ def test_a_stream_is_ordered_over_restarts_and_says_what_waits(spark, tmp_path):
     assert last[-1].status.held == 0
     assert waiting(spark, checkpoint).count() == 0
     delivered = spark.read.parquet(str(out)).toArrow().to_pylist()
-    order = pa.concat_tables([kept, late.set_column(5, "arrival", pa.array([len(rows)]))])
-    assert by_receiver([{"group": "", **row} for row in delivered]) == expected(order, view)
+    arrived = pa.concat_tables([kept, late.set_column(5, "arrival", pa.array([len(rows)]))])
+    assert by_receiver(placed(delivered)) == expected(arrived, view)
 
 
 KILLED = """
 import sys
 from antecede.spark import connect
-from antecede.spark.stream.order_files import Source, order_files
+from antecede.spark.order.stream_files import Source, order_files
+from antecede.spark.stream.api import Asked
 source, out, checkpoint, log, names = sys.argv[1:]
 spark = connect("local[2]", log=log, settings={"spark.sql.shuffle.partitions": "2"})
-order_files(spark, Source(source, "matrix", names.split(","), files_per_batch=1), out, checkpoint, once=True)
+asked = Asked(protocol="matrix", processes=names.split(","))
+order_files(spark, Source(source, asked, files_per_batch=1), out, checkpoint, once=True)
 """
 
 
@@ -124,18 +142,22 @@ def test_a_query_that_is_killed_goes_on_as_if_it_had_not_been(spark, tmp_path):
     done = len(list((checkpoint / "commits").glob("[0-9]*")))
     assert 2 <= done < 12
     outcome = order_files(
-        spark, Source(str(source), "matrix", view.names, files_per_batch=4), out, checkpoint, once=True
+        spark,
+        Source(str(source), Asked(protocol="matrix", processes=view.names), files_per_batch=4),
+        out,
+        checkpoint,
+        once=True,
     )
     assert outcome.complete
     delivered = spark.read.parquet(str(out)).toArrow().to_pylist()
-    assert by_receiver([{"group": "", **row} for row in delivered]) == expected(rows, view)
+    assert by_receiver(placed(delivered)) == expected(rows, view)
 
 
 def test_an_answer_does_not_read_again_what_was_written_before(spark, tmp_path):
     view, rows = packets(200)
     source, out, checkpoint = tmp_path / "in", tmp_path / "out", tmp_path / "checkpoint"
     half = len(rows) // 2
-    asked = Source(str(source), "matrix", view.names)
+    asked = Source(str(source), Asked(protocol="matrix", processes=view.names))
     written(source, rows.slice(0, half), 1)
     first = order_files(spark, asked, out, checkpoint, once=True)
     # Nobody can read it any more; nobody has to.
@@ -154,7 +176,7 @@ def test_an_answer_does_not_read_again_what_was_written_before(spark, tmp_path):
 def test_totals_of_a_query_that_was_killed_are_counted_again(spark, tmp_path):
     view, rows = packets(200)
     source, out, checkpoint = tmp_path / "in", tmp_path / "out", tmp_path / "checkpoint"
-    asked = Source(str(source), "matrix", view.names)
+    asked = Source(str(source), Asked(protocol="matrix", processes=view.names))
     written(source, rows, 1)
     first = order_files(spark, asked, out, checkpoint, once=True)
     (checkpoint / "totals.json").unlink()
@@ -173,7 +195,7 @@ def test_a_query_with_patience_leaves_the_session_as_it_is(spark, tmp_path):
 
     looking = threading.Thread(target=look)
     looking.start()
-    asked = Source(str(tmp_path / "in"), "matrix", view.names, patience=3600)
+    asked = Source(str(tmp_path / "in"), Asked(protocol="matrix", processes=view.names, patience="1 hour"))
     try:
         outcome = order_files(spark, asked, tmp_path / "out", tmp_path / "checkpoint", once=True)
     finally:
@@ -189,7 +211,9 @@ def test_another_number_of_buckets_is_refused(spark, tmp_path):
 
     def run(buckets):
         stream = spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "in"))
-        writer = deliver_stream(stream, "matrix", view.names, buckets=buckets).writeStream.format("noop")
+        writer = order(stream, protocol="matrix", processes=view.names, buckets=buckets).writeStream.format(
+            "noop"
+        )
         query = (
             writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
@@ -209,17 +233,17 @@ def test_the_usual_buckets_fall_evenly_on_partitions(spark):
     assert [tuple(row) for row in found] == [(place, place % 4) for place in range(16)]
 
 
-def test_what_is_no_stream_of_packets_is_refused(spark):
-    rows = spark.createDataFrame(
-        [], "receiver string, sender string, number long, stamp binary, payload binary, at string"
-    )
-    with pytest.raises(
-        BadParameter, match="columns is receiver, expected also sender, number, stamp, payload"
-    ):
-        deliver_stream(rows.select("receiver"), "matrix", ["p1"])
-    with pytest.raises(BadParameter, match="arrival is at of type string, expected integers or times"):
-        deliver_stream(rows, "matrix", ["p1"], arrival="at")
+def test_what_is_no_stream_of_packets_is_refused(spark, tmp_path):
+    columns = "receiver string, sender string, number long, stamp binary, payload binary, at string"
+    rows = spark.readStream.schema(columns).parquet(str(tmp_path))
+    asked: dict[str, Any] = {"protocol": "matrix", "processes": ["p1"]}
+    with pytest.raises(BadParameter, match="columns is receiver, expected also sender, number, stamp"):
+        order(rows.select("receiver"), **asked)
+    with pytest.raises(BadParameter, match="time is at of type string, expected integers or times"):
+        order(rows, **asked, time="at")
     with pytest.raises(BadParameter, match="protocol is 'permit'"):
-        deliver_stream(rows, "permit", ["p1"])
+        order(rows, protocol="permit", processes=["p1"])
     with pytest.raises(BadParameter, match="buckets is 0, expected 1 or more"):
-        deliver_stream(rows, "matrix", ["p1"], buckets=0)
+        order(rows, **asked, buckets=0)
+    with pytest.raises(BadParameter, match="a stream without names of columns"):
+        order(rows)

@@ -20,9 +20,10 @@ from antecede.errors import BadParameter, BadSnapshot
 from antecede.model import Message, View
 from antecede.oracle import happened_before
 from antecede.spark.stream.bucket import Bucket, step
-from antecede.spark.stream.order import assign_buckets, bucket_keys, keep_bucket, take_bucket
+from antecede.spark.stream.operator import bucket_keys, keep_bucket, take_bucket
 from antecede.spark.stream.packets import packets_of
 from antecede.spark.stream.settings import ORDERING, Settings
+from antecede.spark.stream.stamps import StampedSettings, assign_buckets
 from tests.driver import VARIANTS, Habits, World, drive
 
 NATIVE = ["fifo", "matrix", "monitor", "broadcast"]
@@ -225,16 +226,16 @@ def test_a_state_of_another_version_or_stream_is_refused():
 def test_a_bucket_that_is_kept_is_used_only_for_the_state_that_it_gave():
     settings, rows = Settings("fifo", ("p1", "p2")), sent_by("fifo", 4)
     name = ("a query", 0)
-    first = take_bucket(name, None, settings)
+    first = take_bucket(name, None, lambda state: Bucket(settings))
     first.advance(rows.slice(0, 1), 0)
     after = first.dump()
     keep_bucket(name, after, first)
-    again = take_bucket(name, after, settings)
+    again = take_bucket(name, after, lambda state: Bucket.load(state or b"", settings))
     assert again is first
     # It went on, and then the micro-batch was lost: what is kept is no longer what Spark has.
     again.advance(rows.slice(1, 1), 0)
     keep_bucket(name, again.dump(), again)
-    other = take_bucket(name, after, settings)
+    other = take_bucket(name, after, lambda state: Bucket.load(state or b"", settings))
     assert other is not first
     assert [row["number"] for row in other.advance(rows.slice(1, 1), 0)[0].to_pylist()] == [2]
 
@@ -276,8 +277,8 @@ def test_what_is_missing_is_named_at_its_root():
 
 
 def test_rows_without_a_group_go_where_they_go_without_the_column():
-    rows = sent_by("fifo", 3)
-    without = rows.append_column("group", pa.nulls(3, pa.string()))
+    rows = sent_by("fifo", 3).rename_columns({"receiver": "__receiver"})
+    without = rows.append_column("__group", pa.nulls(3, pa.string()))
     assert assign_buckets(rows, 16).tolist() == assign_buckets(without, 16).tolist()
     assert len(set(bucket_keys(16))) == 16
 
@@ -318,3 +319,66 @@ def test_the_state_does_not_grow_with_what_was_delivered(protocol):
         sizes.append(len(state))
     grown = 256 * 3 * 4 * 4 if getattr(machines[0], "sparse", False) else 0
     assert max(sizes[15:]) <= sizes[10] + 200 + grown
+
+
+def stamped(settings, schema, group=None):
+    return StampedSettings(settings, "stamp", group, schema.serialize().to_pybytes())
+
+
+def as_stream(rows):
+    """Packets with one more column, and the columns of our own that Spark adds."""
+    rows = rows.append_column("note", pa.array([{"at": at} for at in range(len(rows))]))
+    own = ["receiver", "sender", "number", "stamp", *(["arrival"] if "arrival" in rows.column_names else [])]
+    added = [name for name in ("label", "group") if name in rows.column_names]
+    for name in (*own, *added):
+        rows = rows.append_column(f"__{name}", rows[name])
+    return rows, pa.schema([field for field in rows.schema if not field.name.startswith("__")])
+
+
+@pytest.mark.parametrize("protocol", ["matrix", "optimal"])
+def test_packets_come_out_as_the_rows_that_they_came_as(protocol):
+    for seed in range(4):
+        run, settings = world(protocol, seed)
+        random = Random(f"rows {protocol} {seed}")
+        rows = rows_of(run, random)
+        came, schema = as_stream(rows)
+        opened = stamped(settings, schema)
+        bucket = opened.open(None)
+        out: list[dict[str, Any]] = []
+        size = max(1, len(rows) // 3)
+        for at in range(0, len(rows), size):
+            found, _ = bucket.advance(came.slice(at, size), at)
+            out += [] if found is None else found.to_pylist()
+            bucket = opened.open(bucket.dump())
+        messages = [row for row in came.to_pylist() if row["number"] is not None]
+        assert sorted(row["note"]["at"] for row in out) == sorted(row["note"]["at"] for row in messages)
+        _, plain, _ = step(None, rows, 0, settings)
+        kept = ("receiver", "position", "sender", "number")
+        placed = [{name: row[name] for name in kept} for row in out if row["kind"] != "repeated"]
+        assert sorted(placed, key=str) == sorted(
+            ({name: row[name] for name in kept} for row in plain.to_pylist()), key=str
+        ), f"{protocol}, seed {seed}"
+
+
+@pytest.mark.parametrize("path", sorted(STATES.glob("bucket-1-*.json")), ids=lambda path: path.stem)
+def test_rows_that_the_last_version_held_come_out_with_the_columns_of_a_packet(path):
+    kept = json.loads(path.read_text())
+    settings = Settings(kept["protocol"], tuple(kept["processes"]), kept["parameters"], kept["patience_ms"])
+    came, schema = as_stream(pa.ipc.open_stream(b64decode(kept["rows"])).read_all())
+    opened = stamped(settings, schema)
+    bucket = opened.open(b64decode(kept["state"]))
+    assert bucket.old
+    bucket = opened.open(bucket.dump())
+    found, status = bucket.advance(came, kept["now"])
+    assert found is not None
+    out = [row for row in found.to_pylist() if row["kind"] != "repeated"]
+    kinds = {"released": "delivered"}
+    told = [
+        {**{name: row[name] for name in ("receiver", "position", "sender", "number")},
+         "kind": kinds.get(row["kind"], row["kind"])}
+        for row in out
+    ]  # fmt: skip
+    assert sorted(told, key=str) == sorted(kept["expected"], key=str)
+    assert (status.held, bucket.old) == (0, set())
+    assert any(row["note"] is None for row in out)
+    assert all(row["payload"] is not None for row in out if row["note"] is None)

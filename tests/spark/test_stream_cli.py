@@ -15,8 +15,10 @@ pytest.importorskip("pyspark")
 
 from antecede.errors import BadParameter
 from antecede.sim.run import RunSpec
-from antecede.spark.stream import Watch, deliver_stream, simulated
-from antecede.spark.stream.order_files import Source, order_files
+from antecede.spark import order
+from antecede.spark.order.stream_files import Source, order_files
+from antecede.spark.stream import Watch, simulated
+from antecede.spark.stream.api import Asked
 
 SCHEMA = "receiver string, sender string, number long, stamp binary, payload binary, arrival long"
 
@@ -53,7 +55,10 @@ def test_a_stream_with_a_missing_cause_is_answered_with_no_and_how_many_wait(tmp
         (["--processes", "3"], "order --stream: --protocol is not given"),
         (["--protocol", "fifo"], "order --stream: --processes is not given"),
         (["--protocol", "fifo", "--processes", "3", "--every", "0"], "--every is 0.0"),
-        (["--protocol", "fifo", "--processes", "3", "--group", "a,b"], "--group is a,b, expected one column"),
+        (
+            ["--protocol", "fifo", "--processes", "3", "--group", "a,b"],
+            "--partition-by is a,b, expected one column",
+        ),
     ],
 )
 def test_a_wrong_request_is_refused_before_spark_starts(tmp_path, options, told):
@@ -69,7 +74,9 @@ def test_patience_ends_while_nothing_comes(spark, tmp_path):
     watch = Watch(seen.append)
     spark.streams.addListener(watch)
     stream = spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "in"))
-    writer = deliver_stream(stream, "matrix", view.names, buckets=2, patience=0.5).writeStream
+    writer = order(
+        stream, protocol="matrix", processes=view.names, buckets=2, patience="500 milliseconds"
+    ).writeStream
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(str(tmp_path / "out"))
     try:
         deadline = time.monotonic() + 120
@@ -82,9 +89,9 @@ def test_patience_ends_while_nothing_comes(spark, tmp_path):
         spark.streams.removeListener(watch)
     assert sum(p.status.gave_up for p in seen) > 0
     lost = rows.slice(0, 1).to_pylist()[0]
-    out = spark.read.parquet(str(tmp_path / "out")).where("gave_up is not null").toArrow().to_pylist()
+    out = spark.read.parquet(str(tmp_path / "out")).where("size(waits_for) > 0").toArrow().to_pylist()
     assert all(row["receiver"] == lost["receiver"] for row in out)
-    assert {cause["sender"] for row in out for cause in row["gave_up"]} == {lost["sender"]}
+    assert {cause["sender"] for row in out for cause in row["waits_for"]} == {lost["sender"]}
 
 
 def test_a_hot_monitor_is_ordered_by_closed_sets(spark, tmp_path):
@@ -92,7 +99,9 @@ def test_a_hot_monitor_is_ordered_by_closed_sets(spark, tmp_path):
     hot = rows.filter(pa.compute.equal(rows["receiver"], "p1"))
     (tmp_path / "in").mkdir()
     pq.write_table(hot, tmp_path / "in" / "0.parquet")
-    source = Source(str(tmp_path / "in"), "monitor", view.names, by="closed", receiver="p1")
+    source = Source(
+        str(tmp_path / "in"), Asked(protocol="monitor", processes=view.names), by="closed", receiver="p1"
+    )
     outcome = order_files(spark, source, tmp_path / "out", tmp_path / "checkpoint", once=True)
     assert (outcome.complete, outcome.delivered, outcome.batches) == (True, len(hot), 1)
     assert spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled") == "true", (

@@ -25,12 +25,13 @@ from antecede.errors import BadParameter, BadSnapshot
 from antecede.model import Message, Packet, View
 from antecede.oracle import happened_before
 from antecede.protocols.monitor import MonitorStamp
+from antecede.spark.order.stream_files import Source, order_files
 from antecede.spark.stream import closed, cut, waiting
+from antecede.spark.stream.api import Asked
 from antecede.spark.stream.bucket import step
 from antecede.spark.stream.closed import Closing, check_packets, deliver_closed, serve
 from antecede.spark.stream.closed_state import State, States, read_status, receiver_of
 from antecede.spark.stream.kernel import CODES
-from antecede.spark.stream.order_files import Source, order_files
 from antecede.spark.stream.packets import PACKETS, ROWS, packets_of
 from antecede.spark.stream.settings import Settings
 from tests.driver import VARIANTS, Habits, drive
@@ -301,11 +302,13 @@ def test_patience_ends_on_spark_and_a_late_cause_is_marked(spark, tmp_path):
 KILLED = """
 import sys
 from antecede.spark import connect
-from antecede.spark.stream.order_files import Source, order_files
+from antecede.spark.order.stream_files import Source, order_files
+from antecede.spark.stream.api import Asked
 source, out, checkpoint, log, names = sys.argv[1:]
 spark = connect("local[2]", log=log, settings={"spark.sql.shuffle.partitions": "2"})
 options = {"by": "closed", "receiver": "p1", "files_per_batch": 1}
-order_files(spark, Source(source, "monitor", names.split(","), **options), out, checkpoint, once=True)
+asked = Asked(protocol="monitor", processes=names.split(","))
+order_files(spark, Source(source, asked, **options), out, checkpoint, once=True)
 """
 
 
@@ -340,7 +343,13 @@ def test_closed_sets_that_are_killed_go_on_as_if_they_had_not_been(spark, tmp_pa
     batches, seconds = random.randint(1, 3), random.random()
     print("killed after", batches, "micro-batches and", seconds, "seconds")
     killed_after(arguments, checkpoint, batches, seconds)
-    asked = Source(str(source), "monitor", settings.processes, by="closed", receiver="p1", files_per_batch=1)
+    asked = Source(
+        str(source),
+        Asked(protocol="monitor", processes=settings.processes),
+        by="closed",
+        receiver="p1",
+        files_per_batch=1,
+    )
     outcome = order_files(spark, asked, out, checkpoint, once=True)
     assert (outcome.complete, outcome.batches, outcome.delivered) == (True, 6, len(expected))
     found = pq.read_table(out).sort_by("position").to_pylist()
@@ -373,7 +382,8 @@ SPECULATED = """
 import sys
 from pathlib import Path
 from antecede.spark import connect
-from antecede.spark.stream.order_files import Source, order_files
+from antecede.spark.order.stream_files import Source, order_files
+from antecede.spark.stream.api import Asked
 from antecede.spark.stream import closed
 closed.FEW = 0  # Tasks deliver.
 source, out, checkpoint, log, names = sys.argv[1:]
@@ -384,7 +394,8 @@ spark = connect("local-cluster[2,1,1024]", log=log, settings={
 })
 spark.sparkContext.setLogLevel("INFO")
 options = {"by": "closed", "receiver": "p1", "files_per_batch": 2}
-order_files(spark, Source(source, "monitor", names.split(","), **options), out, checkpoint, once=True)
+asked = Asked(protocol="monitor", processes=names.split(","))
+order_files(spark, Source(source, asked, **options), out, checkpoint, once=True)
 spark.stop()
 """
 

@@ -20,9 +20,10 @@ ORDER = """
 import json, sys
 from msgspec import structs
 from antecede.errors import AntecedeError
-from antecede.spark.stream.order_files import Source, order_files
+from antecede.spark.order.stream_files import Source, order_files
+from antecede.spark.stream.api import Asked
 home = sys.argv[1]
-source = Source(f"{home}/in", "matrix", ("p1", "p2", "p3"), patience=3600)
+source = Source(f"{home}/in", Asked(protocol="matrix", processes=("p1", "p2", "p3"), patience="1 hour"))
 noted = []
 
 def go(source):
@@ -37,9 +38,10 @@ except AntecedeError as error:
 
 CLOSED = """
 import json, sys
-from antecede.spark.stream.order_files import Source, order_files
+from antecede.spark.order.stream_files import Source, order_files
+from antecede.spark.stream.api import Asked
 home, noted = sys.argv[1], []
-source = Source(f"{home}/in", "monitor", ("p1", "p2", "p3", "p4"), by="closed", receiver="p1")
+source = Source(f"{home}/in", Asked(protocol="monitor", processes=("p1", "p2", "p3", "p4")), by="closed", receiver="p1")
 outcome = order_files(spark, source, f"{home}/out", f"{home}/checkpoint", once=True, note=noted.append)
 print(json.dumps([outcome.complete, outcome.delivered, [told.status.delivered for told in noted]]))
 """
@@ -49,7 +51,7 @@ import json, sys
 from antecede.spark.stream.verify_files import verify_events
 home = sys.argv[1]
 noted = []
-options = {"once": True, "patience_s": 3600, "note": noted.append}
+options = {"once": True, "patience": "1 hour", "note": noted.append}
 found = verify_events(spark, f"{home}/trace", f"{home}/found", f"{home}/kept", **options)
 print(json.dumps([found.counts, *noted]))
 """

@@ -9,10 +9,11 @@ from msgspec import structs
 pytest.importorskip("pyspark")
 
 from antecede.sim.run import RunSpec
+from antecede.spark.order.stream_files import Source, order_files
 from antecede.spark.sources import traces
 from antecede.spark.stream import Progress, simulated
+from antecede.spark.stream.api import Asked
 from antecede.spark.stream.listener import BOARD, FURTHEST, Posting, observe_findings
-from antecede.spark.stream.order_files import Source, order_files
 from antecede.spark.stream.verify import verify_stream
 from antecede.watch import Board
 from tests.spark.planted import write_file
@@ -42,7 +43,7 @@ def test_a_stream_in_causal_order_says_what_it_holds_and_why(spark, tmp_path, po
     view, rows = simulated(RunSpec(protocol="matrix", processes=4, messages=120, seed=5))
     lost = rows.slice(0, 1).to_pylist()[0]
     written(tmp_path / "in", rows.slice(1), 2)
-    source = Source(str(tmp_path / "in"), "matrix", view.names, files_per_batch=1)
+    source = Source(str(tmp_path / "in"), Asked(protocol="matrix", processes=view.names), files_per_batch=1)
     outcome = order_files(spark, source, tmp_path / "out", tmp_path / "checkpoint", once=True)
     statuses = ended(Board(tmp_path / "checkpoint" / BOARD))
     assert outcome.waiting > 0
@@ -61,7 +62,11 @@ def test_a_stream_by_closed_sets_is_watched_too(spark, tmp_path, posting):
     hot = rows.filter(pa.compute.equal(rows["receiver"], "p1"))
     written(tmp_path / "in", pa.concat_tables([hot.slice(0, 5), hot.slice(6)]), 2)
     source = Source(
-        str(tmp_path / "in"), "monitor", view.names, files_per_batch=1, by="closed", receiver="p1"
+        str(tmp_path / "in"),
+        Asked(protocol="monitor", processes=view.names),
+        files_per_batch=1,
+        by="closed",
+        receiver="p1",
     )
     noted: list[Progress] = []
     outcome = order_files(

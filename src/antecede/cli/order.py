@@ -20,10 +20,10 @@ from antecede.cli.columns import (
     name_partition,
     split_names,
 )
-from antecede.cli.order_stream import Packets, order_stream, split_processes
+from antecede.cli.order_stream import Rows, order_stream, split_processes
 from antecede.cli.simulate import parameters as read_parameters
 from antecede.cli.spark_session import Master, Remote, open_work
-from antecede.cli.stream_options import Asked, Every, Once, Patience, Place
+from antecede.cli.stream_options import Asked, Every, Once, Patience, Place, Remember
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
@@ -74,8 +74,12 @@ def order(
     master: Master = None,
     remote: Remote = None,
     stream: Annotated[
-        bool, typer.Option("--stream", help="Order packets continuously, as their files appear in EVENTS.")
+        bool, typer.Option("--stream", help="Order rows continuously, as their files appear in EVENTS.")
     ] = False,
+    stamp: Annotated[
+        str | None,
+        typer.Option(help="With --protocol: the column of stamps.  [default: stamp]", show_default=False),
+    ] = None,
     protocol: Annotated[
         str | None, typer.Option(help="Of packets: the protocol of their stamps.", show_default=False)
     ] = None,
@@ -92,6 +96,7 @@ def order(
     checkpoint: Place = None,
     once: Once = False,
     patience: Patience = None,
+    remember: Remember = None,
     every: Every = 1.0,
     files: Annotated[
         int | None, typer.Option(help="With --stream: files to take at once, at most.", show_default=False)
@@ -112,10 +117,16 @@ def order(
     docs/ordering.md explains what comes out, docs/stream.md the same for a stream.
     """
     if stream:
-        packets = Packets(events, protocol, processes, set_ or [], files, partition_by, by, receiver)
-        order_stream(
-            packets, Asked("order --stream", out, checkpoint, once, every, patience, as_json, master, remote)
+        if window is not None:
+            raise BadParameter("order --stream", "--window", window, "it for a table")
+        rows = Rows(
+            events, id_, causes, process, vector, stamp, protocol, processes, set_ or [],
+            split_names(partition_by) or (), time, ("", *(no_cause or ())), files, by, receiver,
+        )  # fmt: skip
+        place = Asked(
+            "order --stream", out, checkpoint, once, every, patience, as_json, master, remote, remember
         )
+        order_stream(rows, place)
         return
     columns: dict[str, Any] = {
         "id": id_,

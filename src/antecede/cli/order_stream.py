@@ -1,4 +1,4 @@
-"""antecede order --stream: packets of files that appear, in causal order, until Ctrl-C or, with --once, the end."""
+"""antecede order --stream: rows of files that appear, in causal order, until Ctrl-C or, with --once, the end."""
 
 from __future__ import annotations
 
@@ -16,50 +16,58 @@ from antecede.errors import BadParameter
 from antecede.model import View
 
 if TYPE_CHECKING:
-    from antecede.spark.stream.order_files import Outcome
+    from antecede.spark.order.stream_files import Outcome
     from antecede.spark.stream.status import Progress
 
-__all__ = ["Packets", "order_stream"]
+__all__ = ["Rows", "order_stream", "split_processes"]
 
 
-class Packets(NamedTuple):
-    """The options that say where packets are, and what order they are in."""
+class Rows(NamedTuple):
+    """The options that say where rows are, and what orders them; None is not said."""
 
     source: str
+    id: str | None
+    causes: str | None
+    process: str | None
+    vector: str | None
+    stamp: str | None
     protocol: str | None
     processes: str | None
     settings: list[str]
+    partition_by: tuple[str, ...]
+    time: str | None
+    no_cause: tuple[str, ...]
     files: int | None
-    group: str | None
     by: str
     receiver: str | None
 
 
-def order_stream(packets: Packets, asked: Asked) -> None:
-    """Exit code 0: every message came out after its causes. 1: some wait, or came out without theirs, or are none."""
-    for name in ("protocol", "processes"):
-        if getattr(packets, name) is None:
-            raise BadParameter(asked.command, f"--{name}", "not given", "that of the packets' stamps")
-    if packets.group is not None and "," in packets.group:
-        raise BadParameter(asked.command, "--group", packets.group, "one column")
+def order_stream(rows: Rows, asked: Asked) -> None:
+    """Exit code 0: every row came out after its causes. 1: some wait, or came out without theirs, or are refused."""
+    refuse_request(rows, asked)
     delivered = f"{asked.out.rstrip('/')}/delivered"
-    with open_stream(asked, "reading packets") as (work, checkpoint, stop):
-        from antecede.spark.stream.order_files import Source, order_files
+    with open_stream(asked, "reading what comes") as (work, checkpoint, stop):
+        from antecede.spark.order.stream_files import Source, order_files
+        from antecede.spark.stream.api import Asked as Columns
 
-        source = Source(
-            packets.source,
-            str(packets.protocol),
-            split_processes(str(packets.processes)),
-            parameters(asked.command, packets.settings),
-            asked.patience_s,
-            packets.group,
-            packets.files,
-            packets.by,
-            packets.receiver,
+        columns = Columns(
+            rows.id,
+            rows.causes,
+            rows.process,
+            rows.vector,
+            rows.stamp,
+            rows.protocol,
+            () if rows.processes is None else split_processes(rows.processes),
+            parameters(asked.command, rows.settings),
+            rows.partition_by,
+            rows.time,
+            rows.no_cause,
+            asked.patience,
+            asked.remember,
         )
         outcome = order_files(
             work.spark,
-            source,
+            Source(rows.source, columns, rows.files, rows.by, rows.receiver),
             delivered,
             checkpoint,
             once=asked.once,
@@ -70,6 +78,26 @@ def order_stream(packets: Packets, asked: Asked) -> None:
     report(outcome, delivered, asked.as_json)
     if not outcome.complete:
         raise typer.Exit(1)
+
+
+def refuse_request(rows: Rows, asked: Asked) -> None:
+    """What can be refused without a Spark."""
+    forms = "--id and --causes, or --process and --vector, or --protocol and --processes"
+    given = [
+        name
+        for name in ("id", "causes", "process", "vector", "protocol", "processes")
+        if getattr(rows, name) is not None
+    ]
+    if given in (["protocol"], ["processes"]):
+        other = "processes" if given == ["protocol"] else "protocol"
+        raise BadParameter(asked.command, f"--{other}", "not given", "that of the packets' stamps")
+    if given not in (["id", "causes"], ["process", "vector"], ["protocol", "processes"]):
+        found = ", ".join(f"--{name}" for name in given) or "none"
+        raise BadParameter(asked.command, "columns", found, forms)
+    if rows.protocol is not None and len(rows.partition_by) > 1:
+        raise BadParameter(asked.command, "--partition-by", ",".join(rows.partition_by), "one column")
+    if rows.protocol is not None and asked.remember is not None:
+        raise BadParameter(asked.command, "--remember", asked.remember, "it with --causes or --vector")
 
 
 def split_processes(processes: str) -> tuple[str, ...]:
@@ -85,7 +113,8 @@ def split_processes(processes: str) -> tuple[str, ...]:
 
 def say(work: Work, told: Progress) -> None:
     status = told.status
-    work.say(f"{told.delivered_per_second:,.0f} messages a second, {status.held:,} wait")
+    words = f"{told.delivered_per_second:,.0f} rows a second"
+    work.say(f"{words}, {status.describe_waits()}" if status.held else words)
 
 
 def report(outcome: Outcome, out: str, as_json: bool) -> None:
@@ -96,7 +125,7 @@ def report(outcome: Outcome, out: str, as_json: bool) -> None:
                 {"verdict": verdict, **msgspec.structs.asdict(outcome), "out": out}, ensure_ascii=False
             )
         )
-    many = f"{outcome.delivered + outcome.late:,} messages in {outcome.batches:,} micro-batches: {out}"
+    many = f"{outcome.delivered + outcome.late:,} rows in {outcome.batches:,} micro-batches: {out}"
     if outcome.complete:
         print(f"yes: all in causal order; {many}", file=sys.stderr)
         return
@@ -104,7 +133,7 @@ def report(outcome: Outcome, out: str, as_json: bool) -> None:
         f"{count:,} {words}"
         for count, words in (
             (outcome.waiting, "wait for causes that have not come"),
-            (outcome.gave_up, "came out without a cause that was given up"),
+            (outcome.released, "came out without a cause that was given up"),
             (outcome.late, "came late"),
             (outcome.refused, "refused"),
         )

@@ -11,8 +11,9 @@ import typer
 from antecede.cli.signals import catch_interrupt
 from antecede.cli.spark_session import Work, open_work
 from antecede.errors import BadParameter
+from antecede.spark.duration import parse_duration
 
-__all__ = ["Asked", "Every", "Once", "Patience", "Place", "open_stream"]
+__all__ = ["Asked", "Every", "Once", "Patience", "Place", "Remember", "open_stream"]
 
 Once = Annotated[bool, typer.Option("--once", help="With --stream: end when all that is there is done.")]
 Every = Annotated[float, typer.Option(help="With --stream: seconds from one look to the next.")]
@@ -21,10 +22,16 @@ Place = Annotated[
     typer.Option(help="With --stream: where it remembers how far it came.", show_default="OUT/checkpoint"),
 ]
 Patience = Annotated[
-    float | None,
+    str | None,
     typer.Option(
-        help="With --stream: seconds after which what is missing is given up.  [default: never]",
+        help='With --stream: the time after which what is missing is given up, as "30 seconds".  [default: never]',
         show_default=False,
+    ),
+]
+Remember = Annotated[
+    str | None,
+    typer.Option(
+        help="With --stream: how long it knows what came out.  [default: 7 days]", show_default=False
     ),
 ]
 
@@ -37,10 +44,11 @@ class Asked(NamedTuple):
     checkpoint: str | None
     once: bool
     every_s: float
-    patience_s: float | None
+    patience: str | None
     as_json: bool
     master: str | None
     remote: str | None
+    remember: str | None = None
 
 
 class Streaming(NamedTuple):
@@ -54,8 +62,9 @@ def open_stream(asked: Asked, step: str) -> Iterator[Streaming]:
     """A session for a stream, until Ctrl-C."""
     if asked.every_s <= 0:
         raise BadParameter(asked.command, "--every", asked.every_s, "more than 0 seconds")
-    if asked.patience_s is not None and asked.patience_s <= 0:
-        raise BadParameter(asked.command, "--patience", asked.patience_s, "more than 0 seconds")
+    for option, text in (("--patience", asked.patience), ("--remember", asked.remember)):
+        if text is not None:
+            parse_duration(asked.command, option, text)
     checkpoint = asked.checkpoint or f"{asked.out.rstrip('/')}/checkpoint"
     with open_work(asked.master, asked.remote, step) as work, catch_interrupt() as stop:
         yield Streaming(work, checkpoint, stop)

@@ -83,9 +83,9 @@ def verify(
     patience: Patience = None,
     every: Every = 1.0,
     forget: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            help="With --stream: seconds of silence after which a run is over.  [default: never]",
+            help='With --stream: the silence after which a run is over, as "10 minutes".  [default: never]',
             show_default=False,
         ),
     ] = None,

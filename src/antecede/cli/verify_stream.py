@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from antecede.cli.stream_options import Asked, open_stream
-from antecede.errors import BadParameter
+from antecede.spark.duration import parse_duration
 
 if TYPE_CHECKING:
     from antecede.spark.stream.verify_files import Findings
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["verify_stream"]
 
 
-def verify_stream(source: str, asked: Asked, forget_s: float | None) -> None:
+def verify_stream(source: str, asked: Asked, forget: str | None) -> None:
     """Exit code 0: nothing was found. 1: something was."""
-    if forget_s is not None and forget_s <= 0:
-        raise BadParameter(asked.command, "--forget", forget_s, "more than 0 seconds")
+    if forget is not None:
+        parse_duration(asked.command, "--forget", forget)
     findings = f"{asked.out.rstrip('/')}/findings"
     with open_stream(asked, "verifying what comes") as (work, checkpoint, stop):
         from antecede.spark.stream.verify_files import verify_events
@@ -33,8 +33,8 @@ def verify_stream(source: str, asked: Asked, forget_s: float | None) -> None:
             checkpoint,
             once=asked.once,
             every_s=asked.every_s,
-            patience_s=asked.patience_s,
-            forget_s=forget_s,
+            patience=asked.patience,
+            forget=forget,
             stop=stop,
             note=lambda counts: work.say(f"{counted(counts)} in the last micro-batch"),
         )

@@ -9,7 +9,6 @@
     verify     a trace                  -> every violation with its proof, and a verdict for each run
     measure    a trace                  -> what each run cost
 
-    deliver_stream   packets of a live stream -> its messages in causal order (`antecede.spark.stream`)
     verify_stream    events of a live stream  -> what is wrong with them, as it happens
     sources          where live streams come from and go to
 
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from antecede.spark.session import connect
     from antecede.spark.shipping import ship
     from antecede.spark.spans.api import Spans, read_spans
-    from antecede.spark.stream import deliver_stream
     from antecede.spark.stream.verify import verify_stream
     from antecede.spark.sweep.api import Swept, sweep
     from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS, Trace
@@ -51,7 +49,6 @@ __all__ = [
     "refused",
     "verify",
     "measure",
-    "deliver_stream",
     "verify_stream",
     "Trace",
     "connect",
@@ -73,7 +70,6 @@ HOMES: Final = {
     "session": ("connect",),
     "shipping": ("ship",),
     "spans.api": ("Spans", "read_spans"),
-    "stream": ("deliver_stream",),
     "stream.verify": ("verify_stream",),
     "sweep.api": ("Swept", "sweep"),
     "trace.api": ("SPARK_EVENTS", "SPARK_RUNS", "Trace"),

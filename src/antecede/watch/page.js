@@ -88,9 +88,14 @@ function table(heads, rows, more) {
   return more ? [made, el('p', {class: 'empty'}, more)] : [made];
 }
 function words(c) {
-  const which = c.first === c.last ? `${c.first}` : `${c.first}–${c.last}`;
+  const alone = c.first === c.last;
   if (c.counted === 'id') return c.sender;
-  return c.counted === 'channel' ? `message${c.first === c.last ? '' : 's'} ${which} from ${c.sender} to ${c.receiver}` : `${c.sender} ${which}`;
+  if (c.counted !== 'channel') return `${c.sender} ${alone ? c.first : `${c.first}–${c.last}`}`;
+  return `the ${ordinal(c.first)}${alone ? '' : ` to ${ordinal(c.last)}`} message from ${c.sender} to ${c.receiver}`;
+}
+function ordinal(number) {
+  const teen = [11, 12, 13].includes(number % 100);
+  return `${number}${teen ? 'th' : ['th', 'st', 'nd', 'rd'][number % 10] ?? 'th'}`;
 }
 function drawCauses(last, now) {
   if (!last.causes.length) return $('causes').replaceChildren(el('p', {class: 'empty'}, 'Nothing waits.'));

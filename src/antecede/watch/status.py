@@ -7,6 +7,7 @@ needs no query to answer, and a query that runs for months leaves no more than o
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -16,7 +17,7 @@ from msgspec import Struct
 
 from antecede.errors import CannotWrite
 
-__all__ = ["CAUSES_MOST", "KEPT", "Board", "Cause", "Found", "Status"]
+__all__ = ["CAUSES_MOST", "KEPT", "Board", "Cause", "Found", "Status", "describe_causes"]
 
 KEPT: Final = 600
 """Files: ten minutes of micro-batches of a second."""
@@ -47,15 +48,43 @@ class Cause(Struct, frozen=True):
 
         >>> lost = Cause(receiver="p4", sender="p8", first=89, last=89, held=7, since_ms=0)
         >>> lost.words, msgspec.structs.replace(lost, first=14, last=14, counted="channel").words
-        ('p8 89', 'message 14 from p8 to p4')
+        ('p8 89', 'the 14th message from p8 to p4')
         """
-        which = str(self.first) if self.first == self.last else f"{self.first}–{self.last}"
         if self.counted == "id":
             return self.sender
+        alone = self.first == self.last
         if self.counted == "channel":
-            many = "message" if self.first == self.last else "messages"
-            return f"{many} {which} from {self.sender} to {self.receiver}"
-        return f"{self.sender} {which}"
+            which = (
+                name_ordinal(self.first)
+                if alone
+                else f"{name_ordinal(self.first)} to {name_ordinal(self.last)}"
+            )
+            return f"the {which} message from {self.sender} to {self.receiver}"
+        return f"{self.sender} {self.first}" if alone else f"{self.sender} {self.first}–{self.last}"
+
+
+def name_ordinal(number: int) -> str:
+    """
+    >>> [name_ordinal(number) for number in (1, 2, 3, 4, 11, 12, 13, 21, 112)]
+    ['1st', '2nd', '3rd', '4th', '11th', '12th', '13th', '21st', '112th']
+    """
+    ends = {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else ends.get(number % 10, 'th')}"
+
+
+def describe_causes(causes: Sequence[Cause], held: int, shown: int = 3) -> str:
+    """What holds up those that are held.
+
+    >>> lost = [Cause("p4", "p8", 89, 89, 1000, 0), Cause("p1", "p2", 7, 8, 370, 0)]
+    >>> describe_causes(lost, 1370)
+    '3 messages hold up 1,370: p8 89, p2 7–8'
+    >>> describe_causes(lost[:1], 1)
+    '1 message holds up 1: p8 89'
+    """
+    many = sum(cause.last - cause.first + 1 for cause in causes)
+    hold = "message holds" if many == 1 else "messages hold"
+    names = ", ".join(cause.words for cause in causes[:shown])
+    return f"{many:,} {hold} up {held:,}: {names}{', ...' if len(causes) > shown else ''}"
 
 
 class Found(Struct, frozen=True):

@@ -32,7 +32,7 @@ from antecede.spark.order.by_stamp import ByStamp
 from antecede.spark.order.by_trace import ByTrace
 from antecede.spark.order.by_vector import ByVector
 from antecede.spark.order.causes import ByCauses, list_causes
-from antecede.spark.stream.causes import order_causes
+from antecede.spark.stream.api import Asked, order_stream
 from antecede.spark.trace.api import Trace
 
 __all__ = ["count_rows", "missing", "name_form", "order", "read_form", "refused"]
@@ -64,8 +64,9 @@ def order(
     window: tuple[Any, Any] | None = None,
     no_cause: str | Sequence[str] = "",
     patience: str | None = None,
-    remember: str = "7 days",
+    remember: str | None = None,
     partitions: int | None = None,
+    buckets: int | None = None,
 ) -> DataFrame:
     """Put rows in causal order.
 
@@ -80,8 +81,10 @@ def order(
     and before its second, with their positions in the whole. `partitions` says how many tasks sort, by vectors or
     clocks.
 
-    A stream of rows with explicit causes is ordered too: `patience` ("30 seconds") says how long a row waits for its
-    causes, `remember` how long identifiers are known, and a column `kind` says what became of a row (docs/stream.md).
+    **A stream** takes the same words, but for `window` and `partitions`: `table.isStreaming` decides. `patience` ("30
+    seconds") says how long a row waits for what it follows (default: for ever); `remember` how long identifiers, or
+    counts of a partition without rows, are known (default: "7 days"); `buckets` how many states there are, the same as
+    long as a checkpoint is used. A column `kind` says what became of a row (docs/stream.md).
 
     >>> from antecede.spark import connect
     >>> spark = connect("local[1]")
@@ -125,20 +128,13 @@ def order(
         form = ByTrace(time=time or "time_ns")
     if isinstance(table, DataFrame) and table.isStreaming:
         # The one place where a stream and a table part.
-        if not isinstance(form, ByCauses):
-            expected = "id and causes: deliver_stream orders streams of stamped packets"
-            raise BadParameter("order", "table", "a stream without them", expected)
-        return order_causes(
-            table,
-            id=form.id,
-            causes=form.causes,
-            partition_by=groups,
-            time=time,
-            patience=patience,
-            remember=remember,
-            no_cause=none,
-        )
-    refuse_names("a table", patience=patience)
+        refuse_names("a stream", window=window, partitions=partitions)
+        asked = Asked(
+            id, causes, process, vector, stamp, protocol, tuple(processes or ()), parameters, groups, time, none,
+            patience, remember, buckets,
+        )  # fmt: skip
+        return order_stream(table, asked)
+    refuse_names("a table", patience=patience, remember=remember, buckets=buckets)
     if isinstance(table, DataFrame):
         for name in ("position", "waits_for"):
             if name in table.columns:

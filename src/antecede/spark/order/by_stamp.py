@@ -33,8 +33,8 @@ from antecede.spark.order.lamport import whole_pieces
 from antecede.spark.stream.bucket import Bucket, make_rows
 from antecede.spark.stream.packets import GAVE_UP
 from antecede.spark.stream.receiver import MachineReceiver, Output
+from antecede.spark.stream.roots import find_roots
 from antecede.spark.stream.settings import Settings
-from antecede.spark.stream.status import find_roots
 
 __all__ = ["ByStamp", "explain_refused", "find_missing", "order_by_stamp"]
 

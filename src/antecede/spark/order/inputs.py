@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType
+from pyspark.sql.types import ArrayType, StringType
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.errors import describe_failure
@@ -33,7 +33,7 @@ from antecede.spark.storage import absolute, escaped, files, join, readable
 from antecede.spark.trace.api import Trace
 from antecede.spark.trace.footers import refuse_files
 
-__all__ = ["Asked", "order_path", "read_table"]
+__all__ = ["Asked", "kind_of", "order_path", "read_json", "read_table", "type_columns"]
 
 JSON: Final = (".json", ".jsonl", ".ndjson")
 PACKED: Final = (".gz", ".bz2", ".zst", ".lz4")
@@ -166,8 +166,8 @@ def read_json(lines: DataFrame, asked: Asked) -> DataFrame:
     return read.select("read.*", F.col("value").alias("text"))
 
 
-def type_columns(table: DataFrame, asked: Asked) -> DataFrame:
-    """Text becomes lists of causes, and vectors."""
+def type_columns(table: DataFrame, asked: Asked, like: DataFrame | None = None) -> DataFrame:
+    """Text becomes lists of causes, and vectors: those of the first row, or of a table that was read `like` this."""
     if asked.causes is not None and asked.causes in table.columns and is_text(table, asked.causes):
         text = F.col(quote(asked.causes))
         listed = F.from_json(text, "array<string>")
@@ -175,10 +175,12 @@ def type_columns(table: DataFrame, asked: Asked) -> DataFrame:
         return table.withColumn(asked.causes, F.when(text.startswith("["), listed).otherwise(alone))
     if asked.vector is not None and asked.vector in table.columns and is_text(table, asked.vector):
         assert asked.process is not None
-        first = (
-            table.select(quote(asked.vector)).where(F.col(quote(asked.vector)).isNotNull()).limit(1).collect()
-        )
-        is_array = bool(first) and first[0][0].startswith("[")
+        if like is not None:
+            is_array = isinstance(like.schema[asked.vector].dataType, ArrayType)
+        else:
+            told = table.select(quote(asked.vector)).where(F.col(quote(asked.vector)).isNotNull())
+            first = told.limit(1).collect()
+            is_array = bool(first) and first[0][0].startswith("[")
         vector: Column = F.from_json(
             quote(asked.vector), "array<bigint>" if is_array else "map<string,bigint>"
         )

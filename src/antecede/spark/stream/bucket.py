@@ -3,7 +3,7 @@
     step(state, rows, now, settings) -> (state, rows out, status)
 
 A pure function: no Spark, no clock. What comes out depends on the order of arrival alone and, where patience ends, on
-`now`. Spark keeps the bytes (`antecede.spark.stream.order`); tests cut streams wherever they like.
+`now`. Spark keeps the bytes (`operator`); tests cut streams wherever they like.
 
 The state is msgpack: its version and settings, then the receivers. Those with a machine have its `snapshot()`; those
 that the kernel serves have their counts, and the packets that are held, as an Arrow stream. A state of an older version

@@ -23,10 +23,8 @@ gave. docs/decisions.md has the figures.
 
 from __future__ import annotations
 
-import hashlib
-import re
 import uuid
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,8 +48,19 @@ from pyspark.sql.types import (
 )
 
 from antecede.errors import BadParameter, BadSnapshot
-from antecede.spark.errors import errors_marked, mark_errors
-from antecede.spark.stream.order import BUCKETS, bucket_keys, make_packer
+from antecede.spark.duration import REMEMBER, parse_duration
+from antecede.spark.errors import errors_marked
+from antecede.spark.frames import quote
+from antecede.spark.stream.operator import (
+    BUCKETS,
+    STEPPED,
+    keep_bucket,
+    name_partition,
+    pack,
+    split_output,
+    take_bucket,
+    unpack,
+)
 from antecede.spark.stream.packets import from_ipc, to_ipc
 from antecede.spark.stream.status import OBSERVED, Status
 from antecede.watch.status import Cause
@@ -59,17 +68,14 @@ from antecede.watch.status import Cause
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CausesBucket", "CausesSettings", "order_causes", "parse_duration"]
+__all__ = ["CausesBucket", "CausesSettings", "order_causes"]
 
 STATE_VERSION: Final = 1
-KEPT: Final = 64
-"""Buckets that a worker keeps."""
 PIECES: Final = 256
 """Additions to the list of what came out, before they are made one."""
 NAMED: Final = 20
 WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
 OWN: Final = ("__bucket", "__partition", "__id", "__causes")
-UNITS: Final = {"millisecond": 1, "second": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 
 PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -86,7 +92,7 @@ def order_causes(
     partition_by: Sequence[str] = (),
     time: str | None = None,
     patience: str | None = None,
-    remember: str = "7 days",
+    remember: str = REMEMBER,
     no_cause: Sequence[str] = ("",),
     buckets: int = BUCKETS,
 ) -> DataFrame:
@@ -102,8 +108,8 @@ def order_causes(
     again at position 0. Spark must keep state in RocksDB: see docs/stream.md.
     """
     settings = CausesSettings(
-        patience_ms=None if patience is None else parse_duration("patience", patience),
-        remember_ms=parse_duration("remember", remember),
+        patience_ms=None if patience is None else parse_duration("order", "patience", patience),
+        remember_ms=parse_duration("order", "remember", remember),
         buckets=buckets,
     )
     provider = str(df.sparkSession.conf.get(PROVIDER))
@@ -111,30 +117,27 @@ def order_causes(
         expected = f"{PROVIDER} set to {ROCKSDB} in the session"
         raise BadParameter("order", "state store", provider.rpartition(".")[2], expected)
     kind = refuse_columns(df, id, causes, partition_by, time)
-    keys = [F.col(f"`{name}`").cast("string") for name in partition_by]
-    listed = F.col(f"`{causes}`")
+    bucket, partition = name_partition(partition_by, buckets)
+    listed = F.col(quote(causes))
     listed = listed if isinstance(df.schema[causes].dataType, ArrayType) else F.array(listed)
     listed = F.coalesce(listed.cast(ArrayType(kind)), F.array().cast(ArrayType(kind)))
     named = F.filter(listed, lambda one: one.isNotNull())
     if isinstance(kind, StringType) and no_cause:
         named = F.filter(named, lambda one: ~one.isin(*no_cause))
-    order = [F.col(f"`{time}`").alias("__time")] if time is not None else []
+    order = [F.col(quote(time)).alias("__time")] if time is not None else []
     rows = df.select(
-        (F.pmod(F.xxhash64(*keys), F.lit(buckets)) if keys else F.lit(0)).cast("int").alias("__bucket"),
-        (F.to_json(F.array(*keys), {"ignoreNullFields": "false"}) if keys else F.lit("")).alias(
-            "__partition"
-        ),
-        F.col(f"`{id}`").cast(kind).alias("__id"),
+        bucket,
+        partition,
+        F.col(quote(id)).cast(kind).alias("__id"),
         named.alias("__causes"),
         *order,
-        *(F.col(f"`{name}`") for name in df.columns),
-    )
-    packed = rows.mapInArrow(
-        mark_errors(make_packer(bucket_keys(buckets), bucket_column)), "bucket int, rows binary"
+        *(F.col(quote(name)) for name in df.columns),
     )
     processor = Processor(settings, uuid.uuid4().hex)
-    stepped = packed.groupBy("bucket").transformWithStateInPandas(
-        processor, "rows binary, status string", "append", "ProcessingTime"
+    stepped = (
+        pack(rows, buckets)
+        .groupBy("bucket")
+        .transformWithStateInPandas(processor, STEPPED, "append", "ProcessingTime")
     )
     observed = stepped.observe(OBSERVED, F.collect_list("status").alias("status"))
     added = [
@@ -143,7 +146,7 @@ def order_causes(
         StructField("kind", StringType()),
     ]
     schema = StructType([*df.schema.fields, *added])
-    return observed.select("rows").mapInArrow(mark_errors(make_unpacker(schema.names)), schema)
+    return unpack(observed.select("rows"), schema)
 
 
 def refuse_columns(
@@ -171,24 +174,9 @@ def refuse_columns(
     return kind
 
 
-def parse_duration(name: str, text: str) -> int:
-    """Milliseconds.
-
-    >>> parse_duration("patience", "30 seconds"), parse_duration("remember", "1.5 days")
-    (30000, 129600000)
-    >>> parse_duration("patience", "soon")
-    Traceback (most recent call last):
-    antecede.errors.BadParameter: order: patience is soon, expected a time such as 30 seconds or 7 days
-    """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*", text)
-    if found is None or found[2] not in UNITS or not float(found[1]):
-        raise BadParameter("order", name, text, "a time such as 30 seconds or 7 days")
-    return round(float(found[1]) * UNITS[found[2]])
-
-
 class CausesSettings(Struct, frozen=True):
     patience_ms: int | None = None
-    remember_ms: int = 7 * UNITS["day"]
+    remember_ms: int = 604_800_000
     buckets: int = BUCKETS
 
 
@@ -491,9 +479,6 @@ class CausesBucket:
 
 # On Spark
 
-_buckets: OrderedDict[tuple[str, int], tuple[bytes, CausesBucket]] = OrderedDict()
-"""(query, bucket) -> the digest of the state that it gave, and the bucket itself."""
-
 
 class Processor(StatefulProcessor):
     """Keeps one `CausesBucket` for each key."""
@@ -519,7 +504,8 @@ class Processor(StatefulProcessor):
 
         with errors_marked():
             before = self.head.get() if self.head.exists() else None
-            bucket = self.take(key, None if before is None else bytes(before[0]))
+            known = None if before is None else bytes(before[0])
+            bucket = take_bucket((self.token, key), known, self.open)
             rows = pa.concat_tables([from_ipc(blob) for blob in blobs]) if blobs else None
             out, status = bucket.advance(rows, now)
             after = bucket.dump()
@@ -529,20 +515,14 @@ class Processor(StatefulProcessor):
                 self.handle.deleteTimer(timer)
             if bucket.deadline is not None:
                 self.handle.registerTimer(max(now + 1, bucket.deadline))
-            _buckets[self.token, key] = digest(after), bucket
-            while len(_buckets) > KEPT:
-                _buckets.popitem(last=False)
-            blob = None if out is None else to_ipc(out)
-            return pd.DataFrame({"rows": [blob], "status": [msgspec.json.encode(status).decode()]})
+            keep_bucket((self.token, key), after, bucket)
+            pieces = split_output(out)
+            words = [msgspec.json.encode(status).decode(), *[None] * (len(pieces) - 1)]
+            return pd.DataFrame({"rows": pieces, "status": words})
 
-    def take(self, key: int, state: bytes | None) -> CausesBucket:
-        """The bucket that has this state: the one that is kept, or one made from what Spark has."""
-        # Taken out: if this step fails half-way, what is kept is no longer what it was.
-        kept = _buckets.pop((self.token, key), None)
+    def open(self, state: bytes | None) -> CausesBucket:
         if state is None:
             return CausesBucket(self.settings)
-        if kept is not None and kept[0] == digest(state):
-            return kept[1]
         return CausesBucket.load(state, (bytes(piece[0]) for piece in self.pieces.get()), self.settings)
 
     def add(self, bucket: CausesBucket, now: int) -> None:
@@ -560,20 +540,18 @@ class Processor(StatefulProcessor):
         pass
 
 
-def digest(state: bytes) -> bytes:
-    return hashlib.blake2b(state, digest_size=16).digest()
-
-
-def bucket_column(rows: pa.Table, buckets: int) -> Any:
-    """The bucket of each row, which Spark has found."""
-    return rows["__bucket"].to_numpy()
-
-
-def make_unpacker(names: Sequence[str]) -> Any:
-    def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for blob in batch.column(0):
-                if blob.is_valid:
-                    yield from from_ipc(blob.as_buffer()).select(names).to_batches()
-
-    return unpack
+def list_held(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """What waits in a bucket with this state, as rows of `WAITING`: `sender` is the identifier."""
+    return [
+        {
+            "group": partition,
+            "receiver": None,
+            "sender": None if isinstance(id, list) else str(id),
+            "number": None,
+            "since_ms": since,
+            "awaits": [
+                {"sender": str(cause), "first": None, "last": None, "counted": "id"} for cause in missing
+            ],
+        }
+        for partition, id, _, since, missing, _ in state["held"]
+    ]

@@ -72,10 +72,10 @@ from antecede.spark.stream.closed_state import (
     write_chunk,
 )
 from antecede.spark.stream.kernel import CODES
-from antecede.spark.stream.order import select_packet_columns
 from antecede.spark.stream.packets import DELIVERED, GAVE_UP, ROWS, from_ipc, number_names, to_ipc
 from antecede.spark.stream.receiver import CompiledReceivers, MachineReceiver, Output
 from antecede.spark.stream.settings import Settings
+from antecede.spark.stream.stamps import select_packets
 from antecede.spark.stream.status import Status
 
 __all__ = ["Closing", "check_packets", "deliver_closed", "serve"]
@@ -100,7 +100,7 @@ def deliver_closed(
 ) -> DataStreamWriter:
     """Write the messages of one receiver in causal order to `out`: start what this gives, with a trigger of yours.
 
-    As `deliver_stream`, for one receiver. Whether `patience` has ended is looked at when something comes.
+    As `order` with stamps, for one receiver. Whether `patience` has ended is looked at when something comes.
     """
     settings = Settings.of(protocol, processes, parameters, patience)
     about = "stream by closed sets"
@@ -110,7 +110,7 @@ def deliver_closed(
     if not settings.machine(me).orders_at(me):
         raise BadParameter(about, "receiver", receiver, "the one that the protocol orders for")
     closing = Closing(settings, me, absolute(out), States(checkpoint, settings, me))
-    rows = select_packet_columns(df, None, None).select("receiver", "sender", "number", "stamp", "payload")
+    rows = select_packets(df, None, None).select("receiver", "sender", "number", "stamp", "payload")
     return rows.writeStream.foreachBatch(closing).option("checkpointLocation", absolute(checkpoint))
 
 

@@ -1,4 +1,4 @@
-"""The machines' rule for stamps of counts, at native speed: read, hold, wake, deliver.
+"""The rule of vectors and of stamps of counts, at native speed: read, hold, wake, deliver.
 
 Stamps. For those of `fifo`, `matrix`, `monitor` and `broadcast`, as `antecede.wire` writes them. What is not exactly so
 is not refused but answered with "not sure", and the caller asks the reader of `antecede.wire` and a machine. So this
@@ -23,9 +23,11 @@ from typing import Any, Final
 import numpy as np
 
 from antecede.jit import inlined, native
-from antecede.jit.hashtable import EMPTY, find, insert, new_table, remove, value_at
+from antecede.jit.hashtable import EMPTY, find, insert, is_full, new_table, remove, value_at
 
-__all__ = ["CODES", "DELIVERED", "DROPPED", "HELD", "arrive", "decode", "read_vector", "tables"]
+__all__ = [
+    "CODES", "COPY", "DELIVERED", "DROPPED", "HELD", "arrive", "decode", "number_channels", "read_vector", "tables",
+]  # fmt: skip
 
 CODES: Final = {"fifo": 2, "matrix": 3, "monitor": 6, "broadcast": 11}
 FIRST, ONE, BITMAP, LIST = range(4)
@@ -163,8 +165,8 @@ def decode(
                     break
                 if own:
                     place = told
-                elif k != me and told > delivered[lane, k]:
-                    process[used], count[used] = k, told
+                elif k != me and told > delivered[lane * n + k]:
+                    process[used], count[used] = lane * n + k, told
                     used += 1
         else:
             if code == 6:
@@ -187,8 +189,8 @@ def decode(
                     k += 1
                 if k == source:
                     before = value
-                elif k != me and value > delivered[lane, k]:
-                    process[used], count[used] = k, value
+                elif k != me and value > delivered[lane * n + k]:
+                    process[used], count[used] = lane * n + k, value
                     used += 1
             if code == 11:
                 place = number
@@ -243,37 +245,28 @@ def read_vector(
 
 # Delivery
 
-HELD, DELIVERED, DROPPED = 0, 1, 2
+HELD, DELIVERED, DROPPED, COPY = range(4)
 
 
 @inlined
 def unmet(
-    i: int,
-    lane: int,
-    source: int,
-    position: Any,
-    first: Any,
-    last: Any,
-    process: Any,
-    count: Any,
-    delivered: Any,
+    i: int, channel: int, position: Any, first: Any, last: Any, process: Any, count: Any, delivered: Any
 ) -> int:
     """The first entry that is not met; -2 for the one before it in the channel, -1 if there is none."""
-    if delivered[lane, source] < position[i] - 1:
+    if delivered[channel] < position[i] - 1:
         return -2
     for entry in range(first[i], last[i]):
-        if delivered[lane, process[entry]] < count[entry]:
+        if delivered[process[entry]] < count[entry] and process[entry] != channel:
             return entry
     return -1
 
 
 @inlined
 def file(
-    i: int, need: int, n: int, lane: int, source: int, position: Any, process: Any, count: Any, waiters: Any,
-    next_: Any,
-) -> None:  # fmt: skip
+    i: int, need: int, channel: int, position: Any, process: Any, count: Any, waiters: Any, next_: Any
+) -> None:
     """Hold a packet under what it waits for."""
-    key = lane * n + (source if need == -2 else process[need])
+    key = channel if need == -2 else process[need]
     reached = position[i] - 1 if need == -2 else count[need]
     at = find(waiters, key, reached)
     # The one that waited before it, or -1: `EMPTY`.
@@ -283,21 +276,24 @@ def file(
 
 @native
 def arrive(
-    code: int, n: int, data: Any, ends: Any, mes: Any, lanes: Any, sources: Any, numbers: Any, position: Any,
-    first: Any, last: Any, process: Any, count: Any, delivered: Any, places: Any, state: Any, order: Any, placed: Any,
-    held: Any, waiters: Any, next_: Any, queue: Any, woken: Any, set_: Any, rows_: Any, one: Any, cursor: Any,
+    code: int, n: int, data: Any, ends: Any, mes: Any, lanes: Any, sources: Any, numbers: Any, channels: Any,
+    position: Any, first: Any, last: Any, process: Any, count: Any, late: Any, delivered: Any, places: Any, state: Any,
+    order: Any, placed: Any, held: Any, waiters: Any, next_: Any, queue: Any, woken: Any, set_: Any, rows_: Any,
+    one: Any, cursor: Any,
 ) -> int:  # fmt: skip
     """Take the packets one after the other; -1 at the end, or else the one that is not sure to be a packet.
 
-    Those that are delivered are in `order`, with their places at their receivers in `placed`; `state` says what became
-    of each packet. `cursor` is where to go on: the next packet, the entries used, how many were delivered. A stamp is
-    read when its turn comes, against what was delivered by then: of most there is nothing left to keep.
+    A channel is a sender at a receiver; `delivered` counts by channel, and `process` names channels. Those that are
+    delivered are in `order`, with their places at their receivers in `placed`; `state` says what became of each packet.
+    One that is `late` was given up, and counted as delivered, before it came. `cursor` is where to go on: the next
+    packet, the entries used, how many were delivered. A stamp whose position is 0 is read when its turn comes, against
+    what was delivered by then: of most nothing is left to keep. Vectors come with all positions, and are not read.
     """
     out = cursor[2]
     for i in range(cursor[0], len(position)):
-        lane, source = lanes[i], sources[i]
+        lane, channel = lanes[i], channels[i]
         if position[i] == 0:
-            if 0 <= source < n and source != mes[i]:
+            if 0 <= sources[i] < n and sources[i] != mes[i]:
                 one[0] = i
                 cursor[1] = decode(
                     code, n, data, ends, one, mes, lanes, sources, numbers, delivered, position, first, last, process,
@@ -306,17 +302,17 @@ def arrive(
             if position[i] == 0:
                 cursor[0], cursor[2] = i, out
                 return i
-        key = lane * n + source
-        at = find(held, key, position[i])
-        if value_at(held, at) != EMPTY or delivered[lane, source] >= position[i]:
-            state[i] = DROPPED
+        at = find(held, channel, position[i])
+        here = value_at(held, at) != EMPTY
+        if here or (delivered[channel] >= position[i] and not late[i]):
+            state[i] = COPY if here else DROPPED
             cursor[1] = first[i]
             continue
-        need = unmet(i, lane, source, position, first, last, process, count, delivered)
+        need = unmet(i, channel, position, first, last, process, count, delivered)
         if need != -1:
             state[i] = HELD
-            insert(held, at, key, position[i], 0)
-            file(i, need, n, lane, source, position, process, count, waiters, next_)
+            insert(held, at, channel, position[i], 0)
+            file(i, need, channel, position, process, count, waiters, next_)
             continue
         cursor[1] = first[i]
         queue[0] = i
@@ -324,17 +320,16 @@ def arrive(
         while head < tail:
             j = queue[head]
             head += 1
-            source = sources[j]
-            key = lane * n + source
+            channel = channels[j]
             state[j] = DELIVERED
-            delivered[lane, source] = position[j]
+            delivered[channel] = max(delivered[channel], position[j])
             order[out], placed[out] = j, places[lane]
             places[lane] += 1
             out += 1
-            at = find(held, key, position[j])
+            at = find(held, channel, position[j])
             if value_at(held, at) != EMPTY:
                 remove(held, at)
-            at = find(waiters, key, position[j])
+            at = find(waiters, channel, position[j])
             k = value_at(waiters, at)
             if k == EMPTY:
                 continue
@@ -344,8 +339,8 @@ def arrive(
                 # By sender and number: few wait for the same, so each is put in its place.
                 place = many
                 while place > 0 and (
-                    sources[woken[place - 1]] > sources[k]
-                    or (sources[woken[place - 1]] == sources[k] and numbers[woken[place - 1]] > numbers[k])
+                    channels[woken[place - 1]] > channels[k]
+                    or (channels[woken[place - 1]] == channels[k] and numbers[woken[place - 1]] > numbers[k])
                 ):
                     woken[place] = woken[place - 1]
                     place -= 1
@@ -354,12 +349,12 @@ def arrive(
                 k = next_[k]
             for place in range(many):
                 k = woken[place]
-                need = unmet(k, lane, sources[k], position, first, last, process, count, delivered)
+                need = unmet(k, channels[k], position, first, last, process, count, delivered)
                 if need == -1:
                     queue[tail] = k
                     tail += 1
                 else:
-                    file(k, need, n, lane, sources[k], position, process, count, waiters, next_)
+                    file(k, need, channels[k], position, process, count, waiters, next_)
     cursor[0], cursor[2] = len(position), out
     return -1
 
@@ -367,3 +362,32 @@ def arrive(
 def tables(rows: int) -> tuple[Any, Any]:
     """Empty tables for so many packets."""
     return new_table(rows), new_table(rows)
+
+
+# Vectors
+
+
+@native
+def number_channels(lanes: Any, codes: Any, counts: Any, own: Any, table: Any, into: Any, cursor: Any) -> int:
+    """Number the channel (lane, process) of each entry; how many are numbered.
+
+    `cursor` has the next entry and how many channels there are. An entry of 0 asks for nothing: it gets the row's `own`
+    channel. It stops where the table is full.
+    """
+    at = cursor[0]
+    while at < len(codes):
+        if counts[at] <= 0:
+            into[at] = own[at]
+        else:
+            slot = find(table, lanes[at], codes[at])
+            found = value_at(table, slot)
+            if found == EMPTY:
+                if is_full(table, cursor[1]):
+                    break
+                found = cursor[1]
+                insert(table, slot, lanes[at], codes[at], found)
+                cursor[1] += 1
+            into[at] = found
+        at += 1
+    cursor[0] = at
+    return int(at)

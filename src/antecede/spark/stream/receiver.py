@@ -24,6 +24,7 @@ from antecede.protocols.machine import SNAPSHOT_VERSION
 from antecede.spark.stream import kernel
 from antecede.spark.stream.cut import octets_of
 from antecede.spark.stream.packets import ROWS, packet_of
+from antecede.spark.stream.roots import Waits
 from antecede.spark.stream.settings import Settings
 
 __all__ = ["CompiledReceivers", "MachineReceiver", "Output", "Refused"]
@@ -118,33 +119,6 @@ Refused = tuple[int, str]
 """A row, and why it is no packet."""
 
 
-class Waits(NamedTuple):
-    """Held packets as arrays: of which receiver, the how-manieth of its channel, and which counts it names."""
-
-    lane: NDArray[np.int64]
-    source: NDArray[np.int64]
-    position: NDArray[np.int64]
-    row: NDArray[np.int64]
-    """Of each count that is named: which packet names it."""
-    process: NDArray[np.int64]
-    needed: NDArray[np.int64]
-
-    @classmethod
-    def none(cls) -> Waits:
-        return cls(*(np.zeros(0, np.int64) for _ in range(6)))
-
-    @classmethod
-    def of(
-        cls, lane: Any, source: Any, position: Any, first: Any, last: Any, process: Any, count: Any
-    ) -> Waits:
-        sizes = last - first
-        row = np.repeat(np.arange(len(lane)), sizes)
-        entries = np.repeat(first - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes) + np.arange(
-            sizes.sum()
-        )
-        return cls(lane, source, position, row, process[entries].astype(np.int64), count[entries])
-
-
 class CompiledReceivers:
     """Receivers by number; `keys` says which they are."""
 
@@ -189,15 +163,17 @@ class CompiledReceivers:
         octets, ends = octets_of(table["stamp"])
         # Every entry takes a byte at least; what a machine is asked about takes its turn.
         room = int(ends[-1] - ends[0]) + self.n + 1 if total else 1
-        process, count = np.zeros(room, np.int32), np.zeros(room, np.int64)
+        process, count = np.zeros(room, np.int64), np.zeros(room, np.int64)
+        late = np.zeros(total, np.int8)
         state, cursor, mes = np.zeros(total, np.int8), np.zeros(3, np.int64), self._processes(lanes)
         scratch = np.zeros(self.n + 8, np.int64), np.zeros(self.n + 8, np.int64), np.zeros(1, np.int64)
         tables = kernel.tables(total)
         refused: list[Refused] = []
         while True:
             row = kernel.arrive(
-                self.code, self.n, octets, ends, mes, lanes, sources, numbers, position, first, last, process, count,
-                self.delivered, self.places, state, order, placed, *tables, next_, queue, woken, *scratch, cursor,
+                self.code, self.n, octets, ends, mes, lanes, sources, numbers, lanes * self.n + sources,
+                position, first, last, process, count, late, self.delivered.reshape(-1), self.places, state,
+                order, placed, *tables, next_, queue, woken, *scratch, cursor,
             )  # fmt: skip
             if row < 0:
                 break
@@ -212,14 +188,14 @@ class CompiledReceivers:
             if used + len(needs) > len(process):
                 process, count = (np.concatenate([part, np.zeros_like(part)]) for part in (process, count))
             for key, reached in needs:
-                process[used], count[used] = key, reached
+                process[used], count[used] = lanes[row] * self.n + key, reached
                 used += 1
             last[row] = cursor[1] = used
         out = int(cursor[2])
         held = np.flatnonzero(state == kernel.HELD)
         self.held = table.take(held)
         self.waits = Waits.of(
-            lanes[held], sources[held], position[held], first[held], last[held], process, count
+            lanes[held], sources[held], position[held], first[held], last[held], process % self.n, count
         )
         return table.take(order[:out]), placed[:out], [(row - old, why) for row, why in refused]
 

@@ -31,9 +31,9 @@ from antecede.errors import BadParameter
 from antecede.protocols import Listener
 from antecede.spark.storage import absolute
 from antecede.spark.stream.packets import WAITING
-from antecede.spark.stream.receiver import Waits
+from antecede.spark.stream.roots import find_roots
 from antecede.spark.stream.settings import Settings
-from antecede.watch.status import Cause
+from antecede.watch.status import Cause, describe_causes
 
 if TYPE_CHECKING:
     from antecede.spark.stream.bucket import Bucket
@@ -77,6 +77,10 @@ class Status(Struct, frozen=True):
     frontier: dict[str, int] = {}
     """Process -> how many of its messages (by the stamps' count) were delivered at the receiver that has the most."""
     receivers: int = 0
+
+    def describe_waits(self) -> str:
+        """What waits, and for what, in a sentence."""
+        return describe_causes(self.causes, self.held) if self.causes else f"{self.held:,} wait"
 
 
 # Of a bucket
@@ -148,37 +152,6 @@ def causes_of_kernel(bucket: Bucket) -> Iterator[Cause]:
         for sender, first, last, blocked in find_roots(compiled.waits, lane, compiled.delivered[lane]):
             since = int(times[blocked].min())
             yield Cause(names[me], names[sender], first, last, len(blocked), since, group, counted)
-
-
-def find_roots(waits: Waits, lane: int, delivered: Any) -> Iterator[tuple[int, int, int, Any]]:
-    """For each sender the first messages that are missing at a receiver, as first..last, and the rows that they block.
-
-    A row is blocked by a missing message if it, or one that is blocked and comes before it, names it. The rows of one
-    sender come one after the other; so what is blocked is, for each sender, all from some position on.
-    """
-    own = np.flatnonzero(waits.lane == lane)
-    source, position = waits.source[own], waits.position[own]
-    entries = np.flatnonzero(waits.lane[waits.row] == lane)
-    row, process, count = waits.row[entries], waits.process[entries], waits.needed[entries]
-    never = np.iinfo(np.int64).max
-    for sender in np.unique(np.concatenate([source, process])).tolist():
-        here = position[source == sender]
-        first = int(delivered[sender]) + 1
-        if first in here:
-            continue
-        named = count[process == sender]
-        last = int(min([*here.tolist(), never])) - 1 if len(here) else int(named.max(initial=0))
-        if last < first:
-            continue
-        begin = np.full(len(delivered), never)
-        begin[sender] = first
-        while True:
-            before = begin.copy()
-            asking = row[count >= begin[process]]
-            np.minimum.at(begin, waits.source[asking], waits.position[asking])
-            if (begin == before).all():
-                break
-        yield sender, first, last, own[position >= begin[source]]
 
 
 Wait = tuple[str, str, tuple[int, int], int, Sequence[tuple[int, int, int, str]]]
@@ -312,13 +285,17 @@ def waiting(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> DataFram
         return spark.createDataFrame(found, from_arrow_schema(WAITING))
     place = absolute(checkpoint)
     try:
-        state = spark.read.format("statestore").load(place)
+        kind = spark.read.format("state-metadata").load(place).select("operatorName").first()
+        reader = spark.read.format("statestore")
+        if kind is not None and kind[0].startswith("transformWithState"):
+            values = reader.option("stateVarName", "head").load(place).select("value.state")
+        else:
+            values = reader.load(place).select("value.groupState.state")
     except PySparkException as error:
         reason = str(error).split("\n")[0][:200]
         raise BadParameter(
             "waiting", "checkpoint", place, f"that of a stream that has begun: {reason}"
         ) from None
-    values = state.select("value.groupState.state")
     return values.mapInArrow(list_states, from_arrow_schema(WAITING))
 
 
@@ -332,8 +309,17 @@ def list_states(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def list_state(state: bytes) -> list[dict[str, Any]]:
     """What waits in a bucket with this state, as rows of `WAITING`."""
     from antecede.spark.stream.bucket import Bucket
+    from antecede.spark.stream.causes import list_held
+    from antecede.spark.stream.vectors import VectorBucket
 
     made = msgspec.msgpack.decode(state)
+    if "antecede causes" in made:
+        return list_held(made)
+    if "antecede vectors" in made:
+        return VectorBucket.list_held(made)
+    if "packets" in made:
+        state = made["packets"]
+        made = msgspec.msgpack.decode(state)
     settings = Settings(
         made["protocol"], tuple(made["processes"]), made["parameters"], buckets=made["buckets"]
     )

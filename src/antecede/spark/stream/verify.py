@@ -11,7 +11,6 @@ One run is one task: runs are judged side by side, one run as fast as one core d
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from antecede.errors import BadParameter
+from antecede.spark.duration import parse_duration
 from antecede.spark.errors import mark_errors
 from antecede.spark.stream.judge import REMEMBER, Arrived, Found, Judge
 from antecede.spark.trace.api import SPARK_EVENTS, refuse_types
@@ -43,21 +43,25 @@ NUMBERS: Final = dict.fromkeys(("number", "by_number", "index"), "Int64")
 def verify_stream(
     events: DataFrame,
     *,
-    patience: timedelta | None = None,
-    forget: timedelta | None = None,
+    patience: str | None = None,
+    forget: str | None = None,
     remember: int = REMEMBER,
 ) -> DataFrame:
     """A streaming DataFrame of findings (`FOUND`), from one of events that has the columns of a trace.
 
     Kinds are those of `verify`: `violation`, `fifo_break`, `duplicate`, `unaddressed`; and, after `patience` without a
     change, `unsent`, `undelivered` and `gap` (`judge` says exactly when, and what `retracted` and `impossible` are).
-    Without `patience` it waits for ever for what is missing, and says nothing of it. Write it in append mode.
+    Without `patience` it waits for ever for what is missing, and says nothing of it. Write it in append mode. Times are
+    as "30 seconds".
 
     A run in which nothing waits and nothing has come for the time `forget` is taken to be over, and its state is
     dropped; if it went on, its next event would have a gap before it. Without, the state of all runs stays.
     """
     refuse_types(events, SPARK_EVENTS)
-    patience_ms, forget_ms = milliseconds("patience", patience), milliseconds("forget", forget)
+    patience_ms, forget_ms = (
+        None if text is None else parse_duration("verify_stream", name, text)
+        for name, text in (("patience", patience), ("forget", forget))
+    )
     if remember < 1:
         raise BadParameter("verify_stream", "remember", remember, "1 or more messages")
 
@@ -81,18 +85,6 @@ def verify_stream(
     timeout = GroupStateTimeout.ProcessingTimeTimeout if timed else GroupStateTimeout.NoTimeout
     rows = events.select("run", *(F.col(name) for name in COLUMNS))
     return rows.groupBy("run").applyInPandasWithState(mark_errors(judge), FOUND, STATE, "append", timeout)
-
-
-def milliseconds(name: str, time: timedelta | None) -> int | None:
-    """
-    >>> milliseconds("patience", timedelta(seconds=1.5))
-    1500
-    """
-    if time is None:
-        return None
-    if time < timedelta(milliseconds=1):
-        raise BadParameter("verify_stream", name, time, "a millisecond or more")
-    return int(time.total_seconds() * 1000)
 
 
 def judge_rows(

@@ -7,7 +7,6 @@ each once, however often the query was killed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
@@ -77,8 +76,8 @@ def verify_events(
     *,
     once: bool,
     every_s: float = 1.0,
-    patience_s: float | None = None,
-    forget_s: float | None = None,
+    patience: str | None = None,
+    forget: str | None = None,
     stop: Callable[[], bool] = lambda: False,
     note: Callable[[Mapping[str, int]], None] = lambda counts: None,
 ) -> Findings:
@@ -86,9 +85,6 @@ def verify_events(
 
     `note` is told of each micro-batch how many of each kind it found.
     """
-    patience, forget = (
-        None if seconds is None else timedelta(seconds=seconds) for seconds in (patience_s, forget_s)
-    )
     lies = not place.startswith(ELSEWHERE)
 
     def build(own: SparkSession) -> DataStreamWriter:

@@ -66,8 +66,8 @@ def jetstream_sink(
     """What `foreachBatch` takes, to publish rows that have a `receiver` and a `position`.
 
     The stream must be there, and keep `SUBJECT.>`. Rows without a position are not published: they are not in order
-    (`deliver_stream` refused them). A row is a JSON object, bytes in base64, without the columns that are null.
-    `group` is the column that tells several systems of the same processes apart; rows of `deliver_stream` say it by
+    (refused, or repeated). A row is a JSON object, bytes in base64, without the columns that are null.
+    `group` is the column that tells several systems of the same processes apart; rows of `order` say it by
     themselves. `partitions` tasks publish at a time.
     """
     client_class()
@@ -127,7 +127,7 @@ def token(name: str) -> str:
 
 
 def group_column(schema: StructType) -> str | None:
-    """The column that tells groups apart: the one that `deliver_stream` marked, or `group`."""
+    """The column that tells groups apart: the one that `order` marked, or `group`."""
     marked = [field.name for field in schema if (field.metadata or {}).get(GROUP_MARK)]
     return next(iter([*marked, *({"group"} & set(schema.names))]), None)
 

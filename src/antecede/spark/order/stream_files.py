@@ -1,0 +1,230 @@
+"""Rows in files that appear in a directory -> the same in causal order, as Parquet, until stopped or caught up.
+
+What `antecede order --stream` does. The output is written by Spark's file sink, which lists in its log what it has
+committed: a reader that is Spark sees each row once, however often the query was killed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+from msgspec import Struct
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+
+from antecede.errors import BadParameter
+from antecede.spark.duration import parse_duration
+from antecede.spark.errors import raise_task_errors
+from antecede.spark.frames import CSV
+from antecede.spark.order.inputs import Asked as Columns
+from antecede.spark.order.inputs import kind_of, read_json, read_table, type_columns
+from antecede.spark.schema import ALL_PACKETS, PACKETS
+from antecede.spark.storage import absolute, escaped, files, local, readable
+from antecede.spark.stream.api import Asked, order_stream
+from antecede.spark.stream.causes import PROVIDER, ROCKSDB
+from antecede.spark.stream.checkpoint import Checkpoint
+from antecede.spark.stream.closed import deliver_closed
+from antecede.spark.stream.run import Counted, Query, make_session, run_query
+from antecede.spark.stream.status import Progress, status_of, waiting
+from antecede.spark.trace.footers import refuse_files
+
+__all__ = ["Outcome", "Source", "order_files"]
+
+COMMAND: Final = "order --stream"
+KINDS: Final = ("delivered", "late", "gave_up", "refused")
+
+
+class Source(Struct, frozen=True):
+    """Where rows come from, and how they are to be ordered."""
+
+    path: str
+    asked: Asked
+    files_per_batch: int | None = None
+    by: str = "receiver"
+    """Of packets. `receiver`: a keyed operator, any number of receivers. `closed`: closed sets, for one of them."""
+    receiver: str | None = None
+    """The one, by closed sets."""
+
+    @property
+    def stamped(self) -> bool:
+        return self.asked.protocol is not None
+
+
+class Outcome(Struct, frozen=True):
+    """What a query came to. `waiting` is what its last micro-batch left, the others count all that is written."""
+
+    batches: int
+    delivered: int
+    late: int
+    released: int
+    refused: int
+    waiting: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row came out after its causes."""
+        return not (self.waiting or self.late or self.released or self.refused)
+
+
+def order_files(
+    spark: SparkSession,
+    source: Source,
+    out: str | os.PathLike[str],
+    checkpoint: str | os.PathLike[str],
+    *,
+    once: bool = False,
+    every: float = 1.0,
+    stop: Callable[[], bool] = lambda: False,
+    note: Callable[[Progress], None] = lambda progress: None,
+) -> Outcome:
+    """Run until all that is there is done (`once`), or until `stop` says so. Started again, it goes on where it was."""
+    last: list[Progress] = []
+
+    def count(progress: Any) -> Counted | None:
+        status = status_of(progress, checkpoint)
+        if status is None:
+            return None
+        last[:] = [status]
+        note(status)
+        return Counted({kind: getattr(status.status, kind) for kind in KINDS})
+
+    by_causes = source.asked.id is not None
+    if by_causes:
+        # Settings of a session, and other queries of the caller's are to keep theirs.
+        spark = make_session(spark)
+        spark.conf.set(PROVIDER, ROCKSDB)
+    with raise_task_errors():
+        refuse(spark, source, once, Checkpoint(checkpoint).fresh)
+        query = Query(
+            checkpoint,
+            lambda own: build(own, source, out, checkpoint),
+            count,
+            lambda own: recount(own, out),
+            timed=by_causes or (source.asked.patience is not None and source.by == "receiver"),
+        )
+        # Refused before it is noted whose the checkpoint is.
+        query.build(spark)
+        Checkpoint(checkpoint).claim(COMMAND, identify(source), out)
+        totals = run_query(spark, query, once=once, every_s=every, stop=stop)
+        known = bool(last) and last[0].batch == totals.batch
+        held = last[0].status.held if known else waiting(spark, checkpoint).count()
+        counts = {kind: totals.counts.get(kind, 0) for kind in KINDS}
+        released = counts.pop("gave_up")
+        return Outcome(batches=totals.batch + 1, waiting=held, released=released, **counts)
+
+
+def identify(source: Source) -> dict[str, Any]:
+    """What makes it this query, and no other."""
+    asked = source.asked
+    own: dict[str, Any] = {"command": "order", "input": absolute(source.path)}
+    if source.stamped:
+        group = asked.partition_by[0] if asked.partition_by else None
+        own |= {"protocol": asked.protocol, "processes": asked.processes, "parameters": asked.parameters}
+        return {**own, "group": group, "by": source.by, "receiver": source.receiver}
+    names = ("id", "causes", "process", "vector", "partition_by", "time", "no_cause")
+    return {**own, **{name: getattr(asked, name) for name in names if getattr(asked, name)}}
+
+
+def build(spark: SparkSession, source: Source, out: Any, checkpoint: Any) -> DataStreamWriter:
+    asked = source.asked
+    rows = read_packets(spark, source) if source.stamped else read_events(spark, source)
+    if source.by == "closed":
+        if source.receiver is None or asked.partition_by or not source.stamped:
+            raise BadParameter(COMMAND, "--by", "closed", "a --receiver, stamps and no --partition-by")
+        wait = (
+            None if asked.patience is None else parse_duration(COMMAND, "--patience", asked.patience) / 1000
+        )
+        places = {"receiver": source.receiver, "out": out, "checkpoint": checkpoint}
+        options: dict[str, Any] = {"parameters": asked.parameters, "patience": wait}
+        return deliver_closed(rows, str(asked.protocol), asked.processes, **options, **places)
+    if source.by != "receiver":
+        raise BadParameter(COMMAND, "--by", source.by, "receiver or closed")
+    ordered = order_stream(rows, asked)
+    writer = ordered.writeStream.format("parquet").outputMode("append").option("path", absolute(out))
+    return writer.option("checkpointLocation", absolute(checkpoint))
+
+
+def open_reader(spark: SparkSession, source: Source) -> DataStreamReader:
+    reader = spark.readStream
+    if source.files_per_batch is not None:
+        reader = reader.option("maxFilesPerTrigger", source.files_per_batch)
+    return reader
+
+
+def read_packets(spark: SparkSession, source: Source) -> DataFrame:
+    schema = from_arrow_schema(packet_columns(source))
+    return open_reader(spark, source).schema(schema).parquet(escaped(absolute(source.path)))
+
+
+def packet_columns(source: Source) -> pa.Schema:
+    """The columns that files of packets may have."""
+    columns = PACKETS.append(ALL_PACKETS.field("label"))
+    if not source.asked.partition_by:
+        return columns
+    return columns.append(pa.field(source.asked.partition_by[0], pa.string()))
+
+
+def read_events(spark: SparkSession, source: Source) -> DataFrame:
+    """Rows of the files that are there and those that will be: of the kind and with the columns of the first ones."""
+    asked, place = source.asked, absolute(source.path)
+    columns = Columns(
+        id=asked.id,
+        causes=asked.causes,
+        process=asked.process,
+        vector=asked.vector,
+        partition_by=asked.partition_by,
+        time=asked.time,
+        no_cause=asked.no_cause,
+    )
+    there = [name for name in files(spark, place, "*") if not os.path.basename(name).startswith(("_", "."))]
+    table = read_table(spark, place, columns)
+    reader, kind = open_reader(spark, source), kind_of(there[0])
+    if kind == ".parquet":
+        return reader.schema(table.schema).parquet(escaped(place))
+    if kind == ".csv":
+        raw = spark.read.options(**CSV).csv([escaped(name) for name in there]).schema
+        return type_columns(reader.options(**CSV).schema(raw).csv(escaped(place)), columns, like=table)
+    return type_columns(read_json(reader.text(escaped(place)), columns), columns, like=table)
+
+
+def refuse(spark: SparkSession, source: Source, once: bool, new: bool) -> None:
+    """Check existing files before the query starts: Spark never skips a file that a micro-batch has planned."""
+    place = absolute(source.path)
+    what = "packets" if source.stamped else "events"
+    if source.files_per_batch is not None and source.files_per_batch < 1:
+        raise BadParameter(COMMAND, "--files", source.files_per_batch, "1 or more")
+    here = local(place)
+    if here is not None and not os.path.isdir(here):
+        found = f"{place}, {'a file' if os.path.exists(here) else 'which is not there'}"
+        raise BadParameter(COMMAND, "input", found, f"a directory of Parquet files of {what}")
+    if not source.stamped:
+        if not files(spark, place, "*"):
+            raise BadParameter(
+                COMMAND, "input", place, "a directory with a first file, which tells the columns"
+            )
+        return
+    there = files(spark, place)
+    if once and not there:
+        raise BadParameter(COMMAND, "input", place, "a directory with Parquet files of packets")
+    if new and readable(place):
+        refuse_files(spark, there, packet_columns(source), optional=("arrival", "label"))
+
+
+def recount(spark: SparkSession, out: str | os.PathLike[str]) -> Counted:
+    """Count all that was written."""
+    # With its columns: a query that has delivered nothing has written no file that would tell them.
+    rows = spark.read.schema("position long, kind string").parquet(escaped(absolute(out)))
+    kind, placed = F.col("kind"), F.col("position").isNotNull()
+    found = rows.agg(
+        F.count_if(placed & (kind != "late")).alias("delivered"),
+        F.count_if(kind == "late").alias("late"),
+        F.count_if(kind == "refused").alias("refused"),
+        F.count_if(kind == "released").alias("gave_up"),
+    ).first()
+    assert found is not None
+    return Counted(found.asDict())

@@ -1,0 +1,152 @@
+"""A live stream in causal order, in one of three forms: what `antecede.spark.order` does with a streaming DataFrame.
+
+    id, causes                    `causes`: identifiers are remembered, rows wait for those that they name
+    process, vector               `vectors`: counts are remembered, the compiled kernel decides
+    stamp, protocol, processes    `stamps`: the machines of the protocols decide
+
+All columns stay. `position`, `waits_for` and `kind` are added; by vectors and stamps also `reason`, why a row that
+cannot be ordered is `refused`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from antecede.errors import BadParameter
+from antecede.spark.duration import REMEMBER, parse_duration
+from antecede.spark.frames import quote, read_time
+from antecede.spark.stream.causes import order_causes
+from antecede.spark.stream.operator import BUCKETS, keep_rows, name_partition, unpack
+from antecede.spark.stream.stamps import ADDED, order_stamps
+from antecede.spark.stream.vectors import VectorSettings
+
+__all__ = ["Asked", "order_stream"]
+
+WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
+FORMS: Final = "id and causes, or process and vector, or stamp, protocol and processes"
+
+
+class Asked(NamedTuple):
+    """What `order` was asked for."""
+
+    id: str | None = None
+    causes: str | None = None
+    process: str | None = None
+    vector: str | None = None
+    stamp: str | None = None
+    protocol: str | None = None
+    processes: Sequence[str] = ()
+    parameters: Mapping[str, Any] | None = None
+    partition_by: tuple[str, ...] = ()
+    time: str | None = None
+    no_cause: tuple[str, ...] = ("",)
+    patience: str | None = None
+    remember: str | None = None
+    buckets: int | None = None
+
+
+def order_stream(df: DataFrame, asked: Asked) -> DataFrame:
+    """The rows of a stream in causal order."""
+    buckets = BUCKETS if asked.buckets is None else asked.buckets
+    if buckets < 1:
+        raise BadParameter("order", "buckets", buckets, "1 or more")
+    if asked.id is not None and asked.causes is not None:
+        refuse_others(asked, "explicit causes", "process", "vector", "stamp", "protocol", "processes")
+        return order_causes(
+            df,
+            id=asked.id,
+            causes=asked.causes,
+            partition_by=asked.partition_by,
+            time=asked.time,
+            patience=asked.patience,
+            remember=asked.remember or REMEMBER,
+            no_cause=asked.no_cause,
+            buckets=buckets,
+        )
+    if asked.process is not None and asked.vector is not None:
+        refuse_others(asked, "vectors", "id", "causes", "stamp", "protocol", "processes")
+        return order_vectors(df, asked, buckets)
+    refuse_others(asked, "stamps", "id", "causes", "process", "vector", "remember")
+    if asked.protocol is None or not asked.processes:
+        raise BadParameter("order", "table", "a stream without names of columns", FORMS)
+    return order_stamps(
+        df,
+        protocol=asked.protocol,
+        processes=asked.processes,
+        stamp=asked.stamp or "stamp",
+        parameters=asked.parameters,
+        partition_by=asked.partition_by,
+        time=asked.time,
+        patience=asked.patience,
+        buckets=buckets,
+    )
+
+
+def refuse_others(asked: Asked, form: str, *names: str) -> None:
+    for name in names:
+        if getattr(asked, name):
+            raise BadParameter("order", name, f"{getattr(asked, name)} with {form}", FORMS)
+
+
+def order_vectors(df: DataFrame, asked: Asked, buckets: int) -> DataFrame:
+    """A stream of rows that carry vectors: a map from names to numbers, or an array."""
+    assert asked.process is not None
+    assert asked.vector is not None
+    settings = VectorSettings(
+        asked.process,
+        asked.vector,
+        None if asked.patience is None else parse_duration("order", "patience", asked.patience),
+        parse_duration("order", "remember", asked.remember or REMEMBER),
+        buckets,
+    )
+    name = refuse_columns(df, asked)
+    bucket, partition = name_partition(asked.partition_by, buckets)
+    times = [] if asked.time is None else [read_time(df, asked.time).alias("__time")]
+    rows = df.select(bucket, partition, *times, *(F.col(quote(column)) for column in df.columns))
+    packed = keep_rows(rows, settings.open, buckets, settings.patience_ms is not None)
+    waits = ArrayType(StructType([StructField("process", name), StructField("number", LongType())]))
+    added = zip(ADDED, (LongType(), waits, StringType(), StringType()), strict=True)
+    return unpack(packed, StructType([*df.schema.fields, *(StructField(*field) for field in added)]))
+
+
+def refuse_columns(df: DataFrame, asked: Asked) -> DataType:
+    """The type of names of processes. Columns that cannot be meant are a `BadParameter`."""
+    named = {"process": asked.process, "vector": asked.vector}
+    named |= {} if asked.time is None else {"time": asked.time}
+    named |= {f"partition_by {place + 1}": name for place, name in enumerate(asked.partition_by)}
+    for what, name in named.items():
+        if name is None or df.columns.count(name) != 1:
+            raise BadParameter("order", what, name, f"one of the columns {', '.join(df.columns)}")
+    for name in ADDED:
+        if name in df.columns:
+            expected = "none of that name: order adds it"
+            raise BadParameter("order", "table", f"one with a column {name}", expected)
+    kind, own = df.schema[str(asked.vector)].dataType, df.schema[str(asked.process)].dataType
+    match kind:
+        case MapType(keyType=StringType(), valueType=value) if isinstance(value, WHOLE):
+            wanted: tuple[type[DataType], ...] = (StringType,)
+        case ArrayType(elementType=value) if isinstance(value, WHOLE):
+            wanted = WHOLE
+        case _:
+            found = f"{asked.vector} of type {kind.simpleString()}"
+            raise BadParameter("order", "vector", found, "map<string,bigint> or array<bigint>")
+    if not isinstance(own, wanted):
+        found = f"{asked.process} of type {own.simpleString()} with vectors of type {kind.simpleString()}"
+        raise BadParameter("order", "process", found, "names with maps, positions with arrays")
+    return StringType() if wanted == (StringType,) else LongType()
