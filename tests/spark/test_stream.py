@@ -4,8 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 import time
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -24,6 +26,7 @@ from antecede.spark.order.stream_files import Source, order_files
 from antecede.spark.stream import DELIVERED, simulated, status_of, waiting
 from antecede.spark.stream.api import Asked
 from antecede.spark.stream.bucket import step
+from antecede.spark.stream.memory import PROVIDER, ROCKSDB
 from antecede.spark.stream.operator import bucket_keys
 from antecede.spark.stream.settings import Settings
 from tests.spark.test_stream_bucket import by_receiver
@@ -247,3 +250,46 @@ def test_what_is_no_stream_of_packets_is_refused(spark, tmp_path):
         order(rows, **asked, buckets=0)
     with pytest.raises(BadParameter, match="a stream without names of columns"):
         order(rows)
+
+
+def unpack_checkpoint(name, home):
+    """A checkpoint that the version before wrote, with what it had read and a file that comes after it."""
+    with tarfile.open(Path(__file__).parent / "states" / "stream-1.tar.gz") as packed:
+        packed.extractall(home, filter="data")
+    checkpoint = home / name / "checkpoint"
+    for told in (checkpoint / "sources" / "0" / "0", checkpoint / "state" / "0" / "_metadata" / "v2" / "0"):
+        if told.exists():
+            told.write_text(told.read_text().replace("/HOME", str(home)))
+    read = home / name / "in" / "0.parquet"
+    (home / name / "rest.parquet").rename(home / name / "in" / "1.parquet")
+    return home / name, pq.read_table(read).num_rows
+
+
+def go_on(spark, home, schema, **asked):
+    stream = spark.readStream.schema(schema).parquet(str(home / "in"))
+    writer = order(stream, buckets=2, **asked).writeStream.trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(home / "checkpoint")).start(str(home / "out"))
+    query.awaitTermination()
+    return spark.read.parquet(str(home / "out")).toArrow().to_pylist()
+
+
+def test_a_checkpoint_of_stamps_that_the_last_version_wrote_goes_on(spark, tmp_path):
+    home, _ = unpack_checkpoint("stamps", tmp_path)
+    out = go_on(spark, home, SCHEMA, protocol="matrix", processes=("p1", "p2", "p3"))
+    # 40 packets, of which the version before had delivered 23.
+    assert len(out) == 17
+    assert {row["kind"] for row in out} == {"delivered"}
+    held = [row for row in out if row["stamp"] is None]
+    assert len(held) == 16
+    assert all(row["payload"] is not None for row in held)
+
+
+def test_a_checkpoint_of_causes_that_the_last_version_wrote_goes_on(spark, tmp_path):
+    home, _ = unpack_checkpoint("causes", tmp_path)
+    own = spark.newSession()
+    own.conf.set(PROVIDER, ROCKSDB)
+    own.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    columns = "room string, id string, replies_to string"
+    out = go_on(own, home, columns, id="id", causes="replies_to", partition_by="room")
+    placed = {(row["room"], row["id"]): row["position"] for row in out}
+    assert placed == {("a", "m1"): 0, ("a", "m2"): 1, ("a", "m3"): 2, ("b", "m10"): 1}

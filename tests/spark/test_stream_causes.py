@@ -179,7 +179,7 @@ def write_files(directory, rows, parts):
 
 RUN = """
 from antecede.spark import order
-from antecede.spark.stream.causes import PROVIDER, ROCKSDB
+from antecede.spark.stream.memory import PROVIDER, ROCKSDB
 
 def run(spark, source, out, checkpoint):
     own = spark.newSession()

@@ -26,9 +26,9 @@ from antecede.spark.order.inputs import kind_of, read_json, read_table, type_col
 from antecede.spark.schema import ALL_PACKETS, PACKETS
 from antecede.spark.storage import absolute, escaped, files, local, readable
 from antecede.spark.stream.api import Asked, order_stream
-from antecede.spark.stream.causes import PROVIDER, ROCKSDB
 from antecede.spark.stream.checkpoint import Checkpoint
 from antecede.spark.stream.closed import deliver_closed
+from antecede.spark.stream.memory import PROVIDER, ROCKSDB
 from antecede.spark.stream.run import Counted, Query, make_session, run_query
 from antecede.spark.stream.status import Progress, status_of, waiting
 from antecede.spark.trace.footers import refuse_files

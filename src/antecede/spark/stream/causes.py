@@ -15,18 +15,14 @@ nothing of Spark:
 Rows of a micro-batch are taken by time, where there is one, and then by identifier: not as they come, so that a
 micro-batch that is repeated gives the same.
 
-Spark keeps the state in two parts, because identifiers are many and change little: what is held, as one value that is
-written in each micro-batch, and what came out, as a list to which each micro-batch adds (`transformWithState`, with a
-time to live). A worker keeps the buckets that it made, and reads the list only if the state is not the one that it
-gave. docs/decisions.md has the figures.
+What is held is the head of the state, what came out are its pieces (`memory`).
 """
 
 from __future__ import annotations
 
-import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -34,7 +30,6 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import (
     ArrayType,
     ByteType,
@@ -49,36 +44,19 @@ from pyspark.sql.types import (
 
 from antecede.errors import BadParameter, BadSnapshot
 from antecede.spark.duration import REMEMBER, parse_duration
-from antecede.spark.errors import errors_marked
 from antecede.spark.frames import quote
-from antecede.spark.stream.operator import (
-    BUCKETS,
-    STEPPED,
-    keep_bucket,
-    name_partition,
-    pack,
-    split_output,
-    take_bucket,
-    unpack,
-)
+from antecede.spark.stream.memory import remember_rows
+from antecede.spark.stream.operator import BUCKETS, name_partition, unpack
 from antecede.spark.stream.packets import from_ipc, to_ipc
-from antecede.spark.stream.status import OBSERVED, Status
+from antecede.spark.stream.status import Status
 from antecede.watch.status import Cause
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["CausesBucket", "CausesSettings", "order_causes"]
 
 STATE_VERSION: Final = 1
-PIECES: Final = 256
-"""Additions to the list of what came out, before they are made one."""
 NAMED: Final = 20
 WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
 OWN: Final = ("__bucket", "__partition", "__id", "__causes")
-
-PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
-ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 Key = tuple[str, Any]
 """A partition, and an identifier in it."""
@@ -112,10 +90,6 @@ def order_causes(
         remember_ms=parse_duration("order", "remember", remember),
         buckets=buckets,
     )
-    provider = str(df.sparkSession.conf.get(PROVIDER))
-    if "RocksDB" not in provider:
-        expected = f"{PROVIDER} set to {ROCKSDB} in the session"
-        raise BadParameter("order", "state store", provider.rpartition(".")[2], expected)
     kind = refuse_columns(df, id, causes, partition_by, time)
     bucket, partition = name_partition(partition_by, buckets)
     listed = F.col(quote(causes))
@@ -133,20 +107,14 @@ def order_causes(
         *order,
         *(F.col(quote(name)) for name in df.columns),
     )
-    processor = Processor(settings, uuid.uuid4().hex)
-    stepped = (
-        pack(rows, buckets)
-        .groupBy("bucket")
-        .transformWithStateInPandas(processor, STEPPED, "append", "ProcessingTime")
-    )
-    observed = stepped.observe(OBSERVED, F.collect_list("status").alias("status"))
+    packed = remember_rows("order", rows, settings, buckets)
     added = [
         StructField("position", LongType()),
         StructField("waits_for", ArrayType(kind)),
         StructField("kind", StringType()),
     ]
     schema = StructType([*df.schema.fields, *added])
-    return unpack(observed.select("rows"), schema)
+    return unpack(packed, schema)
 
 
 def refuse_columns(
@@ -178,6 +146,9 @@ class CausesSettings(Struct, frozen=True):
     patience_ms: int | None = None
     remember_ms: int = 604_800_000
     buckets: int = BUCKETS
+
+    def open(self, state: bytes | None, pieces: Iterable[bytes]) -> CausesBucket:
+        return CausesBucket(self) if state is None else CausesBucket.load(state, pieces, self)
 
 
 # A bucket, without Spark
@@ -475,69 +446,6 @@ class CausesBucket:
                 bucket.known[partition] = bucket.known.get(partition, 0) + 1
             bucket.positions.update(positions)
         return bucket
-
-
-# On Spark
-
-
-class Processor(StatefulProcessor):
-    """Keeps one `CausesBucket` for each key."""
-
-    def __init__(self, settings: CausesSettings, token: str) -> None:
-        self.settings, self.token = settings, token
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self.handle = handle
-        self.head = handle.getValueState("head", "state binary")
-        self.pieces = handle.getListState("emitted", "piece binary", self.settings.remember_ms)
-
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:
-        blobs = [blob for frame in rows for blob in frame["rows"] if blob is not None]
-        yield self.step(int(key[0]), blobs, timerValues.getCurrentProcessingTimeInMs())
-
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
-        yield self.step(int(key[0]), [], timerValues.getCurrentProcessingTimeInMs())
-
-    def step(self, key: int, blobs: list[bytes], now: int) -> pd.DataFrame:
-        """One micro-batch of a bucket."""
-        import pandas as pd
-
-        with errors_marked():
-            before = self.head.get() if self.head.exists() else None
-            known = None if before is None else bytes(before[0])
-            bucket = take_bucket((self.token, key), known, self.open)
-            rows = pa.concat_tables([from_ipc(blob) for blob in blobs]) if blobs else None
-            out, status = bucket.advance(rows, now)
-            after = bucket.dump()
-            self.head.update((after,))
-            self.add(bucket, now)
-            for timer in self.handle.listTimers():
-                self.handle.deleteTimer(timer)
-            if bucket.deadline is not None:
-                self.handle.registerTimer(max(now + 1, bucket.deadline))
-            keep_bucket((self.token, key), after, bucket)
-            pieces = split_output(out)
-            words = [msgspec.json.encode(status).decode(), *[None] * (len(pieces) - 1)]
-            return pd.DataFrame({"rows": pieces, "status": words})
-
-    def open(self, state: bytes | None) -> CausesBucket:
-        if state is None:
-            return CausesBucket(self.settings)
-        return CausesBucket.load(state, (bytes(piece[0]) for piece in self.pieces.get()), self.settings)
-
-    def add(self, bucket: CausesBucket, now: int) -> None:
-        """Add what came out to the list that Spark keeps. Many small pieces become one."""
-        piece = bucket.dump_fresh(now)
-        if piece is None:
-            return
-        self.pieces.appendValue((piece,))
-        if bucket.serial % PIECES == 0:
-            every = [one for found in self.pieces.get() for one in msgspec.msgpack.decode(bytes(found[0]))]
-            left = [one for one in every if one[0] + self.settings.remember_ms > now]
-            self.pieces.put([(msgspec.msgpack.encode(left),)])
-
-    def close(self) -> None:
-        pass
 
 
 def list_held(state: dict[str, Any]) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from antecede.spark.frames import refuse_other_tables
 from antecede.spark.order.causes import ByCauses
 from antecede.spark.trace.api import Trace
 from antecede.spark.verify.by_causes import CausesVerification, verify_causes
+from antecede.spark.verify.in_stream import verify_live
 from antecede.spark.verify.plan import SPARK_RESULTS, Reader
 from antecede.storage import absolute, all_whole, join
 from antecede.verification.rounds import FOR_COMBINING, FOR_DRIVER, judge, make_verdicts
@@ -90,6 +91,22 @@ def verify(
 ) -> CausesVerification: ...
 
 
+@overload
+def verify(
+    table: DataFrame,
+    *,
+    id: str,
+    causes: str,
+    consumer: str,
+    position: str | None = None,
+    time: str | None = None,
+    partition_by: str | Sequence[str] = (),
+    no_cause: str | Sequence[str] = "",
+    patience: str | None = None,
+    remember: str | None,
+) -> DataFrame: ...
+
+
 def verify(
     table: Trace | DataFrame,
     *,
@@ -100,9 +117,11 @@ def verify(
     time: str | None = None,
     partition_by: str | Sequence[str] = (),
     no_cause: str | Sequence[str] = "",
+    patience: str | None = None,
+    remember: str | None = None,
     chunks: int | None = None,
     rows: int | None = None,
-) -> Verification | CausesVerification:
+) -> Any:
     """Find what was handed over out of causal order: in a trace, or among events that name their causes.
 
     **A trace.** Judge every run. A run whose rows cannot be a run is `unknown`, and `refused` says why. Raises
@@ -113,6 +132,10 @@ def verify(
     `no_cause` means none), handed to `consumer` at `position` or `time`. `partition_by` are the columns that tell one
     set of events from another. A finding is a cause that a consumer was handed after an effect of it, with the chain of
     identifiers between. A partition that cannot be judged is refused by name; `BadTrace` if none can.
+
+    **A stream** (`table.isStreaming`) of such rows: a streaming DataFrame of the same findings, as they can be told.
+    Rows are known for the time `remember` ("7 days"); a cause is told to be missing when a row has named it for the
+    time `patience`, or is about to be forgotten (docs/live.md).
 
     >>> from antecede.spark import connect
     >>> spark = connect("local[1]")
@@ -139,15 +162,17 @@ def verify(
         return verify_trace(table, chunks, rows)
     refuse_other_tables("verify", table)
     refuse_names("a DataFrame", chunks=chunks, rows=rows)
-    if table.isStreaming:
-        raise BadParameter("verify", "table", "a stream", "a table, or a trace for verify_stream")
     if id is None or causes is None or consumer is None:
         expected = "id, causes and consumer; a table of a trace's events is Trace.of(table)"
         raise BadParameter("verify", "table", "a DataFrame without names of columns", expected)
     if (position is None) == (time is None):
         raise BadParameter("verify", "position and time", f"{position} and {time}", "one of them")
     none = (no_cause,) if isinstance(no_cause, str) else tuple(no_cause)
-    return verify_causes(table, ByCauses(id, causes, groups, position or time, none), consumer)
+    asked = ByCauses(id, causes, groups, position or time, none)
+    if table.isStreaming:
+        return verify_live(table, asked, consumer, patience=patience, remember=remember)
+    refuse_names("a table", patience=patience, remember=remember)
+    return verify_causes(table, asked, consumer)
 
 
 def refuse_names(form: str, **names: object) -> None:

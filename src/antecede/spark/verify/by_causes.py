@@ -215,13 +215,23 @@ def refuse_request(rows: DataFrame, asked: ByCauses, consumer: str) -> None:
 def judge(rows: DataFrame, asked: ByCauses, consumer: str) -> DataFrame:
     """The findings, and a row of kind `partition` with the counts of each partition."""
     names = [quote(name) for name in asked.partition_by]
+    spread = select_judged(rows, asked, consumer)
+    spread = spread.repartition("__hash").sortWithinPartitions("__hash") if names else spread.repartition(1)
+    counts = [StructField(name, LongType()) for name in COUNTS]
+    schema = StructType([*findings_schema(rows, asked, consumer), *counts])
+    return spread.mapInArrow(mark_errors(partial(judge_batches, names=asked.partition_by)), schema)
+
+
+def select_judged(rows: DataFrame, asked: ByCauses, consumer: str) -> DataFrame:
+    """The columns that are judged, under names of our own, after those of partitions."""
+    names = [quote(name) for name in asked.partition_by]
     kind = id_type(rows, asked)
     own = F.col(quote(asked.id)).cast(kind)
     assert asked.time is not None
     at = read_time(rows, asked.time)
     if isinstance(rows.schema[asked.time or ""].dataType, (DoubleType, FloatType)):
         at = F.when(~F.isnan(at), at)
-    slim = rows.select(
+    return rows.select(
         *names,
         (F.xxhash64(*names) if names else F.lit(0).cast("long")).alias("__hash"),
         own.alias("__id"),
@@ -230,8 +240,12 @@ def judge(rows: DataFrame, asked: ByCauses, consumer: str) -> DataFrame:
         F.col(quote(consumer)).alias("__consumer"),
         at.alias("__at"),
     )
-    spread = slim.repartition("__hash").sortWithinPartitions("__hash") if names else slim.repartition(1)
-    schema = StructType(
+
+
+def findings_schema(rows: DataFrame, asked: ByCauses, consumer: str) -> StructType:
+    """The columns of findings."""
+    kind = id_type(rows, asked)
+    return StructType(
         [
             StructField("kind", StringType()),
             *(StructField(name, rows.schema[name].dataType) for name in asked.partition_by),
@@ -240,10 +254,8 @@ def judge(rows: DataFrame, asked: ByCauses, consumer: str) -> DataFrame:
             StructField("by", kind),
             StructField("chain", ArrayType(kind)),
             StructField("reason", StringType()),
-            *(StructField(name, LongType()) for name in COUNTS),
         ]
     )
-    return spread.mapInArrow(mark_errors(partial(judge_batches, names=asked.partition_by)), schema)
 
 
 def judge_batches(batches: Iterable[pa.RecordBatch], names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
