@@ -270,7 +270,7 @@ def go_on(spark, home, schema, **asked):
     writer = order(stream, buckets=2, **asked).writeStream.trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(home / "checkpoint")).start(str(home / "out"))
     query.awaitTermination()
-    return spark.read.parquet(str(home / "out")).toArrow().to_pylist()
+    return pq.read_table(home / "out").to_pylist()
 
 
 def test_a_checkpoint_of_stamps_that_the_last_version_wrote_goes_on(spark, tmp_path):

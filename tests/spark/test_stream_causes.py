@@ -260,6 +260,6 @@ def test_a_query_that_is_killed_goes_on_as_if_it_had_not_been(spark, tmp_path):
 
 
 def test_what_is_no_stream_of_causes_is_refused(spark):
-    rows = spark.createDataFrame([], "id string, after array<long>, position long")
+    rows = spark.createDataFrame([], "id string, after array<string>")
     with pytest.raises(BadParameter, match="state store"):
         order_causes(rows, id="id", causes="after")

@@ -40,8 +40,8 @@ def test_a_stream_with_a_missing_cause_is_answered_with_no_and_how_many_wait(tmp
     incomplete(tmp_path / "in")
     options = ["--stream", "--once", "--protocol", "matrix", "--processes", "3", "--json"]
     done = antecede("order", tmp_path / "in", "--out", tmp_path / "out", *options)
-    told = json.loads(done.stdout)
     assert done.returncode == 1, done.stderr
+    told = json.loads(done.stdout)
     assert told["verdict"] == "no"
     assert told["delivered"] + told["waiting"] == 59
     assert told["waiting"] > 0
@@ -109,3 +109,46 @@ def test_a_hot_monitor_is_ordered_by_closed_sets(spark, tmp_path):
     )
     with pytest.raises(BadParameter, match="--by is closed, expected a --receiver"):
         order_files(spark, structs.replace(source, receiver=None), tmp_path / "o", tmp_path / "c", once=True)
+
+
+def test_events_of_files_are_ordered_by_their_causes(warm, tmp_path):
+    (tmp_path / "in").mkdir()
+    lines = [{"room": "a", "id": "m2", "after": ["m1"]}, {"room": "a", "id": "m3", "after": "m2"}]
+    (tmp_path / "in" / "0.json").write_text("\n".join(map(json.dumps, lines)))
+    request = [
+        "order",
+        tmp_path / "in",
+        "--id",
+        "id",
+        "--causes",
+        "after",
+        "--partition-by",
+        "room",
+        "--stream",
+    ]
+    request += ["--once", "--json", "--out", tmp_path / "out"]
+    done = warm(*request)
+    assert done.returncode == 1, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["verdict"], told["delivered"], told["waiting"]) == ("no", 0, 2)
+    (tmp_path / "in" / "1.json").write_text(json.dumps({"room": "a", "id": "m1"}))
+    done = warm(*request)
+    assert done.returncode == 0, done.stderr
+    rows = pq.read_table(tmp_path / "out" / "delivered").sort_by("position").to_pylist()
+    assert [(row["id"], row["kind"]) for row in rows] == [(id, "delivered") for id in ("m1", "m2", "m3")]
+    done = warm(*request[:4], "--causes", "other", *request[6:])
+    assert done.returncode == 2
+    assert "of a query with causes after" in done.stderr
+
+
+def test_events_of_files_are_ordered_by_their_vectors(warm, tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.csv").write_text('who,clock\nbob,"{""ann"": 1, ""bob"": 1}"\nann,"{""ann"": 1}"\n')
+    request = ["order", tmp_path / "in", "--process", "who", "--vector", "clock", "--stream", "--once"]
+    done = warm(*request, "--out", tmp_path / "out", "--patience", "1 hour")
+    assert done.returncode == 0, done.stderr
+    rows = pq.read_table(tmp_path / "out" / "delivered").sort_by("position").to_pylist()
+    assert [row["who"] for row in rows] == ["ann", "bob"]
+    done = warm(*request, "--out", tmp_path / "other", "--patience", "soon")
+    assert done.returncode == 2
+    assert "--patience is soon, expected a time such as 30 seconds" in done.stderr

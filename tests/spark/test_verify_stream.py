@@ -1,0 +1,195 @@
+"""Findings of a stream of events that name their causes: those of the batch, however the rows are cut."""
+
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("pyspark")
+
+from antecede.errors import BadParameter, BadSnapshot
+from antecede.spark import verify
+from antecede.spark.stream.memory import PROVIDER, ROCKSDB
+from antecede.spark.verify.by_causes import judge_table
+from antecede.spark.verify.in_stream import JudgingBucket, JudgingSettings
+
+ROWS = pa.schema(
+    [
+        ("__partition", pa.string()),
+        ("shop", pa.string()),
+        ("__hash", pa.int64()),
+        ("__id", pa.string()),
+        ("__mark", pa.int64()),
+        ("__causes", pa.list_(pa.string())),
+        ("__consumer", pa.string()),
+        ("__at", pa.int64()),
+    ]
+)
+FINDINGS = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("shop", pa.string()),
+        ("consumer", pa.string()),
+        ("id", pa.string()),
+        ("by", pa.string()),
+        ("chain", pa.list_(pa.string())),
+        ("reason", pa.string()),
+    ]
+)
+
+
+def settings(**options):
+    return JudgingSettings(("shop",), FINDINGS.serialize().to_pybytes(), **options)
+
+
+def history(random, events=150):
+    """(shop, id, causes, consumer, at): most are handed over in order, some late, twice, or with a lost cause."""
+    known: dict[str, list[str]] = {"eu": [], "us": []}
+    rows = []
+    for at in range(events):
+        shop = random.choice(sorted(known))
+        causes = random.sample(known[shop], min(len(known[shop]), random.randrange(3)))
+        if random.random() < 0.06:
+            causes.append(f"lost{at}")
+        known[shop].append(f"e{at}")
+        for consumer in random.sample(["audit", "mail", None], random.randrange(1, 3)):
+            late = 30 if random.random() < 0.2 else 0
+            rows.append((shop, f"e{at}", causes, consumer, None if consumer is None else 10 * at + late * 10))
+            if consumer is not None and random.random() < 0.06:
+                rows.append((shop, f"e{at}", causes, consumer, 10 * at + 5))
+    return rows
+
+
+def table_of(rows):
+    made = [
+        {
+            "__partition": shop, "shop": shop, "__hash": 0, "__id": id, "__mark": hash(id) % 1000,
+            "__causes": causes, "__consumer": consumer, "__at": at,
+        }
+        for shop, id, causes, consumer, at in rows
+    ]  # fmt: skip
+    return pa.Table.from_pylist(made, ROWS)
+
+
+def judge_all(rows):
+    """The findings of the batch."""
+    parts = judge_table(table_of(rows).drop_columns(["__partition"]), ("shop",))
+    return [
+        row for part in parts for row in part.select(FINDINGS.names).to_pylist() if row["kind"] != "partition"
+    ]
+
+
+def run_in(parts, own, *, now=lambda at: at, end=None):
+    bucket: Any = JudgingBucket(own)
+    pieces: list[bytes] = []
+    out: list[dict[str, Any]] = []
+    times = [now(at) for at in range(len(parts))] + ([] if end is None else [end])
+    for at, time in enumerate(times):
+        found, _ = bucket.advance(table_of(parts[at]) if at < len(parts) else None, time)
+        out += [] if found is None else found.to_pylist()
+        piece = bucket.dump_fresh(time)
+        pieces += [] if piece is None else [piece]
+        bucket = own.open(bucket.dump(), pieces)
+    return out, bucket
+
+
+def name(finding):
+    return finding["kind"], finding["shop"], finding["consumer"], finding["id"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_stream_finds_what_the_batch_finds_however_it_is_cut(seed):
+    random = Random(f"verify {seed}")
+    rows = history(random)
+    wanted = judge_all(rows)
+    assert {"violation", "missing", "duplicate"} <= {finding["kind"] for finding in wanted}, f"seed {seed}"
+    one, _ = run_in([rows], settings(patience_ms=5), end=5)
+    assert sorted(map(repr, one)) == sorted(map(repr, wanted)), f"seed {seed}: all at once, even chains agree"
+    shuffled = random.sample(rows, len(rows))
+    size = len(rows) // 5
+    parts = [shuffled[at : at + size] for at in range(0, len(rows), size)]
+    cut, _ = run_in(parts, settings(patience_ms=50), end=100)
+    assert sorted(map(repr, map(name, cut))) == sorted(map(repr, map(name, wanted))), f"seed {seed}"
+    for finding in cut:
+        if finding["kind"] == "violation":
+            assert (finding["chain"][0], finding["chain"][-1]) == (finding["id"], finding["by"])
+
+
+def test_what_is_missing_is_told_when_patience_ends_and_not_if_it_comes():
+    effect: Any = ("eu", "b", ["a"], "audit", 2)
+    cause: Any = ("eu", "a", [], "audit", 1)
+    out, _ = run_in([[effect], []], settings(patience_ms=10), now=lambda at: 10 * at)
+    assert [(row["kind"], row["id"], row["by"]) for row in out] == [("missing", "a", "b")]
+    out, _ = run_in([[effect], [cause]], settings(patience_ms=10), now=lambda at: 9 * at, end=100)
+    assert out == []
+
+
+def test_what_is_remembered_is_bounded_and_an_older_cause_is_missing():
+    own = settings(remember_ms=100)
+    bucket = JudgingBucket(own)
+    for batch in range(40):
+        bucket.advance(
+            table_of([("eu", f"e{batch}-{at}", [], "audit", batch) for at in range(10)]), 20 * batch
+        )
+    assert bucket.rows is not None
+    assert len(bucket.rows) == 50
+    late, _ = bucket.advance(table_of([("eu", "effect", ["e0-0"], "audit", 99)]), 820)
+    assert late is None or not len(late)
+    told, _ = bucket.advance(None, 920)
+    assert told is not None
+    assert [(row["kind"], row["id"]) for row in told.to_pylist()] == [("missing", "e0-0")]
+
+
+def test_a_state_with_other_buckets_is_refused():
+    with pytest.raises(BadSnapshot, match="buckets of the stream is 16, expected 4"):
+        settings(buckets=4).open(JudgingBucket(settings()).dump(), ())
+
+
+def test_a_stream_is_verified_on_spark_over_restarts(spark, tmp_path):
+    own = spark.newSession()
+    own.conf.set(PROVIDER, ROCKSDB)
+    own.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    random = Random("on spark")
+    rows = history(random, events=80)
+    columns = pa.schema(
+        [("shop", pa.string()), ("event", pa.string()), ("after", pa.list_(pa.string())), ("reader", pa.string()),
+         ("place", pa.int64())]
+    )  # fmt: skip
+    asked: dict[str, Any] = {
+        "id": "event", "causes": "after", "consumer": "reader", "position": "place", "partition_by": "shop",
+    }  # fmt: skip
+    (tmp_path / "in").mkdir()
+
+    def run():
+        schema = "shop string, event string, after array<string>, reader string, place long"
+        stream = own.readStream.schema(schema).parquet(str(tmp_path / "in"))
+        found = verify(stream, **asked, remember="1 day")
+        writer = found.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start(str(tmp_path / "out")).awaitTermination()
+        return found
+
+    for part, some in enumerate((rows[::2], rows[1::2])):
+        table = pa.Table.from_pylist([dict(zip(columns.names, row, strict=True)) for row in some], columns)
+        pq.write_table(table, tmp_path / "in" / f"{part}.parquet")
+        found = run()
+    batch = verify(spark.read.parquet(str(tmp_path / "in")), **asked)
+    assert found.schema == batch.findings.schema
+    names = ["kind", "shop", "consumer", "id"]
+    told = spark.read.parquet(str(tmp_path / "out")).select(*names).where("kind != 'missing'").collect()
+    wanted = batch.findings.select(*names).where("kind != 'missing'").collect()
+    assert sorted(map(repr, told)) == sorted(map(repr, wanted))
+    assert any(row["kind"] == "violation" for row in told)
+    batch.release()
+
+
+def test_what_is_no_stream_to_verify_is_refused(spark, tmp_path):
+    stream = spark.readStream.schema("id string, after string, reader string, place long").parquet(
+        str(tmp_path)
+    )
+    asked: dict[str, Any] = {"id": "id", "causes": "after", "consumer": "reader", "position": "place"}
+    with pytest.raises(BadParameter, match="state store"):
+        verify(stream, **asked)
+    with pytest.raises(BadParameter, match="patience is soon"):
+        verify(stream, **asked, patience="soon", remember="1 day")
