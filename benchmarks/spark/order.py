@@ -10,6 +10,7 @@ histogram, what is missing and what waits, the sort, and a position in each row.
   many runs     the same number of events in 1,000 runs and one giant: half of the rows are the giant's
   no clocks     one run without clocks: they are computed first. Spark's sort goes by the clocks that were taken away
   vectors       messages with stamps of 64 entries; Spark's sort adds up the entries, too
+  receivers     the same, where each of 64 receivers has a row for each message, and an order of its own
   traces        rows with an id and a parent, in traces of 10 to 100 rows; Spark sorts by trace and time
   component     as many such rows without traces: one component; Spark sorts by time
   verify        the rows of `traces`, handed over in their order: was any handed over before its cause? Spark sorts them
@@ -50,21 +51,23 @@ def made(home: Path, name: str, shape: Shape) -> Path:
     return home / name
 
 
-def made_messages(home: Path, messages: int) -> Path:
-    """Broadcasts in rounds: each process has heard of the others' up to some rounds ago."""
-    path = home / "messages"
+def made_messages(home: Path, messages: int, receivers: int = 1) -> Path:
+    """Broadcasts in rounds: each process has heard of the others' up to some rounds ago; so many rows in all."""
+    path = home / f"messages-{messages}-{receivers}"
     if path.is_dir():
         return path
     rng = np.random.default_rng(1)
     lag = rng.integers(1, 20, (PROCESSES, PROCESSES))
     np.fill_diagonal(lag, 0)
-    rounds = rng.permutation(messages // PROCESSES)
-    part = home / "messages.part"
+    rounds = np.repeat(rng.permutation(messages // PROCESSES // receivers), receivers)
+    part = home / f"{path.name}.part"
     part.mkdir()
-    for file, some in enumerate(np.array_split(rounds, 8)):
+    whose = np.arange(len(rounds)) % receivers
+    for file, (some, to) in enumerate(zip(np.array_split(rounds, 8), np.array_split(whose, 8), strict=True)):
         vectors = np.maximum(some[:, None, None] + 1 - lag[None], 0).reshape(-1, PROCESSES)
         columns = {
             "run": pa.array(["run-1"]).take(np.zeros(len(vectors), np.int64)),
+            "receiver": pa.array(np.repeat(to, PROCESSES)),
             "process": pa.array(np.tile(np.arange(PROCESSES, dtype=np.int32), len(some))),
             "vector": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), PROCESSES).cast(
                 pa.list_(pa.int64())
@@ -128,12 +131,16 @@ def seconds(work: Callable[[], None]) -> tuple[float, float]:
     return time.perf_counter() - begin, processors() - worked
 
 
+def wanted(only: str | None, *names: str) -> bool:
+    return only is None or bool(set(only.split(",")) & set(names))
+
+
 Case = tuple[str, Callable[[], None], Callable[[], None], int]
 
 
 def cases(spark: SparkSession, home: Path, events: int, messages: int, only: str | None) -> list[Case]:
     found = []
-    if only in (None, "traces"):
+    if wanted(only, "traces"):
         spans = spark.read.parquet(str(made_spans(home, events, True)))
         found.append(
             (
@@ -143,7 +150,7 @@ def cases(spark: SparkSession, home: Path, events: int, messages: int, only: str
                 events,
             )
         )
-    if only in (None, "component"):
+    if wanted(only, "component"):
         one_tree = spark.read.parquet(str(made_spans(home, events, False)))
         found.append(
             (
@@ -153,7 +160,7 @@ def cases(spark: SparkSession, home: Path, events: int, messages: int, only: str
                 events,
             )
         )
-    if only in (None, "verify"):
+    if wanted(only, "verify"):
         handed = spark.read.parquet(str(made_spans(home, events, True)))
         found.append(
             (
@@ -172,26 +179,45 @@ def cases(spark: SparkSession, home: Path, events: int, messages: int, only: str
                 events,
             )
         )
-    if only in ("traces", "component", "verify"):
-        return found
-    return found + trace_cases(spark, home, events, messages)
+    if wanted(only, "vectors", "receivers"):
+        found += vector_cases(spark, home, messages)
+    if wanted(only, "one run", "many runs", "no clocks"):
+        found += trace_cases(spark, home, events)
+    return found
 
 
-def trace_cases(spark: SparkSession, home: Path, events: int, messages: int) -> list[Case]:
+def vector_cases(spark: SparkSession, home: Path, messages: int) -> list[Case]:
+    table = spark.read.parquet(str(made_messages(home, messages)))
+    copies = spark.read.parquet(str(made_messages(home, messages, PROCESSES)))
+    total = F.aggregate("vector", F.lit(0).cast("long"), lambda total, value: total + value)
+    own = F.get("vector", F.col("process"))
+    return [
+        (
+            "vectors",
+            lambda: drop(table.orderBy("run", total, "process", own)),
+            lambda: drop(order(table, process="process", vector="vector", partition_by="run")),
+            messages,
+        ),
+        (
+            "receivers",
+            lambda: drop(copies.orderBy("receiver", total, "process", own)),
+            lambda: drop(order(copies, process="process", vector="vector", partition_by="receiver")),
+            messages,
+        ),
+    ]
+
+
+def trace_cases(spark: SparkSession, home: Path, events: int) -> list[Case]:
     one = made(home, "one", Shape(events=events, processes=PROCESSES, unsorted=True))
     small = made(
         home, "small", Shape(events=events // 2 // SMALL, processes=8, runs=SMALL, unsorted=True, files=1)
     )
     giant = made(home, "giant", Shape(events=events // 2, processes=PROCESSES, unsorted=True))
-    stamps = made_messages(home, messages)
     trace = Trace.read(spark, one)
     # The two have a run of the same name.
     renamed = Trace.read(spark, giant).events.withColumn("run", F.lit("giant"))
     many = renamed.unionByName(Trace.read(spark, small).events)
     bare = trace.events.withColumn("clock", F.lit(None).cast("long"))
-    table = spark.read.parquet(str(stamps))
-    total = F.aggregate("vector", F.lit(0).cast("long"), lambda total, value: total + value)
-    own = F.get("vector", F.col("process"))
 
     def by_clock(rows: DataFrame) -> Callable[[], None]:
         return lambda: drop(rows.orderBy("run", "clock", "process", "index"))
@@ -200,12 +226,6 @@ def trace_cases(spark: SparkSession, home: Path, events: int, messages: int) -> 
         ("one run", by_clock(trace.events), lambda: drop(order(trace)), events),
         ("many runs", by_clock(many), lambda: drop(order(Trace.of(many))), events),
         ("no clocks", by_clock(trace.events), lambda: drop(order(Trace.of(bare))), events),
-        (
-            "vectors",
-            lambda: drop(table.orderBy("run", total, "process", own)),
-            lambda: drop(order(table, process="process", vector="vector", partition_by="run")),
-            messages,
-        ),
     ]
 
 
@@ -215,7 +235,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--times", type=int, default=2)
     parser.add_argument("--dir", type=Path, help="keep the data here, and use what is there")
-    parser.add_argument("--only", help="one case")
+    parser.add_argument("--only", help="some cases, separated by commas")
     parser.add_argument("--out", type=Path, help="write the table here, too")
     options = parser.parse_args()
     home = options.dir or Path(tempfile.mkdtemp(prefix="antecede-order-"))
@@ -226,7 +246,7 @@ def main() -> None:
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for name, peer, ours, rows in cases(spark, home, options.events, options.messages, options.only):
-        if options.only not in (None, name):
+        if not wanted(options.only, name):
             continue
         # Turn and turn about, so that neither has the warmer machine; the best of each.
         taken = [(seconds(peer), seconds(ours)) for _ in range(options.times)]

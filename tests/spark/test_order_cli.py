@@ -6,7 +6,10 @@ import sys
 from random import Random
 
 import pyarrow.parquet as pq
+import pytest
 
+from antecede.sim.run import RunSpec
+from antecede.spark.stream.packets import simulated
 from antecede.trace import RUNS, RunInfo
 from tests.spark.made import CYCLE, lamport, random_run, table
 
@@ -67,3 +70,55 @@ def test_a_cycle_is_refused_and_nothing_is_written(tmp_path, warm):
         "antecede: run r: found a cycle: a delivers b.1 at index 0, b delivers a.1 at index 0, "
     )
     assert [path.name for path in tmp_path.iterdir()] == ["trace"]
+
+
+ID = ("--id", "id", "--causes", "cause")
+WRONG = [
+    (
+        (),
+        "columns is not named, expected --id and --causes, or --process and --vector, of the columns id, cause",
+    ),
+    (("--id", "id"), "columns is --id id, --causes None, expected both of them, or neither"),
+    ((*ID, "--process", "p"), "columns is those of several forms, expected --id and --causes or "),
+    ((*ID, "--time", "at", "--window", "noon"), "--window is noon, expected two times, separated by a comma"),
+    ((*ID, "--window", "1,2"), "--window is 1,2, expected it with --time"),
+    (("--no-cause", "root"), "--no-cause is root, expected it with --id and --causes"),
+    (("--protocol", "matrix"), "columns is --protocol matrix, --processes None"),
+    ((*ID, "--set", "x"), "--set is 'x', expected key=value"),
+    ((*ID, "--time", "at", "--window", "noon,night"), "window is noon, expected times"),
+    ((*ID, "--time", "at"), "--time is at, expected one of the columns id, cause"),
+    (("--id", "nobody", "--causes", "cause"), "--id is nobody, expected one of the columns id, cause"),
+]
+
+
+@pytest.mark.parametrize(("options", "told"), WRONG)
+def test_wrong_options_are_code_2_before_spark_starts(options, told, capsys, tmp_path):
+    from antecede.cli import run
+
+    (tmp_path / "e.csv").write_text("id,cause\n")
+    assert run(["order", str(tmp_path / "e.csv"), "--out", str(tmp_path / "out"), *options]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_window_of_a_table_and_a_table_of_packets(tmp_path, warm):
+    (tmp_path / "empty.csv").write_text("id,cause\n")
+    done = warm("order", tmp_path / "empty.csv", *ID, "--out", tmp_path / "none")
+    assert (done.returncode, done.stderr[:43]) == (0, "yes: nothing is missing; 0 rows by causes: ")
+    (tmp_path / "e.csv").write_text("id,cause,at\nb,a,2024-05-01T00:00:02Z\na,,2024-05-01T00:00:03Z\nc,b,\n")
+    window = "2024-05-01T00:00:02Z,2024-05-01T00:00:03Z"
+    done = warm(
+        "order", tmp_path / "e.csv", *ID, "--time", "at", "--window", window, "--out", tmp_path / "one"
+    )
+    assert done.returncode == 0, done.stderr
+    rows = pq.read_table(tmp_path / "one" / "ordered").to_pylist()
+    assert [(row["id"], row["position"]) for row in rows] == [("b", 1)]
+    _, packets = simulated(RunSpec(protocol="matrix", processes=3, messages=30, seed=1))
+    pq.write_table(packets.slice(1), tmp_path / "packets.parquet")
+    options = "--protocol", "matrix", "--processes", "3", "--out", tmp_path / "two", "--json"
+    told = json.loads(warm("order", tmp_path / "packets.parquet", *options).stdout)
+    assert (told["verdict"], told["by"], told["rows"]) == ("no", "stamp", len(packets) - 1)
+    [lost] = pq.read_table(tmp_path / "two" / "missing").to_pylist()
+    assert (lost["receiver"], lost["sender"]) == tuple(
+        packets.slice(0, 1).to_pylist()[0][name] for name in ("receiver", "sender")
+    )
+    assert told["waiting"] == lost["waiting"] > 0

@@ -1,6 +1,7 @@
 """Events that name their causes: what consumers were handed late, against all pairs of the transitive closure."""
 
 import json
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -11,6 +12,8 @@ from pyspark.sql import functions as F
 from antecede.errors import BadParameter, BadTrace
 from antecede.jit import interpreted
 from antecede.spark import SPARK_EVENTS, Trace, verify
+from antecede.spark.order.causes import ByCauses
+from antecede.spark.verify.by_causes import verify_causes
 from antecede.spark.verify.overtaken import CHAIN_MOST, find_late, link_causes
 from tests.spark.test_order_causes import SPANS, real
 
@@ -153,6 +156,41 @@ def test_all_that_came_late_is_found_and_nothing_else(spark, rows, kind):
     assert found.counts["partitions"] == len({row[0] for row in rows})
     assert found.counts["ties"] > 0
     found.release()
+
+
+def test_large_partitions_are_judged_by_joins_alike(spark, rows):
+    """Some partitions go by joins, others by tasks; two of the large ones are refused."""
+    bad: list[tuple] = [("cyclic", f"c{i}", [f"c{(i + 1) % 3}"], "x", 5) for i in range(3)]
+    bad += [("cyclic", f"d{i}", None, "x", i) for i in range(50)]
+    bad += [("nameless", None if i == 7 else f"n{i}", None, "x", i) for i in range(50)]
+    large = {row[0] for row in rows if sum(other[0] == row[0] for other in rows) > 25}
+    assert 2 < len(large) < 60, "some are large, and some are not"
+    table = spark.createDataFrame(rows + bad, TYPES).repartition(3)
+    asked = ByCauses("id", "causes", ("part",), "at")
+    found = verify_causes(table, asked, "consumer", full=25)
+    assert {row["part"]: row["reason"] for row in found.refused} == {
+        "cyclic": "a cycle: c0 -> c2 -> c1 -> c0",
+        "nameless": "1 row without an id",
+    }
+    kept = replace(
+        found,
+        findings=found.findings.where("kind != 'refused'"),
+        partitions=found.partitions.where("coalesce(part, '') not in ('cyclic', 'nameless')"),
+    )
+    assert assert_all_found(kept, rows) > 50
+    found.release()
+
+
+def test_a_long_chain_backwards_is_found_by_a_task_after_all(spark):
+    chain = [(f"{i:03}", f"{i - 1:03}" if i else None, "x", -i) for i in range(12)]
+    table = spark.createDataFrame(chain, "id string, cause string, consumer string, at long")
+    asked = ByCauses("id", "cause", (), "at")
+    for rounds in (20, 3):
+        found = verify_causes(table, asked, "consumer", full=4, rounds=rounds)
+        assert found.counts["violations"] == 11
+        last = found.findings.where("id = '000'").collect()[0]
+        assert (last.by, last.chain) == ("011", [f"{i:03}" for i in range(12)])
+        found.release()
 
 
 def test_findings_do_not_hang_on_the_order_of_rows(spark, rows):

@@ -12,8 +12,8 @@ pytest.importorskip("pyspark")
 from antecede.errors import BadParameter, BadSnapshot
 from antecede.spark import verify
 from antecede.spark.stream.memory import PROVIDER, ROCKSDB
-from antecede.spark.verify.by_causes import judge_table
 from antecede.spark.verify.in_stream import JudgingBucket, JudgingSettings
+from antecede.spark.verify.tasks import judge_table
 
 ROWS = pa.schema(
     [

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import bz2
+import csv
+import gzip
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import typer
 
-__all__ = ["Causes", "Id", "NoCause", "PartitionBy", "files_of", "name_partition", "split_names"]
+from antecede.errors import BadParameter, BadTrace
+from antecede.storage import local
+
+__all__ = [
+    "Causes",
+    "Id",
+    "NoCause",
+    "PartitionBy",
+    "files_of",
+    "name_partition",
+    "peek_columns",
+    "refuse_unknown_columns",
+    "split_names",
+]
 
 TABLE: Final = re.compile(r"\w+(\.(?!csv|json|jsonl|ndjson|parquet|gz|bz2|zst|lz4)\w+){0,2}")
 """What may be a table of Spark's catalogue: a name, perhaps with that of its schema, and not that of a file."""
@@ -57,6 +73,41 @@ def split_names(names: str | None) -> tuple[str, ...] | None:
 def files_of(events: str) -> list[str]:
     """What of it can be looked for before Spark starts: a table of Spark's catalogue is no file."""
     return [] if TABLE.fullmatch(events) and not os.path.exists(events) else [events]
+
+
+def refuse_unknown_columns(owner: str, events: str, named: Iterable[tuple[str, str | None]]) -> None:
+    """Say which of the named columns, (option, name), a local file does not have, before Spark starts."""
+    there = peek_columns(events)
+    for option, name in named:
+        if there is not None and name is not None and name not in there:
+            raise BadParameter(owner, f"--{option}", name, f"one of the columns {', '.join(there)}")
+
+
+def peek_columns(path: str) -> list[str] | None:
+    """The columns of a local file of CSV or Parquet; None if it is not known without Spark."""
+    place = local(path)
+    if place is None or not os.path.isfile(place):
+        return None
+    if os.path.getsize(place) == 0:
+        raise BadTrace(place, "an empty file", "a table")
+    base, end = os.path.splitext(place)
+    opened: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(end)
+    if place.endswith(".parquet"):
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_schema
+
+        try:
+            return list(read_schema(place).names)
+        except (ArrowException, OSError):
+            # Spark's reader says what is wrong with it.
+            return None
+    if not (place if opened is None else base).endswith(".csv"):
+        return None
+    with (opened or open)(place, "rt", encoding="utf-8-sig", newline="") as file:
+        try:
+            return next(csv.reader(file), [])
+        except (OSError, UnicodeDecodeError, csv.Error):
+            return None
 
 
 def name_partition(row: Mapping[str, Any], names: Sequence[str]) -> str:

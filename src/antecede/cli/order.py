@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -18,6 +19,8 @@ from antecede.cli.columns import (
     PartitionBy,
     files_of,
     name_partition,
+    peek_columns,
+    refuse_unknown_columns,
     split_names,
 )
 from antecede.cli.order_stream import Rows, order_stream, split_processes
@@ -142,6 +145,11 @@ def order(
         "no_cause": ("", *(no_cause or ())),
     }
     refuse_request(columns)
+    named = [(name, columns[name]) for name in ("id", "causes", "process", "vector", "time")]
+    named += [("partition-by", name) for name in columns["partition_by"] or ()]
+    if all(columns[name] is None for form in FORMS for name in form):
+        refuse_unnamed_columns(events)
+    refuse_unknown_columns("order", events, named)
     with open_work(master, remote, "counting", reads=files_of(events), writes=[out]) as work:
         from antecede.spark.order.inputs import Asked as Named
         from antecede.spark.order.inputs import order_path
@@ -164,7 +172,19 @@ def split_window(window: str) -> tuple[str, str]:
     start, comma, end = window.partition(",")
     if not (start and comma and end):
         raise BadParameter("order", "--window", window, "two times, separated by a comma")
+    from antecede.spark.order.api import refuse_bound
+
+    refuse_bound(start)
+    refuse_bound(end)
     return start, end
+
+
+def refuse_unnamed_columns(events: str) -> None:
+    """Without names of columns a table has vectors."""
+    there = peek_columns(events)
+    if there is not None and not {"process", "vector"} <= set(there):
+        expected = f"--id and --causes, or --process and --vector, of the columns {', '.join(there)}"
+        raise BadParameter("order", "columns", "not named", expected)
 
 
 def refuse_request(columns: dict[str, Any]) -> None:
@@ -193,6 +213,8 @@ def report(outcome: Outcome, out: str, as_json: bool) -> None:
         )
     for row in outcome.reasons:
         print(f"refused: {name_partition(row, outcome.partition_by)}: {row['reason']}", file=sys.stderr)
+    for row in outcome.holding:
+        print(describe_missing(row, outcome.partition_by), file=sys.stderr)
     many = f"{outcome.rows:,} rows by {outcome.by}"
     if outcome.partition_by:
         many += f" in {outcome.partitions:,} partition{'s' * (outcome.partitions != 1)}"
@@ -209,3 +231,27 @@ def report(outcome: Outcome, out: str, as_json: bool) -> None:
     if outcome.refused:
         parts.append(f"{outcome.refused:,} partition{'s' * (outcome.refused != 1)} refused")
     print(f"no: {'; '.join([*parts, many])}: {out}", file=sys.stderr)
+
+
+def describe_missing(row: Mapping[str, Any], names: Sequence[str]) -> str:
+    """What is missing, and how many rows it holds up.
+
+    >>> describe_missing({"shop": "us", "event": "ordered", "direct": 1, "waiting": 2}, ["shop"])
+    'missing: shop us: event ordered holds up 2 rows, 1 directly'
+    >>> lost = {"receiver": "bob", "sender": "ann", "first": 3, "last": 4, "counted": "channel", "waiting": 9}
+    >>> describe_missing(lost, ["receiver"])
+    'missing: receiver bob: messages 3 to 4 from ann to it hold up 9 rows'
+    """
+    if "counted" in row:
+        first, last = row["first"], row["last"]
+        numbers = f"message {first:,}" if first == last else f"messages {first:,} to {last:,}"
+        # Some stamps count only the messages that a sender addressed to the receiver.
+        what = f"{numbers} {'of' if row['counted'] == 'sender' else 'from'} {row['sender']}"
+        what += "" if row["counted"] == "sender" else " to it"
+    else:
+        what = name_partition(row, [name for name in row if name not in (*names, "direct", "waiting")])
+    where = f"{name_partition(row, names)}: " if names else ""
+    direct = f", {row['direct']:,} directly" if "direct" in row else ""
+    rows = "1 row" if row["waiting"] == 1 else f"{row['waiting']:,} rows"
+    hold = "hold" if what.startswith("messages ") else "holds"
+    return f"missing: {where}{what} {hold} up {rows}{direct}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 from msgspec import Struct
 
-from antecede.cli.columns import files_of, name_partition, split_names
+from antecede.cli.columns import files_of, name_partition, refuse_unknown_columns, split_names
 from antecede.cli.spark_session import open_work
 from antecede.errors import BadParameter
 
@@ -44,6 +44,9 @@ def verify_causes(
     """Exit code 0: nothing came late or twice, as far as is known. 1: something did, or a partition is refused."""
     refuse_request(columns)
     groups = split_names(columns.partition_by) or ()
+    named = [(name, getattr(columns, name)) for name in ("id", "causes", "consumer", "position", "time")]
+    named += [("partition-by", name) for name in groups]
+    refuse_unknown_columns("verify", events, named)
     places = [] if out is None else [f"{out.rstrip('/')}/{name}" for name in ("findings", "verdicts")]
     with open_work(master, remote, "reading", reads=files_of(events), writes=places) as work:
         from antecede.spark.order.inputs import Asked, read_table

@@ -224,7 +224,7 @@ def count_rows(ordered: DataFrame) -> DataFrame:
     direct = waits
     if isinstance(form, ByCauses):
         direct = waits & F.arrays_overlap(list_causes(ordered, form), F.col("waits_for"))
-    refused = F.count("position") == 0
+    refused = (F.count("position") == 0) & (F.count(F.lit(1)) > 0)
     if isinstance(form, ByStamp):
         # A packet of the protocol itself has no number, and no position.
         refused = F.count_if(F.col("position").isNull() & F.col("number").isNotNull()) > 0

@@ -48,7 +48,7 @@ from antecede.spark.order.causes import (
 )
 from antecede.spark.order.graph import INHERITED, find_cycles, number_events, take_sets, walk
 
-__all__ = ["order_blocks"]
+__all__ = ["find_partition_cycles", "order_blocks"]
 
 MISSING, BACK, TIED = range(3)
 ROW, OUTSIDE, EXPORT = range(3)
@@ -105,6 +105,17 @@ def order_blocks(rows: DataFrame, asked: ByCauses, sizes: Sequence[int], full: i
     return finish(located, rows, asked, blocks, counts, outside, cycles)
 
 
+def find_partition_cycles(slim: DataFrame, sizes: Sequence[int], full: int) -> list[Cycle]:
+    """One cycle of each partition that has some. `__time` may be any order that is near that of the causes."""
+    kind = slim.schema["__time"].dataType
+    never = F.lit(np.iinfo(np.int64).min) if isinstance(kind, LongType) else F.lit(float("-inf"))
+    slim = slim.withColumn("__time", F.coalesce("__time", never))
+    blocks = cut_blocks(slim, sizes, full)
+    slim = slim.withColumn("__block", blocks.locate(F.col("__part"), F.col("__time")))
+    moved, *_ = find_moves(slim)
+    return survey(move_events(slim, moved), None, len(blocks.bounds))[1]
+
+
 def select_slim(rows: DataFrame, asked: ByCauses) -> DataFrame:
     causes = list_causes(rows, asked).cast("array<string>")
     time = read_own_time(rows, asked)
@@ -131,7 +142,8 @@ def cut_blocks(slim: DataFrame, sizes: Sequence[int], full: int) -> Blocks:
     bounds: list[tuple[int, Any]] = []
     for part, size in enumerate(sizes):
         own = -(-size // full)
-        chosen = [found[part][round(place * most / own) - 1] for place in range(1, own)]
+        # A partition that is left out has no rows.
+        chosen = [found[part][round(place * most / own) - 1] for place in range(1, own) if part in found]
         # Where many rows have one time, several quantiles are that time.
         bounds += [(part, None), *((part, bound) for bound in sorted(set(chosen)))]
     return Blocks(tuple(bounds))
@@ -196,6 +208,11 @@ def raise_blocks(slim: DataFrame, moved: DataFrame | None, found: DataFrame) -> 
         found = further.where("__then > __block").groupBy(*names).agg(F.max("__then").alias("__to"))
 
 
+def no_names() -> Column:
+    """An empty list. Spark takes quadratic time to hand a column of null lists to Python."""
+    return F.array().cast("array<string>")
+
+
 def tell_all(events: DataFrame) -> DataFrame:
     return F.broadcast(events) if events.count() <= FEW else events
 
@@ -213,8 +230,9 @@ def move_events(rows: DataFrame, moved: DataFrame | None) -> DataFrame:
 
 def survey(slim: DataFrame, links: DataFrame | None, many: int) -> tuple[DataFrame | None, list[Cycle]]:
     """What events wait for that blocks know only from outside, and the cycles: (part, identifiers)."""
-    none = F.lit(None).cast("array<string>").alias("__names")
-    base = slim.select("__part", "__block", F.lit(ROW).alias("__what"), "__node", "__causes", none)
+    base = slim.select(
+        "__part", "__block", F.lit(ROW).alias("__what"), "__node", "__causes", no_names().alias("__names")
+    )
     if links is None:
         return None, collect_cycles(survey_blocks(base, many))
     names = ["__part", "__block", "__node"]
@@ -350,9 +368,8 @@ def finish(
     good = located.withColumn("__what", F.lit(ROW))
     if refused:
         good = good.where(~F.col("__part").isin(*refused))
-    if outside is None:
-        good = good.withColumn("__names", F.lit(None).cast("array<string>"))
-    else:
+    good = good.withColumn("__names", no_names())
+    if outside is not None:
         good = good.unionByName(outside.withColumn("__what", F.lit(OUTSIDE)), allowMissingColumns=True)
     fields = [StructField("position", LongType()), StructField("waits_for", ArrayType(kind))]
     schema = StructType([*(rows.schema[name] for name in columns), *fields])

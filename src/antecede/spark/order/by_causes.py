@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +40,7 @@ from antecede.spark.errors import mark_errors, raise_marked
 from antecede.spark.frames import quote, read_time
 from antecede.spark.order.blocks import order_blocks
 from antecede.spark.order.causes import (
+    FULL,
     TOGETHER,
     ByCauses,
     id_type,
@@ -49,40 +49,23 @@ from antecede.spark.order.causes import (
     one_array,
     order_table,
     refuse_columns,
+    split_partitions,
 )
 from antecede.spark.order.lamport import whole_pieces
 
 __all__ = ["ByCauses", "count_missing", "explain_refused", "order_by_causes"]
 
-FULL: Final = 1_000_000
-"""Rows of a partition that one task orders with all their columns."""
-
 
 def order_by_causes(rows: DataFrame, asked: ByCauses, *, full: int = FULL) -> DataFrame:
     """The rows with `position` and `waits_for`. This counts the rows of partitions at once, to find the large ones."""
     refuse_columns(rows, asked)
-    total = rows.count()
-    if total <= full:
-        return order_small(rows, asked)
-    if not asked.partition_by:
-        return order_large(rows.withColumn("__part", F.lit(0)), asked, [total], full)
-    names = [quote(name) for name in asked.partition_by]
-    counts = rows.groupBy(*names).agg(F.count(F.lit(1)).alias("__rows")).where(F.col("__rows") > full)
-    large = counts.toArrow()
-    if not len(large):
-        return order_small(rows, asked)
-    known = large.drop_columns(["__rows"]).rename_columns(
-        [f"__known{place}" for place, _ in enumerate(names)]
-    )
-    known = known.append_column("__part", pa.array(np.arange(len(large), dtype=np.int32)))
-    numbered = F.broadcast(rows.sparkSession.createDataFrame(known))
-    # A null is a name like any other.
-    same = F.lit(True)
-    for place, name in enumerate(names):
-        same &= F.col(name).eqNullSafe(F.col(f"__known{place}"))
-    some = rows.join(numbered, same).select(*map(quote, rows.columns), "__part")
-    some = order_large(some, asked, large["__rows"].to_pylist(), full)
-    return order_small(rows.join(numbered, same, "left_anti"), asked).unionByName(some)
+    small, large = split_partitions(rows, asked.partition_by, full)
+    told = None if small is None else order_small(small, asked)
+    if large is None:
+        assert told is not None
+        return told
+    more = order_large(large.rows, asked, large.sizes, full)
+    return more if told is None else told.unionByName(more)
 
 
 def order_large(rows: DataFrame, asked: ByCauses, sizes: list[int], full: int) -> DataFrame:

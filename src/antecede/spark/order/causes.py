@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     MapType,
     ShortType,
     StringType,
+    StructField,
     StructType,
     VariantType,
 )
@@ -31,8 +32,10 @@ from antecede.errors import BadParameter
 from antecede.spark.frames import quote, read_time
 from antecede.spark.order.graph import NEVER, Numbers, sort_events
 
-__all__ = ["TOGETHER", "WHOLE", "ByCauses", "Outside", "order_table"]
+__all__ = ["FULL", "TOGETHER", "WHOLE", "ByCauses", "Large", "Outside", "order_table", "split_partitions"]
 
+FULL: Final = 1_000_000
+"""Rows of a partition that one task takes with all their columns."""
 TOGETHER: Final = 1 << 16
 """Rows of small partitions that are ordered in one call."""
 WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
@@ -74,6 +77,43 @@ class Outside(Struct, frozen=True):
         whose = effect[far.to_numpy(zero_copy_only=False)][pc.list_parent_indices(lists).to_numpy()]
         both = pa.concat_arrays([causes.filter(here), lists.flatten().cast(causes.type)])
         return both, np.concatenate([kept, whose])
+
+
+class Large(NamedTuple):
+    """Partitions that no task should hold: their rows with `__part`, their names by that number, their sizes."""
+
+    rows: DataFrame
+    names: DataFrame
+    sizes: list[int]
+
+
+def split_partitions(
+    rows: DataFrame, partition_by: tuple[str, ...], full: int
+) -> tuple[DataFrame | None, Large | None]:
+    """The rows of partitions with up to so many rows, and those of larger ones. This counts them at once."""
+    total = rows.count()
+    if total <= full:
+        return rows, None
+    spark = rows.sparkSession
+    if not partition_by:
+        names = spark.createDataFrame([(0,)], "__part int")
+        return None, Large(rows.withColumn("__part", F.lit(0)), names, [total])
+    groups = [quote(name) for name in partition_by]
+    counts = rows.groupBy(*groups).agg(F.count(F.lit(1)).alias("__rows")).where(F.col("__rows") > full)
+    large = counts.toArrow()
+    if not len(large):
+        return rows, None
+    known = large.drop_columns(["__rows"]).append_column("__part", pa.array(range(len(large)), pa.int32()))
+    names = spark.createDataFrame(
+        known, StructType([*counts.schema.fields[:-1], StructField("__part", IntegerType())])
+    )
+    renamed = F.broadcast(names.toDF(*(f"__known{place}" for place, _ in enumerate(groups)), "__part"))
+    # A null is a name like any other.
+    same = F.lit(True)
+    for place, name in enumerate(groups):
+        same &= F.col(name).eqNullSafe(F.col(f"__known{place}"))
+    some = rows.join(renamed, same).select(*map(quote, rows.columns), "__part")
+    return rows.join(renamed, same, "left_anti"), Large(some, names, large["__rows"].to_pylist())
 
 
 def refuse_columns(

@@ -138,6 +138,10 @@ def read_table(spark: SparkSession, path: str, asked: Asked) -> DataFrame:
                 return spark.read.parquet(*places)
             case [".csv"]:
                 table = spark.read.options(**CSV).csv(places)
+                if not table.columns:
+                    raise BadTrace(
+                        absolute(path), "no line of names", "CSV whose first line names the columns"
+                    )
                 return type_columns(table, asked)
             case [kind] if kind in JSON:
                 return type_columns(read_json(spark.read.text(places), asked), asked)

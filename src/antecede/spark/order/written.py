@@ -19,6 +19,8 @@ __all__ = ["Outcome", "write_ordered"]
 
 SHOWN: Final = 100
 """Partitions that are told one by one: those with most that is missing."""
+HOLDING: Final = 5
+"""Missing events or messages that are told one by one: those that hold up most rows."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Outcome:
     partition_by: tuple[str, ...]
     groups: list[dict[str, Any]]
     """Some partitions, those with most that is missing first: rows, missing, waiting, direct."""
+    holding: list[dict[str, Any]]
+    """Some of what is missing, with how many rows wait for it: those that hold up the most first."""
     reasons: list[dict[str, Any]]
     """Some partitions that are refused, and why."""
 
@@ -72,6 +76,7 @@ def write_ordered(ordered: DataFrame, path: str | os.PathLike[str]) -> Outcome:
         lacking.write.parquet(join(aside, "missing"))
         lacking = spark.read.schema(lacking.schema).parquet(escaped(join(aside, "missing")))
         many, groups = count_missing(lacking, counts.where("not refused"), there)
+        holding = list_holding(lacking) if many else []
     form = read_form(there)
     numbers = {name: total[name] for name in ("rows", "waiting", "direct", "partitions", "refused")}
     return Outcome(
@@ -79,9 +84,19 @@ def write_ordered(ordered: DataFrame, path: str | os.PathLike[str]) -> Outcome:
         missing=many,
         partition_by=form.partition_by,
         groups=groups,
+        holding=holding,
         reasons=reasons,
         **numbers,
     )
+
+
+def list_holding(lacking: DataFrame) -> list[dict[str, Any]]:
+    """What holds up the most rows, where that is counted: by causes and by stamps."""
+    if "waiting" not in lacking.columns:
+        return []
+    names = [quote(name) for name in lacking.columns if name != "waiting"]
+    first = lacking.orderBy(F.desc("waiting"), *names).limit(HOLDING).collect()
+    return [row.asDict() for row in first]
 
 
 def collect_reasons(ordered: DataFrame) -> list[dict[str, Any]]:

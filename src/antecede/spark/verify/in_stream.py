@@ -36,7 +36,8 @@ from antecede.spark.stream.memory import remember_rows
 from antecede.spark.stream.operator import BUCKETS, name_partition, unpack
 from antecede.spark.stream.packets import from_ipc, to_ipc
 from antecede.spark.stream.status import Status
-from antecede.spark.verify.by_causes import findings_schema, judge_table, refuse_request, select_judged
+from antecede.spark.verify.by_causes import findings_schema, refuse_request, select_judged
+from antecede.spark.verify.tasks import judge_table
 
 __all__ = ["JudgingBucket", "JudgingSettings", "verify_live"]
 

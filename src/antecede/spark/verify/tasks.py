@@ -1,0 +1,237 @@
+"""Whole partitions of events that name their causes, judged in a task: Arrow in, findings and counts out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from antecede.jit import kernels_for
+from antecede.spark.order.causes import TOGETHER, flatten_causes, number_groups, one_array, times_of
+from antecede.spark.order.graph import Numbers, find_cycles, number_events, walk
+from antecede.spark.order.lamport import whole_pieces
+from antecede.spark.verify.overtaken import find_late, link_causes
+
+__all__ = ["COUNTS", "describe_cycle", "describe_rows", "judge_batches"]
+
+COUNTS: Final = (
+    "rows", "events", "causes", "handed", "judged", "violations", "missing", "duplicates", "ties",
+)  # fmt: skip
+"""What is counted in each partition, in the order of the columns."""
+UNNAMED: Final = "without an id"
+UNPLACED: Final = "handed to a consumer at no position or time"
+
+
+def judge_batches(batches: Iterable[pa.RecordBatch], names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """In a task: the findings of whole partitions."""
+    for table in whole_pieces(iter(batches), ("__hash",), TOGETHER):
+        with kernels_for(len(table)):
+            told = judge_table(table.combine_chunks(), names)
+        for part in told:
+            yield from part.to_batches(max_chunksize=1 << 16)
+
+
+def judge_table(table: pa.Table, names: tuple[str, ...]) -> list[pa.Table]:
+    """Judge a table that holds partitions from end to end."""
+    group = number_groups(table, names)
+    many = int(group.max(initial=-1)) + 1
+    ids, consumer = one_array(table["__id"]), one_array(table["__consumer"])
+    mine = pc.is_valid(consumer).to_numpy(zero_copy_only=False)
+    stated, row = flatten_causes(table["__causes"], ())
+    shown, node, cause = number_events(group, ids, stated, row)
+    effect = node[row]
+    nodes = len(shown)
+    present = np.zeros(nodes, np.bool_)
+    present[node] = True
+    mark, home = np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)
+    mark[node] = one_array(table["__mark"]).to_numpy()
+    home[node] = group
+    home[cause] = group[row]
+    reasons = explain_groups(table, group, mine, show_cycles(present, cause, effect, group, node, shown))
+    good = np.ones(many, np.bool_)
+    good[list(reasons)] = False
+
+    answer = Answer(table, names, first_rows(group, many), shown)
+    told = [
+        answer.tell(
+            "refused", np.array(sorted(reasons), np.int64), reason=[reasons[g] for g in sorted(reasons)]
+        )
+    ]
+    sound, known = good[group[row]], present[cause]
+    lost, sample, times = sample_lost(cause[~known & sound], effect[~known & sound], mark)
+    told.append(
+        answer.tell(
+            "missing",
+            home[lost],
+            id=lost,
+            by=sample,
+            chain=(np.arange(len(lost) + 1) * 2, np.stack([lost, sample], 1).ravel()),
+            reason=[f"named by {count:,} event{'s' * (count != 1)}" for count in times.tolist()],
+        )
+    )
+
+    handed = np.flatnonzero(mine & good[group])
+    at = times_of(one_array(table["__at"]))
+    pair = number_groups(table, (*names, "__consumer"))
+    handed = handed[np.lexsort((mark[node[handed]], at[handed], pair[handed]))]
+    _, once, copies = np.unique(pair[handed] * nodes + node[handed], return_index=True, return_counts=True)
+    again = handed[once[copies > 1]]
+    told.append(
+        answer.tell(
+            "duplicate",
+            group[again],
+            consumer=again,
+            id=node[again],
+            reason=[f"handed over {count:,} times" for count in copies[copies > 1].tolist()],
+        )
+    )
+    entries = handed[np.sort(once)]
+    starts = np.flatnonzero(np.append(True, pair[entries][1:] != pair[entries][:-1])[: len(entries)])
+    up, above = link_causes(nodes, cause[known & sound], effect[known & sound])
+    found = find_late(up, above, mark, np.append(starts, len(entries)), node[entries], at[entries])
+    late = entries[found.late]
+    told.append(
+        answer.tell(
+            "violation",
+            group[late],
+            consumer=late,
+            id=node[late],
+            by=node[entries[found.first[found.late]]],
+            chain=(found.starts, found.pool),
+        )
+    )
+    judged = found.first >= 0
+    tied = judged.copy()
+    tied[judged] = at[entries[found.first[judged]]] == at[entries[judged]]
+    counted = {
+        "events": home[present],
+        "causes": group[row],
+        "handed": group[mine],
+        "judged": group[entries[judged]],
+        "violations": group[late],
+        "missing": home[lost],
+        "duplicates": group[again],
+        "ties": group[entries[tied]],
+    }
+    counts = {name: np.bincount(where, minlength=many) for name, where in counted.items()}
+    counts["rows"] = np.bincount(group, minlength=many)
+    told.append(
+        answer.tell(
+            "partition",
+            np.arange(many),
+            reason=[reasons.get(number) for number in range(many)],
+            counts=counts,
+            unknown=~good,
+        )
+    )
+    return [part for part in told if len(part)]
+
+
+def show_cycles(
+    present: NDArray[np.bool_],
+    cause: Numbers,
+    effect: Numbers,
+    group: Numbers,
+    node: Numbers,
+    shown: pa.Array,
+) -> dict[int, str]:
+    """For each group in which an event is its own ancestor, the cycle in words."""
+    _, _, reached, *_ = walk(present, cause, effect, np.zeros(len(present), np.int64), 0)
+    stuck = ~reached & present
+    cycles = find_cycles(stuck, cause, effect, group, node, shown) if stuck.any() else {}
+    return {number: describe_cycle(ids) for number, ids in cycles.items()}
+
+
+def describe_cycle(ids: list[str]) -> str:
+    return f"a cycle: {' -> '.join(map(str, [*ids, ids[0]]))}"
+
+
+def explain_groups(
+    table: pa.Table, group: Numbers, mine: NDArray[np.bool_], cycles: Mapping[int, str]
+) -> dict[int, str]:
+    """Why groups cannot be judged, of those that cannot."""
+    unnamed = pc.is_null(table["__id"]).to_numpy()
+    unplaced = pc.is_null(table["__at"]).to_numpy() & mine
+    reasons: dict[int, list[str]] = {}
+    for bad, words in ((unnamed, UNNAMED), (unplaced, UNPLACED)):
+        numbers, counts = np.unique(group[bad], return_counts=True)
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            reasons.setdefault(number, []).append(describe_rows(count, words))
+    for number, cycle in cycles.items():
+        reasons.setdefault(number, []).append(cycle)
+    return {number: "; ".join(told) for number, told in reasons.items()}
+
+
+def describe_rows(count: int, words: str) -> str:
+    return f"{count:,} row{'s' * (count != 1)} {words}"
+
+
+def sample_lost(cause: Numbers, effect: Numbers, mark: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Events that are named and are not there: each once, one of those that name it, and how many do."""
+    order = np.lexsort((mark[effect], cause))
+    cause, effect = cause[order], effect[order]
+    distinct = np.append(True, (cause[1:] != cause[:-1]) | (effect[1:] != effect[:-1]))[: len(cause)]
+    lost, first, times = np.unique(cause[distinct], return_index=True, return_counts=True)
+    return lost, effect[distinct][first], times
+
+
+def first_rows(group: Numbers, many: int) -> Numbers:
+    """The first row of each group."""
+    rows = np.zeros(many, np.int64)
+    rows[group[::-1]] = np.arange(len(group))[::-1]
+    return rows
+
+
+class Answer:
+    """Makes the rows of findings and counts, in the columns of the result."""
+
+    def __init__(self, table: pa.Table, names: tuple[str, ...], rows: Numbers, shown: pa.Array) -> None:
+        self.table, self.names, self.rows, self.shown = table, names, rows, shown
+        """`rows` has a row of each group, `shown` the identifier of each event."""
+
+    def tell(
+        self,
+        kind: str,
+        group: Numbers,
+        *,
+        consumer: Numbers | None = None,
+        id: Numbers | None = None,
+        by: Numbers | None = None,
+        chain: tuple[Numbers, Numbers] | None = None,
+        reason: list[str] | list[str | None] | None = None,
+        counts: Mapping[str, Numbers] | None = None,
+        unknown: NDArray[np.bool_] | None = None,
+    ) -> pa.Table:
+        """One row for each of `group`. `consumer` are rows that name it, `id`, `by` and `chain` are events."""
+        many = len(group)
+        whose = self.table["__consumer"]
+        columns = {"kind": pa.array([kind], pa.string()).take(pa.array(np.zeros(many, np.int64)))}
+        columns |= {name: self.table[name].take(pa.array(self.rows[group])) for name in self.names}
+        columns["consumer"] = (
+            pa.nulls(many, whose.type) if consumer is None else whose.take(pa.array(consumer))
+        )
+        columns["id"], columns["by"] = self.name_events(id, many), self.name_events(by, many)
+        if chain is None:
+            columns["chain"] = pa.nulls(many, pa.list_(self.shown.type))
+        else:
+            starts, events = chain
+            linked = self.name_events(events, len(events))
+            columns["chain"] = pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), linked)
+        columns["reason"] = pa.nulls(many, pa.string()) if reason is None else pa.array(reason, pa.string())
+        for name in COUNTS:
+            if counts is None:
+                columns[name] = pa.nulls(many, pa.int64())
+            else:
+                # What was not judged has no counts of what was found.
+                hidden = unknown if name in COUNTS[COUNTS.index("judged") :] else None
+                columns[name] = pa.array(counts[name], pa.int64(), mask=hidden)
+        return pa.table(columns)
+
+    def name_events(self, events: Numbers | None, many: int) -> pa.Array:
+        if events is None:
+            return pa.nulls(many, self.shown.type)
+        return self.shown.take(pa.array(events, mask=events < 0))
