@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from antecede.errors import BadParameter, Closed, NodeFailed, NotMember, UnknownProcess, Unsupported
+from antecede.errors import BadParameter, Closed, NodeFailed, NotMember, UnknownProcess
 from antecede.net import Change, Memory, Node, Settings, Tcp, Tls
 from antecede.net.transports.keys import make_keys
 from antecede.oracle import check
 from antecede.protocols import PROTOCOLS
-from antecede.topology import shapes
 from antecede.trace import events_of, read_runs
 from tests.net_world import PATIENCE_S
 
@@ -267,22 +266,6 @@ def test_what_cannot_be_is_refused_with_a_sentence():
                 await join("d", parameters={"monitor": "b"})
             with pytest.raises(BadParameter, match="members to ask"):
                 Node.join("d", [], transport=network.at("d"))
-
-    asyncio.run(main())
-
-
-def test_a_topology_does_not_change():
-    async def main() -> None:
-        star, network = shapes.star(2), Memory()
-        options: dict[str, Any] = {"protocol": "separator", "parameters": {"topology": star}}
-        async with AsyncExitStack() as stack:
-            nodes = [Node(name, star.names, transport=network.at(name), **options) for name in star.names]
-            for node in nodes:
-                await stack.enter_async_context(node)
-            with pytest.raises(Unsupported, match="topology"):
-                await nodes[0].remove(star.names[1])
-            with pytest.raises(Unsupported, match="topology"):
-                await nodes[0].leave()
 
     asyncio.run(main())
 

@@ -316,6 +316,10 @@ def worlds(topology: Topology, kind: type[Separator] = Separator, **rules: bool)
     return (World(topology, seed, kind, rules) for seed in count())
 
 
+FOUND = {"iv: from a witness": [18, 1230], "iv: from a witness, twice": [17, 1004, 1182]}
+"""Seeds that ever failed."""
+
+
 # Order, end to end
 
 
@@ -332,8 +336,10 @@ def test_what_the_application_sees_is_causally_ordered(topology, rules):
 
 @pytest.mark.parametrize("rules", [RULES["all"], RULES["without R9"], RULES["with R6.1"]])
 @pytest.mark.parametrize(("topology", "changes"), CHANGES.values(), ids=CHANGES)
-def test_order_and_messages_survive_failures_and_joins(topology, changes, rules):
-    for _, world in zip(range(10), worlds(topology, **rules), strict=False):
+def test_order_and_messages_survive_failures_and_joins(topology, changes, rules, request):
+    again = FOUND.get(request.node.callspec.id.rpartition("-")[0], [])
+    for seed in (*range(10), *again):
+        world = World(topology, seed, parameters=rules)
         verdict = world.run(16, changes)
         # Nobody owes a delivery to a process that failed, nor of what it had not sent to all.
         living = world.machines

@@ -42,6 +42,7 @@ logger = logging.getLogger("antecede.net")
 class Role(StrEnum):
     node = "node"
     router = "router"
+    witness = "witness"
 
 
 class Log(StrEnum):
@@ -72,7 +73,9 @@ class JsonLines(logging.Formatter):
 def node(
     config: Path = typer.Option(..., "--config", help="What the node is: a TOML file."),
     role: Role = typer.Option(
-        Role.node, "--role", help="router: forward what passes, with no program behind it."
+        Role.node,
+        "--role",
+        help="router: forward what passes, with no program behind it; witness: only store what passes a separator.",
     ),
     log: Log = typer.Option(Log.text, "--log", help="How the log is written, to standard error."),
     verbose: bool = typer.Option(False, "--verbose", help="Say more of what happens, to standard error."),
@@ -81,17 +84,16 @@ def node(
 
     With `socket` in the configuration, programs use it by a local socket instead. docs/runtime.md has the lines.
     """
-    described, alone = load(config), role is Role.router
+    described, alone = load(config), role is not Role.node
     if alone:
-        described.refuse_no_router()
+        described.check_role(role.value)
     handler = logging.StreamHandler(sys.stderr)
     plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     handler.setFormatter(plain if log is Log.text else JsonLines(described.name))
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
     socket = None if described.socket is None else config.parent / described.socket
     feed = described.served(config.parent) or nullcontext()
-    alone = role is Role.router
-    made = described.node(config.parent)
+    made = described.node(config.parent, role.value)
     window: AbstractAsyncContextManager[Any] = nullcontext()
     if described.metrics is not None:
         open_to_others = described.metrics_open_to_others

@@ -42,13 +42,19 @@ held = 100
 links = [["ann", "hub"], ["bob", "hub"]]
 processes = ["ann", "bob"]
 separators = [["hub"]]          # without it, they are found
+witnesses = []                  # members of separators that only store
+islands = false                 # true: parts that nobody connects yet
+
+A node that joins a system with a topology says where, in [join]: `links`, whom it is linked with; `member_of`,
+a member of the separator that it joins as a router or a witness; and `memory`, the journal of the last member of that
+separator, if all have failed.
 """
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -59,12 +65,16 @@ from antecede.net.peers.joining import Admit, admit_listed, anyone
 from antecede.net.settings import Settings
 from antecede.net.transports.nats import Nats
 from antecede.net.transports.tls import Tls
+from antecede.process.views.members import Where
 from antecede.topology import Topology
 
 if TYPE_CHECKING:
     from antecede.net.serve.feed import Feed
 
 __all__ = ["Config", "load"]
+
+
+Role: TypeAlias = Literal["node", "router", "witness"]
 
 
 class Keys(Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,16 +87,24 @@ class Graph(Struct, frozen=True, forbid_unknown_fields=True):
     links: list[tuple[str, str]]
     processes: list[str]
     separators: list[list[str]] | None = None
+    witnesses: list[str] = []
+    islands: bool = False
 
     def topology(self) -> Topology:
-        if self.separators is None:
+        if self.separators is None and not self.witnesses:
             return Topology.computed(self.links, self.processes)
-        return Topology.of(self.links, self.processes, separators=self.separators)
+        separators = self.separators or []
+        return Topology.of(
+            self.links, self.processes, separators=separators, witnesses=self.witnesses, islands=self.islands
+        )
 
 
 class Joining(Struct, frozen=True, forbid_unknown_fields=True):
     members: dict[str, str] | list[str]
     groups: list[str] = []
+    links: list[str] | None = None
+    member_of: str | None = None
+    memory: str | None = None
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,8 +138,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
         if self.join is not None and self.groups:
             raise ValueError("`groups` are for founders: `join.groups` names those that it will be in")
 
-    def node(self, root: Path) -> Node:
-        """The node that it describes; paths are relative to `root`."""
+    def node(self, root: Path, role: Role = "node") -> Node:
+        """The node that it describes, in this role; paths are relative to `root`."""
         tls = self._keys(root)
         routed = {} if self.topology is None else {"topology": self.topology.topology()}
         options = NodeOptions(
@@ -139,7 +157,13 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
             settings=self.settings,
         )
         if self.join is not None:
-            return Node.join(self.name, self.join.members, groups=self.join.groups, **options)
+            join = self.join
+            kind: Literal["process", "router", "witness"] = "process" if role == "node" else role
+            where = None if join.links is None else Where(tuple(join.links), join.member_of, kind)
+            memory = None if join.memory is None else root / join.memory
+            return Node.join(
+                self.name, join.members, groups=join.groups, where=where, memory=memory, **options
+            )
         return Node(self.name, self.peers or {}, groups=self.groups, **options)
 
     def _rule(self) -> Admit | None:
@@ -151,14 +175,21 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
             case listed:
                 return admit_listed(listed)
 
-    def refuse_no_router(self) -> None:
-        """Raise `BadConfig` unless the topology has this node as a router."""
-        routers = () if self.topology is None else self.topology.topology().routers
-        if self.name not in routers:
-            raise BadConfig(
-                "role router",
-                f"{self.name} is no router of the topology, which has {', '.join(routers) or 'none'}",
-            )
+    def check_role(self, role: Role) -> None:
+        """Raise `BadConfig` unless the topology has this node in this role."""
+        if self.join is not None:
+            if self.join.links is None:
+                raise BadConfig(
+                    f"role {role}", f"{self.name} has no `links` in [join]: say whom it is linked with"
+                )
+            return
+        graph = None if self.topology is None else self.topology.topology()
+        watching = () if self.topology is None else tuple(self.topology.witnesses)
+        routers = () if graph is None else tuple(name for name in graph.routers if name not in watching)
+        names = routers if role == "router" else watching
+        if self.name not in names:
+            found = f"{self.name} is no {role} of the topology, which has {', '.join(names) or 'none'}"
+            raise BadConfig(f"role {role}", found)
 
     def served(self, root: Path) -> Feed | None:
         """The feed of what the node records, if it has one."""

@@ -115,9 +115,9 @@ class Held(Struct, frozen=True):
     sender: str
     number: int
     awaits: tuple[Missing, ...]
-    where: Literal["held", "unsent", "blocked", "joining", "changing"]
+    where: Literal["held", "unsent", "blocked", "joining", "changing", "missing"]
     """Not deliverable yet; not let out by the protocol yet; not sent, because a destination can take no more; a node
-    that waits to join; a change of the view that waits for members."""
+    that waits to join; a change of the view that waits for members; a router that cannot be reached."""
     reason: str
     since_s: float | None
     """Seconds since it arrived here, or since the node started; None if it is our own."""

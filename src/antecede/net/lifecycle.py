@@ -22,9 +22,10 @@ from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
-from antecede.errors import AntecedeError, Closed, NotDrained, WrongLoop
+from antecede.errors import AntecedeError, BadJournal, Closed, NotDrained, WrongLoop
 from antecede.model import View
 from antecede.net.delivery import Durable
 from antecede.net.driver import Host
@@ -36,9 +37,10 @@ from antecede.net.storage.journal import open_journal
 from antecede.net.transports.transport import Certified, Connection, Transport
 from antecede.net.views import Member
 from antecede.process.core import Core, Out
-from antecede.process.inputs import Restart
+from antecede.process.inputs import Adopt, Restart
 from antecede.process.journal import Journal
 from antecede.process.views.members import Roll
+from antecede.protocols.separator import Separator
 
 if TYPE_CHECKING:
     from antecede.net.observe.recorder import Recorder
@@ -66,6 +68,8 @@ class Lifecycle(Member):
     _new: Core
     """The process as it is described: what runs if there is no journal, or a new one."""
     _join: Join | None
+    _memory: str | PathLike[str] | None = None
+    """The journal to begin with, having joined a separator of which nobody is left."""
     _listed: str | None
     _transport: Transport
     _admit: Admit | None
@@ -115,8 +119,9 @@ class Lifecycle(Member):
         self._phase = "running"
 
     async def _open(self) -> None:
-        if self._journal_path is not None:
+        if self._journal_path is not None or self._memory is not None:
             self._thread = ThreadPoolExecutor(1, "antecede-journal")
+        if self._journal_path is not None:
             await self._in_thread(self._open_journal)
         if isinstance(self._transport, Certified):
             self._transport.check_name(self.name)
@@ -129,6 +134,20 @@ class Lifecycle(Member):
         if journal is not None:
             core = await self._in_thread(lambda: journal.recover(self._new))
         self._begin(core)
+        if self._memory is not None and isinstance(core.machine, Separator) and core.machine.joining:
+            self._host.happen(Adopt(await self._in_thread(self._read_memory)))
+
+    def _read_memory(self) -> bytes:
+        """What the last member of our separator knew, from its journal."""
+        assert self._memory is not None
+        journal = open_journal(self._memory)
+        try:
+            machine = journal.recover(None).machine
+        finally:
+            journal.close()
+        if not isinstance(machine, Separator):
+            raise BadJournal(f"journal {self._memory}", f"that of protocol {machine.name}", "a router's")
+        return msgspec.msgpack.encode(machine.handover())
 
     def _open_journal(self) -> None:
         assert self._journal_path is not None

@@ -65,7 +65,7 @@ from antecede.net.transports.transport import Transport
 from antecede.net.views import asking, grouped
 from antecede.process.inputs import Merge
 from antecede.process.outbox import Outgoing
-from antecede.process.views.members import Change, Roll
+from antecede.process.views.members import Change, Roll, Where
 from antecede.process.views.numbering import Numbering
 from antecede.protocols import PROTOCOLS
 
@@ -156,6 +156,8 @@ class Node(Lifecycle):
         members: Mapping[str, str] | Iterable[str],
         *,
         groups: Iterable[str] = (),
+        where: Where | None = None,
+        memory: str | PathLike[str] | None = None,
         **options: Unpack[NodeOptions],
     ) -> Self:
         """A node that becomes a member of a system that runs, when it starts.
@@ -163,6 +165,10 @@ class Node(Lifecycle):
         It asks `members`, some of those that are in the system, each with its address over TCP; its own address, if it
         is among them, is where it listens. It will be in these `groups`. With a journal that it has filled before, it
         comes back as the member that it was.
+
+        In a topology, `where` says with whom it is linked, and which separator it joins, if any. `memory` is
+        the journal of the last member of that separator, if all have failed: without it, and without a witness, what
+        that one had received and not sent on is lost.
         """
         node = cls.__new__(cls)
         Lifecycle.__init__(node)
@@ -170,7 +176,9 @@ class Node(Lifecycle):
         node._describe(name, members, set(groups), options)
         view, parameters = node._named, options.get("parameters")
         protocol = options.get("protocol", "permit")
-        node._join = asking(name, view, protocol, parameters, groups)
+        node._join = asking(name, view, protocol, parameters, groups, where)
+        if memory is not None:
+            node._memory = memory
         # It only stands for itself until it knows the view; its parameters may not fit so few.
         node._new = node._make(protocol, view, None, None)
         node._prepare(parameters)
@@ -433,7 +441,25 @@ class Node(Lifecycle):
         peers that a `send` waits for."""
         core = self._host.core
         found = stuck(core.view, core.changing.waiting(), self._host.since, time.monotonic_ns())
+        for name in self._missing():
+            pending = core.out[core.view.id(name)].pending
+            reason = (
+                f"router {name} is missing: {pending} messages wait for it to come back, or to be replaced"
+            )
+            found.append(Held(self.name, core.sent, (), "missing", reason, None))
         return found + self._pressure.held() + self._mesh.joins.held()
+
+    def _missing(self) -> list[str]:
+        """Routers that cannot be reached, though messages wait for them."""
+        core, topology = self._host.core, self._host.core.changing.roll.topology
+        if topology is None:
+            return []
+        away = [number for number, peer in self._mesh.peers.items() if not peer.connected]
+        return [
+            core.view.name(number)
+            for number in away
+            if number not in topology.processes and number in core.out and core.out[number].pending
+        ]
 
     async def contacts(self) -> AsyncIterator[Contact]:
         """Peers as they come and go: first those that there is a connection with, then each change.
@@ -493,6 +519,7 @@ class Node(Lifecycle):
             changing=core.changing.membership.progress(),
             joining=dict(self._mesh.joins.waiting),
             refused=self._mesh.refused,
+            missing={name: core.out[core.view.id(name)].pending for name in self._missing()},
         )
 
 

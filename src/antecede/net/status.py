@@ -67,6 +67,8 @@ class Status(Struct, frozen=True):
     """Nodes that asked this one to join, and the members that each waits for."""
     refused: dict[str, str] = {}
     """Peers that there is no connection with because one of the two refuses the other, and why."""
+    missing: dict[str, int] = {}
+    """Routers that cannot be reached, and how many messages wait for each."""
 
 
 GAUGES = {
@@ -87,6 +89,7 @@ BY_PEER = {
     "connected": "Whether there is a connection with a peer.",
     "paused": "Whether a peer asked us to pause.",
     "blocked": "Calls of send that wait for a peer.",
+    "missing": "Messages that wait for a router that cannot be reached.",
 }
 
 

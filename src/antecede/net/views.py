@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from antecede.errors import BadParameter, Closed, NotMember, Unsupported
+from antecede.errors import BadParameter, Closed, NotMember
 from antecede.model import Message, View
 from antecede.net.driver import Host
 from antecede.net.peers.session import Join
@@ -20,7 +20,7 @@ from antecede.net.settings import Settings
 from antecede.process.inputs import Pass, Propose, Told, Waive
 from antecede.process.outbox import Outgoing
 from antecede.process.views.change import check_state
-from antecede.process.views.members import Change, Plan
+from antecede.process.views.members import Change, Plan, Where
 
 __all__ = ["Member", "asking", "grouped"]
 
@@ -100,9 +100,7 @@ class Member:
     async def _change(self, plan: Plan, done: Callable[[], bool]) -> None:
         """Have the view changed."""
         core, host = self._host.core, self._host
-        if core.machine.routed:
-            raise Unsupported(core.machine.name, "its views have a topology, and do not change")
-        error = core.changing.accepts(core.changing.roll.follow(0, plan, {}).shown)
+        error = core.changing.membership.judge(plan)
         if error is not None:
             raise error
         while not done():
@@ -249,8 +247,10 @@ def asking(
     protocol: str,
     parameters: Mapping[str, Any] | None,
     groups: Iterable[str] | None,
+    where: Where | None = None,
 ) -> Join:
     """What one that joins asks for."""
     if len(view) < 2:
         raise BadParameter("node", "peers", "nobody else", "members to ask, since it joins")
-    return Join(name, "", protocol, flat_parameters(protocol, parameters or {}), "", tuple(groups or ()))
+    flat = flat_parameters(protocol, parameters or {})
+    return Join(name, "", protocol, flat, "", tuple(groups or ()), where=where)

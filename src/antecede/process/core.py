@@ -53,6 +53,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias, assert_never
 
+import msgspec
+from msgspec.structs import replace
+
 from antecede import wire
 from antecede.errors import BadFrame, BadParameter, CallerError, NotEligible, PeerError, Refused
 from antecede.link import Frame, Link
@@ -61,6 +64,7 @@ from antecede.process import snapshots
 from antecede.process.events import Record
 from antecede.process.inputs import (
     Acknowledge,
+    Adopt,
     Arrive,
     Close,
     Input,
@@ -83,6 +87,7 @@ from antecede.process.views.change import Changing, parameters_among
 from antecede.process.views.members import Change, Roll, is_note
 from antecede.process.views.numbering import Numbering
 from antecede.protocols import Machine, create, restore
+from antecede.protocols.separator import Separator
 from antecede.wire.bundles import decode_bundle
 
 __all__ = ["RULES", "Core", "Out"]
@@ -198,12 +203,18 @@ class Core:
         limits.check()
         name = view.name(view.id(me))
         chosen = parameters_among(protocol, parameters or {}, roll.names[: roll.founders])
-        machine = create(protocol, View(roll.shown), name, **chosen)
+        if roll.topology is None:
+            machine = create(protocol, View(roll.shown), name, **chosen)
+            if isinstance(machine, Separator):
+                roll = replace(roll, topology=machine.topology, founding=machine.topology)
+        else:
+            machine = create(protocol, View(roll.names), name, **{**chosen, "topology": roll.topology})
         peers = [place for place in roll.members if roll.names[place] != name]
         core = cls(machine, {}, limits, roll, epoch, chosen, window)
         for peer in peers:
             core.link(peer)
-        core.changing.await_state(roll.donors.get(core.me))
+        if core.changing.routes.has_state(core.me, roll):
+            core.changing.await_state(roll.donors.get(core.me))
         return core
 
     def name_all(self, names: tuple[str, ...]) -> None:
@@ -299,7 +310,9 @@ class Core:
         return []
 
     def _apply(
-        self, given: Propose | Pass | Waive | Told | Withdraw | Restart | Close | Time | Recorded, now: int
+        self,
+        given: Propose | Pass | Waive | Told | Withdraw | Restart | Close | Adopt | Time | Recorded,
+        now: int,
     ) -> list[Out]:
         match given:
             case Propose(plan):
@@ -317,6 +330,8 @@ class Core:
                 return self._restart(given, now)
             case Close():
                 self.closed = True
+            case Adopt(state):
+                self.changing.routes.adopt([msgspec.msgpack.decode(state)])
             case Time() | Recorded():
                 self.record.note(given)
             case _:

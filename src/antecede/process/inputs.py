@@ -23,6 +23,7 @@ from antecede.wire import Limits
 
 __all__ = [
     "Acknowledge",
+    "Adopt",
     "Arrive",
     "Close",
     "Input",
@@ -167,6 +168,12 @@ class Merge(Struct, frozen=True, gc=False, array_like=True, tag=14):
     into: str
 
 
+class Adopt(Struct, frozen=True, gc=False, array_like=True, tag=15):
+    """Having joined a separator of which nobody is left, begin with the stable memory of the last that failed."""
+
+    state: bytes
+
+
 Input: TypeAlias = (
     Send
     | Arrive
@@ -183,6 +190,7 @@ Input: TypeAlias = (
     | Close
     | Withdraw
     | Merge
+    | Adopt
 )
 
 _ENCODER = msgspec.msgpack.Encoder()

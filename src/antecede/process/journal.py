@@ -101,12 +101,17 @@ class Journal:
         tables = self._disk.tables()
         return not tables.snapshots and not tables.inputs
 
-    def recover(self, new: Core) -> Core:
-        """The process as it was when its last input became durable; or this new one, if the journal is new."""
+    def recover(self, new: Core | None) -> Core:
+        """The process as it was when its last input became durable; or this new one, if the journal is new.
+
+        Without a new one it is read as the memory of a process that has failed, whoever that was.
+        """
         tables = self._disk.tables()
         snapshots, rows = tables.snapshots, tables.inputs
         try:
-            if not snapshots and not rows:
+            if new is None and not snapshots:
+                raise BadJournal(self.place, "nothing", "the memory of a process that has failed")
+            if new is not None and not snapshots and not rows:
                 self._begin(new)
                 return new
             if len(snapshots) != 1:
@@ -140,7 +145,7 @@ class Journal:
         except OSError as error:
             raise CannotWrite(self.place, error.strerror or str(error), "nothing was changed") from None
 
-    def _restored(self, row: Row, new: Core) -> Core:
+    def _restored(self, row: Row, new: Core | None) -> Core:
         position, half, state, start, size, crc = row
         self._bulk.half = 1 if half else 0
         state = self._found(state, start, size)
@@ -148,11 +153,13 @@ class Journal:
             raise self._damaged("the snapshot", 0, 0)
         self.position, self._crc, self._state = position, crc, len(state)
         try:
-            core = Core.restore(msgspec.msgpack.decode(state), new.limits)
+            core = Core.restore(msgspec.msgpack.decode(state), None if new is None else new.limits)
         except (msgspec.MsgspecError, BadSnapshot) as error:
             raise BadJournal(
                 self.place, f"a snapshot of another version: {error}", "one that we wrote"
             ) from None
+        if new is None:
+            return core
         facts = [
             ("node", core.view.name(core.me), new.view.name(new.me)),
             ("protocol", core.machine.name, new.machine.name),

@@ -8,13 +8,14 @@ hop would wait for it for ever, or lose its message. So hops are kept until all 
   stable   the source tells all which of its hops everyone has: these need not be kept
   relay    when the source has failed (`cut`), whoever keeps hops of it sends them to the other addressees that live
   waive    when all know that, and nothing is under way among those that live (`forget`), nobody waits any longer for a
-           hop of the failed that is not here: nobody who lives has it
+           hop of the failed that is not here: nobody who lives has it. What is held behind it counts no more
   back     what nobody at a station is known to have when the last one there fails waits at its source for the next
 
-Why nothing is overtaken by what is waived. A hop that a member of a station sends on goes to the other members, too
-(*copies*). If none of those that live has it, the next one that forwards has the message still, and has forwarded it by
-the time of `forget`; all that waits for the lost hop is delivered after that. What the lost hop alone told of (R7) is
-here by then, delivered or held; so what is held is delivered in the order of Lamport's clock.
+Why nothing is overtaken by what is waived, nor lost. A hop that a member of a station sends on goes to the others,
+too (*copies*). If none of those that live has it, it is missing at all of them; so they deliver no later hop of the
+failed either, and the next one that forwards has all these messages still, and has forwarded them by the time of
+`forget`. All that waits for a lost hop is delivered after that. What the lost hop alone told of (R7) is here by then,
+delivered or held; so what is held is delivered in the order of Lamport's clock.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antecede.model import Control, Effect, Id, Message, Packet, Stamp, bits
 from antecede.protocols.forwarder import Forwarder, HopStamp, Retained
@@ -84,7 +86,7 @@ class Relay(Forwarder):
         "_unconfirmed": dict[int, Sent],
         "_come": dict[int, int],
         "_ungot": dict[int, int],
-        "_waived": dict[int, list[int]],
+        "_waived": dict[int, int],
     }
 
     def __init__(self, *given: Any, **rules: Any) -> None:
@@ -96,8 +98,8 @@ class Relay(Forwarder):
         """Source -> its last hop that was delivered here."""
         self._ungot: dict[int, int] = {}
         """Source -> how many of its hops came since we told it; large ones count as several."""
-        self._waived: dict[int, list[int]] = {}
-        """Who failed, and is not waited for -> its hops that were here by then, and are."""
+        self._waived: dict[int, int] = {}
+        """Who failed, and is not waited for -> its last hop that counts here."""
         super().__init__(*given, **rules)
 
     # Keep, got, stable
@@ -135,7 +137,10 @@ class Relay(Forwarder):
             for key in [key for key in self._kept if key[0] == packet.source and key[1] <= stamp.number]:
                 del self._kept[key]
             return []
-        key, to = self._key(packet), packet.stamp.to
+        key, to = self._key(packet), stamp.to
+        if self._is_lost(*key):
+            # Another that still waits has relayed it again.
+            return []
         if key not in self._held and not self._is_old(self._position(packet)) and to & (to - 1):
             self._kept[key] = packet
         return super()._receive(packet)
@@ -206,11 +211,12 @@ class Relay(Forwarder):
 
     def _waive(self, vertices: Iterable[int]) -> list[Effect]:
         """Wait no longer for what is not here of these, who failed."""
-        for vertex in vertices:
-            here = sorted(number for source, number in self._held if source == vertex)
-            self._waived.setdefault(vertex, here)
-            for key in [key for key in self._kept if key[0] == vertex]:
-                del self._kept[key]
+        failed = list(vertices)
+        for vertex in failed:
+            self._waived[vertex] = self._come.get(vertex, 0)
+        self._kept = {key: packet for key, packet in self._kept.items() if key[0] not in failed}
+        for key in [key for key in self._held if key[0] in failed]:
+            del self._held[key]
         # In the order of a clock: what the lost hops alone told of, they tell no more.
         held = sorted(self._held.values(), key=lambda packet: (packet.stamp.clock, self._key(packet)))
         self._held.clear()
@@ -218,14 +224,20 @@ class Relay(Forwarder):
         return [effect for packet in held for effect in self._admit([packet])]
 
     def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
-        if not self._waived:
-            return super()._needs(packet)
-        mine, waived = 1 << self.me, self._waived
-        return [
-            self._lane(entry.sender, entry.number, "")
-            for entry in packet.stamp.history
-            if entry.to & mine and (entry.sender not in waived or entry.number in waived[entry.sender])
-        ]
+        needs = super()._needs(packet)
+        return [need for need in needs if not self._is_lost(need[0][0], need[1])] if self._waived else needs
+
+    def _is_lost(self, source: int, number: int) -> bool:
+        """Whether a hop to us never counts."""
+        return source in self._waived and number > self._waived[source]
+
+    def _learn(self, packet: Packet[Any]) -> None:
+        if self._waived:
+            # Nobody is to wait for what counts no more: whoever takes the place of its source sends it on.
+            mine, history = 1 << self.me, packet.stamp.history
+            rest = tuple(e for e in history if not (e.to & mine and self._is_lost(e.sender, e.number)))
+            packet = replace(packet, stamp=replace(packet.stamp, history=rest))
+        super()._learn(packet)
 
     def dump(self) -> dict[str, Any]:
         return {**super().dump(), "kept": [plain(packet) for _, packet in sorted(self._kept.items())]}

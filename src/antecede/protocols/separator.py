@@ -162,6 +162,11 @@ class Separator(Relay):
         self._install(topology)
         return self._release() + self._receive_early()
 
+    def agree(self, topology: Topology) -> None:
+        """Take what all have agreed on: the same failures, perhaps in another order."""
+        assert (topology.version, set(topology.dead)) == (self.topology.version, set(self.topology.dead))
+        self._install(topology)
+
     def cut(self, process: int) -> list[Effect]:
         """This vertex has failed: take over from it, and relay what we have of it."""
         if self.plan.dead >> process & 1:
@@ -177,7 +182,8 @@ class Separator(Relay):
         """
         place = self.plan.place[process]
         self._gone |= 1 << process
-        near = place == self.place or place in self.plan.neighbours[self.place]
+        # A witness waits no longer: what it has is what the next one begins with.
+        near = place in self.plan.neighbours[self.place]
         if near and self.plan.separator[place] and self.plan.active[place] is None:
             self._orphans |= 1 << process
         return self._waive_gone()
@@ -221,6 +227,21 @@ class Separator(Relay):
     def joining(self) -> bool:
         """Whether this vertex has to adopt before it takes part."""
         return self._joining
+
+    @property
+    def around(self) -> tuple[int, ...]:
+        """Who lives next to us, and at our station."""
+        return tuple(bits(self._around))
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """Whose state we need, having joined: the other members', or our neighbours', if none lives."""
+        others = self.plan.live[self.place] & ~(1 << self.me)
+        return tuple(bits(others)) if others else self.around
+
+    def has_members(self, vertex: int) -> bool:
+        """Whether another member of the station of this vertex lives."""
+        return bool(self.plan.live[self.plan.place[vertex]] & ~(1 << vertex))
 
     def handover(self) -> dict[str, Any]:
         """What this member knows, as plain data, for one that joins its separator."""

@@ -135,6 +135,9 @@ class Topology(Struct, frozen=True, cache_hash=True):
     def plan(self) -> Plan:
         return plan_of(self)
 
+    def lives(self, name: str) -> bool:
+        return self.id(name) not in self.dead
+
     @property
     def routers(self) -> tuple[str, ...]:
         return tuple(name for v, name in enumerate(self.names) if v not in self.processes)

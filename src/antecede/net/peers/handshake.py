@@ -80,9 +80,9 @@ def state_terms(core: Core) -> Terms:
     """What we state to every peer."""
     founders = core.changing.founders
     given = dict(core.parameters)
-    if "topology" in core.machine.parameters:
-        # A process that comes back from its journal has it from its machine.
-        given["topology"] = core.machine.parameters["topology"]
+    if core.changing.roll.founding is not None:
+        # The first: whoever joined since has seen no other that all have.
+        given["topology"] = core.changing.roll.founding
     # Not those of the settings: what was sent under larger ones may still be on its way.
     limits = core.limits
     return Terms(

@@ -205,7 +205,7 @@ class Joins:
     async def _bring_about(self, connection: Connection, join: Join, gone: asyncio.Future[None]) -> None:
         """Have the view changed, unless the one that asked goes first."""
         host, beat_s = self._host, self._settings.beat_s
-        plan = Plan(join=(Joiner(join.name, join.address, join.groups, host.name),))
+        plan = Plan(join=(_joiner(host, join),))
         while not self._is_in(join):
             if self._note(join.name):
                 host.happen(Propose(plan))
@@ -242,6 +242,10 @@ class Joins:
             )
         self.waiting[name] = awaits
         return begun or not down
+
+
+def _joiner(host: Host, join: Join) -> Joiner:
+    return Joiner(join.name, join.address, join.groups, host.name, join.where)
 
 
 def _describe(progress: Progress) -> str:
@@ -298,10 +302,12 @@ def _check(host: Host, join: Join) -> None:
         raise BadHello(f"{join.name} looking for {join.to}"[:200], f"one for {host.name}, which listens here")
     if join.protocol != core.machine.name:
         raise BadHello(f"{join.name} with protocol {join.protocol}"[:200], f"{core.machine.name}")
-    if core.machine.routed:
-        raise BadHello(f"{join.name} joining", f"no change: views of {core.machine.name} have a topology")
+    if core.machine.routed is (join.where is None):
+        expected = "its links" if join.where is None else "none: everyone is linked with everyone"
+        raise BadHello(f"{join.name} with{'out' if join.where is None else ''} links", expected)
     founders = core.changing.founders
-    ours = state_parameters(join.protocol, core.parameters, founders)
+    given = {name: one for name, one in core.parameters.items() if name != "topology"}
+    ours = state_parameters(join.protocol, given, founders)
     try:
         theirs = state_parameters(join.protocol, join.parameters, founders)
     except CallerError as error:
@@ -311,8 +317,10 @@ def _check(host: Host, join: Join) -> None:
     roll = core.changing.roll
     if core.me not in roll.members:
         raise BadHello(f"{host.name}, which is no member any more", "a member to ask")
-    if join.name not in roll.names and (why := core.changing.accepts((*roll.shown, join.name))) is not None:
-        raise BadHello(str(why), "one that can join")
+    if join.name not in roll.names:
+        why = core.changing.membership.judge(Plan(join=(_joiner(host, join),)))
+        if why is not None:
+            raise BadHello(str(why), "one that can join")
     _check_name(host, join)
 
 

@@ -45,7 +45,7 @@ from antecede import wire
 from antecede.errors import BadHello, WireError
 from antecede.link import Frame
 from antecede.net.peers.terms import Parameters, Terms, check_terms
-from antecede.process.views.members import Roll
+from antecede.process.views.members import Roll, Where
 from antecede.wire.frames import FRAME_BYTES, decode_frame, encode_frame, encode_head
 
 __all__ = [
@@ -156,6 +156,7 @@ class Join(Struct, frozen=True):
     address: str
     groups: tuple[str, ...]
     antecede: int = VERSION
+    where: Where | None = None
 
 
 class Welcome(Struct, frozen=True):

@@ -24,6 +24,7 @@ from antecede.link import Link
 from antecede.model import Message, Packet, View, Waiting
 from antecede.process.views.members import (
     Change,
+    Handed,
     Lost,
     Note,
     Plan,
@@ -35,6 +36,7 @@ from antecede.process.views.members import (
 )
 from antecede.process.views.membership import Membership
 from antecede.process.views.round import Counts
+from antecede.process.views.routes import Routes
 from antecede.protocols import PROTOCOLS, create
 from antecede.protocols.machine import plain, typed
 from antecede.wire.bundles import decode_bundle
@@ -70,6 +72,7 @@ class Changing:
     def __init__(self, core: Core, roll: Roll) -> None:
         self._core = core
         self.membership = Membership(roll, core.me, self)
+        self.routes = Routes(core)
         self.ready: deque[Message | Change] = deque()
         self.untold: list[Change] = []
         self.lost: list[Lost] = []
@@ -128,8 +131,9 @@ class Changing:
         return tuple(sorted(targets | grouped))
 
     def parameters_in(self, core: Core) -> dict[str, Any]:
-        """Our parameters, as those of another process's system."""
-        return parameters_among(core.machine.name, self._core.parameters, core.changing.founders)
+        """Our parameters, as those of another process's system; but for the topology, which changes."""
+        ours = {name: one for name, one in self._core.parameters.items() if name != "topology"}
+        return parameters_among(core.machine.name, ours, core.changing.founders)
 
     def seats(self, peer: int) -> tuple[int, int]:
         """Ours, and that of a peer."""
@@ -227,6 +231,8 @@ class Changing:
         note = decode_note(payload)
         if isinstance(note, State):
             self._receive_state(source, note)
+        elif isinstance(note, Handed):
+            self.routes.hear(source, note)
         else:
             self.membership.hear(source, note)
         self._stir()
@@ -253,10 +259,13 @@ class Changing:
         core, seat = self._core, self.seats(place)[1]
         core.steady = False
         rest = core.unlink(place)
+        self.turnover += 1
+        if self.routes.on:
+            self.routes.cut(place)
+            return
         if rest is None:
             return
         link, waiting = rest
-        self.turnover += 1
         sent = [packet for _, packets in self.unacknowledged(place, link) for packet in packets]
         for packet in (*sent, *waiting.packets()):
             self.give_up(packet.message, place)
@@ -270,7 +279,7 @@ class Changing:
 
     def settle(self, removed: tuple[int, ...]) -> None:
         core, name = self._core, self._core.view.name
-        self._removed = tuple(place for place in removed if place in self.roll.members)
+        self._removed = () if self.routes.on else tuple(p for p in removed if p in self.roll.members)
         for waiting in self.waiting():
             for awaited in waiting.awaits:
                 if awaited.sender in self._removed and waiting.where == "held":
@@ -302,7 +311,7 @@ class Changing:
 
     def install(self, roll: Roll) -> None:
         core = self._core
-        for waiting in self.waiting():
+        for waiting in [] if self.routes.on else self.waiting():
             # What is held now waits for a packet that was refused: nothing else is missing.
             name, message = core.view.name, waiting.message
             to = tuple(map(name, message.to)) if waiting.where == "unsent" else (name(core.me),)
@@ -312,21 +321,27 @@ class Changing:
         self.turnover += 1
         core.steady = False
         core.name_all(roll.names)
-        core.unsent.clear()
-        core.unsent_bytes = 0
         core.held += [0] * (len(roll.names) - len(core.held))
-        me = roll.names[core.me]
-        if core.me in roll.members:
-            core.adopt(create(core.machine.name, View(roll.shown), me, **core.parameters), roll)
         self._over = {peer: link.last for peer, link in core.links.items()}
         for place in roll.donors:
             core.link(place)
+        if core.me not in roll.members:
+            return
+        if self.routes.on:
+            self.membership.notes += self.routes.install(roll)
+            return
+        core.unsent.clear()
+        core.unsent_bytes = 0
+        core.adopt(create(core.machine.name, View(roll.shown), roll.names[core.me], **core.parameters), roll)
 
     def _change(self, roll: Roll) -> Change:
         def named(places: Iterable[int]) -> tuple[str, ...]:
             return tuple(roll.names[place] for place in places)
 
-        owed = tuple(sorted(place for place, donor in roll.donors.items() if donor == self._core.me))
+        me, routes = self._core.me, self.routes
+        owed = tuple(
+            sorted(p for p, donor in roll.donors.items() if donor == me and routes.has_state(p, roll))
+        )
         joined = named(sorted(roll.donors))
         lost = tuple(self.lost)
         return Change(roll.number, roll.shown, joined, named(roll.left), named(roll.removed), lost, owed)
@@ -354,6 +369,8 @@ class Changing:
         core = self._core
         if not names:
             return BadParameter("view", "members", "nobody", "one at least: the last one closes")
+        if self.routes.on:
+            return None
         try:
             create(core.machine.name, View(names), names[0], **core.parameters)
         except CallerError as error:
@@ -375,6 +392,7 @@ class Changing:
             "told": plain(self._told),
             "heard": plain(self._heard),
             "over": plain(self._over),
+            "handed": self.routes.snapshot(),
         }
 
     def load(self, snapshot: Mapping[str, Any]) -> None:
@@ -390,6 +408,7 @@ class Changing:
         self._told = typed(snapshot["told"], dict[int, int])
         self._heard = typed(snapshot["heard"], dict[int, int])
         self._over = typed(snapshot["over"], dict[int, int])
+        self.routes.load(snapshot.get("handed", []))
         self._stir()
 
 

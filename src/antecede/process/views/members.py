@@ -18,12 +18,13 @@ Plan(join=(), leave=(), remove=())
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from antecede.errors import WireError
+from antecede.topology import Topology
 
 __all__ = [
     "HIGHEST",
@@ -31,6 +32,7 @@ __all__ = [
     "Ask",
     "Change",
     "Go",
+    "Handed",
     "Install",
     "Installed",
     "Joiner",
@@ -45,6 +47,7 @@ __all__ = [
     "State",
     "Stop",
     "Stopped",
+    "Where",
     "Withdrawn",
     "decode_note",
     "encode_note",
@@ -57,6 +60,15 @@ HIGHEST = 1 << 62
 """Numbers of views, rounds and messages are below: one more can always be written."""
 
 
+class Where(Struct, frozen=True):
+    """The place of one that joins in a topology (`antecede.topology.joins`)."""
+
+    links: tuple[str, ...]
+    member_of: str | None = None
+    """A member of the separator that it joins, or whose place it takes."""
+    role: Literal["process", "router", "witness"] = "process"
+
+
 class Joiner(Struct, frozen=True):
     """One that wants to be a member."""
 
@@ -66,6 +78,7 @@ class Joiner(Struct, frozen=True):
     groups: tuple[str, ...]
     by: str
     """The member that it asked, whose application gives it its state."""
+    where: Where | None = None
 
 
 class Plan(Struct, frozen=True):
@@ -125,6 +138,9 @@ class Roll(Struct, frozen=True):
     left: tuple[int, ...] = ()
     removed: tuple[int, ...] = ()
     """Who left, or was removed, with this view."""
+    topology: Topology | None = None
+    founding: Topology | None = None
+    """Where packets go over others than their destinations: by which ways now, and in the first view."""
 
     def __post_init__(self) -> None:
         size, members = len(self.names), set(self.members)
@@ -139,6 +155,8 @@ class Roll(Struct, frozen=True):
         gone = {*self.left, *self.removed}
         if not gone <= set(range(size)) - members or len(gone) != len(self.left) + len(self.removed):
             raise ValueError("a roll without others than were members, or without one twice")
+        if self.topology is not None and self.topology.names != self.names:
+            raise ValueError("a roll with a topology of others")
         if not all(0 <= number < HIGHEST for number in (self.number, *self.sent)):
             raise ValueError("a roll with numbers that nobody can count to")
 
@@ -164,7 +182,10 @@ class Roll(Struct, frozen=True):
         return tuple(place for place in self.members if self.names[place] not in gone)
 
     def follow(self, number: int, plan: Plan, sent: Mapping[int, int]) -> Roll:
-        """The view that a plan makes of this one; `sent` says how many messages of each member there were by then."""
+        """The view that a plan makes of this one; `sent` says how many messages of each member there were by then.
+
+        Raises `BadParameter` if somebody has no place in the topology.
+        """
         stay = self.without((*plan.remove, *plan.leave))
         names = self.names + tuple(joiner.name for joiner in plan.join)
         first = len(self.names)
@@ -188,7 +209,22 @@ class Roll(Struct, frozen=True):
             donors,
             tuple(q for q in self.members if self.names[q] in plan.leave),
             tuple(q for q in self.members if self.names[q] in plan.remove),
+            None if self.topology is None else _reroute(self.topology, plan),
+            self.founding,
         )
+
+
+def _reroute(topology: Topology, plan: Plan) -> Topology:
+    """The topology after a change: first all fail, or leave, then others join."""
+    for name in (*plan.remove, *plan.leave):
+        if name in topology.names and topology.id(name) not in topology.dead:
+            topology = topology.fail(name)
+    for joiner in plan.join:
+        where = joiner.where or Where(())
+        links = [name for name in where.links if name not in topology.names or topology.lives(name)]
+        process, witness = where.role == "process", where.role == "witness"
+        topology = topology.join(joiner.name, links, where.member_of, process, witness).topology
+    return topology
 
 
 class Lost(Struct, frozen=True):
@@ -314,6 +350,13 @@ class State(Note, frozen=True, tag=10):
     last: bool
 
 
+class Handed(Note, frozen=True, tag=13):
+    """To one that joined a separator: a piece of what a member of it, or a neighbour, knows."""
+
+    piece: bytes
+    last: bool
+
+
 class Withdrawn(Note, frozen=True, tag=11):
     """To the leader: these, who were to join by the one that says so, are not to join any more."""
 
@@ -341,6 +384,7 @@ AnyNote: TypeAlias = (
     | State
     | Withdrawn
     | Resume
+    | Handed
 )
 
 _ENCODER = msgspec.msgpack.Encoder()

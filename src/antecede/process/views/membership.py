@@ -37,11 +37,13 @@ from typing import Any, assert_never
 
 from msgspec import Struct
 
+from antecede.errors import CallerError
 from antecede.process.views.members import (
     Ahead,
     AnyNote,
     Ask,
     Go,
+    Handed,
     Install,
     Installed,
     Later,
@@ -227,7 +229,7 @@ class Membership:
                 self._yield(round)
             case Resume(round):
                 self._resume(source, round)
-            case State():
+            case State() | Handed():
                 raise AssertionError("the state of one that joins is not for its membership")
             case _:
                 assert_never(note)
@@ -364,14 +366,23 @@ class Membership:
         """The plan, or as much of it as leaves members among whom the protocol can run."""
         begun = Plan() if self.led is None else Plan(remove=self.led.plan.remove)
         if self._body.rules() > 3:
-            plan = Plan(plan.join[:JOINERS], plan.leave, plan.remove)
+            # A topology changes by one that joins at a time.
+            most = JOINERS if self.roll.topology is None else 1
+            plan = Plan(plan.join[:most], plan.leave, plan.remove)
         for part in (plan, Plan(leave=plan.leave, remove=plan.remove), Plan(remove=plan.remove), begun):
-            error = self._body.accepts(self.roll.follow(0, part, {}).shown)
+            error = self.judge(part)
             if error is None:
                 return part
             dropped = (*(joiner.name for joiner in plan.join), *plan.leave, *plan.remove)
             self.refused |= dict.fromkeys(dropped, str(error))
         return begun
+
+    def judge(self, plan: Plan) -> CallerError | None:
+        """Why the view cannot change by this plan, if it cannot."""
+        try:
+            return self._body.accepts(self.roll.follow(0, plan, {}).shown)
+        except CallerError as error:
+            return error
 
     def _taking_part(self, plan: Plan) -> tuple[int, ...]:
         return self.roll.without(plan.remove)

@@ -32,14 +32,16 @@ class Numbering:
     """The seats of one view."""
 
     def __init__(self, roll: Roll) -> None:
-        self.places = roll.members
+        # A machine with a topology lives on from view to view, and never forgets who has failed.
+        lives_on = roll.topology is not None
+        self.places = tuple(range(len(roll.names))) if lives_on else roll.members
         """Seat -> position."""
-        self._seats = {place: seat for seat, place in enumerate(roll.members)}
-        self.names = roll.shown
+        self._seats = {place: seat for seat, place in enumerate(self.places)}
+        self.names = tuple(roll.names[place] for place in self.places)
         """Seat -> name."""
-        self.bases = tuple(roll.sent[place] for place in roll.members)
+        self.bases = tuple(0 if lives_on else roll.sent[place] for place in self.places)
         """Seat -> how many messages its process had sent before this view."""
-        self.same = roll.members == tuple(range(len(roll.names))) and not any(roll.sent)
+        self.same = self.places == tuple(range(len(roll.names))) and not any(self.bases)
         """Seats are positions, and numbers begin at 1."""
         self.known: dict[tuple[int, ...], tuple[int, ...]] = {}
         """Positions -> seats."""
