@@ -48,6 +48,7 @@ VARIANTS: dict[str, Variant] = {
     "bounded, k=n+1": Variant("bounded", lambda n, p: {"k": n + 1}),
     "bounded, each its own k": Variant("bounded", lambda n, p: {"k": n + 1 + p % (n * n - n)}),
     "bounded, k=n*n": Variant("bounded", lambda n, p: {"k": n * n}),
+    "sparing, k=n+1": Variant("sparing", lambda n, p: {"k": n + 1}),
     "monitor, at p2": Variant("monitor", lambda n, p: {"monitor": 1}),
     "monitor, at the last": Variant("monitor", lambda n, p: {"monitor": n - 1}),
     "buffer, pipelined": _fixed("buffer", pipelined=True),

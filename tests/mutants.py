@@ -23,6 +23,7 @@ from antecede.protocols.monitor import Monitor
 from antecede.protocols.optimal import Optimal
 from antecede.protocols.permit import Grant, Permit, PermitStamp, Posting, Restraint, Taken
 from antecede.protocols.receiver import Need
+from antecede.protocols.sparing import Sparing
 
 ALL = (1 << 8) - 1
 """Every process, as a set of bits."""
@@ -203,6 +204,87 @@ def _without_self_sends(effect: Effect) -> Effect:
     me = effect.source
     matrix = tuple(entry for entry in effect.stamp.matrix if entry[:2] != (me, me))
     return replace(effect, stamp=replace(effect.stamp, matrix=matrix))
+
+
+# sparing
+
+
+class SparingWithoutWait(Sparing):
+    def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
+        return ()
+
+
+class SparingWithoutMerge(Sparing):
+    """Learns of the message's other copies, and of nothing else."""
+
+    def _learn(self, packet: Packet[Any]) -> None:
+        empty = () if packet.message is None else replace(packet.stamp, matrix=())
+        super()._learn(replace(packet, stamp=empty) if empty else packet)
+
+
+class SparingWithoutOtherCopies(Sparing):
+    def _learn(self, packet: Packet[Any]) -> None:
+        message = packet.message
+        if message is None or packet.source == self.me:
+            super()._learn(packet)
+            return
+        self._forget_taken(packet.source, packet.stamp.taken)
+        for i, j, count in packet.stamp.matrix:
+            self._note(i, j, count)
+
+
+class SparingTellsArrivedForTaken(Sparing):
+    """Says that all that has arrived was delivered."""
+
+    def _send(self, message: Message) -> list[Effect]:
+        return [self._exaggerated(effect) for effect in super()._send(message)]
+
+    def _exaggerated(self, effect: Effect) -> Effect:
+        if not isinstance(effect, Packet):
+            return effect
+        here = [self._position(packet) for packet in (*self._held.values(), *self._ready.values())]
+        arrived = max([count for source, count in here if source == effect.dest], default=0)
+        return replace(effect, stamp=replace(effect.stamp, taken=max(effect.stamp.taken, arrived)))
+
+
+class SparingForgetsAllThatIsTaken(Sparing):
+    """Takes the delivery of a packet of ours for that of everything that we know of for that process."""
+
+    def _forget_taken(self, process: int, count: int) -> None:
+        super()._forget_taken(process, count)
+        if count and count >= self._sequence[process]:
+            self._columns[process].clear()
+
+
+class SparingForgetsWithoutExtraMessage(Sparing):
+    """The fullest column is emptied, and its process is not told."""
+
+    def _relieve(self, most: int = 0) -> list[Effect]:
+        super()._relieve(most)
+        return []
+
+
+class SparingExtraMessageDoesNotWait(Sparing):
+    def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
+        return () if packet.message is None else super()._needs(packet)
+
+
+class SparingCountsWhatOthersTold(Sparing):
+    """Takes what it has learned for j for what it has told j."""
+
+    def _note(self, i: int, j: int, count: int) -> None:
+        super()._note(i, j, count)
+        self._told[j][i] = max(count, self._told[j].get(i, 0))
+
+    def _leave(self, dest: int) -> int:
+        self._columns[dest] = {i: c for i, c in self._columns[dest].items() if c > self._told[dest].get(i, 0)}
+        return super()._leave(dest)
+
+    def _send(self, message: Message) -> list[Effect]:
+        for j, column in enumerate(self._columns):
+            for i in [i for i, count in column.items() if i != self.me and count <= self._told[j].get(i, 0)]:
+                del column[i]
+        return super()._send(message)
 
 
 # monitor (at p1)

@@ -147,6 +147,7 @@ def _obligation(one: Sequence[int], view: View) -> str:
 STATES: dict[str, Callable[[Machine, dict[str, Any], Names], list[str]]] = {
     "matrix": _matrix,
     "bounded": _bounded,
+    "sparing": _bounded,
     "monitor": _monitor,
     "broadcast": _broadcast,
     "buffer": _buffer,
@@ -187,6 +188,8 @@ STAMPS: dict[str, Callable[[Any, View, Names], list[str]]] = {
     ],
     "MatrixStamp": _matrix_stamp,
     "BoundedStamp": _bounded_stamp,
+    "SparingStamp": _bounded_stamp,
+    "SparingExtra": _extra,
     "Extra": _extra,
     "HistoryStamp": _history_stamp,
     "LogStamp": _log_stamp,

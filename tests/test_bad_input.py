@@ -25,12 +25,14 @@ from antecede.protocols import PROTOCOLS, Machine, restore
 from antecede.protocols.bounded import BoundedStamp, Extra
 from antecede.protocols.broadcast import VectorStamp
 from antecede.protocols.buffer import Acknowledge, Release
+from antecede.protocols.contexts import ContextStamp
 from antecede.protocols.fifo import Sequence
 from antecede.protocols.history import Entry, HistoryStamp
 from antecede.protocols.matrix import MatrixStamp, Row
 from antecede.protocols.monitor import MonitorStamp
 from antecede.protocols.optimal import LogStamp
 from antecede.protocols.permit import Grant, PermitStamp, Taken
+from antecede.protocols.sparing import SparingExtra, SparingStamp
 from antecede.protocols.unordered import Plain
 from tests.driver import NAMES, VARIANTS, Habits, World, busy, drive
 
@@ -178,7 +180,12 @@ def test_a_packet_of_another_protocol_is_refused(name, other):
             refuses(busy(name).machines[packet.dest], packet, BadStamp)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if any(s.control for s in PROTOCOLS[n].stamps)])
+CONTROLLED = [n for n in NAMES if any(s.control for s in PROTOCOLS[n].stamps) and n != "sparing"]
+
+
+@pytest.mark.parametrize(
+    "name", [*CONTROLLED, "sparing, k=n+1"]
+)  # With more room it has no extra message here.
 def test_control_with_a_message_is_refused(name):
     seen = 0
     for machine, packet in unreceived(name, True):
@@ -259,6 +266,27 @@ BAD_STAMPS: dict[str, list[Stamp]] = {
         LogStamp(((0, 1, 0b100),)),  # what p1 never sent
     ],
     "permit": [PermitStamp(0, False), PermitStamp(-1, True)],
+    "contexts": [
+        ContextStamp((), (), True),
+        ContextStamp((1, 1), (), True),
+        ContextStamp((1, 0, 1), (), False),
+        ContextStamp((1, 1, 1), ((3, 0, 1),), True),
+        ContextStamp((1, 1, 1), ((2, -1, 1),), True),
+        ContextStamp((1, 1, 1), ((2, 0, 0),), True),
+        ContextStamp((1, 1, 1), ((1, 0, 1),), True),  # the message itself
+        ContextStamp((1, 1, 1), ((0, 2, 1),), True),  # what p1 never sent
+    ],
+    "sparing": [
+        SparingStamp((), 0, ()),
+        SparingStamp((1, 1), 0, ()),
+        SparingStamp((1, 0, 1), 0, ()),
+        SparingStamp((1, 1, 1), 1, ()),  # took what p1 never sent
+        SparingStamp((1, 1, 1), 0, ((3, 0, 1),)),
+        SparingStamp((1, 1, 1), 0, ((2, 3, 1),)),
+        SparingStamp((1, 1, 1), 0, ((2, 1, 0),)),
+        SparingStamp((1, 1, 1), 0, ((1, 0, 1),)),  # the message itself
+        SparingStamp((1, 1, 1), 0, ((0, 2, 1),)),  # what p1 never sent
+    ],
 }
 
 BAD_CONTROL: dict[str, list[Stamp]] = {
@@ -272,6 +300,14 @@ BAD_CONTROL: dict[str, list[Stamp]] = {
     ],
     "buffer": [Acknowledge(1), Acknowledge(HUGE)],
     "permit": [Taken(1), Taken(HUGE)],
+    "sparing": [
+        SparingExtra(0, 0, ()),
+        SparingExtra(1, 1, ()),
+        SparingExtra(1, 0, ((3, 1),)),
+        SparingExtra(1, 0, ((2, 0),)),
+        SparingExtra(1, 0, ((1, 1),)),
+        SparingExtra(1, 0, ((0, 1),)),
+    ],
 }
 
 IGNORED_CONTROL: dict[str, list[Stamp]] = {
@@ -346,7 +382,7 @@ def test_duplicates_of_every_kind_are_ignored_at_every_moment(name):
         for packet in arrived:
             world.arrive_again(packet)
     world.check()
-    if name not in ("bounded", "bounded, k=n*n"):  # With so much room there is no extra message.
+    if name not in ("bounded", "bounded, k=n*n", "sparing"):  # With so much room there is no extra message.
         assert kinds == set(PROTOCOLS[VARIANTS[name].protocol].stamps)
 
 

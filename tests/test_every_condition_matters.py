@@ -75,6 +75,25 @@ BROKEN: list[Case] = [
         tight,
     ),
     Case(m.BoundedForgetsOwnColumn, OWN_THEN_ANSWER, "order", tight),
+    # sparing
+    Case(m.SparingWithoutWait, TWICE_TO_ONESELF, "order", tight),
+    Case(m.SparingWithoutMerge, OWN_THEN_ANSWER, "order", tight),
+    Case(m.SparingWithoutOtherCopies, THROUGH_ONESELF, "order", tight),
+    Case(
+        m.SparingTellsArrivedForTaken,
+        "p1: send a to p2; send c to p3 after b\np2: send b to p1\np3: send d to p2 after c",
+        "order",
+        tight,
+    ),
+    Case(
+        m.SparingForgetsAllThatIsTaken,
+        "p1: send a to p1, p2; send b to p1\np2: send c to p1, p2; send d to p1",
+        "order",
+        tight,
+    ),
+    Case(m.SparingForgetsWithoutExtraMessage, OVERFULL, "blocked", tight),
+    Case(m.SparingExtraMessageDoesNotWait, OVERFULL, "order", tight),
+    Case(m.SparingCountsWhatOthersTold, THROUGH_ONESELF, "order", tight),
     # monitor, at p1
     Case(m.MonitorWithoutWait, TWICE_TO_ONESELF),
     Case(m.MonitorTellsOnlyTheMonitor, OWN_THEN_ANSWER),

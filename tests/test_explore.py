@@ -49,7 +49,7 @@ LAST = parse("p1: send x to p2\np2: receive from p1; receive from p3\np3: send y
 
 
 def machines(protocol: str, view: View, **parameters: Any) -> Make:
-    if protocol == "bounded":
+    if protocol in ("bounded", "sparing"):
         parameters.setdefault("k", len(view) + 1)
     return lambda process: create(protocol, view, process, **parameters)
 

@@ -158,6 +158,8 @@ TRIANGLE: dict[str, tuple[Awaited, ...] | None] = {
     "fifo": None,
     "matrix": (Awaited(0, 1, 1, "channel"),),
     "bounded": (Awaited(0, 1, 1, "channel"),),
+    "sparing": (Awaited(0, 1, 1, "channel"),),
+    "contexts": (Awaited(0, 1, 1, "channel"),),
     "monitor, at the last": (Awaited(0, 1, 1, "channel"),),
     "history": (Awaited(0, 1, 1),),
     "optimal": (Awaited(0, 1, 1),),

@@ -47,6 +47,7 @@ GOLDEN = {
     "optimal": "2075f5feca2e991a",
     "permit": "60aa31b9cdd34d6a",
     "contexts": "2075f5feca2e991a",
+    "sparing": "a6d84c3e93bd7c6d",
 }
 
 

@@ -22,6 +22,7 @@ from antecede.protocols.optimal import LogStamp
 from antecede.protocols.permit import Grant, PermitStamp, Taken
 from antecede.protocols.relay import Got, Relayed, Stable
 from antecede.protocols.separator import HopStamp, Resumed
+from antecede.protocols.sparing import SparingExtra, SparingStamp
 from antecede.protocols.unordered import Plain
 from antecede.wire import Limits, decode, encode, stamp_size
 from antecede.wire.octets import MAX_UINT, Reader, Writer
@@ -159,6 +160,15 @@ def stamps(kind: type[Stamp], source: int, dest: int, message: Message) -> st.Se
     if kind is LogStamp:
         entries = st.builds(Entry, processes, numbers, sets)
         return histories(entries).map(lambda h: LogStamp(tuple((e.sender, e.number, e.to) for e in h)))
+    if kind is SparingExtra:
+        return st.builds(SparingExtra, numbers, numbers, columns(N).map(lambda c: tuple(sorted(c.items()))))
+    if kind is SparingStamp:
+        size = len(message.to)
+        own_counts = st.lists(counts, min_size=size, max_size=size).map(tuple)
+        sparse = st.dictionaries(processes, columns(4), max_size=4).map(
+            lambda m: tuple((i, j, m[j][i]) for j in sorted(m) for i in sorted(m[j]))
+        )
+        return st.builds(SparingStamp, own_counts, numbers, sparse)
     if kind is ContextStamp:
         size = len(message.to)
         listed = st.lists(counts, min_size=size, max_size=size).map(tuple)

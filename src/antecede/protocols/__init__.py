@@ -38,6 +38,7 @@ from antecede.protocols.monitor import Monitor
 from antecede.protocols.optimal import Optimal
 from antecede.protocols.permit import Permit
 from antecede.protocols.separator import Separator
+from antecede.protocols.sparing import Sparing
 from antecede.protocols.unordered import Unordered
 
 __all__ = ["PROTOCOLS", "Listener", "Machine", "create", "listen", "restore"]
@@ -57,6 +58,7 @@ PROTOCOLS: Mapping[str, type[Machine]] = {
         Optimal,
         Permit,
         Contexts,
+        Sparing,
     )
 }
 

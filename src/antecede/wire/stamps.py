@@ -28,6 +28,8 @@ code  stamp         bytes
   22  HopStamp      uint number, uint version, uint clock, the set `to`, the set targets, history
   23  ContextStamp  uint, 1 if explicit; a count for each destination of the message; the set of destinations of
                     `after`; for each of them identifiers: sender and count
+  24  SparingStamp  a count for each destination of the message; uint taken; then as BoundedStamp
+  25  SparingExtra  uint sequence, uint taken; then as Extra
 
 A sparse matrix is a set: it is read back in increasing order, column by column.
 """
@@ -50,6 +52,7 @@ from antecede.protocols.optimal import LogStamp
 from antecede.protocols.permit import Grant, PermitStamp, Taken
 from antecede.protocols.relay import Got, Relayed, Stable
 from antecede.protocols.separator import HopStamp, Resumed
+from antecede.protocols.sparing import SparingExtra, SparingStamp
 from antecede.protocols.unordered import Plain
 from antecede.wire.histories import (
     put_contexts,
@@ -205,13 +208,7 @@ def _take_column(reader: Reader) -> Iterator[tuple[int, int]]:
 
 
 def _put_bounded(writer: Writer, packet: Packet[BoundedStamp]) -> None:
-    matrix = packet.stamp.matrix
-    writer.reserve(len(matrix))
-    columns: dict[int, dict[int, int]] = {}
-    for i, j, count in matrix:
-        columns.setdefault(j, {})[i] = count
-    if sum(map(len, columns.values())) < len(matrix):
-        writer.refuse("stamp", f"matrix {matrix}", "each entry once")
+    columns = _columns_of(writer, packet.stamp.matrix)
     _check_sequence(writer, packet, columns.get(packet.dest, {}))
     writer.members(mask(columns))
     for j in sorted(columns):
@@ -219,18 +216,67 @@ def _put_bounded(writer: Writer, packet: Packet[BoundedStamp]) -> None:
 
 
 def _take_bounded(reader: Reader, packet: Packet[Any]) -> BoundedStamp:
-    source, dest, sequence = packet.source, packet.dest, 1
+    matrix = _take_entries(reader)
+    own = [count for i, j, count in matrix if (i, j) == (packet.source, packet.dest)]
+    return BoundedStamp(own[0] + 1 if own else 1, matrix)
+
+
+def _take_entries(reader: Reader) -> tuple[tuple[int, int, int], ...]:
+    """A sparse matrix, column by column."""
     matrix: list[tuple[int, int, int]] = []
     for j in listed(reader.members()):
         start, before = reader.at, len(matrix)
-        for i, count in _take_column(reader):
-            matrix.append((i, j, count))
-            if i == source and j == dest:
-                sequence = count + 1
+        matrix += [(i, j, count) for i, count in _take_column(reader)]
         if len(matrix) == before:
             reader.refuse(f"an empty column {j}", "one with an entry", start)
         reader.reserve(len(matrix), start)
-    return BoundedStamp(sequence, tuple(matrix))
+    return tuple(matrix)
+
+
+def _columns_of(writer: Writer, matrix: tuple[tuple[int, int, int], ...]) -> dict[int, dict[int, int]]:
+    """The columns of a sparse matrix, checked and not yet written."""
+    writer.reserve(len(matrix))
+    columns: dict[int, dict[int, int]] = {}
+    for i, j, count in matrix:
+        columns.setdefault(j, {})[i] = count
+    if sum(map(len, columns.values())) < len(matrix):
+        writer.refuse("stamp", f"matrix {matrix}", "each entry once")
+    return columns
+
+
+def _put_sparing(writer: Writer, packet: Packet[SparingStamp]) -> None:
+    stamp, to = packet.stamp, _message(packet).to
+    if len(stamp.counts) != len(to):
+        writer.refuse("stamp", f"{len(stamp.counts)} counts", f"{len(to)}, one for each destination")
+    writer.counts(stamp.counts)
+    writer.uint(stamp.taken)
+    columns = _columns_of(writer, stamp.matrix)
+    writer.members(mask(columns))
+    for j in sorted(columns):
+        _put_column(writer, columns[j])
+
+
+def _take_sparing(reader: Reader, packet: Packet[Any]) -> SparingStamp:
+    counts = tuple(reader.counts(len(_message(packet).to)))
+    return SparingStamp(counts, reader.uint(), _take_entries(reader))
+
+
+def _put_sparing_extra(writer: Writer, packet: Packet[SparingExtra]) -> None:
+    stamp = packet.stamp
+    column = dict(stamp.column)
+    writer.reserve(len(column))
+    if len(column) < len(stamp.column):
+        writer.refuse("stamp", f"column {stamp.column}", "each entry once")
+    writer.uint(stamp.sequence)
+    writer.uint(stamp.taken)
+    _put_column(writer, column)
+
+
+def _take_sparing_extra(reader: Reader, packet: Packet[Any]) -> SparingExtra:
+    sequence, taken, start = reader.uint(), reader.uint(), reader.at
+    column = tuple(_take_column(reader))
+    reader.reserve(len(column), start)
+    return SparingExtra(sequence, taken, column)
 
 
 def _put_extra(writer: Writer, packet: Packet[Extra]) -> None:
@@ -278,6 +324,8 @@ KINDS = (
     Kind(21, Resumed, _put_resumed, _take_resumed),
     Kind(22, HopStamp, put_hop, take_hop),
     Kind(23, ContextStamp, put_contexts, take_contexts),
+    Kind(24, SparingStamp, _put_sparing, _take_sparing),
+    Kind(25, SparingExtra, _put_sparing_extra, _take_sparing_extra),
 )
 BY_CODE: Mapping[int, Kind] = {kind.code: kind for kind in KINDS}
 BY_STAMP: Mapping[type[Stamp], Kind] = {kind.stamp: kind for kind in KINDS}
