@@ -3,7 +3,7 @@
 import sys
 from importlib import import_module
 
-STEPS = ("enter", "generate", "ingest", "kernel", "order", "sweep", "verify")
+STEPS = ("enter", "generate", "ingest", "kernel", "order", "spans", "sweep", "verify")
 """Each names a module here."""
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""JSON documents in text files: one a line, or spread over lines.
+"""JSON documents in text files: one a line, spread over lines, or several in an array.
 
 A document that is spread over lines is indented, so a brace at the beginning of a line begins a document. Spark
 separates records there (`lineSep`), so large files are read by many tasks. What follows a document on other lines is
 text of its own.
 
-A text is parsed as the one element of an array: Spark's parser stops at the end of a document and would not see what
+A text is parsed as an element of an array: Spark's parser stops at the end of a document and would not see what
 stands behind it. A text is refused as a whole if a part of it is not as the schema says.
 """
 
@@ -18,12 +18,13 @@ from pyspark.sql import functions as F
 
 from antecede.spark.storage import escaped
 
-__all__ = ["name_file", "parse_documents", "read_documents"]
+__all__ = ["explode_spans", "name_file", "parse_documents", "read_documents"]
 
-SPREAD: Final = r"^[^\n]*[{\[,]\s*\n"
+SPREAD: Final = r"^[^\\n]*[{\\[,]\\s*\\n"
 """The beginning of a document that is spread over lines: its first line cannot be the last."""
-ENDED: Final = r"(?<=\n[}\]]{1,8})[ \t\r]*\n"
+ENDED: Final = r"(?<=\\n[}\\]]{1,8})[ \\t\\r]*\\n"
 """Where such a document ends: behind a line of closing brackets, not indented."""
+LISTED: Final = r"^\\s*\\["
 
 
 def name_file() -> Column:
@@ -32,33 +33,65 @@ def name_file() -> Column:
 
 
 def read_documents(spark: SparkSession, names: Sequence[str]) -> DataFrame:
-    """The texts in these files: `file` and `text`. Blank lines are left out."""
+    """The texts in these files: `file` and `text`. A text may be blank."""
     records = spark.read.option("lineSep", "\n{").text([escaped(name) for name in names])
-    # The separator took the brace of each record but a file's first, which may also be a blank line.
-    text = F.when(F.col("value").rlike(r"^\s*(\{|$)"), F.col("value")).otherwise(
-        F.concat(F.lit("{"), "value")
-    )
-    after_document, after_line = F.split(text, ENDED), F.split(text, r"\r?\n")
-    parts = F.when(F.instr(text, "\n") == 0, F.array(text)).when(text.rlike(SPREAD), after_document)
-    texts = records.select(name_file().alias("file"), F.explode(parts.otherwise(after_line)).alias("text"))
-    return texts.where(F.col("text").rlike(r"\S"))
+    # The separator took the brace of each record but a file's first, which may also be a blank line, or an array.
+    text = r"""CASE WHEN startswith(value, '"') THEN concat('{', value) WHEN startswith(value, '{') THEN value
+        WHEN value RLIKE '^\\s*([{\\[]|$)' THEN value ELSE concat('{', value) END"""
+    parts = rf"""explode(CASE WHEN instr(text, '\n') = 0 THEN array(text)
+        WHEN text RLIKE '{SPREAD}' THEN split(text, '{ENDED}') ELSE split(text, '\\r?\\n') END) AS text"""
+    whole = records.select(name_file().alias("file"), F.expr(text).alias("text"))
+    return whole.selectExpr("file", parts)
 
 
-def parse_documents(texts: DataFrame, schema: str) -> DataFrame:
-    """The texts as `document`, a struct of this schema; `broken` is a text that cannot be one."""
+def parse_documents(texts: DataFrame, schema: str, read: str = "text") -> DataFrame:
+    """The texts with `documents`, structs of this schema, and `broken`: whether the text cannot be that.
+
+    `read` is the text to parse, if it is another than the one to show.
+    """
     whole = f"documents array<{schema}>, corrupt string"
-    parsed = F.from_json(
-        F.concat(F.lit('{"documents":['), "text", F.lit("]}")),
-        whole,
-        {"columnNameOfCorruptRecord": "corrupt"},
+    # A text that begins with a brace is most of them: an expression takes longer.
+    listed = f"CASE WHEN startswith(text, '{{') THEN false ELSE text RLIKE '{LISTED}' END"
+    wrapped = (
+        f"""concat(if({listed}, '{{"documents":', '{{"documents":['), {read}, if({listed}, '}}', ']}}'))"""
     )
-    # Behind `explode` the parsed value is kept: a filter or a second use would parse again.
-    once = texts.select("file", "text", F.explode_outer(F.array(parsed)).alias("parsed"))
-    sound = F.col("parsed.corrupt").isNull() & (F.size("parsed.documents") == 1)
-    document = F.get("parsed.documents", F.lit(0))
-    return once.select(
+    parsed = f"from_json({wrapped}, '{whole}', map('columnNameOfCorruptRecord', 'corrupt'))"
+    broken = f"""parsed.corrupt IS NOT NULL OR parsed.documents IS NULL
+        OR exists(parsed.documents, one -> one IS NULL) OR size(parsed.documents) > 1 AND NOT {listed}"""
+    once = texts.selectExpr("file", "text", f"{parsed} AS parsed")
+    return once.selectExpr("file", "text", "parsed.documents AS documents", f"{broken} AS broken")
+
+
+def explode_spans(
+    documents: DataFrame,
+    *,
+    groups: str,
+    no_group: str,
+    format: str,
+    other: str,
+    facts: Sequence[str],
+    spans: str,
+    no_span: str,
+) -> DataFrame:
+    """A row for each span of the documents: `file`, what its group says of it, `span`, and why a text is unread.
+
+    `groups` is what a document has for lists of groups: traces, or resources. `facts` and `spans` are of a group, `of`.
+    A text that has none, or is no document at all, has one row, without a span; `format` and `other` say why.
+    `no_group` and `no_span` are the types of what is not there.
+    """
+    reason = f"""CASE WHEN broken THEN 'it is no {format}'
+        WHEN exists({groups}, one -> one IS NULL) THEN 'it has neither {other}' END"""
+    known = documents.selectExpr(
+        "file", "text", f"if(broken, NULL, {groups}) AS known", f"{reason} AS reason"
+    )
+    inside = known.selectExpr(
         "file",
-        "text",
-        F.when(sound, document).alias("document"),
-        F.when(~sound, F.col("text")).alias("broken"),
+        # The text of a document would be copied to each of its spans.
+        "if(reason IS NULL, NULL, text) AS unread",
+        "reason AS unread_reason",
+        f"explode(if(reason IS NULL, flatten(known), array(CAST(NULL AS {no_group})))) AS of",
+    )
+    described = inside.selectExpr("file", "unread", "unread_reason", *facts, "of")
+    return described.selectExpr(
+        "* EXCEPT (of)", f"explode(if(of IS NULL, array(CAST(NULL AS {no_span})), {spans})) AS span"
     )

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 
-from antecede.spark.spans.documents import parse_documents, read_documents
+from antecede.spark.spans.documents import explode_spans, parse_documents, read_documents
 from antecede.spark.spans.schema import (
     NO_ID,
     Lookup,
@@ -31,129 +30,109 @@ SPAN: Final = (
     f"processID:string,process:{PROCESS},tags:{TAGS},"
     "references:array<struct<refType:string,traceID:string,spanID:string>>>"
 )
-TRACE: Final = f"struct<traceID:string,spans:array<{SPAN}>,processes:map<string,{PROCESS}>>"
+TRACE: Final = f"struct<spans:array<{SPAN}>,processes:map<string,{PROCESS}>>"
 DOCUMENT: Final = f"struct<data:array<{TRACE}>,{TRACE[7:]}"
+TRACES: Final = """transform(documents, one ->
+    if(one.spans IS NULL, one.data, array(struct(one.spans AS spans, one.processes AS processes))))"""
+NO_REFERENCES: Final = "CAST(array() AS array<struct<type:string,trace_id:string,span_id:string>>)"
 
 
 def read_jaeger(spark: SparkSession, names: list[str]) -> DataFrame:
     """The spans in these files, and what cannot be read."""
-    documents = parse_documents(read_documents(spark, names), DOCUMENT)
-    single = F.col("document.spans").isNotNull()
-    known = F.col("document.data").isNotNull() | single
-    reason = F.when(F.col("broken").isNotNull(), "it is no JSON of Jaeger").when(
-        ~F.coalesce(known, F.lit(False)), "it has neither data nor spans"
+    spans = explode_spans(
+        parse_documents(read_documents(spark, names), DOCUMENT),
+        groups=TRACES,
+        no_group=TRACE,
+        format="JSON of Jaeger",
+        other="data nor spans",
+        facts=["of.processes AS processes"],
+        spans="of.spans",
+        no_span=SPAN,
     )
-    nothing = F.array(F.lit(None).cast(TRACE))
-    alone = F.array(F.struct("document.traceID", "document.spans", "document.processes"))
-    traces = documents.select(
-        "file",
-        F.when(reason.isNotNull(), F.col("text")).alias("unread"),
-        reason.alias("unread_reason"),
-        F.explode(
-            F.when(reason.isNotNull(), nothing).when(single, alone).otherwise(F.col("document.data"))
-        ).alias("of"),
-    )
-    nobody = F.array(F.lit(None).cast(SPAN))
-    spans = traces.select(
-        "file",
-        "unread",
-        "unread_reason",
-        F.col("of.processes").alias("processes"),
-        F.explode(F.when(F.col("of").isNull(), nobody).otherwise(F.col("of.spans"))).alias("span"),
-    )
-    process = F.coalesce("span.process", F.element_at("processes", F.col("span.processID")))
-    return describe_spans(spans.withColumn("of", process))
+    return describe_spans(spans)
 
 
 def describe_spans(spans: DataFrame) -> DataFrame:
-    span = F.col("span")
     tags = look_up("span.tags")
-    kind = name_kind(tags("span.kind"))
-    own = read_trace_id(span["traceID"])
-    # The oldest clients wrote no references.
-    old = F.when(
-        ~span["parentSpanID"].rlike(NO_ID),
-        F.array(make_reference(F.lit("CHILD_OF"), own, span["parentSpanID"])),
-    )
-    written = F.transform(
-        span["references"],
-        lambda of: make_reference(of["refType"], read_trace_id(of["traceID"]), of["spanID"]),
-    )
-    references = F.when(F.size(written) > 0, written).otherwise(F.coalesce(old, F.array().cast(REFERENCES)))
-    parents = F.filter(references, lambda of: (of["type"] == "CHILD_OF") & (of["trace_id"] == own))
-    parent = F.get(parents, F.lit(0))["span_id"]
-    linked = F.filter(
-        references, lambda of: ~((of["trace_id"] == own) & F.coalesce(of["span_id"] == parent, F.lit(False)))
-    )
-    bad = F.exists(references, lambda of: of["trace_id"].isNull() | of["span_id"].isNull())
-    start, duration = read_micros(span["startTime"]), read_micros(span["duration"])
-    reason = explain(
-        [
-            (span.isNull(), "a null stands where spans should be", F.lit("")),
-            (own.isNull(), "its traceID is no hex: ", span["traceID"]),
-            (read_span_id(span["spanID"]).isNull(), "its spanID is no hex: ", span["spanID"]),
-            (bad, "it has a reference without ids in hex", F.lit("")),
-            (
-                span["startTime"].isNotNull() & start.isNull(),
-                "its startTime is no integer: ",
-                span["startTime"],
-            ),
-            (
-                span["duration"].isNotNull() & duration.isNull(),
-                "its duration is no integer: ",
-                span["duration"],
-            ),
-        ],
-        F.col("unread_reason"),
-    )
+    messaging = derive_messaging(tags, "kind")
     resource = derive_resource(look_up("of.tags"))
     host = look_up("of.tags")("hostname")
-    return spans.select(
+    written = (
+        f"""transform(span.references, one -> {make_reference("one.refType", "one.traceID", "one.spanID")})"""
+    )
+    # The oldest clients wrote no references.
+    old = f"""if(NOT span.parentSpanID RLIKE '{NO_ID}',
+        array({make_reference("'CHILD_OF'", "span.traceID", "span.parentSpanID")}), {NO_REFERENCES})"""
+    known = spans.selectExpr(
+        "*",
+        "coalesce(span.process, element_at(processes, span.processID)) AS of",
+        f"{read_trace_id('span.traceID')} AS trace_id",
+        f"{read_span_id('span.spanID')} AS span_id",
+        f"{name_kind(tags('span.kind'))} AS kind",
+        f"if(size(span.references) > 0, {written}, coalesce({old}, {NO_REFERENCES})) AS references",
+        f"{read_micros('span.startTime')} AS start_ns",
+        f"{read_micros('span.duration')} AS duration_ns",
+    ).selectExpr(
+        "*",
+        "get(filter(references, one -> one.type = 'CHILD_OF' AND one.trace_id = trace_id), 0).span_id AS parent_id",
+    )
+    wrong = [
+        ("span IS NULL", "a null stands where spans should be", "''"),
+        ("trace_id IS NULL", "its traceID is no hex: ", "span.traceID"),
+        ("span_id IS NULL", "its spanID is no hex: ", "span.spanID"),
+        (
+            "exists(references, one -> one.trace_id IS NULL OR one.span_id IS NULL)",
+            "it has a reference without ids in hex",
+            "''",
+        ),
+        *(
+            (f"span.{name} IS NOT NULL AND {read} IS NULL", f"its {name} is no integer: ", f"span.{name}")
+            for name, read in (("startTime", "start_ns"), ("duration", "duration_ns"))
+        ),
+    ]
+    return known.selectExpr("*", f"{explain(wrong, 'unread_reason')} AS reason").selectExpr(
         "file",
-        F.coalesce("of.serviceName", resource["service"]).alias("service"),
-        F.coalesce(resource["instance"], host).alias("instance"),
-        F.lit(None).cast("string").alias("process"),
-        own.alias("trace_id"),
-        read_span_id(span["spanID"]).alias("span_id"),
-        parent.alias("parent_id"),
-        linked.alias("linked"),
-        span["operationName"].alias("name"),
-        kind.alias("kind"),
-        start.alias("start_ns"),
-        F.try_add(start, duration).alias("end_ns"),
-        *(column.alias(name) for name, column in derive_messaging(tags, kind).items()),
-        reason.alias("reason"),
-        F.when(reason.isNotNull(), F.coalesce("unread", F.to_json(span))).alias("text"),
+        f"coalesce(of.serviceName, {resource['service']}) AS service",
+        f"coalesce({resource['instance']}, {host}) AS instance",
+        "CAST(NULL AS string) AS process",
+        "trace_id",
+        "span_id",
+        "parent_id",
+        """filter(references, one -> NOT (one.trace_id = trace_id AND coalesce(one.span_id = parent_id, false)))
+            AS linked""",
+        "span.operationName AS name",
+        "kind",
+        "start_ns",
+        "try_add(start_ns, duration_ns) AS end_ns",
+        *(f"{column} AS messaging_{name}" for name, column in messaging.items()),
+        "reason",
+        "if(reason IS NULL, NULL, coalesce(unread, to_json(span))) AS text",
     )
 
 
-REFERENCES: Final = "array<struct<type:string,trace_id:string,span_id:string>>"
-
-
-def make_reference(kind: Column, trace: Column, span: Column) -> Column:
-    return F.struct(kind.alias("type"), trace.alias("trace_id"), read_span_id(span).alias("span_id"))
+def make_reference(kind: str, trace: str, span: str) -> str:
+    return f"struct({kind} AS type, {read_trace_id(trace)} AS trace_id, {read_span_id(span)} AS span_id)"
 
 
 def look_up(tags: str) -> Lookup:
-    def find(key: str) -> Column:
-        return F.get(F.col(f"{tags}.value"), (F.array_position(f"{tags}.key", key) - 1).cast("int"))
-
-    return find
+    return lambda key: f"get({tags}.value, CAST(array_position({tags}.key, '{key}') - 1 AS int))"
 
 
-def read_micros(text: Column) -> Column:
+def read_micros(text: str) -> str:
     """Microseconds as nanoseconds; null if they are no integer, or too many."""
-    return F.try_multiply(read_integer(text), F.lit(1000))
+    return f"try_multiply({read_integer(text)}, 1000L)"
 
 
-def read_span_id(text: Column) -> Column:
+def read_span_id(text: str) -> str:
     """Eight bytes in hex."""
-    sound = text.rlike("^[0-9a-fA-F]{1,16}$") & ~text.rlike(NO_ID)
-    return F.when(sound, F.lpad(F.lower(text), 16, "0"))
+    return f"if({is_hexadecimal(text, 16)}, lpad(lower({text}), 16, '0'), NULL)"
 
 
-def read_trace_id(text: Column) -> Column:
+def read_trace_id(text: str) -> str:
     """Eight or sixteen bytes in hex: the oldest clients had the shorter ones."""
-    sound = text.rlike("^[0-9a-fA-F]{1,32}$") & ~text.rlike(NO_ID)
-    size = F.when(F.length(text) <= 16, 16).otherwise(32)
-    return F.when(sound, F.lpad(F.lower(text), size, F.lit("0")))
+    size = f"if(length({text}) <= 16, 16, 32)"
+    return f"if({is_hexadecimal(text, 32)}, lpad(lower({text}), {size}, '0'), NULL)"
+
+
+def is_hexadecimal(text: str, most: int) -> str:
+    return f"{text} RLIKE '^[0-9a-fA-F]{{1,{most}}}$' AND NOT {text} RLIKE '{NO_ID}'"

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 
-from antecede.spark.spans.documents import parse_documents, read_documents
+from antecede.spark.spans.documents import explode_spans, parse_documents, read_documents
 from antecede.spark.spans.schema import (
     NO_ID,
     Lookup,
@@ -23,7 +22,7 @@ from antecede.spark.spans.schema import (
     read_integer,
 )
 
-__all__ = ["read_otlp"]
+__all__ = ["DOCUMENT", "read_otlp"]
 
 VALUE: Final = "struct<stringValue:string,intValue:string,boolValue:string,doubleValue:string>"
 ATTRIBUTES: Final = f"array<struct<key:string,value:{VALUE}>>"
@@ -33,126 +32,130 @@ SPAN: Final = (
     f"attributes:{ATTRIBUTES},links:array<struct<traceId:string,spanId:string>>>"
 )
 SCOPES: Final = f"array<struct<spans:array<{SPAN}>>>"
-RESOURCES: Final = (
-    f"array<struct<resource:struct<attributes:{ATTRIBUTES}>,"
-    f"scopeSpans:{SCOPES},instrumentationLibrarySpans:{SCOPES}>>"
+RESOURCE: Final = (
+    f"struct<resource:struct<attributes:{ATTRIBUTES}>,"
+    f"scopeSpans:{SCOPES},instrumentationLibrarySpans:{SCOPES}>"
 )
-DOCUMENT: Final = (
-    f"struct<resourceSpans:{RESOURCES},batches:{RESOURCES},"
-    f"trace:struct<resourceSpans:{RESOURCES},batches:{RESOURCES}>>"
+DOCUMENT: Final = f"struct<resourceSpans:array<{RESOURCE}>>"
+# A schema of more than a hundred fields, nested ones counted, is not compiled by Spark: so other keys are renamed.
+RENAMED: Final = r"""regexp_replace(coalesce(get_json_object(text, '$.trace'), text),
+    '"batches"(?=\\s*:)', '"resourceSpans"')"""
+READ: Final = f"""if(startswith(text, '{{"resourceSpans":'), text, {RENAMED})"""
+SPANS: Final = """flatten(array_compact(concat(
+    coalesce(of.scopeSpans.spans, array()), coalesce(of.instrumentationLibrarySpans.spans, array()))))"""
+SOUND: Final = (
+    "^(?!0{32})[0-9a-fA-F]{32}:(?!0{16})[0-9a-fA-F]{16}:([0-9a-fA-F]{16})?:[0-9]{1,18}:[0-9]{1,18}$"
 )
-PLACES: Final = (
-    "document.resourceSpans",
-    "document.batches",
-    "document.trace.resourceSpans",
-    "document.trace.batches",
-)
+"""Ids and times of most spans: nothing more is asked of these."""
 
 
 def read_otlp(spark: SparkSession, names: list[str]) -> DataFrame:
     """The spans in these files, and what cannot be read."""
-    documents = parse_documents(read_documents(spark, names), DOCUMENT)
-    known = F.array_compact(F.array(*PLACES))
-    reason = F.when(F.col("broken").isNotNull(), "it is no OTLP in JSON").when(
-        F.size(known) == 0, "it has neither resourceSpans nor batches"
-    )
-    nothing = F.array(F.lit(None).cast(RESOURCES[6:-1]))
-    resources = documents.select(
-        "file",
-        # The text of a document would be copied to each of its spans.
-        F.when(reason.isNotNull(), F.col("text")).alias("unread"),
-        reason.alias("unread_reason"),
-        F.explode(F.when(reason.isNotNull(), nothing).otherwise(F.flatten(known))).alias("of"),
-    )
-    scopes = F.array_compact(F.array("of.scopeSpans", "of.instrumentationLibrarySpans"))
-    inside = F.flatten(F.array_compact(F.flatten(scopes)["spans"]))
-    nobody = F.array(F.lit(None).cast(SPAN))
-    spans = resources.select(
-        "file",
-        "unread",
-        "unread_reason",
-        *(column.alias(name) for name, column in derive_resource(look_up("of.resource.attributes")).items()),
-        F.explode(F.when(F.col("of").isNull(), nobody).otherwise(inside)).alias("span"),
+    resource = derive_resource(look_up("of.resource.attributes"))
+    spans = explode_spans(
+        parse_documents(read_documents(spark, names), DOCUMENT, READ),
+        groups="documents.resourceSpans",
+        no_group=RESOURCE,
+        format="OTLP in JSON",
+        other="resourceSpans nor batches",
+        facts=[f"{column} AS {name}" for name, column in resource.items()],
+        spans=SPANS,
+        no_span=SPAN,
     )
     return describe_spans(spans)
 
 
 def describe_spans(spans: DataFrame) -> DataFrame:
-    span = F.col("span")
-    kind = name_kind(span["kind"])
-    trace_id, span_id = read_id(span["traceId"], 16), read_id(span["spanId"], 8)
-    has_parent = ~span["parentSpanId"].rlike(NO_ID)
-    parent = F.when(has_parent, read_id(span["parentSpanId"], 8))
-    linked = F.transform(
-        span["links"],
-        lambda link: F.struct(
-            read_id(link["traceId"], 16).alias("trace_id"), read_id(link["spanId"], 8).alias("span_id")
-        ),
+    messaging = derive_messaging(look_up("span.attributes"), "kind")
+    fields = ", ".join(f"'{name}', {column}" for name, column in messaging.items())
+    # Most spans are of no message: their attributes are not searched.
+    concerned = "instr(array_join(span.attributes.key, ' '), 'messaging.') > 0"
+    known = spans.selectExpr(
+        "*",
+        f"{name_kind('span.kind')} AS kind",
+        "transform(span.links, of -> struct("
+        f"{read_id('of.traceId', 16)} AS trace_id, {read_id('of.spanId', 8)} AS span_id)) AS linked",
+    ).selectExpr(
+        "*", f"if({concerned}, named_struct({fields}), NULL) AS messaging", f"{tell_reason()} AS reason"
     )
-    bad_link = F.exists(linked, lambda link: link["trace_id"].isNull() | link["span_id"].isNull())
-    start, end = span["startTimeUnixNano"], span["endTimeUnixNano"]
-    reason = explain(
-        [
-            (span.isNull(), "a null stands where spans should be", F.lit("")),
-            (trace_id.isNull(), "its traceId is not 16 bytes in hex or base64: ", span["traceId"]),
-            (span_id.isNull(), "its spanId is not 8 bytes in hex or base64: ", span["spanId"]),
-            (
-                has_parent & parent.isNull(),
-                "its parentSpanId is not 8 bytes in hex or base64: ",
-                span["parentSpanId"],
-            ),
-            (bad_link, "it has a link without ids of 16 and 8 bytes", F.lit("")),
-            (
-                start.isNotNull() & read_integer(start).isNull(),
-                "its startTimeUnixNano is no integer: ",
-                start,
-            ),
-            (end.isNotNull() & read_integer(end).isNull(), "its endTimeUnixNano is no integer: ", end),
-        ],
-        F.col("unread_reason"),
-    )
-    return spans.select(
+    has_parent = f"NOT span.parentSpanId RLIKE '{NO_ID}'"
+    return known.selectExpr(
         "file",
         "service",
         "instance",
-        F.lit(None).cast("string").alias("process"),
-        trace_id.alias("trace_id"),
-        span_id.alias("span_id"),
-        parent.alias("parent_id"),
-        linked.alias("linked"),
-        span["name"].alias("name"),
-        kind.alias("kind"),
-        read_time(start).alias("start_ns"),
-        read_time(end).alias("end_ns"),
-        *(column.alias(name) for name, column in derive_messaging(look_up("span.attributes"), kind).items()),
-        reason.alias("reason"),
-        F.when(reason.isNotNull(), F.coalesce("unread", F.to_json(span))).alias("text"),
+        "CAST(NULL AS string) AS process",
+        f"{read_id('span.traceId', 16)} AS trace_id",
+        f"{read_id('span.spanId', 8)} AS span_id",
+        f"if({has_parent}, {read_id('span.parentSpanId', 8)}, NULL) AS parent_id",
+        "linked",
+        "span.name AS name",
+        "kind",
+        "nullif(try_cast(span.startTimeUnixNano AS bigint), 0) AS start_ns",
+        "nullif(try_cast(span.endTimeUnixNano AS bigint), 0) AS end_ns",
+        *(f"messaging.{name} AS messaging_{name}" for name in messaging),
+        "reason",
+        "if(reason IS NULL, NULL, coalesce(unread, to_json(span))) AS text",
     )
+
+
+def tell_reason() -> str:
+    """Why a span cannot be taken, or null."""
+    start, end = "span.startTimeUnixNano", "span.endTimeUnixNano"
+    wrong = [
+        ("span IS NULL", "a null stands where spans should be", "''"),
+        *(
+            (
+                f"NOT {is_id(f'span.{name}', size)}",
+                f"its {name} is not {size} bytes in hex or base64: ",
+                f"span.{name}",
+            )
+            for name, size in (("traceId", 16), ("spanId", 8))
+        ),
+        (
+            f"NOT span.parentSpanId RLIKE '{NO_ID}' AND NOT {is_id('span.parentSpanId', 8)}",
+            "its parentSpanId is not 8 bytes in hex or base64: ",
+            "span.parentSpanId",
+        ),
+        (
+            f"exists(span.links, of -> NOT ({is_id('of.traceId', 16)} AND {is_id('of.spanId', 8)}))",
+            "it has a link without ids of 16 and 8 bytes",
+            "''",
+        ),
+        *(
+            (f"{at} IS NOT NULL AND {read_integer(at)} IS NULL", f"its {at[5:]} is no integer: ", at)
+            for at in (start, end)
+        ),
+    ]
+    texts = ", ".join(
+        f"coalesce({name}, '')" for name in ("span.traceId", "span.spanId", "span.parentSpanId", start, end)
+    )
+    plain = f"concat_ws(':', {texts}) RLIKE '{SOUND}' AND coalesce(size(span.links), 0) <= 0"
+    return f"if(unread_reason IS NULL AND {plain}, NULL, {explain(wrong, 'unread_reason')})"
 
 
 def look_up(attributes: str) -> Lookup:
     """The attribute of a key: positions in the list of keys are found without a call for each element."""
 
-    def find(key: str) -> Column:
-        value = F.get(
-            F.col(f"{attributes}.value"), (F.array_position(f"{attributes}.key", key) - 1).cast("int")
-        )
-        return F.coalesce(*(value[name] for name in ("stringValue", "intValue", "boolValue", "doubleValue")))
+    def find(key: str) -> str:
+        value = f"get({attributes}.value, CAST(array_position({attributes}.key, '{key}') - 1 AS int))"
+        fields = ("stringValue", "intValue", "boolValue", "doubleValue")
+        return f"coalesce({', '.join(f'{value}.{name}' for name in fields)})"
 
     return find
 
 
-def read_id(text: Column, size: int) -> Column:
-    """An id of so many bytes in lower-case hex; null if it is none, or zero."""
+def is_id(text: str, size: int) -> str:
+    """Whether this is an id of so many bytes, and not zero: true or false, of a null, too."""
+    hexadecimal = f"{text} RLIKE '^[0-9a-fA-F]{{{size * 2}}}$' AND NOT {text} RLIKE '{NO_ID}'"
+    return f"coalesce({hexadecimal} OR {is_base64(text, size)}, false)"
+
+
+def is_base64(text: str, size: int) -> str:
     digits, padding = -(-size * 8 // 6), -size % 3
-    base64 = text.rlike(f"^[A-Za-z0-9+/]{{{digits}}}={{{padding}}}$")
-    written = F.when(text.rlike(f"^[0-9a-fA-F]{{{size * 2}}}$"), F.lower(text)).when(
-        base64, F.lower(F.hex(F.unbase64(text)))
-    )
-    return F.when(~written.rlike(NO_ID), written)
+    return f"({text} RLIKE '^[A-Za-z0-9+/]{{{digits}}}={{{padding}}}$' AND NOT {text} RLIKE '^A*=*$')"
 
 
-def read_time(text: Column) -> Column:
-    """Nanoseconds since 1970. In OTLP 0 says that the time is not known."""
-    number = read_integer(text)
-    return F.when(number > 0, number)
+def read_id(text: str, size: int) -> str:
+    """An id of so many bytes in lower-case hex: hex or base64, by its length."""
+    from_base64 = f"if({is_base64(text, size)}, lower(hex(unbase64({text}))), NULL)"
+    return f"if(length({text}) = {size * 2}, lower({text}), {from_base64})"

@@ -6,20 +6,20 @@
     service, instance, process   `process` is SERVICE/INSTANCE, or the one of them that is known
     start, end              timestamps: Spark's end at the microsecond
     start_ns, end_ns        the same in nanoseconds since 1970, exactly
-    messaging_system, messaging_destination, messaging_operation, messaging_message_id
+    messaging_*             what the span did with a message (`MESSAGING`), under the new or the old names
 
-A format gives the columns of `RAW`. Attributes have new and old names: the new one is looked for first.
+A format gives the columns of `RAW`. Expressions are SQL: a call of Python for each part of them takes seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
 __all__ = [
+    "MESSAGING",
     "NO_ID",
     "REJECTED",
     "SPANS",
@@ -32,11 +32,27 @@ __all__ = [
     "read_integer",
 ]
 
+MESSAGING: Final[Mapping[str, Sequence[str]]] = {
+    "system": ["messaging.system"],
+    "destination": ["messaging.destination.name", "messaging.destination"],
+    "operation": ["messaging.operation.type", "messaging.operation"],
+    "message_id": ["messaging.message.id", "messaging.message_id"],
+    "partition": [
+        "messaging.destination.partition.id",
+        "messaging.kafka.destination.partition",
+        "messaging.kafka.source.partition",
+        "messaging.kafka.partition",
+    ],
+    "offset": ["messaging.kafka.offset", "messaging.kafka.message.offset"],
+}
+"""Column -> the attributes that it is taken from: the new name first, then the old ones."""
+
 SPANS: Final = """
     id string, causes array<string>, parent string, links array<string>, trace_id string, span_id string,
     name string, kind string, service string, instance string, process string,
     start timestamp, end timestamp, start_ns bigint, end_ns bigint,
-    messaging_system string, messaging_destination string, messaging_operation string, messaging_message_id string
+    messaging_system string, messaging_destination string, messaging_operation string, messaging_message_id string,
+    messaging_partition string, messaging_offset string
 """
 REJECTED: Final = "file string, text string, reason string"
 
@@ -52,100 +68,88 @@ RAW: Final = (
     "process",
     "start_ns",
     "end_ns",
-    "messaging_system",
-    "messaging_destination",
-    "messaging_operation",
-    "messaging_message_id",
+    *(f"messaging_{name}" for name in MESSAGING),
     "file",
     "text",
     "reason",
 )
 """What a format gives. `linked` has structs of trace_id and span_id; only a rejected row has `text` and `reason`."""
 
-NO_ID: Final = r"^0*$"
+NO_ID: Final = "^0*$"
 """An id that says that there is none."""
 
-Lookup = Callable[[str], Column]
-"""The value of an attribute, as text."""
+Lookup = Callable[[str], str]
+"""The expression for the value of an attribute, as text."""
 
 KINDS: Final = ("internal", "server", "client", "producer", "consumer")
 OPERATIONS: Final = {"publish": "send", "deliver": "process"}
 """Types of operations that had another name in older conventions."""
 
 
-def derive_resource(find: Lookup) -> dict[str, Column]:
+def derive_resource(find: Lookup) -> dict[str, str]:
     """Who it was, by the attributes of the process."""
     host, pid = find("host.name"), find("process.pid")
-    on_host = F.when(host.isNotNull() & pid.isNotNull(), F.concat_ws("/", host, pid))
+    on_host = f"concat({host}, '/', {pid})"
     return {
         "service": find("service.name"),
-        "instance": F.coalesce(find("service.instance.id"), find("k8s.pod.name"), on_host),
+        "instance": f"coalesce({find('service.instance.id')}, {find('k8s.pod.name')}, {on_host})",
     }
 
 
-def derive_messaging(find: Lookup, kind: Column) -> dict[str, Column]:
+def derive_messaging(find: Lookup, kind: str) -> dict[str, str]:
     """What a span did with a message.
 
     The operation decides, not the span kind, which changed between versions of the conventions. The oldest forbade
     the operation on a send: there alone the kind says it.
     """
-    system = find("messaging.system")
-    named = F.lower(F.coalesce(find("messaging.operation.type"), find("messaging.operation")))
-    operation = named
-    for old, new in OPERATIONS.items():
-        operation = F.when(named == old, new).otherwise(operation)
-    unnamed_send = named.isNull() & system.isNotNull() & (kind == "producer")
-    return {
-        "messaging_system": system,
-        "messaging_destination": F.coalesce(
-            find("messaging.destination.name"), find("messaging.destination")
-        ),
-        "messaging_operation": F.when(unnamed_send, "send").otherwise(operation),
-        "messaging_message_id": F.coalesce(find("messaging.message.id"), find("messaging.message_id")),
-    }
+    found = {name: coalesce(map(find, attributes)) for name, attributes in MESSAGING.items()}
+    named = f"lower({found['operation']})"
+    renamed = " ".join(f"WHEN '{old}' THEN '{new}'" for old, new in OPERATIONS.items())
+    unnamed = f"if({found['system']} IS NOT NULL AND {kind} = 'producer', 'send', NULL)"
+    found["operation"] = f"coalesce(CASE {named} {renamed} ELSE {named} END, {unnamed})"
+    return found
 
 
-def name_kind(kind: Column) -> Column:
+def coalesce(many: Iterable[str]) -> str:
+    return f"coalesce({', '.join(many)})"
+
+
+def name_kind(kind: str) -> str:
     """`producer` for 4, Producer and SPAN_KIND_PRODUCER; null for a kind that is not specified."""
-    word = F.regexp_replace(F.lower(kind), "^span_kind_", "")
-    numbered = F.get(F.array(*map(F.lit, KINDS)), word.try_cast("int") - 1)
-    return F.coalesce(numbered, F.when(~word.isin("", "0", "unspecified"), word))
+    numbered = " ".join(f"WHEN '{number}' THEN '{name}'" for number, name in enumerate(KINDS, 1))
+    word = f"regexp_replace(lower({kind}), '^span_kind_', '')"
+    return f"CASE {kind} {numbered} ELSE nullif(nullif(nullif({word}, ''), '0'), 'unspecified') END"
 
 
-def read_integer(text: Column) -> Column:
+def read_integer(text: str) -> str:
     """A text of digits as a number; null for any other, and for one that is too large."""
-    return F.when(text.rlike(r"^[0-9]{1,19}$"), text.try_cast("bigint"))
+    return f"if({text} RLIKE '^[0-9]{{1,19}}$', try_cast({text} AS bigint), NULL)"
 
 
-def explain(wrong: Sequence[tuple[Column, str, Column]], before: Column) -> Column:
+def explain(wrong: Sequence[tuple[str, str, str]], before: str) -> str:
     """The first thing that is wrong with a row, or null: conditions, words, and what is shown behind them."""
-    reason = F.lit(None).cast("string")
-    for condition, words, shown in reversed(wrong):
-        told = F.concat(F.lit(words), F.coalesce(shown.cast("string"), F.lit("")))
-        reason = F.when(condition, told).otherwise(reason)
-    return F.coalesce(before, reason)
+    cases = " ".join(
+        f"WHEN {condition} THEN concat('{words}', coalesce(CAST({shown} AS string), ''))"
+        for condition, words, shown in wrong
+    )
+    return f"coalesce({before}, CASE {cases} END)"
 
 
 def finish_rows(raw: DataFrame) -> DataFrame:
     """The columns of `SPANS` and `REJECTED`, from those of `RAW`."""
-    parent = join_ids(F.col("trace_id"), F.col("parent_id"))
-    links = F.transform("linked", lambda link: join_ids(link["trace_id"], link["span_id"]))
-    rows = raw.select(*RAW).withColumns(
-        {
-            "id": join_ids(F.col("trace_id"), F.col("span_id")),
-            "parent": parent,
-            "links": F.array_compact(F.coalesce(links, F.array().cast("array<string>"))),
-            "process": F.coalesce("process", no_empty(F.concat_ws("/", "service", "instance"))),
-        }
+    links = "array_compact(transform(linked, of -> concat(of.trace_id, ':', of.span_id)))"
+    none = "CAST(array() AS array<string>)"
+    rows = raw.selectExpr(
+        *(name for name in RAW if name not in ("process", "linked", "parent_id")),
+        "concat(trace_id, ':', span_id) AS id",
+        "concat(trace_id, ':', parent_id) AS parent",
+        f"if(size(linked) > 0, {links}, {none}) AS links",
+        "coalesce(process, nullif(concat_ws('/', service, instance), '')) AS process",
     )
-    micros = {at: F.expr(f"timestamp_micros({at}_ns div 1000)") for at in ("start", "end")}
-    causes = F.array_distinct(F.array_compact(F.concat(F.array("parent"), "links")))
-    return rows.withColumns({**micros, "causes": causes})
-
-
-def join_ids(trace: Column, span: Column) -> Column:
-    return F.concat(trace, F.lit(":"), span)
-
-
-def no_empty(text: Column) -> Column:
-    return F.when(text != "", text)
+    few = f"if(parent IS NULL, {none}, array(parent))"
+    return rows.selectExpr(
+        "*",
+        "timestamp_micros(start_ns div 1000) AS start",
+        "timestamp_micros(end_ns div 1000) AS end",
+        f"if(size(links) > 0, array_distinct(concat({few}, links)), {few}) AS causes",
+    )

@@ -36,6 +36,8 @@ OWN: Final = (FILE, TEXT, BROKEN)
 """Columns that reading adds: the file of a row, its text if that is known, and the text of a row that is none."""
 MAP, LIST = "map<string,string>", "array<string>"
 JSON: Final = (".json", ".jsonl", ".ndjson")
+NOTHING: Final = "CAST(NULL AS string)"
+TIMES: Final = ("start_ns", "end_ns", "duration_ns")
 
 
 def read_table(
@@ -50,7 +52,7 @@ def read_table(
     asked = OTEL_TRACES if mapping is None else mapping
     if kind == ".parquet":
         table = spark.read.parquet(*(escaped(name) for name in names))
-        table = table.withColumns({FILE: name_file(), TEXT: empty(), BROKEN: empty()})
+        table = table.withColumns({FILE: name_file(), TEXT: F.expr(NOTHING), BROKEN: F.expr(NOTHING)})
     elif kind == ".csv":
         table = read_csv(spark, names)
     else:
@@ -74,7 +76,7 @@ def read_csv(spark: SparkSession, names: list[str]) -> DataFrame:
     # Without `columnPruning` Spark counts the values of each line, whatever columns are asked for.
     options = {**CSV, "columnNameOfCorruptRecord": BROKEN, "columnPruning": False}
     table = spark.read.options(**options).schema(types).csv(places)
-    return table.withColumns({FILE: name_file(), TEXT: empty()})
+    return table.withColumns({FILE: name_file(), TEXT: F.expr(NOTHING)})
 
 
 def read_json(spark: SparkSession, names: list[str], mapping: Mapping[str, str]) -> DataFrame:
@@ -82,89 +84,85 @@ def read_json(spark: SparkSession, names: list[str], mapping: Mapping[str, str])
     fields = {quote(name): types.get(ours, "string") for ours, name in mapping.items()}
     schema = ",".join(f"{name}:{kind}" for name, kind in fields.items())
     rows = parse_documents(read_documents(spark, names), f"struct<{schema}>")
-    return rows.select(
-        "document.*",
-        F.col("file").alias(FILE),
-        F.col("text").alias(TEXT),
-        F.col("broken").alias(BROKEN),
+    nothing = f"array(CAST(NULL AS struct<{schema}>))"
+    each = rows.selectExpr("file", "text", "broken", f"explode(if(broken, {nothing}, documents)) AS document")
+    return each.selectExpr(
+        "document.*", f"file AS `{FILE}`", f"text AS `{TEXT}`", f"if(broken, text, NULL) AS `{BROKEN}`"
     )
 
 
 def describe_rows(table: DataFrame, mapping: Mapping[str, str], no_cause: tuple[str, ...]) -> DataFrame:
     types = {field.name: field.dataType.simpleString() for field in table.schema}
 
-    def text(ours: str) -> Column:
-        return F.col(quote(mapping[ours])).cast("string") if ours in mapping else empty()
+    def text(ours: str) -> str:
+        return f"CAST({quote(mapping[ours])} AS string)" if ours in mapping else NOTHING
 
-    def time(ours: str) -> Column:
-        if ours not in mapping:
-            return F.lit(None).cast("bigint")
-        return to_nanoseconds(mapping[ours], types[mapping[ours]])
-
-    resource = derive_resource(look_up(parse(mapping, types, "resource", MAP)))
-    kind = name_kind(text("kind"))
-    messaging = derive_messaging(look_up(parse(mapping, types, "attributes", MAP)), kind)
-    found = {**resource, **messaging}
-    parent = F.when(~text("parent").rlike(NO_ID) & ~text("parent").isin(*no_cause), text("parent"))
-    traces, spans = (parse(mapping, types, ours, LIST) for ours in SPAN_LISTS)
-    linked = F.arrays_zip(traces.alias("trace_id"), spans.alias("span_id"))
-    start = time("start_ns")
-    end = F.try_add(start, time("duration_ns")) if "duration_ns" in mapping else time("end_ns")
-    wrong = [
-        (F.coalesce(text(ours) == "", F.lit(True)), f"it has no {ours}", F.lit(""))
-        for ours in ("id", "trace_id")
-    ]
-    wrong += [
-        (
-            text(ours).isNotNull() & (text(ours) != "") & time(ours).isNull(),
-            f"its {ours} is no time: ",
-            text(ours),
-        )
-        for ours in ("start_ns", "end_ns", "duration_ns")
+    times = {
+        ours: to_nanoseconds(mapping[ours], types[mapping[ours]]).alias(f"__{ours}")
+        for ours in TIMES
         if ours in mapping
-    ]
-    wrong += [
-        (
-            text(ours).isNotNull() & parse(mapping, types, ours, kind_).isNull(),
-            f"its {ours} cannot be read: ",
-            text(ours),
-        )
-        for ours, kind_ in (*((name, MAP) for name in MAPS), *((name, LIST) for name in SPAN_LISTS))
+    }
+    parsed = {
+        ours: parse(mapping[ours], types[mapping[ours]], kind).alias(f"__{ours}")
+        for kind, many in ((MAP, MAPS), (LIST, SPAN_LISTS))
+        for ours in many
         if ours in mapping
-    ]
-    uneven = F.size(traces) != F.size(spans)
-    wrong += [(uneven, "its links have not as many traces as spans", F.lit(""))]
-    unread = F.when(F.col(quote(BROKEN)).isNotNull(), "it is no row of the table")
-    reason = explain(wrong, unread)
+    }
     row = F.to_json(F.struct([F.col(quote(name)) for name in table.columns if name not in OWN]))
-    return table.select(
-        F.col(quote(FILE)).alias("file"),
-        *(F.coalesce(text(name), column).alias(name) for name, column in found.items()),
-        text("process").alias("process"),
-        text("trace_id").alias("trace_id"),
-        text("id").alias("span_id"),
-        parent.alias("parent_id"),
-        linked.alias("linked"),
-        text("name").alias("name"),
-        kind.alias("kind"),
-        start.alias("start_ns"),
-        end.alias("end_ns"),
-        reason.alias("reason"),
-        F.when(reason.isNotNull(), F.coalesce(F.col(quote(BROKEN)), F.col(quote(TEXT)), row)).alias("text"),
+    known = table.select("*", *times.values(), *parsed.values(), row.alias("__row"))
+
+    def value(ours: str, kind: str) -> str:
+        return f"__{ours}" if ours in mapping else f"CAST(NULL AS {kind})"
+
+    kind = name_kind(text("kind"))
+    found = derive_resource(look_up(value("resource", MAP)))
+    messaging = derive_messaging(look_up(value("attributes", MAP)), kind)
+    found |= {f"messaging_{name}": column for name, column in messaging.items()}
+    nobody = ", ".join(f"'{escape_text(name)}'" for name in ("", *no_cause))
+    parent = f"if({text('parent')} RLIKE '{NO_ID}' OR {text('parent')} IN ({nobody}), NULL, {text('parent')})"
+    traces, spans = (value(ours, LIST) for ours in SPAN_LISTS)
+    duration = "try_add({}, {})".format(*(value(ours, "bigint") for ours in ("start_ns", "duration_ns")))
+    wrong = [(f"coalesce({text(ours)} = '', true)", f"it has no {ours}", "''") for ours in ("id", "trace_id")]
+    wrong += [
+        (f"{text(ours)} != '' AND __{ours} IS NULL", f"its {ours} is no time: ", text(ours)) for ours in times
+    ]
+    wrong += [
+        (f"{text(ours)} IS NOT NULL AND __{ours} IS NULL", f"its {ours} cannot be read: ", text(ours))
+        for ours in parsed
+    ]
+    wrong += [(f"size({traces}) != size({spans})", "its links have not as many traces as spans", "''")]
+    unread = f"if(`{BROKEN}` IS NULL, NULL, 'it is no row of the table')"
+    return known.selectExpr("*", f"{explain(wrong, unread)} AS __reason").selectExpr(
+        f"`{FILE}` AS file",
+        *(f"coalesce({text(name)}, {column}) AS {name}" for name, column in found.items()),
+        f"{text('process')} AS process",
+        f"{text('trace_id')} AS trace_id",
+        f"{text('id')} AS span_id",
+        f"{parent} AS parent_id",
+        f"transform({traces}, (one, at) -> struct(one AS trace_id, get({spans}, at) AS span_id)) AS linked",
+        f"{text('name')} AS name",
+        f"{kind} AS kind",
+        f"{value('start_ns', 'bigint')} AS start_ns",
+        f"{duration if 'duration_ns' in mapping else value('end_ns', 'bigint')} AS end_ns",
+        "__reason AS reason",
+        f"if(__reason IS NULL, NULL, coalesce(`{BROKEN}`, `{TEXT}`, __row)) AS text",
     )
 
 
-def parse(mapping: Mapping[str, str], types: Mapping[str, str], ours: str, kind: str) -> Column:
+def parse(name: str, type_name: str, kind: str) -> Column:
     """A column of theirs as a map or a list: texts hold JSON."""
-    if ours not in mapping:
-        return F.lit(None).cast(kind)
-    column = F.col(quote(mapping[ours]))
-    return F.from_json(column, kind) if types[mapping[ours]] == "string" else column.cast(kind)
+    column = F.col(quote(name))
+    return F.from_json(column, kind) if type_name == "string" else column.cast(kind)
 
 
-def look_up(attributes: Column) -> Lookup:
-    return lambda key: F.element_at(attributes, F.lit(key))
+def look_up(attributes: str) -> Lookup:
+    return lambda key: f"element_at({attributes}, '{key}')"
 
 
-def empty() -> Column:
-    return F.lit(None).cast("string")
+def escape_text(text: str) -> str:
+    """A text, as it stands between quotes in an expression.
+
+    >>> escape_text("it's")
+    "it\\\\'s"
+    """
+    return text.replace("\\", "\\\\").replace("'", "\\'")

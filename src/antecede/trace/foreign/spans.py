@@ -36,6 +36,8 @@ SPAN_COLUMNS: Final = (
     "messaging_destination",
     "messaging_operation",
     "messaging_message_id",
+    "messaging_partition",
+    "messaging_offset",
     *MAPS,
     *SPAN_LISTS,
 )
