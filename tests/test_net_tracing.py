@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from antecede.net.observe.tracing import LONGEST, current, extract, joined
 from antecede.net.serve.lines import Lines
 from tests.net_world import PATIENCE_S, in_memory
 
+ROOT = Path(__file__).parent.parent
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -124,3 +126,26 @@ assert not any(name.startswith("opentelemetry.") for name in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("pip install 'antecede[otel]'")
+
+
+def test_a_node_emits_spans_by_the_conventions_for_messaging(tmp_path):
+    file = tmp_path / "spans.jsonl"
+    subprocess.run(
+        [sys.executable, "-m", "tests.net_spans_worker", "matrix", str(file)], check=True, cwd=ROOT
+    )
+    requests = map(json.loads, file.read_text().splitlines())
+    spans = [one["resourceSpans"][0]["scopeSpans"][0]["spans"][0] for one in requests]
+    told = {
+        (span["name"], found["messaging.client.id"], found["messaging.operation.type"]): (span, found)
+        for span in spans
+        for found in [{one["key"]: one["value"]["stringValue"] for one in span["attributes"]}]
+    }
+    ask, found = told["send helper,reader", "asker", "send"]
+    assert (ask["kind"], ask["parentSpanId"], found["messaging.message.id"]) == (4, "", "asker.1")
+    helped, found = told["process asker", "helper", "process"]
+    assert (helped["kind"], found["messaging.message.id"]) == (5, "asker.1")
+    assert helped["links"] == [{name: ask[name] for name in ("traceId", "spanId")}]
+    answer, _ = told["send reader", "helper", "send"]
+    # Nobody said so: what is sent without a current span follows from what was handed over last.
+    assert (answer["traceId"], answer["parentSpanId"]) == (helped["traceId"], helped["spanId"])
+    assert len(spans) == 5

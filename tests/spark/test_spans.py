@@ -157,6 +157,16 @@ def test_tempo_also_wraps_a_trace(spark, tmp_path, otlp):
     assert (set(by_id(spans)), rejected.count()) == (set(otlp[0]) - {AUDIT}, 0)
 
 
+def test_documents_may_stand_in_an_array(spark, tmp_path, otlp):
+    line = (DATA / "otlp.jsonl").read_text().splitlines()[0]
+    (tmp_path / "a.json").write_text(f"[{line}, {line}]")
+    (tmp_path / "b.json").write_text(f"[{line}, 1]")
+    spans, rejected = read_spans(spark, tmp_path)
+    assert {row.id for row in spans.collect()} <= set(otlp[0])
+    [wrong] = rejected.collect()
+    assert (spans.count() % 2, wrong.text, wrong.reason) == (0, f"[{line}, 1]", "it is no OTLP in JSON")
+
+
 @pytest.mark.parametrize("size", [1 << 20, 1511])
 def test_documents_are_found_wherever_a_file_is_cut(spark, tmp_path, size):
     lines = (DATA / "otlp.jsonl").read_text()
@@ -327,7 +337,8 @@ def test_the_command_writes_what_order_takes(warm, tmp_path):
         "across": 1,
     }
     assert len(told["examples"]) == 5
-    assert "no: 5 spans of 2 traces state 4 causes; 6 lines or spans rejected; 1 causes are" in ended.stderr
+    assert "no: 5 spans of 2 traces state 4 causes; 2 messages, 1 deliveries; 6 lines or" in ended.stderr
+    assert "1 causes are in another trace" in ended.stderr
     assert len(pq.read_table(tmp_path / "out" / "rejected")) == 6
     options = ("--id", "id", "--causes", "causes", "--partition-by", "trace_id", "--time", "start_ns")
     ended = warm("order", tmp_path / "out" / "spans", *options, "--out", tmp_path / "ordered", "--json")
@@ -341,7 +352,7 @@ def test_the_command_reads_real_spans(warm, tmp_path):
     ended = warm("ingest", source, "--format", "spans", "--map", columns, "--out", tmp_path / "out")
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.startswith(
-        "yes: 4,445 spans of 53 traces state 4,392 causes; 0 lines or spans rejected"
+        "yes: 4,445 spans of 53 traces state 4,392 causes; 0 messages, 0 deliveries; 0 lines or spans rejected"
     )
     options = ("--id", "id", "--causes", "causes", "--partition-by", "trace_id", "--time", "start_ns")
     ended = warm("order", tmp_path / "out" / "spans", *options, "--out", tmp_path / "ordered")
@@ -355,7 +366,8 @@ def test_the_command_reads_real_spans(warm, tmp_path):
         (["--format", "zipkin"], "expected one of shiviz, tracing, tlaplus, table, otlp, jaeger, spans"),
         (["--format", "jaeger", "--map", "id=a"], "map is given for jaeger"),
         (["--format", "spans", "--map", "id=a,span=b"], "map is span=b"),
-        (["--format", "otlp", "--run", "a"], "--run is given for otlp"),
+        (["--format", "otlp", "--pattern", "a"], "--pattern is given for otlp"),
+        (["--format", "shiviz", "--rpc"], "--rpc is given for shiviz"),
         (["--format", "otlp", "--no-cause", "a"], "--no-cause is given for otlp"),
         (["--format", "shiviz", "--no-cause", "a"], "--no-cause is given for shiviz"),
     ],

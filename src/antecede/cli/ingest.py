@@ -63,6 +63,16 @@ def ingest(
         list[str] | None,
         typer.Option(help="spans: a parent that means none.  [default: root]", show_default=False),
     ] = None,
+    process: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="spans: an attribute that tells processes apart, as in k8s.pod.name.  [default: service and instance]",
+            show_default=False,
+        ),
+    ] = None,
+    rpc: Annotated[
+        bool, typer.Option("--rpc", help="spans: requests and replies of calls are messages, too.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")] = False,
     master: Master = None,
     remote: Remote = None,
@@ -77,13 +87,19 @@ def ingest(
     if format not in (known := (*FORMATS, *SPAN_FORMATS)):
         raise BadParameter("ingest", "format", format, f"one of {', '.join(known)}")
     if format in SPAN_FORMATS:
-        refuse_options(format, pattern=pattern, delimiter=delimiter, run=run)
+        refuse_options(format, pattern=pattern, delimiter=delimiter)
         if no_cause and format != "spans":
             raise BadParameter("ingest", "--no-cause", f"given for {format}", "it for spans only")
         refuse_span_request(format, mapping)
-        ingest_spans(files, format, out, mapping, no_cause or ["root"], as_json, master, remote)
+        asked = {
+            "no_cause": no_cause or ["root"],
+            "process": process or [],
+            "run": run or "spans",
+            "rpc": rpc,
+        }
+        ingest_spans(files, format, out, mapping, asked, as_json, master, remote)
         return
-    refuse_options(format, no_cause=no_cause)
+    refuse_options(format, no_cause=no_cause, process=process, rpc=rpc)
     refuse_request(format, pattern, delimiter, mapping)
     with open_work(master, remote, "listing files", reads=files, writes=[out]) as work:
         from antecede.spark.ingest.api import ingest as read_logs
@@ -115,18 +131,16 @@ def ingest_spans(
     format: str,
     out: str,
     mapping: dict[str, str] | None,
-    no_cause: Sequence[str],
+    asked: dict[str, Any],
     as_json: bool,
     master: str | None,
     remote: str | None,
 ) -> None:
-    """Write spans as one table, and what cannot be read beside it."""
+    """Write spans as one table, the trace of their messages, and what cannot be read beside it."""
     with open_work(master, remote, "reading", reads=files, writes=[out]) as work:
-        from antecede.spark.spans.api import count_spans, write_spans
+        from antecede.spark.spans.api import write_spans
 
-        read = write_spans(work.spark, files, out, format, mapping, no_cause=no_cause)
-        work.say("counting")
-        counts = count_spans(read)
+        read, counts = write_spans(work.spark, files, out, format, mapping, **asked)
         rows = read.rejected.orderBy("file", "text").limit(SHOWN).collect() if counts.rejected else []
     report_spans(counts, [{**row.asDict(), "line": None} for row in rows], out, as_json)
     if counts.rejected:
@@ -142,8 +156,16 @@ def report_spans(counts: SpanCounts, examples: Sequence[dict[str, Any]], out: st
         print(sentence(row), file=sys.stderr)
     parts = [
         f"{counts.spans:,} spans of {counts.traces:,} traces state {counts.causes:,} causes",
+        f"{counts.messages:,} messages, {counts.deliveries:,} deliveries",
         f"{counts.rejected:,} lines or spans rejected",
     ]
+    told = {
+        "absent": "spans that others name are not there",
+        "unsent": "spans were handed a message whose send is not there",
+        "undelivered": "messages were handed to nobody that has a span",
+        "repeats": "further spans of a message at its process",
+    }
+    parts += [f"{getattr(counts, name):,} {words}" for name, words in told.items() if getattr(counts, name)]
     if counts.across:
         parts.append(f"{counts.across:,} causes are in another trace: order them without --partition-by")
     print(f"{verdict}: {'; '.join(parts)}: {out}", file=sys.stderr)

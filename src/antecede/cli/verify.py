@@ -25,6 +25,8 @@ from antecede.cli.verify_stream import verify_stream
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from antecede.trace.footers import LocalTrace
 
 __all__ = ["verify"]
@@ -70,6 +72,14 @@ def verify(
     ] = None,
     partition_by: PartitionBy = None,
     no_cause: NoCause = None,
+    causality: Annotated[
+        str | None,
+        typer.Option(
+            help="Of messages of spans: stated, by parents and links, or potential, by all that a process did before. "
+            "docs/spans.md explains both.  [default: stated]",
+            show_default=False,
+        ),
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say how the trace is read.")] = False,
     stream: Annotated[
         bool,
@@ -96,6 +106,8 @@ def verify(
 
     Exit code 0: yes, or not known to be broken. 1: no. docs/verification.md explains findings and cost.
     """
+    if causality not in (None, "stated", "potential"):
+        raise BadParameter("verify", "--causality", causality, "stated or potential")
     columns = Columns(id_, causes, consumer, position, time, partition_by, tuple(no_cause or ()))
     if columns.given():
         for option, given in (("--stream", stream), ("--explain", explain)):
@@ -109,16 +121,16 @@ def verify(
         asked = Asked("verify --stream", out, checkpoint, once, every, patience, as_json, master, remote)
         verify_stream(trace, asked, forget)
         return
-    chosen = choose(trace, out, master, remote)
+    chosen = choose(trace, out, master, remote, causality)
     found = (
-        verify_on_spark(trace, out, master, remote, chosen)
+        verify_on_spark(trace, out, master, remote, chosen, causality)
         if isinstance(chosen, str)
         else verify_here(chosen, out)
     )
     if explain:
         print(found.plan, file=sys.stderr)
     verdict = overall(found.rows)
-    report(found.rows, found.examples, verdict, as_json)
+    report(found.rows, found.examples, verdict, as_json, found.causality)
     if verdict == "no":
         raise typer.Exit(1)
     if found.refused:
@@ -133,14 +145,19 @@ class Found(Struct, frozen=True):
     examples: list[str]
     """The first findings in words, violations before others."""
     plan: str
+    causality: str
+    """potential, or stated."""
     refused: bool
     """Whether the rows of some run cannot be a run."""
 
 
-def choose(trace: str, out: str | None, master: str | None, remote: str | None) -> LocalTrace | str:
+def choose(
+    trace: str, out: str | None, master: str | None, remote: str | None, causality: str | None
+) -> LocalTrace | str:
     """The trace, if it is to be verified in this process; else why Spark is to do it."""
     from antecede.storage import local
     from antecede.trace.footers import read_local_trace
+    from antecede.trace.foreign.spans import is_stated
     from antecede.verification import EMBEDDED_MOST
 
     for option, value in (("--master", master), ("--remote", remote)):
@@ -152,6 +169,10 @@ def choose(trace: str, out: str | None, master: str | None, remote: str | None) 
     read = read_local_trace(trace)
     if read.rows > EMBEDDED_MOST:
         return f"{read.rows:,} events are more than {EMBEDDED_MOST:,}"
+    if causality == "stated" or (
+        causality is None and any(map(is_stated, read.runs["parameters"].to_pylist()))
+    ):
+        return "causality as spans state it is judged there"
     return read
 
 
@@ -163,17 +184,25 @@ def verify_here(trace: LocalTrace, out: str | None) -> Found:
         found.write(out)
     protocols = dict(zip(*(trace.runs[name].to_pylist() for name in ("run", "protocol")), strict=True))
     rows = [{**row, "protocol": protocols[row["run"]]} for row in found.runs.to_pylist()]
-    return Found(rows, list(map(told, found.examples(SHOWN))), found.plan, bool(found.refused))
+    examples = list(map(told, found.examples(SHOWN)))
+    return Found(rows, examples, found.plan, "potential", bool(found.refused))
 
 
-def verify_on_spark(trace: str, out: str | None, master: str | None, remote: str | None, why: str) -> Found:
+def verify_on_spark(
+    trace: str, out: str | None, master: str | None, remote: str | None, why: str, causality: str | None
+) -> Found:
     places = [] if out is None else [f"{out.rstrip('/')}/{name}" for name in ("findings", "verdicts")]
     with open_work(master, remote, "reading footers", reads=[trace], writes=places) as work:
         from antecede.spark.trace.api import Trace
         from antecede.spark.verify.api import verify as judge
+        from antecede.trace.foreign.spans import is_stated
 
         read = Trace.read(work.spark, trace)
         work.say("verifying")
+        if causality == "stated" or (
+            causality is None and any(map(is_stated, read.known_runs["parameters"].to_pylist()))
+        ):
+            return verify_stated(work.spark, trace, out)
         found = judge(read)
         if out is not None:
             work.say("writing")
@@ -181,7 +210,21 @@ def verify_on_spark(trace: str, out: str | None, master: str | None, remote: str
         protocols = {row["run"]: row["protocol"] for row in read.runs.select("run", "protocol").collect()}
         rows = [{**row, "protocol": protocols.get(row["run"])} for row in found.verdicts]
         examples = found.examples(SHOWN) if any(row["verdict"] == "no" for row in rows) else []
-    return Found(rows, list(map(told, examples)), f"on Spark: {why}\n{found.plan}", bool(found.refused))
+    plan = f"on Spark: {why}\n{found.plan}"
+    return Found(rows, list(map(told, examples)), plan, "potential", bool(found.refused))
+
+
+def verify_stated(spark: SparkSession, trace: str, out: str | None) -> Found:
+    """Verify messages of spans by parents and links, in the words of the spans."""
+    from antecede.spark.spans.verify import describe_late, verify_spans
+
+    found = verify_spans(spark, trace)
+    if out is not None:
+        found.write(out)
+    rows = [{**row, "protocol": "unknown"} for row in found.verdicts]
+    examples = list(map(describe_late, found.examples(SHOWN)))
+    found.release()
+    return Found(rows, examples, "on Spark: by the causes that spans state", "stated", False)
 
 
 def told(row: Mapping[str, Any]) -> str:
@@ -196,14 +239,17 @@ def overall(rows: Iterable[Mapping[str, Any]]) -> str:
     return next((verdict for verdict in ("no", "unknown") if verdict in verdicts), "yes")
 
 
-def report(rows: Sequence[Mapping[str, Any]], first: Sequence[str], verdict: str, as_json: bool) -> None:
+def report(
+    rows: Sequence[Mapping[str, Any]], first: Sequence[str], verdict: str, as_json: bool, causality: str
+) -> None:
     if as_json:
         keys = ("run", "verdict", "reason", *COUNTS)
-        print(
-            json.dumps(
-                {"verdict": verdict, "runs": [{k: row[k] for k in keys} for row in rows]}, ensure_ascii=False
-            )
-        )
+        told = {
+            "verdict": verdict,
+            "causality": causality,
+            "runs": [{k: row[k] for k in keys} for row in rows],
+        }
+        print(json.dumps(told, ensure_ascii=False))
     else:
         from rich.console import Console
 
@@ -216,6 +262,11 @@ def report(rows: Sequence[Mapping[str, Any]], first: Sequence[str], verdict: str
     for line in first:
         print(line, file=sys.stderr)
     print(sentence(rows, verdict), file=sys.stderr)
+    if causality == "stated":
+        print(
+            "causality: stated, by parents and links; --causality potential asks for the other",
+            file=sys.stderr,
+        )
 
 
 def sentence(rows: Sequence[Mapping[str, Any]], verdict: str) -> str:

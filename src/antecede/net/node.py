@@ -55,7 +55,7 @@ from antecede.errors import BadParameter, Closed, Unsupported
 from antecede.model import CausalContext, Id, Message, View
 from antecede.net.delivery import Contact, Delivery, Durable, Held, Sent, stuck
 from antecede.net.lifecycle import Lifecycle, make_recorder
-from antecede.net.observe.tracing import OPENTELEMETRY, current
+from antecede.net.observe.tracing import OPENTELEMETRY, NodeSpans, current
 from antecede.net.peers.joining import Admit
 from antecede.net.settings import Settings
 from antecede.net.status import Status
@@ -236,6 +236,7 @@ class Node(Lifecycle):
         self._turns, self._taken = self._yield_every, 0
         self._full = False
         """Too much is unacknowledged, and that was said."""
+        self._spans = NodeSpans(self.name)
 
     # Sending
 
@@ -259,12 +260,10 @@ class Node(Lifecycle):
 
         Waits while a destination can take no more, and, with a journal, until the message cannot be lost any more.
         With `durable=False` it does not wait for the latter: see `flush`. With `echo=False` groups are without this
-        node, whose application knows what it says. The `context` of tracing is that of the
-        current span, unless it is given (`tracing`). Under the protocol `contexts`, a message that is sent `after` a
+        node, whose application knows what it says. The `context` of tracing is that of a span of the
+        send, unless it is given (`tracing`). Under the protocol `contexts`, a message that is sent `after` a
         causal context, or several (`one | two`), follows what they have and nothing else.
         """
-        if context is None:
-            context = current() if OPENTELEMETRY in modules else ""
         if type(payload) is not bytes:
             payload = _bytes(payload)
         host = self._host
@@ -290,8 +289,14 @@ class Node(Lifecycle):
         else:
             # It is plain that there is room: for most messages.
             targets = easy[0]
-        message = host.send(targets, payload, label, context, after)
-        sent = Sent(core.numbering, message, core.context_of(message) if self._explicit else None)
+        if context is None and OPENTELEMETRY in modules:
+            with self._spans.send(",".join(map(core.view.name, targets))) as span:
+                message = host.send(targets, payload, label, current(), after)
+                sent = Sent(core.numbering, message, core.context_of(message) if self._explicit else None)
+                span.set_attribute("messaging.message.id", f"{self.name}.{sent.number}")
+        else:
+            message = host.send(targets, payload, label, context or "", after)
+            sent = Sent(core.numbering, message, core.context_of(message) if self._explicit else None)
         if durable and host.position > host.position_durable:
             await host.durable(host.position)
         return sent
@@ -355,12 +360,18 @@ class Node(Lifecycle):
                 if self._mesh.pausing:
                     self._mesh.watch(numbering.identify(message)[0])
                 known = host.core.latest[1] if self._explicit else None
-                return Delivery(numbering, message, False, self._acknowledge, known)
+                return self._tell(Delivery(numbering, message, False, self._acknowledge, known))
         wanted = None if sender is None else host.core.view.id(sender)
         while (delivery := self._next(wanted)) is None:
             if not await self._pass():
                 self._check_open()
                 await self._host.arrivals.wait()
+        return self._tell(delivery)
+
+    def _tell(self, delivery: Delivery) -> Delivery:
+        """A message that is handed over has a span, if the program uses OpenTelemetry."""
+        if OPENTELEMETRY in modules:
+            self._spans.deliver(delivery.sender, delivery.number, delivery.to, delivery.traceparent)
         return delivery
 
     def __aiter__(self) -> Self:

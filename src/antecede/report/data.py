@@ -12,6 +12,7 @@ from typing import Literal
 from msgspec import Struct
 
 __all__ = [
+    "Alias",
     "Channels",
     "Density",
     "EVENT_KINDS",
@@ -43,6 +44,17 @@ class Message(Struct, frozen=True, order=True):
     number: int
 
 
+class Alias(Struct, frozen=True, kw_only=True):
+    """What the user calls a message: the span that sent it."""
+
+    sender: str
+    number: int
+    id: str
+    """TRACE:SPAN."""
+    name: str | None = None
+    """The operation."""
+
+
 class Finding(Struct, frozen=True, kw_only=True):
     """One thing that verification found at one process."""
 
@@ -56,6 +68,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     """Of the delivery at `process`; an undelivered message has none."""
     chain: tuple[Message, ...] | None = None
     """From the message to the one that overtook it."""
+    spans: tuple[str, ...] | None = None
+    """The ids of all spans of that chain, if spans told it."""
 
     @property
     def message(self) -> Message:
@@ -202,6 +216,10 @@ class Run(Struct, frozen=True, kw_only=True):
     """Events in the run."""
     start_ns: int = 0
     """Of its first event: times on the page count from it."""
+    causality: str | None = None
+    """Which causality a verdict about spans speaks of; None of any other run, where it is the potential one."""
+    aliases: tuple[Alias, ...] = ()
+    """What the user calls the messages that the page has."""
     whole: bool = True
     """Whether `events` are all of them."""
     events: tuple[Event, ...] = ()

@@ -11,13 +11,20 @@ const models = new Map();
 
 function modelOf(run) {
   if (models.has(run)) return models.get(run);
-  const {process, index, kind, message} = run.table, {sender, number, control, to, sets} = run.messages;
+  const {process, index, kind, message} = run.table, {sender, number, control, to, sets, alias} = run.messages;
   const grown = steps => { let x = 0; return steps.map(step => (x += Number(step))); };
   const names = DATA.names[run.names], label = shared(names);
   const model = {process, index, kind, message, names, time: grown(run.table.time), clock: run.table.clock && grown(run.table.clock),
     send: sender.map(() => -1), arrivals: sender.map(() => []), own: names.map(() => []), held: kind.map(() => false),
     to: to.map(set => set < 0 ? null : sets[set]), control: message.map(m => control[m]),
     name: m => `${short(names[sender[m]], LONG)}.${number[m]}`, brief: m => `${label(names[sender[m]], 8)}.${number[m]}`, sender, label};
+  // Spans have names and ids of their own: those are what their owner looks for.
+  if (alias) {
+    const whose = m => `${short(alias[m][0] || 'a message', LONG)} of ${short(names[sender[m]], LONG)}`;
+    const own = model.name, few = model.brief;
+    Object.assign(model, {id: m => alias[m] && alias[m][1], name: m => alias[m] ? whose(m) : own(m),
+      brief: m => alias[m] && alias[m][0] ? short(alias[m][0], 14) : few(m)});
+  }
   kind.forEach((k, e) => {
     if (k === SEND) model.send[message[e]] = e; else model.arrivals[message[e]].push(e);
     model.own[process[e]].push(e);
@@ -53,7 +60,8 @@ function storyOf(model, finding) {
 function sayFinding(model, finding) {
   const at = short(model.names[finding.at], LONG), m = model.name(finding.message), by = finding.by === null ? '' : model.name(finding.by);
   switch (finding.kind) {
-    case 'violation': return `${at} delivered ${m} after ${by}, which it causally precedes: ${finding.path.map(model.name).join(' → ')}`;
+    case 'violation': return model.id ? `${at} was handed ${m} after ${by}, which follows from it`
+      : `${at} delivered ${m} after ${by}, which it causally precedes: ${finding.path.map(model.name).join(' → ')}`;
     case 'fifo_break': return `${at} delivered ${m} after ${by}, which its sender sent later`;
     case 'duplicate': return `${at} delivered ${m} again`;
     case 'unsent': return `${at} delivered ${m}, which nobody sent`;
@@ -68,6 +76,7 @@ function sayEvent(run, model, e, role) {
   const verb = ['sends', model.control[e] || !model.held[e] ? 'receives' : 'receives and holds', 'delivers'][model.kind[e]];
   const lines = [`${process} ${verb} ${what}`];
   if (role) lines.push(role);
+  if (model.id && model.id(m)) lines.push(`span ${model.id(m).split(':')[1]}`, `trace ${model.id(m).split(':')[0]}`);
   const to = model.to[m];
   if (model.kind[e] === SEND && to) lines.push(`to ${to.slice(0, 6).map(q => short(names[q], 30)).join(', ')}${to.length > 6 ? ` and ${to.length - 6} more` : ''}`);
   lines.push(`at ${instant(model.time[e], 1e5)} · event ${count(Number(model.index[e]))} of ${process}${model.clock ? ` · clock ${count(model.clock[e])}` : ''}`);

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -44,6 +44,7 @@ def _run(run: Run, lists: dict[tuple[str, ...], int]) -> dict[str, Any]:
     messages = Messages(names)
     table = _table(run, names, messages)
     findings = [_finding(finding, names, messages) for finding in run.findings]
+    aliases = {(alias.sender, alias.number): (alias.name, alias.id) for alias in run.aliases}
     return {
         "run": run.run,
         "protocol": run.protocol,
@@ -56,6 +57,7 @@ def _run(run: Run, lists: dict[tuple[str, ...], int]) -> dict[str, Any]:
         "n": len(run.processes),
         "outcome": run.outcome,
         "reason": run.reason,
+        "causality": run.causality,
         "deliveries": run.deliveries,
         "found": run.found,
         "findings": findings,
@@ -65,7 +67,7 @@ def _run(run: Run, lists: dict[tuple[str, ...], int]) -> dict[str, Any]:
         "size": run.size,
         "whole": run.whole,
         "table": table,
-        "messages": messages.columns(),
+        "messages": messages.columns(aliases),
         "windows": _windows(run),
         "density": None
         if run.density is None
@@ -110,8 +112,10 @@ class Messages:
         group = tuple(self._names[name] for name in to)
         self._to[message] = self._sets.setdefault(group, len(self._sets))
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self, aliases: Mapping[tuple[str, int], tuple[str | None, str]]) -> dict[str, Any]:
+        named = [None if control else aliases.get((sender, number)) for sender, number, control in self._of]
         return {
+            "alias": named if aliases else None,
             "sender": [self._names[sender] for sender, _, _ in self._of],
             "number": [exact(number) for _, number, _ in self._of],
             "control": [int(control) for _, _, control in self._of],
@@ -154,6 +158,7 @@ def _finding(finding: Finding, names: Numbers, messages: Messages) -> dict[str, 
         "message": messages.number(finding.sender, finding.number),
         "by": None if finding.by is None else messages.number(finding.by.sender, finding.by.number),
         "path": [messages.number(message.sender, message.number) for message in finding.path],
+        "spans": finding.spans,
     }
 
 

@@ -35,11 +35,13 @@ from antecede.report.selection import (
 from antecede.report.tables import Tables, assemble, find_extent, sort_findings
 from antecede.spark.measure.api import measure
 from antecede.spark.measure.schema import TABLES
+from antecede.spark.spans.verify import read_messages, verify_spans
 from antecede.spark.trace.api import Trace
 from antecede.spark.verify.api import verify
 from antecede.storage import local
 from antecede.trace import EVENTS
 from antecede.trace.footers import LocalTrace
+from antecede.trace.foreign.spans import is_stated
 from antecede.verification.embedded import EMBEDDED_MOST, verify_local
 
 __all__ = ["gather_report"]
@@ -68,12 +70,13 @@ def gather_report(
     )
     ranges = [parse_window(text, extents) for text in windows]
     say("verifying")
-    judged = judge_runs(trace, results, runs)
+    stated = all(is_stated(run["parameters"]) for run in runs) and bool(runs)
+    judged = judge_spans(trace) if stated else judge_runs(trace, results, runs)
     say("measuring")
     broken = {row["run"] for row in judged["verdicts"] if row["verdict"] == "no"}
     priced = price_runs(trace, results, runs, broken)
     say("choosing windows")
-    shown = (
+    shown: dict[str, Any] = (
         select_events(trace, extents, group_findings(judged["findings"]), ranges)
         if events is None
         else {"events": events, "windows": [(r.run, Window(r.title, r.axis, r.low, r.high)) for r in ranges]}
@@ -85,6 +88,8 @@ def gather_report(
             **priced,
             **shown,
             extents=tuple(extents.values()),
+            causality="stated" if stated else None,
+            aliases=name_messages(trace, judged["findings"], shown["events"]) if stated else (),
             failed=[] if results.failures is None else queries.collect_rows(results.failures),
         ),
         source=path,
@@ -111,6 +116,26 @@ def judge_runs(trace: Trace, results: Results, runs: Rows) -> dict[str, Any]:
         "findings": queries.read_first_findings(findings, limit_findings(len(broken))) if broken else [],
         "found_at": queries.count_findings(findings, partly & set(broken)),
     }
+
+
+def judge_spans(trace: Trace) -> dict[str, Any]:
+    """The same of spans, by the causality that they state: what is there already may be of the other one."""
+    assert trace.path is not None
+    found = verify_spans(trace.spark, trace.path)
+    broken = any(row["verdict"] == "no" for row in found.verdicts)
+    return {
+        "verdicts": found.verdicts,
+        "findings": queries.read_first_findings(found.findings, limit_findings(1)) if broken else [],
+        "found_at": [],
+    }
+
+
+def name_messages(trace: Trace, findings: Rows, events: Rows) -> Rows:
+    """What the user calls the messages that the page has."""
+    assert trace.path is not None
+    keys = {(row["sender"], row["number"]) for row in (*findings, *events)}
+    keys |= {(one["sender"], one["number"]) for row in findings for one in row["chain"] or ()}
+    return queries.read_aliases(read_messages(trace.spark, trace.path), keys)
 
 
 def verify_trace(trace: Trace) -> tuple[DataFrame, Rows]:

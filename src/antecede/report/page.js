@@ -13,8 +13,23 @@ function showOne(run, number) {
     ? [badge(['violation', 'fifo_break'].includes(finding.kind) ? 'broke' : 'faulty', KINDS[finding.kind][0]), ' ', sayFinding(model, finding),
       ...(told.whole ? [] : [el('span', {class: 'muted'}, ' (some of its events are not on this page)')])]
     : [run.whole ? `All ${plural(run.size, 'event')} of this run are on this page.` : `${count(run.table.kind.length)} of ${plural(run.size, 'event')} of this run are on this page.`]));
+  $('proof').replaceChildren(...(finding && finding.spans ? [proofOf(model, finding)] : []));
   diagram.show(run, finding);
   showChoices(Boolean(finding));
+}
+
+// The chain of spans, each by the ids that its owner knows.
+function proofOf(model, finding) {
+  const by = new Map(finding.path.map(m => [model.id(m), m]));
+  const last = finding.spans.length - 1;
+  const rows = finding.spans.map((id, i) => {
+    const [trace, span] = id.split(':'), m = by.get(id);
+    const role = i === 0 ? 'handed over late' : i === last ? 'handed over before it' : known(m) ? 'sent after it' : 'follows from it';
+    return el('tr', {}, el('td', {class: 'number'}, String(i + 1)), el('td', {}, role), el('td', {}, known(m) ? model.name(m) : ''), el('td', {}, el('code', {}, span)), el('td', {}, el('code', {}, trace)));
+  });
+  return el('details', {class: 'note proof', open: true}, el('summary', {}, `The proof: ${plural(finding.spans.length, 'span')}, each of which names the one before it as its parent or by a link`),
+    el('div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Spans of the proof'}, el('table', {},
+      el('thead', {}, el('tr', {}, ['', 'it was', 'operation', 'span', 'trace'].map(name => el('th', {scope: 'col'}, name)))), el('tbody', {}, rows))));
 }
 
 function buildOne(run, model) {
@@ -34,6 +49,7 @@ function buildOne(run, model) {
     findingsOf(run, model),
     el('h3', {}, 'Space and time'),
     el('p', {id: 'caption', 'aria-live': 'polite'}),
+    el('div', {id: 'proof'}),
     el('div', {id: 'choices', class: 'controls'}),
     host,
     el('p', {id: 'seen', class: 'muted small'}),
@@ -84,9 +100,9 @@ function elsewhere(run) {
 function factsOf(run) {
   const price = run.price || {};
   const facts = [['verdict', badge(run.class)], ['protocol', named ? run.protocol : null], ['promises', run.promise], ['network', run.network], ['workload', run.workload], ['topology', run.topology],
-    ['processes', count(run.n)], ['events', count(run.size)], ['deliveries', count(run.deliveries)], ['duration', known(price.duration_ns) ? time(price.duration_ns) : null],
+    ['causality', run.causality], ['processes', count(run.n)], ['events', count(run.size)], ['deliveries', count(run.deliveries)], ['duration', known(price.duration_ns) ? time(price.duration_ns) : null],
     ['longest chain', known(price.longest_chain) ? plural(price.longest_chain, 'message') : null], ['concurrency', known(price.concurrency) ? percent(price.concurrency) : null],
-    ['seed', run.seed], ['parameters', run.parameters === '{}' ? null : run.parameters]];
+    ['seed', run.seed], ['parameters', run.parameters === '{}' || run.causality ? null : run.parameters]];
   return el('dl', {class: 'facts'}, facts.filter(([, value]) => known(value)).map(([name, value]) => el('div', {class: name}, el('dt', {}, name), el('dd', {}, value))));
 }
 
@@ -135,7 +151,11 @@ function showAbout() {
     example ? el('p', {}, 'To see another part of a run, name it with ', el('code', {}, '--window RUN:FROM:TO'), ': times from the start of the run (', el('code', {}, '2.5s'), ', ',
       el('code', {}, '300ms'), ') or clocks (whole numbers). For example:') : null,
     example ? copyable(command('--window', `${example.run}:0s:1s`)) : null,
-    el('p', {class: 'muted'}, 'Verdicts follow from program order and messages alone, never from what a protocol says of itself. Nothing on this page was fetched, and nothing leaves it.'),
+    DATA.runs.some(run => run.causality) ? el('p', {}, el('strong', {}, 'Stated causality. '),
+      'A message comes before another here if a chain of parents and links of spans leads from the other to it. ' +
+      'The other notion, potential causality, takes everything that a process did before for a cause; for a service with threads it finds violations between requests that have nothing to do with each other. ' +
+      'Ask for it with ', el('code', {}, 'antecede verify --causality potential'), '.')
+      : el('p', {class: 'muted'}, 'Verdicts follow from program order and messages alone, never from what a protocol says of itself. Nothing on this page was fetched, and nothing leaves it.'),
   ].filter(known));
 }
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from antecede.report.data import (
     KINDS,
+    Alias,
     Channels,
     Density,
     Event,
@@ -56,6 +57,10 @@ class Tables(Struct, frozen=True, kw_only=True):
     """run, sender_band, receiver_band, bands, messages, delay_ns_mean."""
     histograms: Rows = ()
     """protocol, network, quantity, low, high, count."""
+    aliases: Rows = ()
+    """run, sender, number, id, name: what the user calls a message."""
+    causality: str | None = None
+    """Which causality the verdicts about spans speak of; None where there are none."""
     extents: Sequence[Extent] = ()
     events: Rows = ()
     windows: Sequence[tuple[str, Window]] = ()
@@ -80,7 +85,7 @@ def assemble(
     """The page's values."""
     by_run = {
         name: _group(getattr(tables, name))
-        for name in ("findings", "found_at", "processes", "channels", "density")
+        for name in ("findings", "found_at", "processes", "channels", "density", "aliases")
     }
     verdicts = {row["run"]: row for row in tables.verdicts}
     measures = {row["run"]: row for row in tables.measures}
@@ -101,6 +106,8 @@ def assemble(
                 price=msgspec.convert(measures[name], Price, strict=False) if name in measures else None,
                 process_prices=tuple(_convert(by_run["processes"][name], ProcessPrice)),
                 channels=_place_channels(by_run["channels"][name]),
+                causality=tables.causality,
+                aliases=tuple(_convert(by_run["aliases"][name], Alias)),
                 size=extent.events,
                 start_ns=extent.time_low or 0,
                 whole=name not in tables.partial,

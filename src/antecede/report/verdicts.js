@@ -48,6 +48,7 @@ function showVerdicts() {
   $('tallies').append(el('p', {class: 'found'}, `In ${plural(deliveries, 'delivery', 'deliveries')}: `,
     found.length ? found.map(([kind, x], i) => [i ? ' · ' : '', el('span', {'data-tip': KINDS[kind][2], tabindex: 0, class: 'hint'},
       `${count(x)} ${KINDS[kind][x === 1 ? 0 : 1]}`)]) : 'nothing wrong was found.'));
+  if (DATA.runs.some(run => run.causality)) $('tallies').append(el('p', {class: 'muted'}, 'By stated causality: what the parents and links of spans say. ', el('a', {href: '#about'}, 'The other notion'), ' may find more.'));
   showReasons();
   showMatrix();
 }

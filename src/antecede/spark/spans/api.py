@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from pyspark import StorageLevel
@@ -22,6 +22,7 @@ from antecede.errors import BadParameter
 from antecede.spark.errors import raise_task_errors
 from antecede.spark.ingest.tasks import list_files
 from antecede.spark.spans.jaeger import read_jaeger
+from antecede.spark.spans.messages import MessageCounts, write_messages
 from antecede.spark.spans.otlp import read_otlp
 from antecede.spark.spans.schema import REJECTED, SPANS, finish_rows
 from antecede.spark.spans.table import read_table
@@ -49,6 +50,13 @@ class SpanCounts:
     """Parents and links, all together."""
     across: int
     """Those of them that are in another trace than the span."""
+    messages: int
+    deliveries: int
+    repeats: int
+    undelivered: int
+    unsent: int
+    absent: int
+    """These are of `antecede.spark.spans.messages.MessageCounts`."""
 
 
 def read_spans(
@@ -58,11 +66,13 @@ def read_spans(
     mapping: Mapping[str, str] | None = None,
     *,
     no_cause: str | Sequence[str] = "root",
+    process: str | Sequence[str] = (),
 ) -> Spans:
     """Read files and directories of a format: otlp, jaeger, or spans, which is a table.
 
     `mapping` says which column of a table is which of ours (docs/spans.md); without it the columns are those of
-    ClickHouse's `otel_traces`. A parent that is empty, zero, or a text of `no_cause` means none.
+    ClickHouse's `otel_traces`. A parent that is empty, zero, or a text of `no_cause` means none. `process` names the
+    attributes, of the process or else of the span, that tell one process from another, instead of service and instance.
 
     >>> import tempfile
     >>> from antecede.spark import connect
@@ -77,7 +87,7 @@ def read_spans(
     [('t:b', ['t:a'], 1661140374351773094), ('t:a', [], 1661140374351773093)]
     [('t', 'it is no row of the table')]
     """
-    return divide(read_rows(spark, path, format, mapping, no_cause))
+    return divide(read_rows(spark, path, format, mapping, no_cause, process))
 
 
 def write_spans(
@@ -88,27 +98,40 @@ def write_spans(
     mapping: Mapping[str, str] | None = None,
     *,
     no_cause: str | Sequence[str] = "root",
-) -> Spans:
-    """Write `spans/` and `rejected/` as Parquet into a directory, all or nothing, and give what is there."""
-    rows = read_rows(spark, path, format, mapping, no_cause)
+    process: str | Sequence[str] = (),
+    run: str = "spans",
+    rpc: bool = False,
+) -> tuple[Spans, SpanCounts]:
+    """Write spans and the trace of their messages into a directory, all or nothing; give the spans, and counts.
+
+    `spans/` and `rejected/` are what was read. `events/` and `runs.parquet` are a trace of one `run`, and `messages/`
+    says whose spans are behind it (`antecede.spark.spans.messages`, which says what `rpc` is).
+    """
+    rows = read_rows(spark, path, format, mapping, no_cause, process)
     # Two tables come of one reading: parsing is what takes the time.
     rows.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         with raise_task_errors(), whole(out) as aside:
             for name, table in divide(rows)._asdict().items():
                 table.write.parquet(join(aside, name))
+            rows.unpersist()
+            read = read_written(spark, aside)
+            rejected = read.rejected.count()
+            found = write_messages(read.spans, aside, run=run, format=format, rejected=rejected, rpc=rpc)
+            counts = count_spans(read, found, rejected)
     finally:
         rows.unpersist()
+    return read_written(spark, absolute(out)), counts
+
+
+def read_written(spark: SparkSession, directory: str) -> Spans:
     types = {"spans": SPANS, "rejected": REJECTED}
     return Spans(
-        *(
-            spark.read.schema(types[name]).parquet(escaped(join(absolute(out), name)))
-            for name in Spans._fields
-        )
+        *(spark.read.schema(types[name]).parquet(escaped(join(directory, name))) for name in Spans._fields)
     )
 
 
-def count_spans(read: Spans) -> SpanCounts:
+def count_spans(read: Spans, found: MessageCounts, rejected: int) -> SpanCounts:
     """Count what was read."""
     causes = F.size("causes")
     within = F.size(F.filter("causes", lambda cause: cause.startswith(F.concat("trace_id", F.lit(":")))))
@@ -118,7 +141,7 @@ def count_spans(read: Spans) -> SpanCounts:
         F.coalesce(F.sum(causes), F.lit(0)).alias("causes"),
         F.coalesce(F.sum(causes - within), F.lit(0)).alias("across"),
     ).collect()
-    return SpanCounts(rejected=read.rejected.count(), **row.asDict())
+    return SpanCounts(rejected=rejected, **row.asDict(), **asdict(found))
 
 
 def read_rows(
@@ -127,6 +150,7 @@ def read_rows(
     format: str,
     mapping: Mapping[str, str] | None,
     no_cause: str | Sequence[str],
+    process: str | Sequence[str] = (),
 ) -> DataFrame:
     """Spans and what cannot be read, which has a reason."""
     refuse_span_request(format, mapping)
@@ -134,12 +158,14 @@ def read_rows(
     if not many:
         raise BadParameter("read_spans", "files", "none", "one or more")
     names = list_files(spark, many)
+    attributes = (process,) if isinstance(process, str) else tuple(process)
     if format == "otlp":
-        raw = read_otlp(spark, names)
+        raw = read_otlp(spark, names, attributes)
     elif format == "jaeger":
-        raw = read_jaeger(spark, names)
+        raw = read_jaeger(spark, names, attributes)
     else:
-        raw = read_table(spark, names, mapping, (no_cause,) if isinstance(no_cause, str) else tuple(no_cause))
+        none = (no_cause,) if isinstance(no_cause, str) else tuple(no_cause)
+        raw = read_table(spark, names, mapping, none, attributes)
     return finish_rows(raw)
 
 

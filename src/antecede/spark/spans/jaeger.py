@@ -15,6 +15,7 @@ from antecede.spark.spans.schema import (
     NO_ID,
     Lookup,
     derive_messaging,
+    derive_process,
     derive_resource,
     explain,
     name_kind,
@@ -37,7 +38,7 @@ TRACES: Final = """transform(documents, one ->
 NO_REFERENCES: Final = "CAST(array() AS array<struct<type:string,trace_id:string,span_id:string>>)"
 
 
-def read_jaeger(spark: SparkSession, names: list[str]) -> DataFrame:
+def read_jaeger(spark: SparkSession, names: list[str], process: tuple[str, ...] = ()) -> DataFrame:
     """The spans in these files, and what cannot be read."""
     spans = explode_spans(
         parse_documents(read_documents(spark, names), DOCUMENT),
@@ -49,10 +50,10 @@ def read_jaeger(spark: SparkSession, names: list[str]) -> DataFrame:
         spans="of.spans",
         no_span=SPAN,
     )
-    return describe_spans(spans)
+    return describe_spans(spans, process)
 
 
-def describe_spans(spans: DataFrame) -> DataFrame:
+def describe_spans(spans: DataFrame, process: tuple[str, ...]) -> DataFrame:
     tags = look_up("span.tags")
     messaging = derive_messaging(tags, "kind")
     resource = derive_resource(look_up("of.tags"))
@@ -94,7 +95,7 @@ def describe_spans(spans: DataFrame) -> DataFrame:
         "file",
         f"coalesce(of.serviceName, {resource['service']}) AS service",
         f"coalesce({resource['instance']}, {host}) AS instance",
-        "CAST(NULL AS string) AS process",
+        f"{derive_process(process, look_up('of.tags'), tags)} AS process",
         "trace_id",
         "span_id",
         "parent_id",

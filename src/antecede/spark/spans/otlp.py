@@ -16,7 +16,9 @@ from antecede.spark.spans.schema import (
     NO_ID,
     Lookup,
     derive_messaging,
+    derive_process,
     derive_resource,
+    escape_text,
     explain,
     name_kind,
     read_integer,
@@ -49,45 +51,66 @@ SOUND: Final = (
 """Ids and times of most spans: nothing more is asked of these."""
 
 
-def read_otlp(spark: SparkSession, names: list[str]) -> DataFrame:
+VALUE_OF: Final = (
+    "coalesce(one.value.stringValue, one.value.intValue, one.value.boolValue, one.value.doubleValue)"
+)
+
+
+def read_otlp(spark: SparkSession, names: list[str], process: tuple[str, ...] = ()) -> DataFrame:
     """The spans in these files, and what cannot be read."""
-    resource = derive_resource(look_up("of.resource.attributes"))
+    attributes = "of.resource.attributes"
+    find = look_up(f"{attributes}.key", f"transform({attributes}, one -> {VALUE_OF})")
+    named = ", ".join(find(escape_text(name)) for name in process)
+    facts = {**derive_resource(find), "named": f"CAST(array({named}) AS array<string>)"}
     spans = explode_spans(
         parse_documents(read_documents(spark, names), DOCUMENT, READ),
         groups="documents.resourceSpans",
         no_group=RESOURCE,
         format="OTLP in JSON",
         other="resourceSpans nor batches",
-        facts=[f"{column} AS {name}" for name, column in resource.items()],
+        facts=[f"{column} AS {name}" for name, column in facts.items()],
         spans=SPANS,
         no_span=SPAN,
     )
-    return describe_spans(spans)
+    return describe_spans(spans, process)
 
 
-def describe_spans(spans: DataFrame) -> DataFrame:
-    messaging = derive_messaging(look_up("span.attributes"), "kind")
-    fields = ", ".join(f"'{name}', {column}" for name, column in messaging.items())
+def describe_spans(spans: DataFrame, process: tuple[str, ...]) -> DataFrame:
+    """The columns of `RAW`.
+
+    What is used often is a column first: Spark then compiles each step by itself. Java runs what is compiled to more
+    than 8,000 bytes, as all of it together would be, many times slower.
+    """
     # Most spans are of no message: their attributes are not searched.
     concerned = "instr(array_join(span.attributes.key, ' '), 'messaging.') > 0"
-    known = spans.selectExpr(
-        "*",
-        f"{name_kind('span.kind')} AS kind",
-        "transform(span.links, of -> struct("
-        f"{read_id('of.traceId', 16)} AS trace_id, {read_id('of.spanId', 8)} AS span_id)) AS linked",
-    ).selectExpr(
-        "*", f"if({concerned}, named_struct({fields}), NULL) AS messaging", f"{tell_reason()} AS reason"
+    tags = "filter(span.attributes, one -> startswith(one.key, 'messaging.'))"
+    all_of = look_up("span.attributes.key", f"transform(span.attributes, one -> {VALUE_OF})")
+    at = {escape_text(name): place for place, name in enumerate(process)}
+    messaging = derive_messaging(look_up("keys", "values"), "kind")
+    fields = ", ".join(f"'{name}', {column}" for name, column in messaging.items())
+    known = (
+        spans.selectExpr(
+            "*",
+            f"if({concerned}, {tags}, NULL) AS tags",
+            f"{name_kind('span.kind')} AS kind",
+            f"{tell_reason()} AS reason",
+        )
+        .selectExpr(
+            "*", "transform(tags, one -> one.key) AS keys", f"transform(tags, one -> {VALUE_OF}) AS values"
+        )
+        .selectExpr("*", f"if(tags IS NULL, NULL, named_struct({fields})) AS messaging")
     )
-    has_parent = f"NOT span.parentSpanId RLIKE '{NO_ID}'"
+    linked = f"""if(size(span.links) > 0, transform(span.links, one ->
+        struct({read_id("one.traceId", 16)} AS trace_id, {read_id("one.spanId", 8)} AS span_id)), NULL)"""
     return known.selectExpr(
         "file",
         "service",
         "instance",
-        "CAST(NULL AS string) AS process",
+        f"{derive_process(process, lambda key: f'get(named, {at[key]})', all_of)} AS process",
         f"{read_id('span.traceId', 16)} AS trace_id",
         f"{read_id('span.spanId', 8)} AS span_id",
-        f"if({has_parent}, {read_id('span.parentSpanId', 8)}, NULL) AS parent_id",
-        "linked",
+        f"if(span.parentSpanId RLIKE '{NO_ID}', NULL, {read_id('span.parentSpanId', 8)}) AS parent_id",
+        f"{linked} AS linked",
         "span.name AS name",
         "kind",
         "nullif(try_cast(span.startTimeUnixNano AS bigint), 0) AS start_ns",
@@ -133,29 +156,20 @@ def tell_reason() -> str:
     return f"if(unread_reason IS NULL AND {plain}, NULL, {explain(wrong, 'unread_reason')})"
 
 
-def look_up(attributes: str) -> Lookup:
-    """The attribute of a key: positions in the list of keys are found without a call for each element."""
-
-    def find(key: str) -> str:
-        value = f"get({attributes}.value, CAST(array_position({attributes}.key, '{key}') - 1 AS int))"
-        fields = ("stringValue", "intValue", "boolValue", "doubleValue")
-        return f"coalesce({', '.join(f'{value}.{name}' for name in fields)})"
-
-    return find
+def look_up(keys: str, values: str) -> Lookup:
+    """The attribute of a key, of two lists."""
+    return lambda key: f"get({values}, CAST(array_position({keys}, '{key}') - 1 AS int))"
 
 
 def is_id(text: str, size: int) -> str:
     """Whether this is an id of so many bytes, and not zero: true or false, of a null, too."""
-    hexadecimal = f"{text} RLIKE '^[0-9a-fA-F]{{{size * 2}}}$' AND NOT {text} RLIKE '{NO_ID}'"
-    return f"coalesce({hexadecimal} OR {is_base64(text, size)}, false)"
-
-
-def is_base64(text: str, size: int) -> str:
     digits, padding = -(-size * 8 // 6), -size % 3
-    return f"({text} RLIKE '^[A-Za-z0-9+/]{{{digits}}}={{{padding}}}$' AND NOT {text} RLIKE '^A*=*$')"
+    hexadecimal = f"(?!0+$)[0-9a-fA-F]{{{size * 2}}}"
+    base64 = f"(?!A+=*$)[A-Za-z0-9+/]{{{digits}}}={{{padding}}}"
+    return f"coalesce({text} RLIKE '^({hexadecimal}|{base64})$', false)"
 
 
 def read_id(text: str, size: int) -> str:
     """An id of so many bytes in lower-case hex: hex or base64, by its length."""
-    from_base64 = f"if({is_base64(text, size)}, lower(hex(unbase64({text}))), NULL)"
+    from_base64 = f"if({is_id(text, size)}, lower(hex(unbase64({text}))), NULL)"
     return f"if(length({text}) = {size * 2}, lower({text}), {from_base64})"

@@ -25,7 +25,9 @@ __all__ = [
     "SPANS",
     "Lookup",
     "derive_messaging",
+    "derive_process",
     "derive_resource",
+    "escape_text",
     "explain",
     "finish_rows",
     "name_kind",
@@ -94,6 +96,21 @@ def derive_resource(find: Lookup) -> dict[str, str]:
         "service": find("service.name"),
         "instance": f"coalesce({find('service.instance.id')}, {find('k8s.pod.name')}, {on_host})",
     }
+
+
+def derive_process(attributes: Sequence[str], *finds: Lookup) -> str:
+    """The process by these attributes, the first of the lookups that has one; null if none is asked for, or known."""
+    found = [coalesce([find(escape_text(name)) for find in finds] + ["NULL"]) for name in attributes]
+    return f"nullif(concat_ws('/', {', '.join(found)}), '')" if found else "CAST(NULL AS string)"
+
+
+def escape_text(text: str) -> str:
+    """A text, as it stands between quotes in an expression.
+
+    >>> print(escape_text("it's"))
+    it\\'s
+    """
+    return text.replace("\\", "\\\\").replace("'", "\\'")
 
 
 def derive_messaging(find: Lookup, kind: str) -> dict[str, str]:

@@ -20,7 +20,9 @@ from antecede.spark.spans.schema import (
     NO_ID,
     Lookup,
     derive_messaging,
+    derive_process,
     derive_resource,
+    escape_text,
     explain,
     name_kind,
 )
@@ -41,7 +43,11 @@ TIMES: Final = ("start_ns", "end_ns", "duration_ns")
 
 
 def read_table(
-    spark: SparkSession, names: list[str], mapping: Mapping[str, str] | None, no_cause: tuple[str, ...]
+    spark: SparkSession,
+    names: list[str],
+    mapping: Mapping[str, str] | None,
+    no_cause: tuple[str, ...],
+    process: tuple[str, ...] = (),
 ) -> DataFrame:
     """The spans in these files, and what cannot be read."""
     kinds = {kind_of(name) for name in names}
@@ -64,7 +70,7 @@ def read_table(
             shown = ", ".join(column for column in table.columns if column not in OWN)
             found = f"{ours}={(mapping or OTEL_TRACES)[ours]}"
             raise BadParameter("read_spans", "map", found, f"a column of the table: {shown}")
-    return describe_rows(table, asked, no_cause)
+    return describe_rows(table, asked, no_cause, process)
 
 
 def read_csv(spark: SparkSession, names: list[str]) -> DataFrame:
@@ -91,7 +97,9 @@ def read_json(spark: SparkSession, names: list[str], mapping: Mapping[str, str])
     )
 
 
-def describe_rows(table: DataFrame, mapping: Mapping[str, str], no_cause: tuple[str, ...]) -> DataFrame:
+def describe_rows(
+    table: DataFrame, mapping: Mapping[str, str], no_cause: tuple[str, ...], process: tuple[str, ...]
+) -> DataFrame:
     types = {field.name: field.dataType.simpleString() for field in table.schema}
 
     def text(ours: str) -> str:
@@ -118,6 +126,7 @@ def describe_rows(table: DataFrame, mapping: Mapping[str, str], no_cause: tuple[
     found = derive_resource(look_up(value("resource", MAP)))
     messaging = derive_messaging(look_up(value("attributes", MAP)), kind)
     found |= {f"messaging_{name}": column for name, column in messaging.items()}
+    named = derive_process(process, *(look_up(value(ours, MAP)) for ours in MAPS))
     nobody = ", ".join(f"'{escape_text(name)}'" for name in ("", *no_cause))
     parent = f"if({text('parent')} RLIKE '{NO_ID}' OR {text('parent')} IN ({nobody}), NULL, {text('parent')})"
     traces, spans = (value(ours, LIST) for ours in SPAN_LISTS)
@@ -135,7 +144,7 @@ def describe_rows(table: DataFrame, mapping: Mapping[str, str], no_cause: tuple[
     return known.selectExpr("*", f"{explain(wrong, unread)} AS __reason").selectExpr(
         f"`{FILE}` AS file",
         *(f"coalesce({text(name)}, {column}) AS {name}" for name, column in found.items()),
-        f"{text('process')} AS process",
+        f"coalesce({text('process')}, {named}) AS process",
         f"{text('trace_id')} AS trace_id",
         f"{text('id')} AS span_id",
         f"{parent} AS parent_id",
@@ -157,12 +166,3 @@ def parse(name: str, type_name: str, kind: str) -> Column:
 
 def look_up(attributes: str) -> Lookup:
     return lambda key: f"element_at({attributes}, '{key}')"
-
-
-def escape_text(text: str) -> str:
-    """A text, as it stands between quotes in an expression.
-
-    >>> escape_text("it's")
-    "it\\\\'s"
-    """
-    return text.replace("\\", "\\\\").replace("'", "\\'")

@@ -7,12 +7,21 @@ spans    a table, whose columns are those of ClickHouse's `otel_traces`, or are 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Final
 
 from antecede.errors import BadParameter
 
-__all__ = ["MAPS", "OTEL_TRACES", "SPAN_COLUMNS", "SPAN_FORMATS", "SPAN_LISTS", "refuse_span_request"]
+__all__ = [
+    "MAPS",
+    "OTEL_TRACES",
+    "SPAN_COLUMNS",
+    "SPAN_FORMATS",
+    "SPAN_LISTS",
+    "is_stated",
+    "refuse_span_request",
+]
 
 SPAN_FORMATS: Final = ("otlp", "jaeger", "spans")
 
@@ -58,6 +67,15 @@ OTEL_TRACES: Final = {
     "link_span_ids": "Links.SpanId",
 }
 """The columns of ClickHouse's `otel_traces`: the mapping of a table for which none is given."""
+
+
+def is_stated(parameters: str | None) -> bool:
+    """Whether a run, by its `parameters`, is to be verified by the causality that its spans state.
+
+    >>> is_stated('{"causality": "stated"}'), is_stated('{"n": 3}')
+    (True, False)
+    """
+    return bool(json.loads(parameters or "{}").get("causality") == "stated")
 
 
 def refuse_span_request(format: str, mapping: Mapping[str, str] | None) -> None:

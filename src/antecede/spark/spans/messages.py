@@ -1,0 +1,346 @@
+"""Messages, from the spans of those that sent them and were handed them: a trace, and whose spans are behind it.
+
+`messaging.operation.type` says what a span is. A `create`, or a `send` that carries no message of a `create`, is a
+message. A `process`, or a `receive` at a process that has no `process` of that message, is where it was handed over: at
+the beginning of the one, at the end of the other, which begins when it starts to wait.
+
+Which message a consumer was handed, most trusted first: its links; its parent; system, destination and id of the
+message; system, destination, partition and offset. A key of the last two that several sends have tells nothing. A
+process is handed a message once: further spans of it are another instrumentation of the same thing, or a redelivery;
+spans do not tell these apart, so they are counted, and are no finding.
+
+With `rpc`, calls are messages, too: the request, from the span of a caller to its child at another process, or to the
+`server` child of a `client`; and the reply, from the end of the child to the end of its parent. A call whose caller
+ended first has no reply.
+
+Spans that others name, and that are not there, may have been messages. So may those that name them: the run is unknown.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from antecede.spark.ingest.writer import write_events, write_runs
+from antecede.spark.storage import join
+from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS
+from antecede.trace.schema import version
+
+__all__ = ["MESSAGES", "MessageCounts", "find_messages", "write_messages"]
+
+MESSAGES: Final = """
+    run string, sender string, number bigint, kind string, id string, trace_id string, name string, sent_ns bigint,
+    messaging_system string, messaging_destination string, known_by string,
+    consumer string, index bigint, handed_id string, handed_trace_id string, handed_name string, handed_ns bigint,
+    repeats bigint
+"""
+"""One row for each message and each process that was handed it; one without a consumer if none was."""
+
+KNOWN_BY: Final = ("link", "parent", "message id", "offset")
+"""How a consumer's message was found, most trusted first."""
+IDENTITY: Final = {
+    3: "concat_ws('\\n', messaging_system, coalesce(messaging_destination, ''), 'id', messaging_message_id)",
+    4: "concat_ws('\\n', messaging_system, messaging_destination, 'at', messaging_partition, messaging_offset)",
+}
+COMPLETE: Final = {
+    3: "messaging_message_id IS NOT NULL",
+    4: "messaging_destination IS NOT NULL AND messaging_partition IS NOT NULL AND messaging_offset IS NOT NULL",
+}
+REPLY: Final = "/reply"
+"""What the id of a reply ends with: it has no span of its own."""
+
+
+@dataclass(frozen=True)
+class MessageCounts:
+    """What was found, in numbers."""
+
+    messages: int
+    deliveries: int
+    repeats: int
+    """Spans of a message at a process beside the first."""
+    undelivered: int
+    """Messages that no span was handed."""
+    unsent: int
+    """Spans that were handed a message whose send is not there."""
+    absent: int
+    """Spans that others name and that are not there."""
+
+
+def find_messages(spans: DataFrame, *, rpc: bool = False) -> DataFrame:
+    """Who was handed which message, of a table of spans: `MESSAGES`, without run, number and index.
+
+    A row without an id was handed a message whose send is not there.
+    """
+    timed = spans.where("start_ns IS NOT NULL AND process IS NOT NULL")
+    found = match(timed)
+    return found.unionByName(find_calls(timed)) if rpc else found
+
+
+def match(spans: DataFrame) -> DataFrame:
+    sends, handed = find_sends(spans), find_handed(spans)
+    by_identity = [
+        f"if({COMPLETE[level]}, struct({level} AS level, {key} AS key), NULL)"
+        for level, key in IDENTITY.items()
+    ]
+    wanted = handed.selectExpr(
+        "*",
+        f"""explode_outer(array_compact(concat(
+            transform(links, one -> struct(1 AS level, one AS key)),
+            array(if(parent IS NULL, NULL, struct(2 AS level, parent AS key)), {", ".join(by_identity)})))) AS want""",
+    ).drop("links", "parent")
+    keys = sends.selectExpr(
+        "id",
+        f"explode(array_compact(array(struct(0 AS level, id AS key), {', '.join(by_identity)}))) AS have",
+    ).selectExpr("id", "have.key AS key")
+    # An offset of 0 from every producer, or the id of a message that was sent again, is the identity of none.
+    single = (
+        keys.groupBy("key").agg(F.min("id").alias("sent_id"), F.count("*").alias("many")).where("many = 1")
+    )
+    reached = wanted.join(single, wanted["want.key"] == single["key"], "left").drop("key", "many")
+    # All messages of the most trusted level that any was found at: a batch has a link for each.
+    best = reached.selectExpr(
+        "*",
+        "min(if(sent_id IS NULL, NULL, want.level)) OVER (PARTITION BY handed_id) AS level",
+        "row_number() OVER (PARTITION BY handed_id ORDER BY want.level) AS one",
+    ).where("want.level = level AND sent_id IS NOT NULL OR level IS NULL AND one = 1")
+    ways = ", ".join(f"'{way}'" for way in KNOWN_BY)
+    told = best.selectExpr(
+        "sent_id",
+        "handed_id",
+        "handed_trace_id",
+        "handed_name",
+        "operation",
+        "consumer",
+        "handed_ns",
+        f"get(array({ways}), level - 1) AS known_by",
+    )
+    once = keep_first(told.where("sent_id IS NOT NULL"))
+    lost = told.where("sent_id IS NULL").selectExpr("*", "CAST(0 AS bigint) AS repeats").drop("operation")
+    sent = sends.selectExpr(
+        "id",
+        "trace_id",
+        "name",
+        "process AS sender",
+        "start_ns AS sent_ns",
+        "messaging_system",
+        "messaging_destination",
+        "'message' AS kind",
+    )
+    everything = sent.join(once, sent["id"] == once["sent_id"], "left").drop("sent_id")
+    return everything.unionByName(lost.drop("sent_id"), allowMissingColumns=True)
+
+
+def find_sends(spans: DataFrame) -> DataFrame:
+    """Messages: what was created, and what was sent without being created before."""
+    sends = spans.where("messaging_operation = 'send'")
+    created = spans.where("messaging_operation = 'create'")
+    carried = sends.selectExpr("id", "explode(causes) AS made").join(
+        created.selectExpr("id AS made"), "made", "left_semi"
+    )
+    return created.unionByName(sends.join(carried.select("id").distinct(), "id", "left_anti"))
+
+
+def find_handed(spans: DataFrame) -> DataFrame:
+    return spans.where("messaging_operation IN ('receive', 'process')").selectExpr(
+        "id AS handed_id",
+        "trace_id AS handed_trace_id",
+        "name AS handed_name",
+        "messaging_operation AS operation",
+        "process AS consumer",
+        "if(messaging_operation = 'receive', coalesce(end_ns, start_ns), start_ns) AS handed_ns",
+        "links",
+        "parent",
+        "messaging_system",
+        "messaging_destination",
+        "messaging_message_id",
+        "messaging_partition",
+        "messaging_offset",
+    )
+
+
+def keep_first(handed: DataFrame) -> DataFrame:
+    """One row for each message at each process, with the number of the others."""
+    window = "OVER (PARTITION BY sent_id, consumer"
+    ranked = handed.selectExpr(
+        "*",
+        f"row_number() {window} ORDER BY operation, handed_ns, handed_id) AS rank",
+        f"count_if(operation = 'process') {window}) AS processed",
+        f"count(1) {window}) AS many",
+    ).where("rank = 1")
+    # A receive before its process is no repetition.
+    repeats = "if(processed > 0, processed, many) - 1 AS repeats"
+    return ranked.selectExpr("* EXCEPT (operation, rank, processed, many)", repeats)
+
+
+def find_calls(spans: DataFrame) -> DataFrame:
+    """Requests and replies."""
+    plain = spans.where("messaging_operation IS NULL")
+    parents = plain.selectExpr(
+        "id AS parent",
+        "trace_id AS caller_trace_id",
+        "name AS caller_name",
+        "process AS caller",
+        "kind AS caller_kind",
+        "start_ns AS caller_start_ns",
+        "end_ns AS caller_end_ns",
+    )
+    calls = (
+        plain.where("parent IS NOT NULL")
+        .join(parents, "parent")
+        .where("process != caller OR kind = 'server' AND caller_kind = 'client'")
+    )
+    same = ["'rpc' AS known_by", "CAST(NULL AS string) AS messaging_system"]
+    same += ["CAST(NULL AS string) AS messaging_destination"]
+    requests = calls.selectExpr(
+        "'request' AS kind",
+        "parent AS id",
+        "caller_trace_id AS trace_id",
+        "caller_name AS name",
+        "caller AS sender",
+        "caller_start_ns AS sent_ns",
+        "process AS consumer",
+        "id AS handed_id",
+        "trace_id AS handed_trace_id",
+        "name AS handed_name",
+        "start_ns AS handed_ns",
+        *same,
+        "row_number() OVER (PARTITION BY parent, process ORDER BY start_ns, id) AS rank",
+        "count(1) OVER (PARTITION BY parent, process) - 1 AS repeats",
+    )
+    replies = calls.where("end_ns <= caller_end_ns").selectExpr(
+        "'reply' AS kind",
+        f"concat(id, '{REPLY}') AS id",
+        "trace_id",
+        "name",
+        "process AS sender",
+        "end_ns AS sent_ns",
+        "caller AS consumer",
+        "parent AS handed_id",
+        "caller_trace_id AS handed_trace_id",
+        "caller_name AS handed_name",
+        "caller_end_ns AS handed_ns",
+        *same,
+        "CAST(0 AS bigint) AS repeats",
+    )
+    return requests.where("rank = 1").drop("rank").unionByName(replies)
+
+
+# The trace
+
+
+def write_messages(
+    spans: DataFrame, directory: str, *, run: str, format: str, rejected: int, rpc: bool
+) -> MessageCounts:
+    """Write `events/`, `runs.parquet` and `messages/` into a directory: a trace, and whose spans are behind it."""
+    found = find_messages(spans, rpc=rpc).persist()
+    named = number_messages(found).persist()
+    events = make_events(named).persist()
+    try:
+        counts = count_messages(spans, found)
+        rows = events.selectExpr(
+            *(
+                f"CAST({FIXED.get(field.name, field.name)} AS {field.dataType.simpleString()})"
+                for field in SPARK_EVENTS
+            )
+        ).toDF(*SPARK_EVENTS.names)
+        write_events(
+            rows.withColumn("run", F.lit(run)), counts.messages + counts.deliveries, join(directory, "events")
+        )
+        at = events.where("kind = 'deliver'").selectExpr("id", "process AS consumer", "index")
+        table = named.join(at, ["id", "consumer"], "left").withColumn("run", F.lit(run))
+        names = [field.split()[0] for field in MESSAGES.split(",")]
+        table.select(*names).write.parquet(join(directory, "messages"))
+        write_runs(describe_run(spans, counts, rejected, run, format), join(directory, "runs.parquet"))
+    finally:
+        for kept in (events, named, found):
+            kept.unpersist()
+    return counts
+
+
+FIXED: Final = dict.fromkeys(("run", "clock", "stamp_entries", "stamp_bytes", "label"), "NULL") | {
+    "control": "false"
+}
+"""What spans do not say of an event."""
+
+
+def number_messages(found: DataFrame) -> DataFrame:
+    """The messages with the numbers that count each sender's, from 1."""
+    sent = found.where("id IS NOT NULL")
+    own = "row_number() OVER (PARTITION BY sender ORDER BY sent_ns, id)"
+    numbers = (
+        sent.select("sender", "sent_ns", "id").distinct().selectExpr("id", f"CAST({own} AS bigint) AS number")
+    )
+    return sent.join(numbers, "id")
+
+
+def make_events(named: DataFrame) -> DataFrame:
+    """Sends and deliveries, with the position at their process. At one time deliveries come before sends."""
+    sends = named.groupBy("sender", "number", "id", "sent_ns").agg(
+        F.sort_array(F.collect_set("consumer")).alias("to")
+    )
+    sent = sends.selectExpr("sender AS process", "'send' AS kind", "sent_ns AS time_ns", "*").drop("sent_ns")
+    handed = named.where("consumer IS NOT NULL").selectExpr(
+        "consumer AS process", "'deliver' AS kind", "handed_ns AS time_ns", "sender", "number", "id"
+    )
+    position = "row_number() OVER (PARTITION BY process ORDER BY time_ns, kind, id)"
+    both = sent.unionByName(handed, allowMissingColumns=True)
+    return both.selectExpr("*", f"CAST({position} AS bigint) - 1 AS index")
+
+
+def count_messages(spans: DataFrame, found: DataFrame) -> MessageCounts:
+    [row] = found.selectExpr(
+        "count(DISTINCT id) AS messages",
+        "count_if(id IS NOT NULL AND consumer IS NOT NULL) AS deliveries",
+        "coalesce(sum(repeats), 0) AS repeats",
+        "count_if(consumer IS NULL) AS undelivered",
+        "count_if(id IS NULL) AS unsent",
+    ).collect()
+    named = spans.selectExpr("explode(causes) AS id").distinct()
+    return MessageCounts(**row.asDict(), absent=named.join(spans.select("id"), "id", "left_anti").count())
+
+
+def describe_run(spans: DataFrame, counts: MessageCounts, rejected: int, run: str, format: str) -> DataFrame:
+    """The row of `runs.parquet`. `causality` is what a verdict about spans speaks of, if nothing else is asked for."""
+    parameters = {"causality": "stated", "format": format, "unknown": explain_unknown(counts, rejected)}
+    text = json.dumps({name: value for name, value in parameters.items() if value}, sort_keys=True)
+    row = {
+        "run": F.lit(run),
+        "protocol": F.lit("unknown"),
+        "parameters": F.lit(text),
+        "processes": F.sort_array(F.collect_set("process")),
+        "started_ns": F.coalesce(F.min("start_ns"), F.lit(0)),
+        "version": F.lit(version()),
+    }
+    return spans.agg(
+        *(row.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in SPARK_RUNS)
+    )
+
+
+def explain_unknown(counts: MessageCounts, rejected: int) -> str | None:
+    """Why the order of the run cannot be told for sure, or None.
+
+    >>> explain_unknown(MessageCounts(5, 4, 0, 1, 0, 2), 0)
+    '2 spans that others name are not there; 1 message was handed to nobody that has a span'
+    """
+    if not counts.messages:
+        return "no span says that it sent a message; with --rpc, calls are messages"
+    reasons = [
+        (counts.absent, "span that others name is not there", "spans that others name are not there"),
+        (
+            counts.unsent,
+            "span was handed a message whose send is not there",
+            "spans were handed a message whose send is not there",
+        ),
+        (
+            counts.undelivered,
+            "message was handed to nobody that has a span",
+            "messages were handed to nobody that has a span",
+        ),
+        (rejected, "line or span cannot be read", "lines or spans cannot be read"),
+    ]
+    told = [f"{count:,} {one if count == 1 else many}" for count, one, many in reasons if count]
+    return "; ".join(told) or None
