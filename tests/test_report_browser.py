@@ -93,6 +93,48 @@ def test_what_a_protocol_promises_is_not_clipped(open_page):
     assert "promises causal order at p1 only" in page.locator(".matrix").inner_text()
 
 
+# Spans are called what their owner calls them.
+
+
+def spans() -> dict[str, Any]:
+    parts: dict[str, Any] = dict(samples.triangle(["shop/pod-1", "billing", "audit"]))
+    parts["runs"][0]["protocol"] = "unknown"
+    ids = {("shop/pod-1", 1): "ordered", ("shop/pod-1", 2): "charge", ("billing", 1): "charged"}
+    marks = {key: f"{'1f' * 16}:{at:016x}" for at, key in enumerate(ids, 0xA1)}
+    parts["aliases"] = [
+        {"run": "triangle", "sender": sender, "number": number, "id": marks[sender, number], "name": name}
+        for (sender, number), name in ids.items()
+    ]
+    parts["findings"] = [row for row in parts["findings"] if row["kind"] == "violation"]
+    between = f"{'2e' * 16}:{0xB1:016x}"
+    parts["findings"][0]["spans"] = [marks["shop/pod-1", 1], between, marks["billing", 1]]
+    parts["findings"][0]["span_names"] = [
+        "ordered of shop/pod-1",
+        "charge it of billing",
+        "charged of billing",
+    ]
+    return {**parts, "causality": "stated"}
+
+
+@pytest.mark.parametrize("width", [1400, 800, 360])
+def test_a_report_of_spans_speaks_of_spans_and_says_which_causality(open_page, tmp_path, width):
+    page = open_page(spans(), width)
+    told = page.locator("#findings").inner_text()
+    assert "audit was handed ordered of shop/pod-1 after charged of billing, which follows from it" in told
+    proof = page.locator("#proof")
+    assert proof.locator("tbody tr").count() == 3
+    assert "00000000000000b1" in proof.inner_text()
+    assert "charge it of billing" in proof.inner_text()
+    assert "2e" * 16 in proof.inner_text()
+    assert "By stated causality" in page.locator("#verdicts").inner_text()
+    assert "potential causality" in page.locator("#about").inner_text()
+    assert "protocol" not in page.locator("body").inner_text().lower()
+    assert not scrolls_sideways(page)
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.screenshot(path=tmp_path / f"spans-{width}-{scheme}.png", full_page=True)
+
+
 # Whatever the data, it opens and fits.
 
 

@@ -36,6 +36,7 @@ def test_a_message_that_its_answer_overtook_is_found_with_the_spans_between(spar
     assert row.spans == [full_id("ask"), full_id("bill", "u"), full_id("answer", "u")]
     assert [(one.sender, one.number) for one in row.chain] == [("shop", 1), ("billing", 1)]
     assert (row.name, row.by_name) == ("ask of t", "answer of u")
+    assert row.span_names == ["ask of t of shop", "bill of u of billing", "answer of u of billing"]
     [verdict] = found.verdicts
     assert (verdict["verdict"], verdict["reason"], verdict["deliveries"]) == ("no", "1 violation", 3)
     found.release()

@@ -70,6 +70,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     """From the message to the one that overtook it."""
     spans: tuple[str, ...] | None = None
     """The ids of all spans of that chain, if spans told it."""
+    span_names: tuple[str | None, ...] | None = None
+    """Their operations, and whose they are."""
 
     @property
     def message(self) -> Message:

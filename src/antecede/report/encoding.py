@@ -159,6 +159,7 @@ def _finding(finding: Finding, names: Numbers, messages: Messages) -> dict[str, 
         "by": None if finding.by is None else messages.number(finding.by.sender, finding.by.number),
         "path": [messages.number(message.sender, message.number) for message in finding.path],
         "spans": finding.spans,
+        "spanNames": finding.span_names,
     }
 
 

@@ -25,7 +25,7 @@ function proofOf(model, finding) {
   const rows = finding.spans.map((id, i) => {
     const [trace, span] = id.split(':'), m = by.get(id);
     const role = i === 0 ? 'handed over late' : i === last ? 'handed over before it' : known(m) ? 'sent after it' : 'follows from it';
-    return el('tr', {}, el('td', {class: 'number'}, String(i + 1)), el('td', {}, role), el('td', {}, known(m) ? model.name(m) : ''), el('td', {}, el('code', {}, span)), el('td', {}, el('code', {}, trace)));
+    return el('tr', {}, el('td', {class: 'number'}, String(i + 1)), el('td', {}, role), el('td', {}, (finding.spanNames && finding.spanNames[i]) || (known(m) ? model.name(m) : '')), el('td', {}, el('code', {}, span)), el('td', {}, el('code', {}, trace)));
   });
   return el('details', {class: 'note proof', open: true}, el('summary', {}, `The proof: ${plural(finding.spans.length, 'span')}, each of which names the one before it as its parent or by a link`),
     el('div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Spans of the proof'}, el('table', {},

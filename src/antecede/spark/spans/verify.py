@@ -3,7 +3,7 @@
 A message follows from another if a chain of parents and links leads from it to the other. What a process did before
 counts only if a span names it. The answer has the columns of a trace's verification (`antecede.verification.schema`),
 and beside them those of the spans: `id` (the late message), `by` (the one that was handed over before it), `trace_id`,
-`name`, `by_name`, and `spans`, the chain of all ids between.
+`name`, `by_name`, and `spans`, the chain of all ids between, with their operations and processes in `span_names`.
 
 Traces that no link joins share nothing, and are judged in parallel; those that links join are judged together.
 """
@@ -37,7 +37,7 @@ class SpansVerification:
     """What was found. The tables are kept by Spark until `release`."""
 
     findings: DataFrame
-    """The columns of a trace's findings, and id, by, trace_id, name, by_name, spans."""
+    """The columns of a trace's findings, and id, by, trace_id, name, by_name, spans, span_names."""
     verdicts: list[dict[str, Any]]
     """One for each run: run, verdict, reason, deliveries, and a count of each kind."""
     judged: int
@@ -85,7 +85,7 @@ def verify_spans(spark: SparkSession, path: str | os.PathLike[str]) -> SpansVeri
     [run] = trace.known_runs.to_pylist()
     unknown = json.loads(run["parameters"]).get("unknown")
     return SpansVerification(
-        name_findings(found.findings, messages),
+        name_findings(found.findings, messages, spans),
         [make_verdict(run["run"], unknown, messages, found)],
         found.counts["judged"],
         found,
@@ -127,7 +127,7 @@ def list_events(spans: DataFrame, messages: DataFrame) -> DataFrame:
     )
 
 
-def name_findings(findings: DataFrame, messages: DataFrame) -> DataFrame:
+def name_findings(findings: DataFrame, messages: DataFrame, spans: DataFrame) -> DataFrame:
     """The findings by sender and number, with the ids, names and chains of spans."""
     late = findings.where("kind = 'violation'").selectExpr("id", "by", "consumer", "chain AS spans")
     named = messages.select("run", "id", "sender", "number", "trace_id", "name").distinct()
@@ -135,10 +135,17 @@ def name_findings(findings: DataFrame, messages: DataFrame) -> DataFrame:
     others = named.selectExpr("id AS by", "sender AS by_sender", "number AS by_number", "name AS by_name")
     # A chain has spans that are no messages between: a finding of a trace names the messages alone.
     steps = late.selectExpr("id", "consumer", "posexplode(spans) AS (step, one)")
-    told = steps.join(named.selectExpr("id AS one", "struct(sender, number) AS message"), "one")
-    chains = told.groupBy("id", "consumer").agg(
-        F.expr("transform(array_sort(collect_list(struct(step, message))), one -> one.message)").alias(
-            "chain"
+    sent = named.selectExpr("id AS one", "struct(sender, number) AS message")
+    whose = spans.selectExpr("id AS one", "concat_ws(' of ', name, process) AS whose")
+    told = steps.join(sent, "one", "left").join(whose, "one", "left")
+    chains = (
+        told.groupBy("id", "consumer")
+        .agg(F.array_sort(F.collect_list(F.struct("step", "message", "whose"))).alias("steps"))
+        .selectExpr(
+            "id",
+            "consumer",
+            "filter(steps.message, one -> one IS NOT NULL) AS chain",
+            "transform(steps, one -> one.whose) AS span_names",
         )
     )
     rows = (
@@ -163,6 +170,7 @@ def name_findings(findings: DataFrame, messages: DataFrame) -> DataFrame:
         "name",
         "by_name",
         "spans",
+        "span_names",
     )
 
 
