@@ -25,8 +25,7 @@ from antecede.cli.verify_stream import verify_stream
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from antecede.spark.session import SparkSession
     from antecede.trace.footers import LocalTrace
 
 __all__ = ["verify"]
