@@ -78,6 +78,10 @@ lowest: $(INSTALLED) java ## run every step once on the oldest PySpark that is s
 soak: $(INSTALLED) ## draw runs with faults and check each, for two minutes
 	$(BIN)/antecede soak $(or $(ARGS),--seconds 120 --messages 2000)
 
+.PHONY: soak-nodes
+soak-nodes: $(INSTALLED) ## run whole simulated systems under fire for two minutes, with a fresh seed
+	$(BIN)/antecede soak --nodes $(or $(ARGS),--seconds 120 --messages 2000 --seed $(shell date +%s) --shrink)
+
 .PHONY: check
 check: $(INSTALLED) ## lint, format, types and the direction of imports
 	$(BIN)/ruff check .

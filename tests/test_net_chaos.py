@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from benchmarks.chaos import plan
-from benchmarks.chaos.__main__ import main, run
+from benchmarks.chaos.__main__ import main, move, run
+from benchmarks.chaos.census import take_census
 from benchmarks.chaos.diary import AGAIN, DONE, HANDED, RECORD, SENT, START, Diary, Tail, read
 from benchmarks.chaos.fleet import Options
 from benchmarks.chaos.judge import account, happened
 from benchmarks.chaos.plan import Plan, node_names
+from benchmarks.chaos.town import Asked
 from tests.nats_server import program
 
 
@@ -130,3 +132,27 @@ def test_a_diary_is_counted_while_it_is_written(tmp_path):
     diary.close()
     assert tail.handed == 2
     assert len(read(tmp_path / "a.diary")) == 4
+
+
+def test_members_that_come_and_go_under_fire_lose_nothing(tmp_path):
+    asked = Asked(
+        "matrix", messages=500, kills=2, changes=3, nodes=4, seed="short", trace_s=0.3, pause_s=0.01
+    )
+    print(asked)
+    moved = move(asked, tmp_path)
+    assert moved.wrong == []
+    assert moved.went is not None
+    assert moved.went.counts["changes"] == 3
+    assert moved.census.views >= 3
+    assert moved.census.delivered > moved.census.sent
+
+
+def test_the_census_misses_what_was_never_handed_over(tmp_path):
+    lines = {"a": "start 0\nsent 1 a b\nhanded a 1\n", "b": "start 0\nview 2 a b\n", "c": "view 2 a c\n"}
+    for name, text in lines.items():
+        (tmp_path / f"{name}.diary").write_text(text)
+    found = "\n".join(take_census(tmp_path, list(lines), set(), set()).wrong)
+    assert "b was not handed message 1 of a" in found
+    assert "c came to view 2 of ('a', 'c'), another to one of ('a', 'b')" in found
+    assert "antecede verify ended with 2" in found
+    assert "not handed" not in "\n".join(take_census(tmp_path, list(lines), {"a"}, set()).wrong)

@@ -10,4 +10,11 @@ passes, while nodes are killed (SIGKILL) and started again. Then everything is a
   weather   the network between them
   fleet     the processes, and who is killed when
   judge     what must be true at the end: from the diaries, from the trace, and by `antecede verify`
+
+With `--changes 300`, members come and go meanwhile: nodes join, leave, and die for good and are removed; others come
+back with other settings. Nobody can plan what is sent then, so the diaries say it:
+
+  resident  one such node, in a process of its own
+  town      the processes, the operator, and who is killed when
+  census    what must be true at the end, but for what removed nodes take with them
 """

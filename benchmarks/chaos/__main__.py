@@ -15,11 +15,13 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from benchmarks.chaos.census import Census, take_census
 from benchmarks.chaos.faults import FAULTS
 from benchmarks.chaos.fleet import Fleet, Options, Passed, Stuck
 from benchmarks.chaos.judge import Account, account, by_oracle, by_verify, same
+from benchmarks.chaos.town import Asked, Town, Went
 
-__all__ = ["Outcome", "main", "run"]
+__all__ = ["Moved", "Outcome", "main", "move", "run"]
 
 
 class Outcome(Struct, frozen=True):
@@ -51,6 +53,52 @@ def run(
     return Outcome(options, passed, found, wrong, time.monotonic() - start)
 
 
+class Moved(Struct, frozen=True):
+    """One run in which members came and went, and everything that is wrong with it."""
+
+    asked: Asked
+    went: Went | None
+    census: Census
+
+    @property
+    def wrong(self) -> list[str]:
+        return self.census.wrong
+
+
+def move(asked: Asked, directory: Path, progress: Callable[[str], None] = lambda _: None) -> Moved:
+    """Let members come and go in a directory, and judge them."""
+    try:
+        went = asyncio.run(Town(asked, directory, progress).run())
+    except Stuck as stuck:
+        return Moved(asked, None, Census(wrong=[str(stuck)]))
+    progress("judging")
+    return Moved(asked, went, take_census(directory, went.names, set(went.removed), set(went.left)))
+
+
+MOVED = (
+    "protocol | founders | in all | messages | deliveries | kills | changes | joins | leaves | removals"
+    " | other settings | lives | handed again | cuts | holes | parts | minutes | wrong"
+)
+
+
+def moved_row(moved: Moved) -> str:
+    census, went = moved.census, moved.went
+    counts, weather = ({}, {}) if went is None else (went.counts, went.weather)
+    numbers = [
+        moved.asked.nodes,
+        0 if went is None else len(went.names),
+        census.sent,
+        census.delivered,
+        *(counts.get(kind, 0) for kind in ("kills", "changes", "join", "leave", "remove", "other settings")),
+        census.lives,
+        census.again,
+        *(weather.get(kind, 0) for kind in ("cut", "hole", "part")),
+    ]
+    minutes = 0.0 if went is None else went.seconds / 60
+    shown = " | ".join(f"{number:,}" for number in numbers)
+    return f"| `{moved.asked.protocol}` | {shown} | {minutes:.1f} | {len(moved.wrong) or 'nothing'} |"
+
+
 COLUMNS = (
     "protocol | nodes | messages | deliveries | kills | lives | handed again | cuts | holes | parts | minutes"
     " | wrong"
@@ -74,19 +122,27 @@ def row(outcome: Outcome) -> str:
     return f"| `{options.protocol}` | {shown} | {minutes:.1f} | {len(outcome.wrong) or 'nothing'} |"
 
 
-def report(outcomes: Sequence[Outcome], command: str) -> str:
+def report(outcomes: Sequence[Outcome | Moved], command: str) -> str:
     head = ["# Nodes under fire", "", f"`{command}`, Python {platform.python_version()}.", ""]
-    names = f"| {COLUMNS} |"
-    rule = "|---|" + "--:|" * COLUMNS.count("|")
-    return "\n".join([*head, names, rule, *map(row, outcomes), ""])
+    columns = MOVED if any(isinstance(one, Moved) for one in outcomes) else COLUMNS
+    rule = "|---|" + "--:|" * columns.count("|")
+    rows = [moved_row(one) if isinstance(one, Moved) else row(one) for one in outcomes]
+    return "\n".join([*head, f"| {columns} |", rule, *rows, ""])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    outcomes = []
+    outcomes: list[Outcome | Moved] = []
     for protocol in options.protocol or ["permit", "matrix", "optimal"]:
         for k in range(options.runs):
             seed = options.seed if options.runs == 1 else f"{options.seed}.{k + 1}"
+            if options.changes:
+                town = Asked(
+                    protocol, options.messages, options.kills, options.changes, options.nodes, seed,
+                    pause_s=options.pause, patience_s=max(120.0, options.patience),
+                )  # fmt: skip
+                outcomes.append(_one(town, options.directory, options.oracle))
+                continue
             asked = Options(
                 protocol,
                 options.messages,
@@ -108,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(outcome.wrong for outcome in outcomes))
 
 
-def _one(options: Options, parent: Path | None, oracle: bool) -> Outcome:
+def _one(options: Options | Asked, parent: Path | None, oracle: bool) -> Outcome | Moved:
     start = time.monotonic()
 
     def progress(words: str) -> None:
@@ -116,7 +172,11 @@ def _one(options: Options, parent: Path | None, oracle: bool) -> Outcome:
 
     directory = Path(tempfile.mkdtemp(prefix="chaos-", dir=parent))
     progress(f"seed {options.seed!r}, in {directory}")
-    outcome = run(options, directory, oracle, progress)
+    outcome: Outcome | Moved
+    if isinstance(options, Asked):
+        outcome = move(options, directory, progress)
+    else:
+        outcome = run(options, directory, oracle, progress)
     for line in outcome.wrong[:20]:
         progress(line)
     if outcome.wrong:
@@ -133,6 +193,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--protocol", action="append", help="may be given several times; default: three")
     parser.add_argument("--messages", type=int, default=20_000, help="of all nodes, in a run")
     parser.add_argument("--kills", type=int, default=20, help="in a run")
+    parser.add_argument(
+        "--changes", type=int, default=0, help="of the view, in a run: nodes join, leave and are removed"
+    )
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--seed", default="1")
     parser.add_argument("--runs", type=int, default=1, help="of each protocol, with other seeds")

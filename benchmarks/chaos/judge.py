@@ -4,7 +4,8 @@ From the diaries, which the nodes know nothing of
   lost        a message of the plan that its receiver was not handed
   stranger    one that is in no plan, or not for it
   done        one that came again after its acknowledgement was awaited
-  again       what comes again comes first in a life, in its first order, and is marked
+  again       what comes again comes first in a life, in its first order, and is marked; what is marked and did not come
+              before may come at any time
 From the trace, which the nodes wrote
   same        the sends and deliveries of each process are those of its diary, in the same order
   verify      `antecede verify`, or the oracle if the run is small, finds nothing wrong with it
@@ -97,7 +98,10 @@ def _repeated(name: str, records: Records) -> Iterator[str]:
             # If it was handed over before, a kill has undone that: this is its place.
             place[message] = next(places)
         elif kind == AGAIN:
+            seen = message in place
             here = place.setdefault(message, next(places))
+            if not seen:
+                continue
             if fresh:
                 yield f"{name} was handed {message} again, but not first"
             elif here < last:

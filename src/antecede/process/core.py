@@ -629,6 +629,9 @@ class Core:
         self.again = deque(self.taken.values())
         if not self.closed:
             self.repeats |= dict.fromkeys(self._deliverable())
+            # What is held now may have been taken, too: what let it be taken had arrived, and was not durable yet.
+            held = [one.message.id for one in self.changing.waiting() if one.where == "held"]
+            self.repeats |= dict.fromkeys(held)
         self.closed = False
         self.epoch += 1
         for link in self.links.values():

@@ -7,7 +7,8 @@ defaults that mean what was meant before they were there.
 version  until    what is different
   3      0.1      no limits in the snapshot: the node's settings decided, so those of the node that opens it do; who was
                   refused was forgotten by a snapshot, and was heard again; a bundle had no most number of packets; what
-                  a change was told of was told before `Pass`, once; no one could withdraw
+                  a change was told of was told before `Pass`, once; no one could withdraw; the pieces of a state had no
+                  numbers
   4      now
 
 >>> upgrade({"antecede": 2}, Limits())
@@ -50,5 +51,10 @@ def upgrade(snapshot: Mapping[str, Any], limits: Limits) -> Mapping[str, Any]:
         "refused": [],
         "repeats": [],
         "closed": False,
-        "changing": {**changing, "untold": []},
+        "changing": {**changing, "untold": [], "pieces": _number_pieces(changing.get("pieces"))},
     }
+
+
+def _number_pieces(pieces: Any) -> list[list[Any]]:
+    """The pieces of a state that have arrived: they were kept in the order of their coming."""
+    return [[at, piece, False] for at, piece in enumerate(pieces if isinstance(pieces, list) else ())]

@@ -80,7 +80,8 @@ class Changing:
         """Whose state we wait for, having joined."""
         self.turnover = 0
         """Counts the changes of who our peers are."""
-        self._pieces: list[bytes] = []
+        self._pieces: dict[int, State] = {}
+        """Of the state that we wait for."""
         self._removed: tuple[int, ...] = ()
         self._told: dict[int, int] = {}
         self._heard: dict[int, int] = {}
@@ -187,7 +188,7 @@ class Changing:
         for at, change in enumerate(self.ready):
             if isinstance(change, Change) and change.number == number:
                 self.ready[at] = replace(change, owed=())
-                self.membership.notes += [(place, State(None, True)) for place in change.owed]
+                self.membership.notes += [(place, State(None, True, 0)) for place in change.owed]
         self._stir()
 
     def watch(self) -> None:
@@ -240,18 +241,22 @@ class Changing:
     def _receive_state(self, source: int, note: State) -> None:
         if source != self.donor:
             return
-        if note.piece is not None:
-            size = sum(map(len, self._pieces)) + len(note.piece)
-            if size > STATE_BYTES:
-                self._pieces, self.turnover = [], self.turnover + 1
-                raise BadFrame(f"a state of {size} bytes and more", f"at most {STATE_BYTES}")
-            self._pieces.append(note.piece)
-        if note.last:
-            if note.piece is not None:
-                state = Message(source, 0, (self._core.me,), b"".join(self._pieces))
-                self.ready.appendleft(state)
-                self._core.arrived.append(state.id)
-            self._pieces, self.donor = [], None
+        pieces = self._pieces
+        pieces[note.at if note.at >= 0 else len(pieces)] = note
+        size = sum(len(piece.piece or b"") for piece in pieces.values())
+        if size > STATE_BYTES:
+            self._pieces, self.turnover = {}, self.turnover + 1
+            raise BadFrame(f"a state of {size} bytes and more", f"at most {STATE_BYTES}")
+        final = max(pieces)
+        if not pieces[final].last or final + 1 != len(pieces):
+            # One before it is still on its way.
+            return
+        if pieces[0].piece is not None:
+            whole = b"".join(piece.piece or b"" for _, piece in sorted(pieces.items()))
+            state = Message(source, 0, (self._core.me,), whole)
+            self.ready.appendleft(state)
+            self._core.arrived.append(state.id)
+        self._pieces, self.donor = {}, None
 
     # The body of a membership
 
@@ -278,14 +283,7 @@ class Changing:
             self.lost.append(Lost(name(message.sender), message.number, message.number, (name(place),)))
 
     def settle(self, removed: tuple[int, ...]) -> None:
-        core, name = self._core, self._core.view.name
         self._removed = () if self.routes.on else tuple(p for p in removed if p in self.roll.members)
-        for waiting in self.waiting():
-            for awaited in waiting.awaits:
-                if awaited.sender in self._removed and waiting.where == "held":
-                    first, last, counted = awaited.first, awaited.last, awaited.counted
-                    lost = Lost(name(awaited.sender), first, last, (name(core.me),), counted)
-                    self.lost += [] if lost in self.lost else [lost]
         self._drain()
 
     def _drain(self) -> None:
@@ -293,11 +291,25 @@ class Changing:
         core = self._core
         while True:
             self.ready.extend(core.drain())
+            if not self._removed:
+                return
+            # What arrived since may wait for the removed as well.
+            self._note_lost()
             seats = [core.numbering.seat(place) for place in self._removed]
             effects = [one for seat in seats for one in core.machine.forget(seat)]
             if not effects:
                 return
             core.follow(effects)
+
+    def _note_lost(self) -> None:
+        """Remember which messages of the removed something here waits for: they are given up."""
+        core, name = self._core, self._core.view.name
+        for waiting in self.waiting():
+            for awaited in waiting.awaits:
+                if awaited.sender in self._removed and waiting.where == "held":
+                    first, last, counted = awaited.first, awaited.last, awaited.counted
+                    lost = Lost(name(awaited.sender), first, last, (name(core.me),), counted)
+                    self.lost += [] if lost in self.lost else [lost]
 
     def counts(self) -> Counts | None:
         core = self._core
@@ -387,7 +399,7 @@ class Changing:
             "notes": [[dest, encode_note(note)] for dest, note in self.membership.notes],
             "lost": plain(self.lost),
             "donor": self.donor,
-            "pieces": list(self._pieces),
+            "pieces": [[at, piece.piece, piece.last] for at, piece in sorted(self._pieces.items())],
             "removed": list(self._removed),
             "told": plain(self._told),
             "heard": plain(self._heard),
@@ -403,7 +415,8 @@ class Changing:
         self.membership.notes = [(int(dest), decode_note(note)) for dest, note in snapshot["notes"]]
         self.lost = typed(snapshot["lost"], list[Lost])
         self.donor = typed(snapshot["donor"], int | None)
-        self._pieces = typed(snapshot["pieces"], list[bytes])
+        pieces = typed(snapshot["pieces"], list[tuple[int, bytes | None, bool]])
+        self._pieces = {at: State(piece, last, at) for at, piece, last in pieces}
         self._removed = typed(snapshot["removed"], tuple[int, ...])
         self._told = typed(snapshot["told"], dict[int, int])
         self._heard = typed(snapshot["heard"], dict[int, int])
@@ -414,8 +427,8 @@ class Changing:
 
 def _pieces(state: bytes | None) -> Iterator[Note]:
     if state is None:
-        yield State(None, True)
+        yield State(None, True, 0)
         return
     starts = range(0, max(1, len(state)), PIECE)
-    for at in starts:
-        yield State(state[at : at + PIECE], at == starts[-1])
+    for at, start in enumerate(starts):
+        yield State(state[start : start + PIECE], start == starts[-1], at)

@@ -348,6 +348,8 @@ class State(Note, frozen=True, tag=10):
     piece: bytes | None
     """None: there is none to give."""
     last: bool
+    at: int = -1
+    """Which piece it is, from 0: links may hand over a later one first. -1: an earlier version said it."""
 
 
 class Handed(Note, frozen=True, tag=13):

@@ -121,7 +121,10 @@ class MemoryDisk:
         file = self._files.setdefault(name, bytearray())
         if name not in self._unsynced:
             self._unsynced[name] = len(file), []
-        self._unsynced[name][1].append((start, bytes(file[start : start + size])))
+        undo = self._unsynced[name][1]
+        if not undo or undo[-1][0] != start or len(undo[-1][1]) != size:
+            # The same place again: what stood there before the first of them counts.
+            undo.append((start, bytes(file[start : start + size])))
         if len(file) < start:
             file.extend(bytes(start - len(file)))
         file[start : start + size] = data[:size]

@@ -3,12 +3,15 @@
   order       each process delivers in causal order, across views: by the watch, and by the oracle in small runs
   durable     nothing is lost that was durable: a process comes back with every input that its journal said it had, and
               what was sent and is not given up is delivered, once, at each destination
-  again       nothing is handed over again that was acknowledged, durably; and what was handed over before, perhaps, is
-              said to be so
+  again       nothing is handed over again that was acknowledged, durably; what was taken and was not comes again after
+              a restart; and what was handed over before, perhaps, is said to be so
   views       all that have a view of one number have the same one, and in the end all members have the last
   states      all members know the same of what was said in the group, those that joined by the state they were given
-  told        what is given up with a removed process is told: by its senders what it was to get and has not got, at its
-              destinations what something delivered there follows
+  told        what is given up with a removed process is told: to who sent it what it was to get and has not got; and,
+              under protocols that hold a message until what it follows is there, to who was to get it what something
+              delivered there in the same view follows. (`permit` and `buffer` know of no such message; `history` and
+              `optimal` name the last ones, which the others came before; under `bounded` an extra message may be what
+              waits, and nobody sees for what.)
   refused     no sound process refuses another, and no sound journal is refused
   damaged     a damaged journal is refused, or gives the same process
   liveness    once faults end, every wait ends
@@ -29,6 +32,11 @@ from antecede.model import Event, Id, View
 from antecede.oracle import check
 from antecede.process.core import Core
 from antecede.process.views.members import Change, Lost, Roll
+from antecede.protocols import Machine
+from antecede.protocols.bounded import Bounded
+from antecede.protocols.history import History
+from antecede.protocols.optimal import Optimal
+from antecede.protocols.receiver import Receiver
 from antecede.sim.watch import Watch
 
 __all__ = ["Judge"]
@@ -48,7 +56,11 @@ Entry: TypeAlias = tuple[int, str, Any, Any]
 class Judge:
     """Hears of everything that happens, and keeps what is wrong."""
 
-    def __init__(self, places: int, order: str, at: Iterable[int] | None, small: bool) -> None:
+    def __init__(self, places: int, protocol: type[Machine], at: Iterable[int] | None, small: bool) -> None:
+        order = protocol.order
+        self._holds = issubclass(protocol, Receiver) and not issubclass(protocol, Bounded)
+        self._names_last = issubclass(protocol, (History, Optimal))
+        """The protocol holds a message until what it follows has arrived; its stamps name the last of that alone."""
         self.order, self.findings = order, list[str]()
         self._at = None if at is None else tuple(at)
         self.watch = Watch(places, self._at)
@@ -56,6 +68,8 @@ class Judge:
         self._pending: dict[int, deque[Entry]] = {}
         self._handed: dict[int, set[Id]] = {}
         self._acknowledged: dict[int, set[Id]] = {}
+        self._open: dict[int, set[Id]] = {}
+        """What each has taken, and not acknowledged."""
         self._got: dict[int, set[Id]] = {}
         """What has arrived at each, durably."""
         self._told: dict[int, list[Lost]] = {}
@@ -71,7 +85,7 @@ class Judge:
 
     def begin(self, me: int) -> None:
         self._pending[me] = deque()
-        for kept in (self._handed, self._acknowledged, self._got):
+        for kept in (self._handed, self._acknowledged, self._open, self._got):
             kept.setdefault(me, set())
         self._told.setdefault(me, [])
 
@@ -118,6 +132,7 @@ class Judge:
             _, kind, what, more = pending.popleft()
             if kind == "take":
                 watch.deliver(me, what[0], what[1])
+                self._open[me].add(what)
                 if events is not None:
                     events.append(Event(me, "deliver", what[0], what[1]))
             elif kind == "send":
@@ -126,26 +141,34 @@ class Judge:
                     events.append(Event(me, "send", me, what, more))
             elif kind == "acknowledge":
                 self._acknowledged[me].add(what)
+                self._open[me].discard(what)
             elif kind == "arrive":
                 self._got[me].update(what)
             else:
                 self._pass(me, what, more)
 
-    def crash(self, me: int, position: int, told: int) -> None:
-        """A process comes back with the inputs up to this position; it had said that so many are durable."""
+    def crash(self, me: int, position: int, told: int, taken: Iterable[Id]) -> None:
+        """A process comes back with the inputs up to this position; it had said that so many are durable. It knows of
+        these messages that its application took and did not acknowledge."""
         if position < told:
             self.find("durable", f"#{me} comes back with {position} inputs, and {told} were durable")
         self.commit(me, position)
         self._pending[me].clear()
+        if (known := {one for one in taken if one[1]}) != self._open[me]:
+            words = f"#{me} comes back with {sorted(known)[:3]} to acknowledge, expected {sorted(self._open[me])[:3]}"
+            self.find("again", words)
 
     def _pass(self, me: int, change: Change, places: View) -> None:
         self.changes += 1
         told = self._told[me]
         told += change.lost
-        for name in change.removed:
+        promised = self._holds and (self._at is None or me in self._at)
+        for name in change.removed if promised else ():
             sender = places.id(name)
             for number in self.watch.missed(me, sender):
-                if not _covers(told, name, number, places.name(me)):
+                if not _covers(told, name, number, places.name(me)) and not (
+                    self._names_last and change.lost
+                ):
                     words = (
                         f"#{me} delivered what follows {name}.{number}, which is given up, and was not told"
                     )

@@ -105,12 +105,12 @@ class SimNode:
         core = self.core = self.journal.recover(new)
         position = self.journal.position
         if self.life:
-            system.judge.crash(self.place, position, self.said_durable)
+            system.judge.crash(self.place, position, self.said_durable, core.taken)
             self.application.crash(position)
         else:
             system.judge.begin(self.place)
         self.life += 1
-        self.up = True
+        self.up, self.expelled = True, False
         self.written = self.durable = position
         self.batch: list[Input] = []
         self.writing = self.turning = self.acting = False
@@ -202,12 +202,16 @@ class SimNode:
     def stir(self) -> None:
         """See that a turn ends, that something is written, and that links are looked at."""
         core, system = self.core, self.system
+        if self.batch and not self.writing:
+            self.writing = True
+            if self.random.random() < 0.2:
+                # The disk is asked before the turn ends: what has gathered leaves later.
+                self.begin_write()
+            else:
+                system.plan(0, self, self.begin_write)
         if not self.turning and (core.gathered or core.touched):
             self.turning = True
             system.plan(0, self, self.end_turn)
-        if self.batch and not self.writing:
-            self.writing = True
-            system.plan(0, self, self.begin_write)
         wait = (10 if core.owing else 250) * MILLISECOND
         if not self.ticking or self.ticking > system.now + wait:
             self.ticking = system.now + wait

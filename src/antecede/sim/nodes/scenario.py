@@ -126,7 +126,7 @@ def draw(seed: int, number: int, protocols: Sequence[str] = CAUSAL, most: int = 
     random = Random(f"nodes/{seed}/{number}")
     protocol = protocols[number % len(protocols)]
     n = random.choice((2, 3, 3, 3, 4, 4, 5, 6, 8))
-    messages = min(most, random.choice((40, 100, 150, 1000, 3000, 6000)))
+    messages = min(most, random.choice((40, 100, 150, 1000, 6000, 20_000)))
     pace, burst = random.choice((5, 20, 100)), random.choice((2, 8, 16, 32))
     views = protocol not in VIEWLESS
     topology = "mesh" if views else random.choice(("star", "line", "ring", "tree"))

@@ -47,6 +47,9 @@ class Wish:
     def __init__(self, name: str, give_up: int | None = None) -> None:
         self.name, self.give_up = name, give_up
         self.by: SimNode | None = None
+        """The member that is asked."""
+        self.position: int | None = None
+        """Of that member's last input when it found that the wish is fulfilled: to be durable before that is told."""
 
 
 class System:
@@ -80,7 +83,7 @@ class System:
         machine = Core.new(scenario.protocol, founders, 0, 1, self._parameters).machine
         at = [place for place in range(len(founders)) if machine.orders_at(place)]
         everywhere = len(at) == len(founders)
-        self.judge = Judge(places, kind.order, None if everywhere else at, scenario.messages <= SMALL)
+        self.judge = Judge(places, kind, None if everywhere else at, scenario.messages <= SMALL)
         self.nodes: list[SimNode | None] = []
         """By place."""
         for place, name in enumerate(founders.names):
@@ -104,8 +107,9 @@ class System:
         node = SimNode(self, name, place, new)
         self.nodes += [None] * (place + 1 - len(self.nodes))
         self.nodes[place] = node
-        self.judge.see(roll)
         self._start(node)
+        # As the process has it: it may say more than what it was given, where there is a topology.
+        self.judge.see(node.core.changing.roll)
         return node
 
     def destinations(self, core: Core) -> list[int]:
@@ -310,19 +314,33 @@ class System:
         for node in list(self.nodes):
             if node is not None and node.wants_to_leave and self.now >= node.paused_until:
                 self._do(node, lambda node=node: node.propose(Plan(leave=(node.name,))))  # type: ignore[misc]
+        if not self._living():
+            # Nobody is left to ask.
+            self._wishes.clear()
+            self._joins.clear()
         for wish in list(self._wishes):
             self._repeat_removal(wish)
         for wish in list(self._joins):
             self._repeat_join(wish)
-        for node in self.members():
-            node.waive()
+        members = self.members()
+        for node in members:
+            self._do(node, node.waive)
             self._see_to_awaited(node)
+        newest = max(
+            (node.core.changing.roll for node in members), key=lambda roll: roll.number, default=None
+        )
+        for node in members:
+            # Nobody talks to it: it asks whether it is a member still.
+            if newest is not None and node.place not in newest.members and node.core.changing.roll != newest:
+                self.tell_gone(node.place)
 
     def _asker(self, wish: Wish, but: str) -> SimNode | None:
         """The member that does what an operator wants: the same one, while it can."""
-        if wish.by is None or not wish.by.up or not wish.by.is_member or wish.by.expelled:
-            able = [node for node in self.members() if node.name != but and not node.expelled]
-            wish.by = self.random.choice(able) if able else None
+        suspected = {but, *(other.name for other in self._wishes)}
+        by = wish.by
+        if by is None or not by.up or not by.is_member or by.expelled or by.name in suspected:
+            able = [node for node in self.members() if node.name not in suspected and not node.expelled]
+            wish.by, wish.position = self.random.choice(able) if able else None, None
         return wish.by if wish.by is not None and self.now >= wish.by.paused_until else None
 
     def _repeat_removal(self, wish: Wish) -> None:
@@ -350,7 +368,9 @@ class System:
             self._joins.remove(wish)
             return
         if wish.name in roll.shown and membership.firm:
-            if by.durable == by.written:
+            if wish.position is None:
+                wish.position = by.written
+            if by.durable >= wish.position:
                 self._joins.remove(wish)
                 self.counts["joined"] += 1
                 self._make(wish.name, roll.place(wish.name), roll)
@@ -544,8 +564,9 @@ class System:
         )
 
     def _owes(self, node: SimNode) -> bool:
-        """It has left, and ends soon; or it wants to leave."""
-        return not node.is_member or node.leaving
+        """It has left, and ends soon; or it wants to leave; or others have gone on without it, and it will hear so."""
+        newest = max(self.judge.rolls)
+        return not node.is_member or node.leaving or node.core.changing.roll.number != newest
 
     def _describe_wait(self) -> str:
         told = [f"{self.left} messages are not sent"] if self.left else []

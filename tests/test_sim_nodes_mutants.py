@@ -1,0 +1,93 @@
+"""Each rule of recovery and of view changes is dropped in turn, and the simulator finds it.
+
+The short form examines runs until one fails, and says which. `MUTANT_RUNS=200` in the environment examines so many for
+each rule, and says in how many it was found: the table of docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from antecede.sim.nodes.scenario import CAUSAL, Fault, Kind, Scenario, draw
+from antecede.sim.nodes.soak import examine, repeat
+from tests.recovery_mutants import RECOVERY, VIEWS, Patch
+from tests.test_net_views_explored import NEEDED
+
+RUNS = 150
+MORE = int(os.environ.get("MUTANT_RUNS", "0"))
+ELSEWHERE = {"count_gaps"}
+"""Rules that are dropped in another way here: `count_early`."""
+OF_RECOVERY = list(RECOVERY)
+OF_VIEWS = [*VIEWS, *(rule for rule in NEEDED if rule.__name__ not in ELSEWHERE)]
+
+
+def storm(number: int) -> Scenario:
+    """A small system in which much changes at once, and leaders die."""
+    random = Random(f"storm/{number}")
+    kinds: tuple[Kind, ...] = (
+        "join",
+        "leave",
+        "die",
+        "suspect",
+        "strike",
+        "strike",
+        "cancel",
+        "partition",
+        "kill",
+    )
+    faults = [
+        Fault(random.choice(kinds), random.randrange(1500), 300, random.getrandbits(30)) for _ in range(8)
+    ]
+    return Scenario(
+        protocol=random.choice(("matrix", "broadcast", "permit", "bounded")),
+        processes=random.choice((3, 4, 5)),
+        messages=40,
+        seed=number,
+        delay_ms=random.choice((5, 50)),
+        loss=random.choice((0.0, 0.05)),
+        sync_ms=random.choice((1, 20)),
+        burst=4,
+        faults=tuple(faults),
+    )
+
+
+def heavy(number: int) -> Scenario:
+    """A drawn run; every other one with much that is large, and many snapshots."""
+    scenario = draw(5, number, CAUSAL, 60)
+    return replace(scenario, large=0.3, snapshot_inputs=20) if number % 2 else scenario
+
+
+def find(scenarios: list[Scenario]) -> tuple[dict[str, int], int]:
+    """How often each kind of finding was met, and in how many runs; up to the first, in the short form."""
+    found: dict[str, int] = {}
+    for runs, scenario in enumerate(scenarios, 1):
+        outcome = examine(scenario)
+        if outcome.findings:
+            found[outcome.kind] = found.get(outcome.kind, 0) + 1
+            if not MORE:
+                return found, runs
+    return found, len(scenarios)
+
+
+@pytest.mark.parametrize("rule", [*OF_RECOVERY, *OF_VIEWS], ids=lambda rule: rule.__name__)
+def test_the_simulator_finds_out_without_this_rule(rule: Patch, monkeypatch, capsys):
+    rule(monkeypatch)
+    numbers = range(MORE or RUNS)
+    if rule in OF_RECOVERY:
+        found, runs = find([heavy(number) for number in numbers])
+    else:
+        found, runs = find([storm(number) for number in numbers])
+    with capsys.disabled():
+        kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(found.items()))
+        print(f"\n  {rule.__name__}: {sum(found.values())} of {runs} runs ({kinds})", end="")
+    assert found
+
+
+def test_with_all_rules_nothing_is_found():
+    for number in range(MORE or 12):
+        for scenario in (heavy(number), storm(number)):
+            assert not examine(scenario).findings, repeat(scenario)
