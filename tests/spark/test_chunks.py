@@ -112,3 +112,9 @@ def test_events_of_someone_else_are_refused(footer, told):
     with pytest.raises(BadTrace) as error:
         plan([footer], ["r", "s"])
     assert str(error.value) == told
+
+
+def test_a_large_run_has_as_many_tasks_as_its_rows_need():
+    """Also where no file tells its clocks: as many as the rows ask for, not as some machine has cores."""
+    [cut] = choose_cuts({"r": (200 * ROWS, list(range(10_000)))})
+    assert len(cut.below) + 1 == 200

@@ -15,7 +15,7 @@ from antecede.spark.measure import api, facts, tasks
 from antecede.spark.measure.api import ERROR, measure
 from antecede.spark.measure.facts import bound
 from antecede.trace import EVENTS, RUNS, RunInfo, TraceWriter
-from antecede.trace.columns import Names, rows_of
+from antecede.trace.columns import Names, Rows, rows_of
 from tests.spark.random_traces import made_up
 from tests.spark.test_measure_kernel import Expected, close
 
@@ -76,11 +76,19 @@ def some_runs(first, count, **more):
     return {f"{'ab'[i % 2]}{i}": made_up(first + i, **more) for i in range(count)}
 
 
-@pytest.mark.parametrize(("files", "shuffled"), [(1, None), (3, None), (3, 7)])
+@pytest.mark.parametrize(("files", "shuffled"), [(1, None), (3, 7)])
 def test_many_runs_in_files_of_any_kind(spark, tmp_path, files, shuffled):
+    """In one file each, in order, or in several in none. The tables are written whole or not at all."""
     runs = {**some_runs(1000, 9), "c": (["x", "y"], [])}
-    measures = measure(Trace.read(spark, written(tmp_path, runs, files, shuffled)))
+    measures = measure(Trace.read(spark, written(tmp_path / "trace", runs, files, shuffled)))
     check(measures, runs)
+    if shuffled is None:
+        measures.write(tmp_path)
+        for name in ("runs", "processes", "channels", "histograms"):
+            table = pq.read_table(tmp_path / "measures" / name)
+            assert table.num_rows == getattr(measures, name).count()
+        with pytest.raises(Exception, match="which is there"):
+            measures.write(tmp_path)
     measures.release()
 
 
@@ -134,7 +142,7 @@ def test_copies_that_no_chunk_has_whole_are_the_same_facts(held, monkeypatch):
         parts = [rows_of(batch, known) for batch in pa.Table.from_pylist(rows, schema=EVENTS).to_batches(5)]
         counted = [
             batch
-            for part in facts.join_rows(parts)
+            for part in facts.gather(parts, Rows.joined)
             for batch in facts.count_rows("r", known, part, received=True)
         ]
         left = pa.Table.from_batches(counted, facts.PARTS).sort_by(
@@ -209,56 +217,38 @@ def test_overall_is_what_one_run_of_all_values_would_give(spark, tmp_path):
     measures.release()
 
 
-def test_tables_are_written_whole_or_not_at_all(spark, tmp_path):
-    runs = some_runs(1400, 2)
-    measures = measure(Trace.read(spark, written(tmp_path / "trace", runs)))
-    measures.write(tmp_path)
-    for name in ("runs", "processes", "channels", "histograms"):
-        table = pq.read_table(tmp_path / "measures" / name)
-        assert table.num_rows == getattr(measures, name).count()
-    with pytest.raises(Exception, match="which is there"):
-        measures.write(tmp_path)
-    measures.release()
-
-
 # What cannot be measured
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_a_run_that_cannot_be_is_refused_by_name_and_the_others_are_measured(spark, tmp_path, ordered):
+def test_runs_that_cannot_be_measured_are_refused_by_name_and_the_others_are_measured(
+    spark, tmp_path, ordered
+):
+    """A run that lacks an event, one that sends a message twice, and one with a damaged page."""
     names, rows = made_up(3, processes=3, events=60, faults=False)
     gone = next(i for i, row in enumerate(rows) if row["index"] == 2)
-    runs = {"good": made_up(4), "bad": (names, rows[:gone] + rows[gone + 1 :])}
-    measures = measure(Trace.read(spark, written(tmp_path, runs, shuffled=None if ordered else 1)))
-    assert measures.refused.keys() == {"bad"}
-    assert re.search(r"run bad, process p\d: found index 3 after index 1", str(measures.refused["bad"]))
+    runs = {
+        "good": made_up(4),
+        "bad": (names, rows[:gone] + rows[gone + 1 :]),
+        "twice": (["a", "b"], second_send()),
+        "torn": made_up(5),
+    }
+    trace = written(tmp_path, runs, shuffled=None if ordered else 1)
+    # Where rows are in order, a page that nothing needs that follows clocks.
+    damage(trace / "events" / "00000-torn.parquet", "time_ns" if ordered else "number")
+    measures = measure(Trace.read(spark, trace))
+    refused = {run: str(why) for run, why in measures.refused.items()}
+    assert refused.keys() == {"bad", "twice", "torn"}
+    assert re.search(r"run bad, process p\d: found index 3 after index 1", refused["bad"])
+    assert "a second send of message 1 of a" in refused["twice"]
+    assert "00000-torn.parquet" in refused["torn"]
     check(measures, {"good": runs["good"]})
     assert [row["protocol"] for row in measures.overall.collect()] == ["made up g"]
     measures.release()
 
 
-@pytest.mark.parametrize("ordered", [True, False])
-def test_a_run_with_a_damaged_page_is_refused_by_name_and_the_others_are_measured(spark, tmp_path, ordered):
-    """A page of times, which nothing needs that follows clocks."""
-    runs = some_runs(1600, 3)
-    trace = written(tmp_path, runs, shuffled=None if ordered else 1)
-    path = trace / "events" / "00000-b1.parquet"
-    metadata = pq.ParquetFile(path).metadata
-    column = metadata.row_group(0).column(EVENTS.names.index("time_ns" if ordered else "number"))
-    assert column.path_in_schema == ("time_ns" if ordered else "number")
-    damaged = bytearray(path.read_bytes())
-    at = column.dictionary_page_offset or column.data_page_offset
-    damaged[at : at + 8] = b"\xff" * 8
-    path.write_bytes(damaged)
-    measures = measure(Trace.read(spark, trace))
-    assert measures.refused.keys() == {"b1"}
-    assert "00000-b1.parquet" in str(measures.refused["b1"])
-    check(measures, {run: made for run, made in runs.items() if run != "b1"})
-    measures.release()
-
-
-def test_a_message_that_is_sent_twice_is_refused_however_late(spark, tmp_path):
-    """Long after its last copy was delivered, when the scan has forgotten it."""
+def second_send():
+    """A message that is sent again, long after its last copy was delivered, when the scan has forgotten it."""
     blank = dict.fromkeys(EVENTS.names) | {"control": False, "sender": "a", "time_ns": 0}
     rows: list[dict] = []
     for clock, (process, kind, number) in enumerate(
@@ -267,10 +257,17 @@ def test_a_message_that_is_sent_twice_is_refused_however_late(spark, tmp_path):
         index = sum(row["process"] == process for row in rows)
         row = {"process": process, "kind": kind, "number": number, "index": index, "clock": clock}
         rows.append({**blank, **row, "to": ["b"] if kind == "send" else None})
-    measures = measure(Trace.read(spark, written(tmp_path, {"r": (["a", "b"], rows)})))
-    assert "a second send of message 1 of a" in str(measures.refused["r"])
-    assert measures.runs.count() == 0
-    measures.release()
+    return rows
+
+
+def damage(path, name):
+    """Overwrite the beginning of a column's first page."""
+    column = pq.ParquetFile(path).metadata.row_group(0).column(EVENTS.names.index(name))
+    assert column.path_in_schema == name
+    data = bytearray(path.read_bytes())
+    at = column.dictionary_page_offset or column.data_page_offset
+    data[at : at + 8] = b"\xff" * 8
+    path.write_bytes(data)
 
 
 def test_an_empty_table_of_events(spark):
@@ -295,37 +292,26 @@ def test_a_value_lies_in_its_bucket_and_its_bucket_is_the_simulators():
             assert mid == sim_summary._middle(sim_summary._bucket(np.int64(value))), value
 
 
-def test_clocks_of_machines_that_disagree_give_delays_below_zero(spark, tmp_path):
-    first = dict.fromkeys(EVENTS.names) | {
-        "control": False,
-        "index": 0,
-        "clock": 0,
-        "number": 1,
-        "sender": "p0",
-    }
-    send = {**first, "process": "p0", "kind": "send", "to": ["p1"], "time_ns": 10**9}
-    deliver = {**first, "process": "p1", "kind": "deliver", "time_ns": 0, "clock": 1}
-    measures = measure(Trace.read(spark, written(tmp_path, {"r": (["p0", "p1"], [send, deliver])})))
-    [run] = measures.runs.collect()
-    assert (run["delay_ns_mean"], run["delay_ns_max"]) == (-(10**9), -(10**9))
-    [cell] = measures.histograms.where("quantity = 'delay_ns'").collect()
-    assert cell["low"] <= -(10**9) < cell["high"]
-    measures.release()
-
-
-def test_a_sum_that_64_bits_cannot_hold(spark, tmp_path):
-    """Delays of a century each."""
+def test_delays_below_zero_and_a_sum_that_64_bits_cannot_hold(spark, tmp_path):
+    """Clocks of machines that disagree; delays of a century each."""
     first = dict.fromkeys(EVENTS.names) | {"control": False, "sender": "p0"}
-    century, rows = 3_155_760_000 * 10**9, list[dict]()
-    for i in range(4):
-        rows.append({**first, "process": "p0", "kind": "send", "to": ["p1"], "number": i, "index": i,
-                     "clock": i, "time_ns": 0})  # fmt: skip
-    for i in range(4):
-        rows.append({**first, "process": "p1", "kind": "deliver", "number": i, "index": i, "clock": 4 + i,
-                     "time_ns": century})  # fmt: skip
-    measures = measure(Trace.read(spark, written(tmp_path, {"r": (["p0", "p1"], rows)})))
-    [run] = measures.runs.collect()
-    assert run["delay_ns_mean"] == century
+    century = 3_155_760_000 * 10**9
+
+    def sent_and_delivered(count, sent_ns, delivered_ns):
+        sends = [{"process": "p0", "kind": "send", "to": ["p1"], "time_ns": sent_ns}] * count
+        deliveries = [{"process": "p1", "kind": "deliver", "time_ns": delivered_ns}] * count
+        return [
+            {**first, **row, "number": i % count, "index": i % count, "clock": i}
+            for i, row in enumerate(sends + deliveries)
+        ]
+
+    cases = {"below": sent_and_delivered(1, 10**9, 0), "long": sent_and_delivered(4, 0, century)}
+    runs = {name: (["p0", "p1"], rows) for name, rows in cases.items()}
+    measures = measure(Trace.read(spark, written(tmp_path, runs)))
+    found = {row["run"]: (row["delay_ns_mean"], row["delay_ns_max"]) for row in measures.runs.collect()}
+    assert found == {"below": (-(10**9), -(10**9)), "long": (century, century)}
+    [cell] = measures.histograms.where("quantity = 'delay_ns' and run = 'below'").collect()
+    assert cell["low"] <= -(10**9) < cell["high"]
     measures.release()
 
 

@@ -21,9 +21,9 @@ clocks disagree) have the mirror images of these buckets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from decimal import Decimal
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -58,6 +58,8 @@ READ: Final = ("time_ns", "stamp_entries", "stamp_bytes")
 HELD: Final = 1 << 20
 """Rows that a task counts together."""
 
+T = TypeVar("T", bound=Sized)
+
 COPY: Final = ("run", "process", "sender", "number")
 FACTS: Final = pa.schema(
     [
@@ -88,7 +90,7 @@ def count_shares(shares: Iterable[Share]) -> Iterator[pa.RecordBatch]:
     """What one task does with the files that it reads."""
     for share in shares:
         names = Names.of(share.processes)
-        for rows in join_rows(rows for _, rows in read_part(share.part, names, READ)):
+        for rows in gather((rows for _, rows in read_part(share.part, names, READ)), Rows.joined):
             yield from count_rows(share.part.run, names, rows, share.received)
 
 
@@ -96,33 +98,23 @@ def count_batches(
     batches: Iterable[pa.RecordBatch], processes: Mapping[str, tuple[str, ...]], place: str
 ) -> Iterator[pa.RecordBatch]:
     """The same for rows of any of these runs, in no order."""
-    for table in join_batches(batches):
+    for table in gather(batches, pa.concat_batches):
         for run, rows in by_run(table):
             if run in processes:
                 names = Names.of(processes[run])
                 yield from count_rows(run, names, rows_of(rows, names, f"{place}, run {run}"), None)
 
 
-def join_rows(parts: Iterable[Rows]) -> Iterator[Rows]:
-    held: list[Rows] = []
-    for rows in parts:
-        held.append(rows)
+def gather(parts: Iterable[T], join: Callable[[list[T]], T]) -> Iterator[T]:
+    """Parts of some rows each as few parts of many."""
+    held: list[T] = []
+    for part in parts:
+        held.append(part)
         if sum(map(len, held)) >= HELD:
-            yield Rows.joined(held)
+            yield join(held)
             held = []
     if held:
-        yield Rows.joined(held)
-
-
-def join_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        held.append(batch)
-        if sum(map(len, held)) >= HELD:
-            yield pa.concat_batches(held)
-            held = []
-    if held:
-        yield pa.concat_batches(held)
+        yield join(held)
 
 
 def count_rows(run: str, names: Names, rows: Rows, received: bool | None) -> Iterator[pa.RecordBatch]:
@@ -213,21 +205,15 @@ def subtract(late: pa.ChunkedArray, early: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def count_values(values: pa.Table, quantity: str, *, plain: bool = False) -> pa.Table:
-    """The facts of a column `value`, by the other columns; `plain`: without buckets, and without sums."""
+    """The facts of a column `value`, by the other columns; `plain`: without buckets."""
     keys = [name for name in values.column_names if name != "value"]
     value = values["value"]
-    if plain:
-        cells = {name: pa.nulls(len(value), pa.int64()) for name in ("low", "high", "middle")}
-        halves = {"upper": pa.repeat(pa.scalar(0, pa.int64()), len(value))}
-        halves["lower"] = halves["upper"]
-    else:
-        numbers = value.combine_chunks().to_numpy() if not value.null_count else fill(value)
-        cells = {
-            name: pa.array(column, mask=value.is_null().to_numpy() if value.null_count else None)
-            for name, column in zip(("low", "high", "middle"), bound(numbers), strict=True)
-        }
-        # A sum of nanoseconds may not fit into 64 bits: its halves do.
-        halves = {"upper": pa.array(numbers >> 32), "lower": pa.array(numbers & 0xFFFFFFFF)}
+    numbers = value.fill_null(0).to_numpy()
+    hidden = np.ones(len(value), bool) if plain else value.is_null().to_numpy()
+    bounds = zip(("low", "high", "middle"), bound(numbers), strict=True)
+    cells = {name: pa.array(column, mask=hidden) for name, column in bounds}
+    # A sum of nanoseconds may not fit into 64 bits: its halves do.
+    halves = {"upper": pa.array(numbers >> 32), "lower": pa.array(numbers & 0xFFFFFFFF)}
     table = pa.table({**{key: values[key] for key in keys}, **cells, **halves, "value": value})
     sums = [([], "count_all"), ("upper", "sum"), ("lower", "sum"), ("value", "min"), ("value", "max")]
     found = table.group_by([*keys, *cells], use_threads=False).aggregate(sums)
@@ -244,11 +230,6 @@ def count_values(values: pa.Table, quantity: str, *, plain: bool = False) -> pa.
         .append_column("greatest", found["value_max"])
         .append_column("quantity", pa.repeat(quantity, len(found)))
     )
-
-
-def fill(value: pa.ChunkedArray) -> NDArray[np.int64]:
-    found: NDArray[np.int64] = value.fill_null(0).combine_chunks().to_numpy()
-    return found
 
 
 def fit(table: pa.Table, schema: pa.Schema) -> list[pa.RecordBatch]:

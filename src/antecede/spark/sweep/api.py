@@ -19,6 +19,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    ArrayType,
+    DoubleType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from antecede.errors import BadParameter
 from antecede.sim.experiment import Experiment, Run
@@ -29,7 +38,6 @@ from antecede.spark.progress import is_connect
 from antecede.spark.run_tasks import run_tasks
 from antecede.spark.session import SparkError
 from antecede.spark.storage import absolute, escaped, join, local, place, readable
-from antecede.spark.sweep.schema import RESULTS
 
 __all__ = ["Swept", "sweep"]
 
@@ -37,6 +45,32 @@ Perform = Callable[[Run, str | None], Row | Failure]
 
 TASKS_MOST: Final = 10_000
 """In one job: of a sweep with more runs, a task has several."""
+
+TEXTS: Final = ("case", "run", "protocol", "network", "workload", "topology", "faults", "command", "version")
+NUMBERS: Final = (
+    "processes", "messages", "seed", "sent", "delivered", "undelivered", "held", "unsent", "packets",
+    "control_packets", "control_bytes", "duration_ns", "resent", "crashes", "frames", "frame_bytes",
+)  # fmt: skip
+SPREADS: Final = ("stamp_entries", "stamp_bytes", "delay_ns", "waiting_ns")
+
+SPREAD: Final = StructType(
+    [StructField("mean", DoubleType()), *(StructField(name, LongType()) for name in ("p50", "p99", "max"))]
+)
+
+RESULTS: Final = StructType(
+    [
+        *(StructField(name, StringType()) for name in TEXTS),
+        # Values differ in their types from protocol to protocol.
+        StructField("parameters", MapType(StringType(), StringType())),
+        *(StructField(name, LongType()) for name in NUMBERS),
+        *(StructField(name, SPREAD) for name in SPREADS),
+        StructField("waiting_share", DoubleType()),
+        StructField("stuck", ArrayType(StringType())),
+        StructField("measured", MapType(StringType(), MapType(StringType(), LongType()))),
+        StructField("cpu_seconds", DoubleType()),
+    ]
+)
+"""The columns of results.jsonl as Spark reads them: docs/experiments.md tells what they mean."""
 
 
 @dataclass(frozen=True)
