@@ -67,6 +67,10 @@ def spark(tmp_path_factory):
             # Two processes run tests, each with several Javas: what is enough, not what the machine has.
             "spark.driver.memory": "2g",
             "spark.local.dir": str(scratch),
+            # Java code for each plan takes longer to compile than a few hundred rows to interpret. The cluster and the
+            # server of Connect compile, as users' Sparks do.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         },
     )
     yield session
