@@ -94,7 +94,7 @@ def test_two_processes_talk_and_one_comes_back_where_it_was(pair):
     again = bob.hear("message")
     assert (again["number"], again["again"]) == (2, True)
     bob.ask(do="waiting")
-    assert bob.hear("waiting") == {"event": "waiting", "held": []}
+    assert bob.hear("waiting") == {"event": "waiting", "held": [], "missing": []}
     assert ann.stop() == 0
 
 

@@ -161,7 +161,7 @@ def test_nonsense_is_refused_and_harms_nobody(tmp_path, monkeypatch):
             assert "a line of more than" in (await client.hear())["reason"]
             assert await client.ending() == ["closed"]
             other.ask(do="waiting")
-            assert await other.hear() == {"event": "waiting", "held": []}
+            assert await other.hear() == {"event": "waiting", "held": [], "missing": []}
             other.go()
 
     asyncio.run(main())

@@ -90,6 +90,7 @@ def test_a_partition_delays_and_loses_nothing():
             [held] = p3.waiting()
             assert (held.sender, held.number, held.where) == ("p2", 1, "held")
             assert [(missing.sender, missing.first) for missing in held.awaits] == [("p1", 1)]
+            assert [(one.sender, one.first, one.last) for one in p3.missing()] == [("p1", 1, 1)]
             assert held.since_s is not None
             assert 0 <= held.since_s < PATIENCE_S
             network.heal("p1", "p3")

@@ -157,6 +157,26 @@ def test_a_state_of_another_version_is_refused():
         CausesBucket.load(bucket.dump(), [], CausesSettings(buckets=4))
 
 
+def test_what_is_remembered_stays_bounded():
+    settings, sizes = CausesSettings(remember_ms=100), []
+    bucket = CausesBucket(settings)
+    pieces: list[tuple[int, bytes]] = []
+    for batch in range(60):
+        now = 20 * batch
+        rows = [(f"{batch}", f"e{batch}-{at}", [f"e{batch}-{at - 1}"] if at else []) for at in range(20)]
+        bucket.advance(table_of(rows), now)
+        piece = bucket.dump_fresh(now)
+        assert piece is not None
+        # Spark forgets pieces by their time to live.
+        pieces = [(when, one) for when, one in [*pieces, (now, piece)] if when + 100 > now]
+        head = bucket.dump()
+        sizes.append(len(head) + sum(len(one) for _, one in pieces))
+        bucket = CausesBucket.load(head, [one for _, one in pieces], settings)
+    assert len(bucket.emitted) <= 5 * 20
+    assert len(bucket.positions) <= 5
+    assert max(sizes[30:]) <= 1.1 * max(sizes[10:30])
+
+
 def write_files(directory, rows, parts):
     """Files of events with columns of several types, in the order of their times."""
     directory.mkdir(exist_ok=True)

@@ -53,7 +53,7 @@ from typing import Any, Literal, Self, TypedDict, Unpack
 
 from antecede.errors import BadParameter, Closed, Unsupported
 from antecede.model import CausalContext, Id, Message, View
-from antecede.net.delivery import Contact, Delivery, Durable, Held, Sent, stuck
+from antecede.net.delivery import Contact, Delivery, Durable, Held, Missing, Sent, stuck
 from antecede.net.lifecycle import Lifecycle, make_recorder
 from antecede.net.observe.tracing import OPENTELEMETRY, NodeSpans, current
 from antecede.net.peers.joining import Admit
@@ -470,6 +470,17 @@ class Node(Lifecycle):
             core.view.name(number)
             for number in away
             if number not in topology.processes and number in core.out and core.out[number].pending
+        ]
+
+    def missing(self) -> list[Missing]:
+        """What holds up all that `waiting` lists as held: messages that have not come, never those that are held.
+
+        By the sender's own number where the protocol's stamps tell it, else by the channel's from it to us.
+        """
+        core = self._host.core
+        return [
+            Missing(core.view.name(root.sender), root.first, root.last, root.counted)
+            for root in core.changing.roots()
         ]
 
     async def contacts(self) -> AsyncIterator[Contact]:

@@ -264,6 +264,31 @@ class Receiver(Machine):
 
         What they wait for may be held here itself: then it is what that waits for. In the order to give it up in.
         """
+        return sorted({(sender, count, label) for sender, count, label, _ in self._find_missing(messages)})
+
+    def roots(self) -> list[Awaited]:
+        """What held messages wait for and is not here, as ranges of what is counted.
+
+        >>> from antecede.protocols.fifo import Fifo
+        >>> p1, p2 = Fifo(View.numbered(2), 0), Fifo(View.numbered(2), 1)
+        >>> packets = [p1.send(1)[1][0] for _ in range(5)]
+        >>> [p2.receive(packets[at]) for at in (2, 4)], p2.roots()
+        ([[], []], [Awaited(sender=0, first=1, last=2, counted='channel'), Awaited(sender=0, first=4, last=4, \
+counted='channel')])
+        """
+        merged: list[Awaited] = []
+        ranges = {
+            (sender, first if self.counted == "channel" else count, count)
+            for sender, count, _, first in self._find_missing(None)
+        }
+        for sender, first, last in sorted(ranges):
+            if merged and merged[-1].sender == sender and first <= merged[-1].last:
+                first, last = merged[-1].first, max(last, merged.pop().last)
+            merged.append(Awaited(sender, first, last, self.counted))
+        return merged
+
+    def _find_missing(self, messages: Iterable[Id] | None) -> set[tuple[int, int, str, int]]:
+        """(sender, count, label, first): what `missing` says, and from where on nothing of it is here."""
         positions: dict[Any, list[tuple[int, Packet[Any]]]] = {}
         for packet in self._held.values():
             key, count = self._position(packet)
@@ -278,11 +303,12 @@ class Receiver(Machine):
                 first = self._gap(done, count) if done < count else count
                 here = [(at, packet) for at, packet in positions.get(key, ()) if first <= at <= count]
                 if all(at != count for at, _ in here):
-                    found.add((self._sender(key), int(count), self._label(key)))
+                    below = max((at for at, _ in here), default=first - 1)
+                    found.add((self._sender(key), int(count), self._label(key), int(below) + 1))
                 fresh = [packet for _, packet in here if id(packet) not in seen]
                 seen.update(map(id, fresh))
                 todo += fresh
-        return sorted(found)
+        return found
 
     def _lane_of(self, sender: int, count: int, label: str) -> Any:
         """The key of this message of a sender."""

@@ -307,7 +307,8 @@ class Lines:
                     await self.refuse("no state was wanted")
             case WaitingLine():
                 held = [msgspec.to_builtins(one) for one in self.node.waiting()]
-                await self._say({"event": "waiting", "held": held})
+                missing = [msgspec.to_builtins(one) for one in self.node.missing()]
+                await self._say({"event": "waiting", "held": held, "missing": missing})
             case StatusLine():
                 await self._say({"event": "status", **msgspec.to_builtins(self.node.status())})
             case _:

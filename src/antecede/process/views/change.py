@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from antecede.errors import BadFrame, BadParameter, CallerError, UnknownProcess
 from antecede.link import Link
-from antecede.model import Message, Packet, View, Waiting
+from antecede.model import Awaited, Message, Packet, View, Waiting
 from antecede.process.views.members import (
     Change,
     Handed,
@@ -39,6 +39,7 @@ from antecede.process.views.round import Counts
 from antecede.process.views.routes import Routes
 from antecede.protocols import PROTOCOLS, create
 from antecede.protocols.machine import plain, typed
+from antecede.protocols.receiver import Receiver
 from antecede.wire.bundles import decode_bundle
 from antecede.wire.octets import OWN
 
@@ -147,6 +148,13 @@ class Changing:
         """What the machine holds, and for what."""
         core = self._core
         return [core.numbering.waiting(held) for held in core.machine.waiting()]
+
+    def roots(self) -> list[Awaited]:
+        """What held messages wait for and has not come. Other protocols than those of receivers name it with each."""
+        core = self._core
+        if not isinstance(core.machine, Receiver):
+            return []
+        return [core.numbering.awaited(root) for root in core.machine.roots()]
 
     def unacknowledged(self, peer: int, link: Link) -> Iterator[tuple[int, list[Packet[Any]]]]:
         """Payloads with packets of this view that a peer is not known to have, by number."""

@@ -20,11 +20,14 @@ What is held is the head of the state, what came out are its pieces (`memory`).
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
@@ -47,7 +50,7 @@ from antecede.spark.duration import REMEMBER, parse_duration
 from antecede.spark.frames import quote
 from antecede.spark.stream.memory import remember_rows
 from antecede.spark.stream.operator import BUCKETS, name_partition, unpack
-from antecede.spark.stream.packets import from_ipc, to_ipc
+from antecede.spark.stream.packets import encode_names, from_ipc, to_ipc
 from antecede.spark.stream.status import Status
 from antecede.watch.status import Cause
 
@@ -164,6 +167,35 @@ class Held(Struct):
     """Causes that were given up."""
 
 
+class Output:
+    """Rows that come out, in order. Most are `delivered`, and lack nothing."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.special: dict[int, tuple[str, list[Any] | None]] = {}
+        """Place in `rows` -> what else the row is, and what it lacks."""
+
+    def add(self, row: int, kind: str, lacks: list[Any] | None = None) -> None:
+        if kind != "delivered":
+            self.special[len(self.rows)] = kind, lacks
+        self.rows.append(row)
+
+    def list_kinds(self) -> pa.Array:
+        kinds = np.full(len(self.rows), "delivered", dtype=object)
+        for at, (kind, _) in self.special.items():
+            kinds[at] = kind
+        return pa.array(kinds, pa.string()) if self.special else pa.repeat("delivered", len(kinds))
+
+    def list_lacks(self, kind: pa.DataType) -> pa.Array:
+        lists: list[list[Any]] = [[] for _ in self.rows] if self.special else []
+        for at, (_, lacks) in self.special.items():
+            lists[at] = lacks or []
+        if lists:
+            return pa.array(lists, pa.list_(kind))
+        ends = pa.array(np.zeros(len(self.rows) + 1, np.int32))
+        return pa.ListArray.from_arrays(ends, pa.array([], kind), pa.list_(kind))
+
+
 class CausesBucket:
     """Partitions of a stream.
 
@@ -207,15 +239,16 @@ class CausesBucket:
         self._forget(now)
         came = 0 if rows is None else len(rows)
         table, old = self._join(rows)
-        out: list[tuple[int, int, list[Any] | None, str]] = []
+        out = Output()
         if table is not None and len(table) > old:
             own = [table[name].slice(old).to_pylist() for name in OWN[1:]]
-            for row, (partition, id, causes) in enumerate(zip(*own, strict=True), start=old):
-                self._take(row, partition, id, causes, now, out)
+            self._take_all(zip(count(old), *own, strict=False), now, out)
         if self.settings.patience_ms is not None:
             self._expire(now - self.settings.patience_ms, now, out)
         if self.fresh:
             self.ages.append((now, self.fresh))
+            for partition, many in Counter(map(itemgetter(0), self.fresh)).items():
+                self.known[partition] = self.known.get(partition, 0) + many
         return self._finish(table, out), self._status(now, came, out)
 
     def _join(self, rows: pa.Table | None) -> tuple[pa.Table | None, int]:
@@ -228,7 +261,26 @@ class CausesBucket:
             self.table
         )
 
-    def _take(self, row: int, partition: str, id: Any, causes: list[Any], now: int, out: list[Any]) -> None:
+    def _take_all(self, rows: Iterable[tuple[int, str, Any, list[Any]]], now: int, out: Output) -> None:
+        emitted, held, waiters, given_up = self.emitted, self.held, self.waiters, self.given_up
+        for row, partition, id, causes in rows:
+            key = (partition, id)
+            # Most rows come after their causes, and nothing waits for them.
+            if id is None or key in emitted or key in held or given_up:
+                self._take(row, partition, id, causes, now, out)
+                continue
+            for cause in causes:
+                if (partition, cause) not in emitted:
+                    self._take(row, partition, id, causes, now, out)
+                    break
+            else:
+                out.rows.append(row)
+                emitted.add(key)
+                self.fresh.append(key)
+                if key in waiters:
+                    self._emit_all(self._wake(key), out)
+
+    def _take(self, row: int, partition: str, id: Any, causes: list[Any], now: int, out: Output) -> None:
         if id is None:
             # Nobody can name it: it needs a key of its own while it waits, and none afterwards.
             self._unnamed += 1
@@ -236,7 +288,7 @@ class CausesBucket:
         else:
             key = (partition, id)
             if key in self.emitted:
-                out.append((row, self._next(partition), None, "repeated"))
+                out.add(row, "repeated")
                 return
             if key in self.held:
                 self.held[key].rows.append(row)
@@ -257,9 +309,12 @@ class CausesBucket:
         else:
             self._emit(key, one, out)
 
-    def _emit(self, key: Key, one: Held, out: list[Any]) -> None:
+    def _emit(self, key: Key, one: Held, out: Output) -> None:
         """Let a row out, and what waited for it alone."""
-        queue = deque([(key, one)])
+        self._emit_all([(key, one)], out)
+
+    def _emit_all(self, ready: Iterable[tuple[Key, Held]], out: Output) -> None:
+        queue = deque(ready)
         while queue:
             key, one = queue.popleft()
             partition, id = key
@@ -269,12 +324,11 @@ class CausesBucket:
                 kind = (
                     "repeated" if copy else "late" if late else "delivered" if lacks is None else "released"
                 )
-                out.append((row, self._next(partition), None if copy else lacks, kind))
+                out.add(row, kind, None if copy else lacks)
             if isinstance(id, tuple):
                 continue
             self.emitted.add(key)
             self.fresh.append(key)
-            self.known[partition] = self.known.get(partition, 0) + 1
             queue.extend(self._wake(key))
 
     def _wake(self, key: Key) -> Iterator[tuple[Key, Held]]:
@@ -287,15 +341,9 @@ class CausesBucket:
                     del self.held[waiter]
                     yield waiter, one
 
-    def _next(self, partition: str) -> int:
-        position = self.positions.get(partition, 0)
-        self.positions[partition] = position + 1
-        self.touched.add(partition)
-        return position
-
     # Time
 
-    def _expire(self, before: int, now: int, out: list[Any]) -> None:
+    def _expire(self, before: int, now: int, out: Output) -> None:
         """Give up what rows have waited for since then."""
         while tired := [key for key, one in self.held.items() if one.since <= before]:
             for key in tired:
@@ -304,7 +352,7 @@ class CausesBucket:
                     for cause in self._roots(key) or [(key[0], one) for one in self.held[key].missing]:
                         self._give_up(cause, now, out)
 
-    def _give_up(self, cause: Key, now: int, out: list[Any]) -> None:
+    def _give_up(self, cause: Key, now: int, out: Output) -> None:
         self.given_up[cause] = now
         for waiter in list(self.waiters.get(cause, ())):
             one = self.held.get(waiter)
@@ -346,9 +394,7 @@ class CausesBucket:
 
     # What comes out
 
-    def _finish(
-        self, table: pa.Table | None, out: list[tuple[int, int, list[Any] | None, str]]
-    ) -> pa.Table | None:
+    def _finish(self, table: pa.Table | None, out: Output) -> pa.Table | None:
         """The rows that come out; those that are held get new places."""
         if table is None:
             return None
@@ -358,19 +404,32 @@ class CausesBucket:
             one.rows = list(range(place, place + len(one.rows)))
             place += len(one.rows)
         self.table = table.take(pa.array(kept, pa.int64()))
-        rows, positions, lacks, kinds = zip(*out, strict=True) if out else ((), (), (), ())
-        found = table.take(pa.array(rows, pa.int64()))
-        found = found.append_column("position", pa.array(positions, pa.int64()))
-        named = pa.array([one or [] for one in lacks], pa.list_(table["__id"].type))
-        found = found.append_column("waits_for", named)
-        return found.append_column("kind", pa.array(kinds, pa.string()))
+        found = table.take(pa.array(out.rows, pa.int64()))
+        found = found.append_column("position", self._place(found["__partition"]))
+        found = found.append_column("waits_for", out.list_lacks(table["__id"].type))
+        return found.append_column("kind", out.list_kinds())
 
-    def _status(self, now: int, came: int, out: list[tuple[int, int, list[Any] | None, str]]) -> Status:
-        kinds = [kind for *_, kind in out]
+    def _place(self, partitions: pa.ChunkedArray) -> pa.Array:
+        """The next positions of these partitions, one for each row."""
+        encoded = encode_names(partitions)
+        names = encoded.dictionary.to_pylist()
+        codes = encoded.indices.to_numpy(zero_copy_only=False)
+        order = np.argsort(codes, kind="stable")
+        counts = np.bincount(codes, minlength=len(names))
+        base = np.array([self.positions.get(name, 0) for name in names], np.int64)
+        positions = np.empty(len(codes), np.int64)
+        starts = np.cumsum(counts) - counts
+        positions[order] = np.arange(len(codes)) + np.repeat(base - starts, counts)
+        self.positions.update(zip(names, (base + counts).tolist(), strict=True))
+        self.touched.update(names)
+        return pa.array(positions, pa.int64())
+
+    def _status(self, now: int, came: int, out: Output) -> Status:
+        kinds = [kind for kind, _ in out.special.values()]
         return Status(
             now_ms=now,
             rows_in=came,
-            delivered=len(kinds) - kinds.count("late"),
+            delivered=len(out.rows) - kinds.count("late"),
             late=kinds.count("late"),
             gave_up=kinds.count("released"),
             held=sum(len(one.rows) for one in self.held.values()),

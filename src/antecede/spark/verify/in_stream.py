@@ -11,8 +11,9 @@ what was told is not told again:
               about to be forgotten
 
 Rows are remembered for the time `remember`: a cause that came earlier counts as missing. A violation whose parts come
-further apart is not found. Whatever comes in whatever order, consumers and identifiers of violations are those of the
-batch; `by` and `chain` are of what had come when the violation was told.
+further apart is not found. Rows may come in any order: consumers and identifiers of violations are those of the batch
+(where a consumer was handed an event twice, if the first copy came first); `by` and `chain` are of what had come when
+the violation was told.
 """
 
 from __future__ import annotations
