@@ -17,7 +17,7 @@ from antecede.errors import BadParameter
 from antecede.sim.run import RunSpec
 from antecede.spark import order
 from antecede.spark.order.stream_files import Source, order_files
-from antecede.spark.stream import Watch, simulated
+from antecede.spark.stream import Watch, simulated, waiting
 from antecede.spark.stream.api import Asked
 
 SCHEMA = "receiver string, sender string, number long, stamp binary, payload binary, arrival long"
@@ -111,7 +111,7 @@ def test_a_hot_monitor_is_ordered_by_closed_sets(spark, tmp_path):
         order_files(spark, structs.replace(source, receiver=None), tmp_path / "o", tmp_path / "c", once=True)
 
 
-def test_events_of_files_are_ordered_by_their_causes(warm, tmp_path):
+def test_events_of_files_are_ordered_by_their_causes(spark, warm, tmp_path):
     (tmp_path / "in").mkdir()
     lines = [{"room": "a", "id": "m2", "after": ["m1"]}, {"room": "a", "id": "m3", "after": "m2"}]
     (tmp_path / "in" / "0.json").write_text("\n".join(map(json.dumps, lines)))
@@ -131,6 +131,8 @@ def test_events_of_files_are_ordered_by_their_causes(warm, tmp_path):
     assert done.returncode == 1, done.stderr
     told = json.loads(done.stdout)
     assert (told["verdict"], told["delivered"], told["waiting"]) == ("no", 0, 2)
+    held = waiting(spark, tmp_path / "out" / "checkpoint").orderBy("sender").toArrow().to_pylist()
+    assert [(row["sender"], row["awaits"][0]["sender"]) for row in held] == [("m2", "m1"), ("m3", "m2")]
     (tmp_path / "in" / "1.json").write_text(json.dumps({"room": "a", "id": "m1"}))
     done = warm(*request)
     assert done.returncode == 0, done.stderr

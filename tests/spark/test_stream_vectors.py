@@ -17,7 +17,7 @@ pytest.importorskip("pyspark")
 
 from antecede.errors import BadParameter, BadSnapshot
 from antecede.spark import order
-from antecede.spark.stream import status_of
+from antecede.spark.stream import status_of, waiting
 from antecede.spark.stream.vectors import VectorBucket, VectorSettings
 
 MAPS = pa.schema(
@@ -231,6 +231,9 @@ def test_a_stream_of_vectors_keeps_all_columns_over_restarts(spark, tmp_path):
     first = run_here(spark, tmp_path)
     assert first[-1].held > 0
     assert first[-1].causes
+    held = waiting(spark, tmp_path / "checkpoint").toArrow().to_pylist()
+    assert len(held) == first[-1].held
+    assert all(row["awaits"] for row in held)
     pq.write_table(table_of(shuffled[120:]), tmp_path / "in" / "last.parquet")
     assert run_here(spark, tmp_path)[-1].held == 0
     out = (

@@ -101,7 +101,9 @@ function drawCauses(last, now) {
   if (!last.causes.length) return $('causes').replaceChildren(el('p', {class: 'empty'}, 'Nothing waits.'));
   const rows = last.causes.map(c => [
     words(c), c.group ? `${c.receiver}, ${c.group}` : c.receiver, whole.format(c.held), ago(now - c.since_ms)]);
-  $('causes').replaceChildren(...table([['waits for'], ['at'], ['held', true], ['since', true]], rows,
+  const many = last.causes.reduce((sum, c) => sum + c.last - c.first + 1, 0);
+  const told = `${whole.format(many)} message${many === 1 ? ' holds' : 's hold'} up ${whole.format(last.held)}:`;
+  $('causes').replaceChildren(el('p', {}, told), ...table([['waits for'], ['at'], ['held', true], ['since', true]], rows,
     last.more_causes ? `and ${whole.format(last.more_causes)} more causes` : ''));
 }
 function drawFound(last) {

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from antecede.watch.status import Status
+from antecede.watch.status import Status, describe_causes
 
 __all__ = ["STALLED_MS", "ago", "view"]
 
@@ -77,7 +77,14 @@ def rates(statuses: Sequence[Status]) -> tuple[float, float]:
 
 
 def causes(last: Status, now: int) -> Table:
-    table = Table("waits for", "at", title="held, by cause", title_justify="left", box=None, pad_edge=False)
+    table = Table(
+        "waits for",
+        "at",
+        title=Text(describe_causes(last.causes, last.held)),
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+    )
     table.add_column("held", justify="right")
     table.add_column("since", justify="right")
     for cause in last.causes[:CAUSES_SHOWN]:
