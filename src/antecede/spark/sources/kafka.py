@@ -318,7 +318,8 @@ class Brokers:
             heard = time.monotonic()
             while at < span.end:
                 taken = []
-                for record in consumer.consume(BATCH, timeout=1.0):
+                # No more than is wanted: it waits for so many.
+                for record in consumer.consume(min(BATCH, span.end - at), timeout=1.0):
                     heard = time.monotonic()
                     error = record.error()
                     if error is None:
