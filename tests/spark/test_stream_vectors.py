@@ -192,11 +192,12 @@ def test_a_silent_partition_is_forgotten_and_the_state_stays_bounded():
     bucket = VectorBucket(settings)
     sizes = []
     for batch in range(30):
-        rows = [(f'["{batch}-{part}"]', 0, (1, 0)) for part in range(20)]
+        rows = [(f'["{batch}-{part}"]', batch, (0,) * batch + (1,)) for part in range(20)]
         bucket.advance(table_of(rows), 20 * batch)
         sizes.append(len(bucket.dump()))
         bucket = settings.open(bucket.dump())
     assert len(bucket.names) <= 2 * 6 * 20
+    assert len(bucket.processes) <= 2 * 6
     assert max(sizes[12:]) <= 2.2 * sizes[6]
 
 

@@ -347,6 +347,10 @@ class VectorBucket:
         stay = kept[self.homes[:, 0]]
         homes = self.homes[stay]
         homes[:, 0] = number[homes[:, 0]]
+        # Names of processes that nothing is known of any more go, too.
+        names, used = list(self.processes), np.unique(homes[:, 1])
+        self.processes = {names[code]: place for place, code in enumerate(used.tolist())}
+        homes[:, 1] = np.searchsorted(used, homes[:, 1])
         places = np.cumsum(stay) - 1
         gaps = {int(places[channel]): gaps for channel, gaps in self.gaps.items() if stay[channel]}
         return homes, self.delivered[: len(stay)][stay], gaps
