@@ -6,11 +6,32 @@ from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, FloatType
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+)
 
 from antecede.errors import BadParameter
 
-__all__ = ["CSV", "quote", "read_time", "refuse_other_tables", "to_nanoseconds"]
+__all__ = [
+    "CSV",
+    "WHOLE",
+    "quote",
+    "read_time",
+    "refuse_other_tables",
+    "refuse_unlike_vectors",
+    "to_nanoseconds",
+]
+
+WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
 
 
 CSV: Final[dict[str, Any]] = {
@@ -35,6 +56,23 @@ def refuse_other_tables(owner: str, table: object) -> None:
         library = kind.__module__.partition(".")[0]
         name = kind.__name__ if library == "builtins" else f"{kind.__name__} of {library}"
         raise BadParameter(owner, "table", f"a {name}", "a Spark DataFrame (spark.createDataFrame)")
+
+
+def refuse_unlike_vectors(rows: DataFrame, process: str, vector: str) -> DataType:
+    """The type of processes: names with vectors that are maps, positions with arrays. Else a `BadParameter`."""
+    kind, own = rows.schema[vector].dataType, rows.schema[process].dataType
+    match kind:
+        case MapType(keyType=StringType(), valueType=value) if isinstance(value, WHOLE):
+            wanted: tuple[type[DataType], ...] = (StringType,)
+        case ArrayType(elementType=value) if isinstance(value, WHOLE):
+            wanted = WHOLE
+        case _:
+            found = f"{vector} of type {kind.simpleString()}"
+            raise BadParameter("order", "vector", found, "map<string,bigint> or array<bigint>")
+    if not isinstance(own, wanted):
+        found = f"{process} of type {own.simpleString()} with vectors of type {kind.simpleString()}"
+        raise BadParameter("order", "process", found, "names with maps, positions with arrays")
+    return StringType() if wanted == (StringType,) else LongType()
 
 
 def quote(name: str) -> str:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,13 +29,9 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
-    ArrayType,
     ByteType,
-    DataType,
-    IntegerType,
     LongType,
     MapType,
-    ShortType,
     StringType,
     StructField,
     StructType,
@@ -45,7 +40,7 @@ from pyspark.sql.types import (
 from antecede.errors import BadParameter
 from antecede.jit import kernels_for
 from antecede.spark.errors import mark_errors, raise_task_errors
-from antecede.spark.frames import quote, read_time
+from antecede.spark.frames import quote, read_time, refuse_unlike_vectors
 from antecede.spark.order.causes import TOGETHER, times_of
 from antecede.spark.order.gaps import list_holes
 from antecede.spark.order.lamport import whole_pieces
@@ -70,8 +65,6 @@ from antecede.spark.order.vectors import (
 )
 
 __all__ = ["ByVector", "explain_refused", "find_missing", "order_by_vector"]
-
-WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
 
 
 class ByVector(Struct, frozen=True):
@@ -169,18 +162,7 @@ def refuse_columns(rows: DataFrame, asked: ByVector) -> None:
     for what, name in named.items():
         if rows.columns.count(name) != 1:
             raise BadParameter("order", what, name, f"one of the columns {', '.join(rows.columns)}")
-    kind, own = rows.schema[asked.vector].dataType, rows.schema[asked.process].dataType
-    match kind:
-        case MapType(keyType=StringType(), valueType=value) if isinstance(value, WHOLE):
-            wanted: tuple[type[DataType], ...] = (StringType,)
-        case ArrayType(elementType=value) if isinstance(value, WHOLE):
-            wanted = WHOLE
-        case _:
-            found = f"{asked.vector} of type {kind.simpleString()}"
-            raise BadParameter("order", "vector", found, "map<string,bigint> or array<bigint>")
-    if not isinstance(own, wanted):
-        found = f"{asked.process} of type {own.simpleString()} with vectors of type {kind.simpleString()}"
-        raise BadParameter("order", "process", found, "names with maps, positions with arrays")
+    refuse_unlike_vectors(rows, asked.process, asked.vector)
 
 
 def take_entry(is_map: bool, vector: str, process: Column) -> Column:

@@ -16,12 +16,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
-    ByteType,
     DataType,
     IntegerType,
     LongType,
     MapType,
-    ShortType,
     StringType,
     StructField,
     StructType,
@@ -29,16 +27,15 @@ from pyspark.sql.types import (
 )
 
 from antecede.errors import BadParameter
-from antecede.spark.frames import quote, read_time
+from antecede.spark.frames import WHOLE, quote, read_time
 from antecede.spark.order.graph import NEVER, Numbers, sort_events
 
-__all__ = ["FULL", "TOGETHER", "WHOLE", "ByCauses", "Large", "Outside", "order_table", "split_partitions"]
+__all__ = ["FULL", "TOGETHER", "ByCauses", "Large", "Outside", "order_table", "split_partitions"]
 
 FULL: Final = 1_000_000
 """Rows of a partition that one task takes with all their columns."""
 TOGETHER: Final = 1 << 16
 """Rows of small partitions that are ordered in one call."""
-WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
 
 
 class ByCauses(Struct, frozen=True):

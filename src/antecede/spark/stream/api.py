@@ -17,12 +17,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
-    ByteType,
     DataType,
-    IntegerType,
     LongType,
-    MapType,
-    ShortType,
     StringType,
     StructField,
     StructType,
@@ -30,7 +26,7 @@ from pyspark.sql.types import (
 
 from antecede.errors import BadParameter
 from antecede.spark.duration import REMEMBER, parse_duration
-from antecede.spark.frames import quote, read_time
+from antecede.spark.frames import quote, read_time, refuse_unlike_vectors
 from antecede.spark.stream.causes import order_causes
 from antecede.spark.stream.operator import BUCKETS, keep_rows, name_partition, unpack
 from antecede.spark.stream.stamps import ADDED, order_stamps
@@ -38,7 +34,6 @@ from antecede.spark.stream.vectors import VectorSettings
 
 __all__ = ["Asked", "order_stream"]
 
-WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
 FORMS: Final = "id and causes, or process and vector, or stamp, protocol and processes"
 
 
@@ -137,16 +132,4 @@ def refuse_columns(df: DataFrame, asked: Asked) -> DataType:
         if name in df.columns:
             expected = "none of that name: order adds it"
             raise BadParameter("order", "table", f"one with a column {name}", expected)
-    kind, own = df.schema[str(asked.vector)].dataType, df.schema[str(asked.process)].dataType
-    match kind:
-        case MapType(keyType=StringType(), valueType=value) if isinstance(value, WHOLE):
-            wanted: tuple[type[DataType], ...] = (StringType,)
-        case ArrayType(elementType=value) if isinstance(value, WHOLE):
-            wanted = WHOLE
-        case _:
-            found = f"{asked.vector} of type {kind.simpleString()}"
-            raise BadParameter("order", "vector", found, "map<string,bigint> or array<bigint>")
-    if not isinstance(own, wanted):
-        found = f"{asked.process} of type {own.simpleString()} with vectors of type {kind.simpleString()}"
-        raise BadParameter("order", "process", found, "names with maps, positions with arrays")
-    return StringType() if wanted == (StringType,) else LongType()
+    return refuse_unlike_vectors(df, str(asked.process), str(asked.vector))

@@ -35,11 +35,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
-    ByteType,
     DataType,
-    IntegerType,
     LongType,
-    ShortType,
     StringType,
     StructField,
     StructType,
@@ -47,7 +44,7 @@ from pyspark.sql.types import (
 
 from antecede.errors import BadParameter, BadSnapshot
 from antecede.spark.duration import REMEMBER, parse_duration
-from antecede.spark.frames import quote
+from antecede.spark.frames import WHOLE, quote
 from antecede.spark.stream.memory import remember_rows
 from antecede.spark.stream.operator import BUCKETS, name_partition, unpack
 from antecede.spark.stream.packets import encode_names, from_ipc, to_ipc
@@ -58,7 +55,6 @@ __all__ = ["CausesBucket", "CausesSettings", "order_causes"]
 
 STATE_VERSION: Final = 1
 NAMED: Final = 20
-WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
 OWN: Final = ("__bucket", "__partition", "__id", "__causes")
 
 Key = tuple[str, Any]

@@ -37,10 +37,9 @@ from pyspark.sql.types import (
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.errors import mark_errors, raise_task_errors
-from antecede.spark.frames import quote, read_time
+from antecede.spark.frames import WHOLE, quote, read_time
 from antecede.spark.order.causes import (
     FULL,
-    WHOLE,
     ByCauses,
     Large,
     id_type,
