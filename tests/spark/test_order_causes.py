@@ -181,6 +181,21 @@ def test_time_decides_among_concurrent_rows(spark, kind, full):
     assert [row.id for row in found.collect()] == ["early", "timeless", "late", "effect"]
 
 
+@pytest.mark.parametrize("full", [10, 2])
+def test_null_lists_and_maps_stay_null_and_cost_no_more_than_others(spark, full):
+    """Spark takes quadratic time to hand a column of null lists to Python."""
+    rows = [("a", None, None, 1), ("b", ["a"], [], 2), ("c", None, ["x"], 3)]
+    table = spark.createDataFrame(rows, "id string, causes array<string>, tags array<string>, at int")
+    table = table.withColumn("more", F.when(F.col("id") == "b", F.create_map("id", "at")))
+    found = order_by_causes(table, ByCauses("id", "causes", (), "at"), full=full)
+    assert found.columns == [*table.columns, "position", "waits_for"]
+    assert [(row.causes, row.tags, row.more) for row in found.collect()] == [
+        (None, None, None),
+        (["a"], [], {"b": 2}),
+        (None, ["x"], None),
+    ]
+
+
 BAD = [
     ({"id": "nobody", "causes": "c"}, "id is nobody, expected one of the columns i, c, n, l"),
     ({"id": "i", "causes": "n"}, "causes is n of type int with ids of type string"),

@@ -24,10 +24,12 @@ from antecede.errors import BadParameter
 __all__ = [
     "CSV",
     "WHOLE",
+    "hide_null_lists",
     "quote",
     "read_time",
     "refuse_other_tables",
     "refuse_unlike_vectors",
+    "show_null_lists",
     "to_nanoseconds",
 ]
 
@@ -73,6 +75,36 @@ def refuse_unlike_vectors(rows: DataFrame, process: str, vector: str) -> DataTyp
         found = f"{process} of type {own.simpleString()} with vectors of type {kind.simpleString()}"
         raise BadParameter("order", "process", found, "names with maps, positions with arrays")
     return StringType() if wanted == (StringType,) else LongType()
+
+
+def hide_null_lists(rows: DataFrame) -> tuple[DataFrame, list[str]]:
+    """The rows with empty lists and maps for null ones, columns that tell which were null, and the names of all these.
+
+    Spark asks after each row how large a batch for Python has become, and Arrow then walks over all nulls since the
+    last list: a column that is mostly null takes quadratic time (60,000 rows: 3.7 s, and 0.3 s without).
+    """
+    names = [
+        field.name
+        for field in rows.schema
+        if field.nullable and isinstance(field.dataType, (ArrayType, MapType))
+    ]
+    if not names:
+        return rows, names
+    hidden: dict[str, Column] = {}
+    for name in names:
+        kind = rows.schema[name].dataType
+        empty = F.array() if isinstance(kind, ArrayType) else F.create_map()
+        hidden[f"__null {name}"] = F.col(quote(name)).isNull()
+        hidden[name] = F.coalesce(F.col(quote(name)), empty.cast(kind))
+    return rows.withColumns(hidden), names
+
+
+def show_null_lists(rows: DataFrame, names: list[str]) -> DataFrame:
+    """The inverse."""
+    if not names:
+        return rows
+    shown = {name: F.when(~F.col(quote(f"__null {name}")), F.col(quote(name))) for name in names}
+    return rows.withColumns(shown).drop(*(f"__null {name}" for name in names))
 
 
 def quote(name: str) -> str:

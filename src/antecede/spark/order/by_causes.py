@@ -20,7 +20,7 @@ cycle. The others are not concerned.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
+from functools import partial, reduce
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 
 from antecede.errors import BadTrace
 from antecede.spark.errors import mark_errors, raise_marked
-from antecede.spark.frames import quote, read_time
+from antecede.spark.frames import hide_null_lists, quote, read_time, show_null_lists
 from antecede.spark.order.blocks import order_blocks
 from antecede.spark.order.causes import (
     FULL,
@@ -59,13 +59,12 @@ __all__ = ["ByCauses", "count_missing", "explain_refused", "order_by_causes"]
 def order_by_causes(rows: DataFrame, asked: ByCauses, *, full: int = FULL) -> DataFrame:
     """The rows with `position` and `waits_for`. This counts the rows of partitions at once, to find the large ones."""
     refuse_columns(rows, asked)
+    rows, hidden = hide_null_lists(rows)
     small, large = split_partitions(rows, asked.partition_by, full)
-    told = None if small is None else order_small(small, asked)
-    if large is None:
-        assert told is not None
-        return told
-    more = order_large(large.rows, asked, large.sizes, full)
-    return more if told is None else told.unionByName(more)
+    parts = [] if small is None else [order_small(small, asked)]
+    if large is not None:
+        parts.append(order_large(large.rows, asked, large.sizes, full))
+    return show_null_lists(reduce(DataFrame.unionByName, parts), hidden)
 
 
 def order_large(rows: DataFrame, asked: ByCauses, sizes: list[int], full: int) -> DataFrame:

@@ -27,7 +27,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from antecede.errors import BadParameter
 from antecede.spark.errors import mark_errors
-from antecede.spark.frames import quote, read_time
+from antecede.spark.frames import hide_null_lists, quote, read_time, show_null_lists
 from antecede.spark.order.causes import TOGETHER, number_groups, one_array, times_of
 from antecede.spark.order.lamport import whole_pieces
 from antecede.spark.stream.bucket import Bucket, make_rows
@@ -72,6 +72,7 @@ def refuse_columns(rows: DataFrame, asked: ByStamp) -> None:
 
 
 def run_machines(rows: DataFrame, asked: ByStamp) -> DataFrame:
+    rows, hidden = hide_null_lists(rows)
     settings = Settings.of(asked.protocol, asked.processes, asked.parameters)
     names = [quote(name) for name in asked.partition_by]
     own = {
@@ -92,7 +93,8 @@ def run_machines(rows: DataFrame, asked: ByStamp) -> DataFrame:
         StructField("__reason", StringType()),
     ]
     task = partial(run_batches, settings=settings, names=asked.partition_by, columns=rows.columns)
-    return spread.mapInArrow(mark_errors(task), StructType([*rows.schema.fields, *fields]))
+    done = spread.mapInArrow(mark_errors(task), StructType([*rows.schema.fields, *fields]))
+    return show_null_lists(done, hidden)
 
 
 # In tasks

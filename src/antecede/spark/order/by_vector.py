@@ -40,7 +40,7 @@ from pyspark.sql.types import (
 from antecede.errors import BadParameter
 from antecede.jit import kernels_for
 from antecede.spark.errors import mark_errors, raise_task_errors
-from antecede.spark.frames import quote, read_time, refuse_unlike_vectors
+from antecede.spark.frames import hide_null_lists, quote, read_time, refuse_unlike_vectors, show_null_lists
 from antecede.spark.order.causes import TOGETHER, times_of
 from antecede.spark.order.gaps import list_holes
 from antecede.spark.order.lamport import whole_pieces
@@ -127,6 +127,7 @@ def order_by_vector(rows: DataFrame, asked: ByVector, *, partitions: int | None 
 def climb_by_vectors(rows: DataFrame, groups: list[str], asked: ByVector) -> DataFrame:
     """The rows with `__key`: the greatest of their own times and their causes' keys."""
     assert asked.time is not None
+    rows, hidden = hide_null_lists(rows)
     process = F.col(quote(asked.process))
     is_map = isinstance(rows.schema[asked.vector].dataType, MapType)
     own = {
@@ -139,7 +140,8 @@ def climb_by_vectors(rows: DataFrame, groups: list[str], asked: ByVector) -> Dat
     task = partial(climb_batches, groups=groups, columns=rows.columns, is_map=is_map)
     schema = StructType([*rows.schema, StructField("__key", LongType())])
     # In Python, from all rows: the sort would do it three times, to count, to cut and to place.
-    return spread.mapInArrow(mark_errors(task), schema).localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+    done = spread.mapInArrow(mark_errors(task), schema).localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+    return show_null_lists(done, hidden)
 
 
 def climb_batches(
