@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from antecede.spark import Trace, verify
+from antecede.spark import Trace, measure, verify
 from antecede.spark.spans.api import read_spans, write_spans
 from antecede.spark.spans.messages import find_messages
 from antecede.spark.spans.verify import verify_spans
@@ -45,6 +45,9 @@ def test_a_message_that_its_answer_overtook_is_found_with_the_spans_between(spar
     [same] = plain.findings.where("kind = 'violation'").collect()
     assert (same.process, same.sender, same.number, same["index"]) == ("audit", "shop", 1, row["index"])
     plain.release()
+    # So it is for what measures it: a trace whose events have no clocks.
+    [row] = measure(Trace.read(spark, place)).runs.collect()
+    assert (row.sends, row.copies, row.delay_ns_max) == (2, 3, 29_000)
 
 
 def test_requests_that_nothing_joins_are_no_violation_of_stated_causality(spark, tmp_path):

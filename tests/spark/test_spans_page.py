@@ -28,4 +28,6 @@ def test_the_page_of_spans_leads_from_a_file_to_a_report(warm, tmp_path, monkeyp
                 typed += 1
     assert typed == 5
     page = Path("shop.html").read_text()
-    assert all(word in page for word in ("note ordered", "b" * 16, "1" * 32, "Stated causality"))
+    assert all(
+        word in page for word in ("send ordered", "bill of billing", "b" * 16, "1" * 32, "Stated causality")
+    )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -183,7 +184,9 @@ def verify_here(trace: LocalTrace, out: str | None) -> Found:
         found.write(out)
     protocols = dict(zip(*(trace.runs[name].to_pylist() for name in ("run", "protocol")), strict=True))
     rows = [{**row, "protocol": protocols[row["run"]]} for row in found.runs.to_pylist()]
-    examples = list(map(told, found.examples(SHOWN)))
+    first = found.examples(SHOWN)
+    names = name_messages(trace) if first else {}
+    examples = [told(row, names) for row in first]
     return Found(rows, examples, found.plan, "potential", bool(found.refused))
 
 
@@ -226,11 +229,29 @@ def verify_stated(spark: SparkSession, trace: str, out: str | None) -> Found:
     return Found(rows, examples, "on Spark: by the causes that spans state", "stated", False)
 
 
-def told(row: Mapping[str, Any]) -> str:
+def name_messages(trace: LocalTrace) -> dict[tuple[str, int], str]:
+    """What the owner of spans calls the messages of a trace that was made of them; else nothing."""
+    from pathlib import Path
+
+    import pyarrow.parquet as pq
+
+    from antecede.storage import local
+
+    place = Path(local(trace.root) or "", "messages")
+    if not place.is_dir():
+        return {}
+    rows = pq.read_table(place, columns=["sender", "number", "name", "id"]).to_pylist()
+    return {(row["sender"], row["number"]): f"{row['name'] or 'a message'} ({row['id']})" for row in rows}
+
+
+def told(row: Mapping[str, Any], names: Mapping[tuple[str, int], str] = MappingProxyType({})) -> str:
     """A finding in words."""
     from antecede.verification.schema import describe_finding
 
-    return f"{row['run']}: {describe_finding(row)}"
+    def name(sender: str, number: int) -> str:
+        return names.get((sender, number), f"{sender}.{number}")
+
+    return f"{row['run']}: {describe_finding(row, name)}"
 
 
 def overall(rows: Iterable[Mapping[str, Any]]) -> str:

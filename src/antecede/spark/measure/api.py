@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from antecede.errors import BadTrace
 from antecede.jit import kernels_for
@@ -215,15 +216,20 @@ def count_facts(
 ) -> DataFrame:
     """The facts of these runs: by tasks that each read a chunk, and one shuffle for copies that no chunk has whole."""
     schema = from_arrow_schema(FACTS)
-    if trace.files is None:
-        place, names = trace.path or "events", dict(processes)
+    found: list[DataFrame] = []
+    # Of runs without clocks the footers do not tell enough to share them out.
+    loose = {run: processes[run] for run in processes if trace.files is None or run in planned.blind}
+    if loose or trace.files is None:
+        place = trace.path or "events"
 
         def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return count_batches(batches, names, place)
+            return count_batches(batches, loose, place)
 
         rows = trace.events.select(*COLUMNS, *READ)
-        parts = rows.mapInArrow(mark_errors(count), from_arrow_schema(PARTS))
-    else:
+        if trace.files is not None:
+            rows = rows.where(F.col("run").isin(*loose))
+        found.append(finish(rows.mapInArrow(mark_errors(count), from_arrow_schema(PARTS)), schema))
+    if trace.files is not None:
         tasks = [
             [
                 Share(processes[part.run], part, received[part.run] if ordered else None)
@@ -236,8 +242,16 @@ def count_facts(
         if is_small(trace):
             counted = (batch for shares in tasks for batch in count_shares(shares))
             facts = finish_table(pa.Table.from_batches(counted, PARTS))
-            return trace.spark.createDataFrame(pa.Table.from_batches(facts, FACTS), schema)
-        parts = plan_tasks(trace.spark, tasks, count_shares, from_arrow_schema(PARTS))
+            found.append(trace.spark.createDataFrame(pa.Table.from_batches(facts, FACTS), schema))
+        elif tasks or not loose:
+            found.append(
+                finish(plan_tasks(trace.spark, tasks, count_shares, from_arrow_schema(PARTS)), schema)
+            )
+    return reduce(DataFrame.unionByName, found)
+
+
+def finish(parts: DataFrame, schema: StructType) -> DataFrame:
+    """The facts: what belongs to a copy comes together."""
     return parts.repartition(*COPY).sortWithinPartitions(*COPY).mapInArrow(mark_errors(finish_facts), schema)
 
 
