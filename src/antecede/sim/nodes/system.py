@@ -34,8 +34,10 @@ __all__ = ["System"]
 
 SECOND = 1000 * MILLISECOND
 BEAT = SECOND // 2
-PATIENCE = 900 * SECOND
-"""How long a system may take to come to rest once nothing goes wrong any more."""
+PATIENCE = 300 * SECOND
+"""How long nothing may be sent, delivered or changed once nothing goes wrong any more, until the system is at rest."""
+STEPS = 20_000_000
+"""How many steps that may take, or all faults together."""
 LIMITS = Limits(packet_bytes=4 << 20, payload_bytes=1 << 20)
 SMALLER = Limits(packet_bytes=64 << 10, payload_bytes=16 << 10)
 EXPECTED = (AntecedeError, AssertionError, LookupError, TypeError, ValueError, AttributeError, OSError)
@@ -173,23 +175,23 @@ class System:
 
     def run(self) -> None:
         """Until nothing is left to do, or nothing comes of it."""
-        deadline, steps = None, 200_000 + 4000 * self.scenario.messages
+        deadline, steps, before = 0, 0, (0, 0, 0)
         while True:
             for _ in range(256):
                 if not self.step():
                     break
-            steps -= 256
+            steps += 256
             if self.judge.findings:
                 return
-            if self.calm:
-                deadline = deadline or self.now + PATIENCE
-                if self._is_quiet():
-                    return
-                if self.now > deadline or steps < 0:
-                    self.judge.find("liveness", self._describe_wait())
-                    return
-            elif steps < -10_000_000:
-                self.judge.find("liveness", "the faults do not come to an end")
+            # Whatever goes on, however slowly, does not wait for ever.
+            progress = (self.left, self.judge.watch.deliveries, self.judge.changes)
+            if progress != before or not self.calm:
+                before, deadline = progress, self.now + PATIENCE
+                steps = steps if not self.calm else 0
+            if self.calm and self._is_quiet():
+                return
+            if self.now > deadline or steps > STEPS:
+                self.judge.find("liveness", self._describe_wait())
                 return
 
     # The network
