@@ -233,18 +233,6 @@ def lose_pieces_order(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def tell_at_settle_only(patch: pytest.MonkeyPatch) -> None:
-    """What something waits for that arrives after the round has settled is given up without a word."""
-    real = Changing._note_lost
-
-    def note_lost(self: Changing) -> None:
-        if getattr(self, "_noted", 0) != self.membership.promised:
-            self._noted = self.membership.promised  # type: ignore[attr-defined]
-            real(self)
-
-    patch.setattr(Changing, "_note_lost", note_lost)
-
-
 def count_early(patch: pytest.MonkeyPatch) -> None:
     """What came early is counted, though something before it is still under way."""
     real = Changing.counts
@@ -270,4 +258,4 @@ RECOVERY: tuple[Patch, ...] = (
     forget_repeats, forget_acknowledgements, forget_what_gathered, count_gaps_as_received, resend_nothing,
     take_repeats,
 )  # fmt: skip
-VIEWS: tuple[Patch, ...] = (lose_pieces_order, tell_at_settle_only, count_early, give_no_state)
+VIEWS: tuple[Patch, ...] = (lose_pieces_order, count_early, give_no_state)

@@ -136,14 +136,14 @@ def test_a_diary_is_counted_while_it_is_written(tmp_path):
 
 def test_members_that_come_and_go_under_fire_lose_nothing(tmp_path):
     asked = Asked(
-        "matrix", messages=500, kills=2, changes=3, nodes=4, seed="short", trace_s=0.3, pause_s=0.01
+        "matrix", messages=300, kills=2, changes=2, nodes=4, seed="short", trace_s=0.3, pause_s=0.01
     )
     print(asked)
     moved = move(asked, tmp_path)
     assert moved.wrong == []
     assert moved.went is not None
-    assert moved.went.counts["changes"] == 3
-    assert moved.census.views >= 3
+    assert moved.went.counts["changes"] == 2
+    assert moved.census.views >= 2
     assert moved.census.delivered > moved.census.sent
 
 

@@ -19,8 +19,13 @@ from tests.test_net_views_explored import NEEDED
 
 RUNS = 150
 MORE = int(os.environ.get("MUTANT_RUNS", "0"))
-ELSEWHERE = {"count_gaps"}
-"""Rules that are dropped in another way here: `count_early`."""
+ELSEWHERE = {
+    # Dropped in another way here: `count_early`.
+    "count_gaps",
+    # No run of the first 150 storms needs these: the explorer, which tries every schedule, finds them.
+    "forget_once", "decide_anew", "leave_behind", "lead_others", "live_early", "part_at_once", "stay_stopped",
+    "resume_now_only", "repeat_a_round",
+}  # fmt: skip
 OF_RECOVERY = list(RECOVERY)
 OF_VIEWS = [*VIEWS, *(rule for rule in NEEDED if rule.__name__ not in ELSEWHERE)]
 

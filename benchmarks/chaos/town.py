@@ -210,12 +210,30 @@ class Town:
                 await self._give_up(f"nothing happens for {now - moved:.0f} s")
             if operator.done():
                 operator.result()
+            await self._see_to_ended()
             share = min(1.0, self.sent / asked.messages)
             if self.counts["kills"] < asked.kills and share >= 0.9 * self.counts["kills"] / asked.kills:
                 self._strike()
             if now - shown > 10:
                 shown = now
                 self._progress(f"{self.sent:,} messages, {dict(self.counts)}, {len(self.present())} members")
+
+    async def _see_to_ended(self) -> None:
+        """Whoever joined and lost the member that was to give it its state stops, and is removed. No other may stop."""
+        for house in list(self.houses.values()):
+            if (
+                house.lives
+                and not house.runs
+                and not house.struck
+                and not house.leaving
+                and self._belongs(house)
+            ):
+                words = house.complaints.read_text(errors="replace").splitlines()[-1:]
+                if not any("NotMember" in line for line in words):
+                    await self._give_up(f"{house.name} ended by itself")
+                self.counts["orphans"] += 1
+                self.removed.append(house.name)
+                self._do(self._ask_removal(house))
 
     def _strike(self) -> None:
         victims = self.present()
@@ -323,6 +341,9 @@ class Town:
         house = self._random.choice(self.present())
         self.removed.append(house.name)
         await house.kill()
+        await self._ask_removal(house)
+
+    async def _ask_removal(self, house: House) -> None:
         for _ in range(int(self.asked.patience_s / 2)):
             able = self.present()
             if able:

@@ -433,6 +433,10 @@ class SimNode:
         self.happen(Propose(plan))
         self.stir()
 
+    def withdraw(self, name: str) -> None:
+        self.happen(Withdraw((name,)))
+        self.stir()
+
     @property
     def wants_to_leave(self) -> bool:
         return self.up and self.leaving and self.is_member and not self.core.changing.owed

@@ -20,7 +20,6 @@ from antecede.link import Frame
 from antecede.model import View
 from antecede.process.core import Core
 from antecede.process.events import Entry
-from antecede.process.inputs import Withdraw
 from antecede.process.journal import SNAPSHOT_BYTES, Journal
 from antecede.process.views.members import Joiner, Plan, Roll
 from antecede.protocols import PROTOCOLS
@@ -360,7 +359,7 @@ class System:
         if wish.give_up is not None and self.now >= wish.give_up:
             self._joins.remove(wish)
             if by is not None and wish.name not in by.core.changing.roll.names:
-                self._do(by, lambda: by.happen(Withdraw((wish.name,))))
+                self._do(by, lambda: by.withdraw(wish.name))
             return
         if by is None:
             return
