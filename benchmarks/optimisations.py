@@ -27,6 +27,8 @@ from antecede.topology import shapes
 from antecede.wire import stamp_size
 
 N = 8
+SLOWEST = 30
+"""Ticks that a packet takes, at most. All that precedes a message was sent before it, so none is delivered later."""
 Plan = Sequence[tuple[int, int, tuple[int, ...]]]
 """(tick, sender, destinations)"""
 
@@ -97,6 +99,9 @@ def measure(make: Callable[[int], Machine], load: Plan, seed: int, fifo: bool = 
 
     while queue:
         now, _, what = heapq.heappop(queue)
+        here = machines[what.dest if isinstance(what, Packet) else what[0]]
+        if isinstance(here, History):
+            here.pass_time(now)
         if isinstance(what, Packet):
             follow(now, what.dest, machines[what.dest].receive(what))
         else:
@@ -123,7 +128,7 @@ def _count(result: Measured, packet: Packet[Any]) -> None:
 
 def _delay(packet: Packet[Any], seed: int) -> int:
     number = packet.message.number if packet.message is not None else repr(packet.stamp)
-    return Random(f"{seed} {packet.source} {packet.dest} {number}").randint(1, 30)
+    return Random(f"{seed} {packet.source} {packet.dest} {number}").randint(1, SLOWEST)
 
 
 def _known(machine: Machine) -> int:
@@ -147,6 +152,8 @@ class Row:
 SITES = {"topology": shapes.wan_of_lans(zones=2, size=N // 2)}
 """Two sites of four processes, two gateways each; messages travel over the gateways, hop by hop."""
 
+BARE = {"r7": False, "r8": False}
+
 ROWS = [
     Row("R5: D keeps the last of each sender", "history", {"r5": False}, {}),
     Row("R6.1: stamp with C too", "history", {}, {"r6_1": True}),
@@ -154,6 +161,22 @@ ROWS = [
     Row("R7: leave out what was reported", "history", {"r7": False}, {}),
     Row("R8: remove what was reported to all", "history", {"r8": False}, {}),
     Row("R7 and R8", "history", {"r7": False, "r8": False}, {}),
+    Row("R10: remove what stamps show to be delivered to all", "history", {}, {"r10": True}),
+    Row("R10, without R8", "history", {"r8": False}, {"r8": False, "r10": True}),
+    Row(
+        "R10, without R7 and R8",
+        "history",
+        {"r7": False, "r8": False},
+        {"r7": False, "r8": False, "r10": True},
+    ),
+    Row("delta: remove what is older than any delay", "history", {}, {"delta": SLOWEST}),
+    Row("delta, without R8", "history", {"r8": False}, {"r8": False, "delta": SLOWEST}),
+    Row(
+        "delta, without R7 and R8",
+        "history",
+        {"r7": False, "r8": False},
+        {"r7": False, "r8": False, "delta": SLOWEST},
+    ),
     Row("R9: leave out what stays behind a separator", "separator", {**SITES, "r9": False}, SITES),
     Row("k = n + 1, against n * n", "bounded", {"k": N * N}, {"k": N + 1}),
     Row("footnote 4: pipelining", "buffer", {}, {"pipelined": True}, fifo=True, interval=8),

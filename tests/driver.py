@@ -59,6 +59,8 @@ VARIANTS: dict[str, Variant] = {
     "history, without R7, R8": _fixed("history", r7=False, r8=False),
     "history, with R6.1, without R7": _fixed("history", r6_1=True, r7=False),
     "history, with R6.1, without R8": _fixed("history", r6_1=True, r8=False),
+    "history, with R10": _fixed("history", r10=True),
+    "history, with R10, without R8": _fixed("history", r10=True, r8=False),
     "history, without R6.4": _fixed("history", r6_4=False),
     "history, without R6": _fixed("history", r6=False, r6_4=False, r7=False, r8=False),
     "history, without R5, R6": _fixed("history", r5=False, r6=False, r6_4=False, r7=False, r8=False),

@@ -206,6 +206,20 @@ def _without_self_sends(effect: Effect) -> Effect:
     return replace(effect, stamp=replace(effect.stamp, matrix=matrix))
 
 
+class TakesAnyStampForAProof(Histories):
+    """R10 with the stamps of everybody, not only of those that n is addressed to."""
+
+    def _proof(self, known: Entry, m: Entry) -> int:
+        return known.to
+
+
+class TakesTheSenderForAProof(Histories):
+    """R10 where a process that has sent n to itself counts as having delivered it."""
+
+    def _proof(self, known: Entry, m: Entry) -> int:
+        return known.to & (1 << self.me | 1 << m.sender)
+
+
 # sparing
 
 

@@ -36,6 +36,10 @@ def tight(n: int) -> dict[str, Any]:
     return {"k": n + 1}
 
 
+def proved(n: int) -> dict[str, Any]:
+    return {"r10": True, "r7": False, "r8": False}
+
+
 def pipelined(n: int) -> dict[str, Any]:
     return {"pipelined": True}
 
@@ -143,6 +147,8 @@ BROKEN: list[Case] = [
     Case(m.LeavesOutWhatIsForOthers, OWN_THEN_ANSWER),
     Case(m.RemovesWhatAnyDestinationKnows, "p1: send a to p1, p2; send b to p1; send c to p2\np2:"),
     Case(m.RemovesWhatIsDeliveredHere, TWICE_TO_ONESELF),
+    Case(m.TakesAnyStampForAProof, THROUGH_ONESELF, "order", proved),
+    Case(m.TakesTheSenderForAProof, THROUGH_ONESELF, "order", proved),
     # optimal
     Case(m.OptimalWithoutWait, TWICE_TO_ONESELF),
     Case(m.OptimalDropsTheReceiver, TWICE_TO_ONESELF),

@@ -16,6 +16,11 @@ Rules (section 4.2)
   R6.4  (ours) the last part of R6.3 holds for every n in H, not only for those in H_m
   R7    leave out of H_m what has been reported to all of A_m
   R8    remove from H (and C) what has been reported to all of its destinations
+Further compression (section 4.5), both off unless asked for
+  R10   remove from H what is known to be *delivered* to all of its destinations. That n stands in a stamp of q, in A_n,
+        shows that q has delivered n (R3). R7 and R8 take identifiers out of stamps, so such evidence is rare.
+  delta remove from H what has been in it for so long, in the units of `pass_time`. It trusts that every message is
+        delivered at all of its destinations, by applications too, within delta of its send: a wrong delta loses order.
 
 R5, R6.1, R6.4, R7 and R8 can be switched off, and R6 with all that builds on it. Without R6.4 nothing in the report
 removes a message to strangers once a newer one of the same sender to the same strangers is known: H grows for ever.
@@ -88,6 +93,10 @@ class Record(Struct, gc=False, array_like=True):
     """C(n) as a set of bits: exact within A_n, elsewhere without what the sends after `since` added."""
     since: int
     """How many messages this process had sent when the record entered H."""
+    taken: int = 0
+    """Who is known to have delivered it, as bits, where R10 is used."""
+    at: int = 0
+    """When it entered H, where there is a delta."""
 
 
 class Rules(Struct, frozen=True):
@@ -99,10 +108,15 @@ class Rules(Struct, frozen=True):
     r6_4: bool = True
     r7: bool = True
     r8: bool = True
+    r10: bool = False
+    delta: int = 0
+    """0: no message is forgotten because of its age."""
 
     def __post_init__(self) -> None:
         if not self.r6 and (self.r6_1 or self.r7 or self.r8):
             raise BadParameter("history", "r6", "off", "on, since R6.1, R7 and R8 read the carbon copies")
+        if type(self.delta) is not int or self.delta < 0:
+            raise BadParameter("history", "delta", self.delta, "a number of `pass_time`'s units, or 0")
 
 
 class Histories:
@@ -112,6 +126,7 @@ class Histories:
         self.me = me
         self.rules = rules
         self.sends = 0
+        self.now = 0
         self.last: dict[int, int] = {}
         """process -> which of our sends last went to it"""
         self.H: dict[Id, Record] = {}
@@ -184,11 +199,40 @@ class Histories:
                 if (known.sender, known.number) not in self.H:
                     self._add(Record(known, 0, self.sends))
             return
+        if self.rules.r10:
+            self._prove_delivered(entry, history)
         self._report_earlier(entry)
         listed = None if self.rules.r6_4 else {(known.sender, known.number) for known in history}
         for known in history:
             self._report(known, entry, listed)
-        self._add(Record(entry, self._known_to(entry), self.sends))
+        taken = self._proof(entry, entry) if self.rules.r10 else 0
+        self._add(Record(entry, self._known_to(entry), self.sends, taken))
+
+    # R10
+
+    def _proof(self, known: Entry, m: Entry) -> int:
+        """Who of A_n has delivered n for certain, once we have delivered m, in whose stamp n stands, or which is n."""
+        return known.to & (1 << self.me | (0 if known is m else self._knows(m.sender, known)))
+
+    def _prove_delivered(self, m: Entry, history: tuple[Entry, ...]) -> None:
+        for known in history:
+            self.took(known.sender, known.number, self._proof(known, m))
+
+    def took(self, sender: int, number: int, processes: int) -> None:
+        """These processes have delivered this message."""
+        record = self.H.get((sender, number))
+        if record is not None:
+            record.taken |= processes
+            if not record.entry.to & ~record.taken:
+                self._remove(record.entry)
+
+    # Delta
+
+    def pass_time(self, now: int) -> None:
+        self.now = now
+        oldest = now - self.rules.delta
+        for record in [record for record in self.H.values() if record.at <= oldest]:
+            self._remove(record.entry)
 
     def _known_to(self, entry: Entry) -> int:
         """C(m) of a message that was just delivered."""
@@ -218,7 +262,8 @@ class Histories:
             if record is not None:
                 self._grow(record, copies)
                 return
-        self._add(Record(replace(known, copies=0) if known.copies else known, copies, self.sends))
+        taken = self._proof(known, m) if self.rules.r10 else 0
+        self._add(Record(replace(known, copies=0) if known.copies else known, copies, self.sends, taken))
 
     def _told_with(self, known: Entry, m: Entry) -> int:
         """Who was told of n by the stamp of m: R6.3 without its last term."""
@@ -231,12 +276,15 @@ class Histories:
         record.copies |= copies
         entry = record.entry
         if self.rules.r8 and not entry.to & ~record.copies:
-            # A peer may have lied about its label: then it is in two lanes, and goes from H with the first.
-            self.H.pop((entry.sender, entry.number), None)
-            key = (entry.sender, entry.label)
-            lane = self._lanes.get(key)
-            if lane is not None and lane.pop(entry.number, None) is not None and not lane:
-                del self._lanes[key]
+            self._remove(entry)
+
+    def _remove(self, entry: Entry) -> None:
+        # A peer may have lied about its label: then it is in two lanes, and goes from H with the first.
+        self.H.pop((entry.sender, entry.number), None)
+        key = (entry.sender, entry.label)
+        lane = self._lanes.get(key)
+        if lane is not None and lane.pop(entry.number, None) is not None and not lane:
+            del self._lanes[key]
 
     # H, and its lanes
 
@@ -244,6 +292,10 @@ class Histories:
         entry = record.entry
         if self.rules.r8 and not entry.to & ~record.copies:
             return
+        if self.rules.r10 and not entry.to & ~record.taken:
+            return
+        if self.rules.delta and not record.at:
+            record.at = self.now
         self.H[entry.sender, entry.number] = record
         lane = (entry.sender, entry.label)
         if lane in self._lanes:
@@ -262,11 +314,13 @@ class Histories:
 
     def dump(self) -> dict[str, Any]:
         records = sorted(self.H.values(), key=_by_age)
-        return {"sends": self.sends, "last": plain(self.last), "records": plain(records)}
+        state = {"sends": self.sends, "last": plain(self.last), "records": plain(records)}
+        return {**state, "now": self.now} if self.rules.delta else state
 
     def load(self, state: Mapping[str, Any]) -> None:
         self.sends = typed(state["sends"], int)
         self.last = typed(state["last"], dict[int, int])
+        self.now = typed(state.get("now", 0), int)
         for record in typed(state["records"], list[Record]):
             self._add(record)
 
@@ -304,7 +358,7 @@ class History(Receiver):
     sparse = True
     stamps_grow = True
 
-    def __init__(self, view: View, me: str | int, **rules: bool) -> None:
+    def __init__(self, view: View, me: str | int, **rules: Any) -> None:
         super().__init__(view, me)
         self.rules = Rules(**rules)
         self._delivered = Delivered()
@@ -336,6 +390,13 @@ class History(Receiver):
         """Messages labelled `into` that are sent from now on follow all that is in the history of `source`."""
         self._context(into).merge(self._context(source))
 
+    def pass_time(self, now: int) -> None:
+        """It is so late, in any unit: with a `delta`, forget what is older."""
+        if self.rules.delta:
+            for label in list(self._contexts):
+                self._contexts[label].pass_time(now)
+                self._forget_empty(label)
+
     def _send(self, message: Message) -> list[Effect]:
         context, to = self._context(message.label), mask(message.to)
         stamp = HistoryStamp(context.stamp(to))
@@ -359,7 +420,11 @@ class History(Receiver):
     def _learn(self, packet: Packet[Any]) -> None:
         message = packet.message
         assert message is not None
-        if message.sender != self.me:
+        if message.sender == self.me:
+            if self.rules.r10 and message.label in self._contexts:
+                self._contexts[message.label].took(message.sender, message.number, 1 << self.me)
+                self._forget_empty(message.label)
+        else:
             self._context(message.label).delivered(
                 message.sender, message.number, mask(message.to), message.label, packet.stamp.history
             )
