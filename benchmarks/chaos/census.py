@@ -55,11 +55,15 @@ def read_diary(name: str, text: str) -> Diary:
     []
     >>> read_diary("a", "start 0\\nhanded b 1\\nstart 0\\nhanded b 1\\n").wrong
     ['a was handed message 1 of b again, and not told so']
+    >>> read_diary("a", "start 0\\nsent 1 b\\nsent 2 b\\nstart 1\\n").sent
+    {1: ('b',)}
     """
     diary, done = Diary(), set[tuple[str, int]]()
     for line in text.splitlines():
         match line.split():
-            case ["start", _]:
+            case ["start", sent]:
+                # What was sent beyond that, a kill has undone: nobody had waited for it to be durable.
+                diary.sent = {number: to for number, to in diary.sent.items() if number <= int(sent)}
                 diary.lives += 1
             case ["sent", number, *to]:
                 # What a kill undid has the same number: the last time counts.
