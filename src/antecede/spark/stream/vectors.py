@@ -52,6 +52,9 @@ FAULTS: Final = {
 KINDS: Final = np.array(["delivered", "late", "released", "repeated", "refused"], dtype=object)
 ON_TIME, LATE, RELEASED, REPEATED, REFUSED = range(5)
 
+BATCHES: Final = 100
+"""Micro-batches that compiled kernels are expected to serve, at least."""
+
 Numbers = NDArray[np.int64]
 
 
@@ -131,7 +134,8 @@ class VectorBucket:
     def advance(self, rows: pa.Table | None, now: int) -> tuple[pa.Table | None, Status]:
         """Take rows, and give up what was waited for too long. None comes out while there was no row at all."""
         came = 0 if rows is None else len(rows)
-        with kernels_for(came + (0 if self.table is None else len(self.table))):
+        # A stream goes on: what is compiled for this micro-batch serves those to come.
+        with kernels_for(BATCHES * (came + (0 if self.table is None else len(self.table)))):
             return self._advance(rows, came, now)
 
     def _advance(self, rows: pa.Table | None, came: int, now: int) -> tuple[pa.Table | None, Status]:
