@@ -12,7 +12,7 @@ import antecede
 
 SHIPPED = """
 import sys
-from antecede.spark.shipping import ship
+from antecede.spark.session import ship
 
 def where(batches):
     import pyarrow as pa

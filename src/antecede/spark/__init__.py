@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from antecede.spark.ingest.api import Ingested, ingest, ingest_table
     from antecede.spark.measure.api import Measures, measure
     from antecede.spark.order.api import missing, order, refused
-    from antecede.spark.session import connect
-    from antecede.spark.shipping import ship
+    from antecede.spark.session import connect, ship
     from antecede.spark.spans.api import Spans, read_spans
     from antecede.spark.stream.verify import verify_stream
     from antecede.spark.sweep.api import Swept, sweep
@@ -67,8 +66,7 @@ HOMES: Final = {
     "ingest.api": ("Ingested", "ingest", "ingest_table"),
     "measure.api": ("Measures", "measure"),
     "order.api": ("missing", "order", "refused"),
-    "session": ("connect",),
-    "shipping": ("ship",),
+    "session": ("connect", "ship"),
     "spans.api": ("Spans", "read_spans"),
     "stream.verify": ("verify_stream",),
     "sweep.api": ("Swept", "sweep"),

@@ -17,13 +17,18 @@ session starts: a large job runs 2 to 3 times slower like this.
 
 from __future__ import annotations
 
+import atexit
+import importlib.resources
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -32,9 +37,8 @@ from pyspark.sql import SparkSession
 
 from antecede.errors import BadParameter, NoSpark
 from antecede.spark.class_archive import find_java, java_options, spark_home
-from antecede.spark.shipping import ship
 
-__all__ = ["SparkError", "SparkSession", "connect", "open_session"]
+__all__ = ["SparkError", "SparkSession", "archive", "connect", "open_session", "ship"]
 
 SparkError: Final = (PySparkException, Py4JError)
 """What Spark raises, for callers that do not import it: its own errors, and those of Java that it passes on."""
@@ -187,3 +191,37 @@ def standard_error_to(path: str | os.PathLike[str]) -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+
+
+# The package, for workers that do not have it
+
+
+def ship(spark: SparkSession) -> None:
+    """Send this package to every worker of the session; it goes before one that is installed there.
+
+    Its dependencies are too large to send with every session: docs/cluster.md says how workers get those.
+    """
+    # Workers fetch it when they start, which may be any time as long as this process lives.
+    directory = tempfile.mkdtemp(prefix="antecede-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    spark.addArtifacts(str(archive(directory)), pyfile=True)
+
+
+def archive(directory: str | os.PathLike[str]) -> Path:
+    """The package as a zip file, as `--py-files` takes it.
+
+    >>> import tempfile, zipfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     names = zipfile.ZipFile(archive(directory)).namelist()
+    >>> "antecede/trace/schema.py" in names
+    True
+    """
+    path = Path(directory) / "antecede.zip"
+    with (
+        importlib.resources.as_file(importlib.resources.files("antecede")) as root,
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file,
+    ):
+        for source in sorted(root.rglob("*")):
+            if source.is_file() and "__pycache__" not in source.parts:
+                file.write(source, Path("antecede") / source.relative_to(root))
+    return path
