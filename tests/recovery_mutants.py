@@ -87,7 +87,7 @@ def blame_the_journal(patch: pytest.MonkeyPatch) -> None:
         try:
             return real(self, new)
         except OSError as error:
-            raise BadJournal(self.place, str(error), "a sound one") from None
+            raise BadJournal(self.place, f"is damaged: {error}") from None
 
     patch.setattr(Journal, "recover", recover)
 

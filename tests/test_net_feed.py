@@ -132,5 +132,5 @@ def test_beyond_loopback_there_is_no_feed_without_tls(tmp_path):
 
 
 def test_a_feed_without_a_trace_is_refused(tmp_path):
-    with pytest.raises(BadConfig, match="of what is recorded"):
+    with pytest.raises(BadConfig, match="it serves what the trace records"):
         Config("a", ["a", "b"], feed="127.0.0.1:7000").served(tmp_path)

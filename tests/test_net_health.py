@@ -124,9 +124,7 @@ def test_readiness_says_who_refuses_whom():
                 await asyncio.sleep(0)
             code, text = await get(health.address, "/ready")
             assert code == 503
-            assert text.startswith(
-                "not connected: b\nb refuses a: found a with protocol fifo, expected matrix"
-            )
+            assert text.startswith("not connected: b\nb refuses a: a runs protocol fifo, and b runs matrix")
 
     asyncio.run(main())
 

@@ -82,8 +82,8 @@ def test_snapshots_keep_it_short(tmp_path):
         ("DELETE FROM tip", "the end after input 20"),
         ("UPDATE snapshot SET state = x'80'", "the snapshot .* all that it held is lost"),
         ("DELETE FROM snapshot", "0 snapshots"),
-        ("PRAGMA user_version = 9", "format 9, expected 2"),
-        ("PRAGMA application_id = 9", "a database of something else"),
+        ("PRAGMA user_version = 9", "format 9, and this version reads 2 to"),
+        ("PRAGMA application_id = 9", "a database of another program"),
     ],
 )
 def test_damage_is_noticed_and_told(tmp_path, damage, told):
@@ -140,9 +140,9 @@ def test_a_file_that_is_no_journal_is_refused_and_left_alone(tmp_path, content):
 @pytest.mark.parametrize(
     ("other", "told"),
     [
-        (new(me="b"), "that of node a, expected that of b"),
-        (new(protocol="matrix"), "that of protocol fifo"),
-        (new(view=View.of("a", "b", "c")), "that of view a, b, expected that of a, b, c"),
+        (new(me="b"), "belongs to node a, and not to b"),
+        (new(protocol="matrix"), "belongs to protocol fifo, and not to matrix"),
+        (new(view=View.of("a", "b", "c")), "belongs to view a, b, and not to a, b, c"),
     ],
 )
 def test_the_journal_of_another_node_is_refused(tmp_path, other, told):
@@ -155,7 +155,7 @@ def test_the_journal_of_another_node_is_refused(tmp_path, other, told):
 
 def test_a_journal_is_for_one_node_at_a_time(tmp_path):
     journal = open_journal(tmp_path / "a.db")
-    with pytest.raises(BadJournal, match="another process uses it"):
+    with pytest.raises(BadJournal, match="is in use by another process"):
         open_journal(tmp_path / "a.db")
     journal.close()
     open_journal(tmp_path / "a.db").close()

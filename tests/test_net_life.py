@@ -117,7 +117,7 @@ def test_a_start_that_fails_leaves_nothing_open(tmp_path):
         network = Memory()
         before = asyncio.all_tasks()
         async with build(network, "a", tmp_path / "a.db"):
-            with pytest.raises(BadJournal, match="another process uses it"):
+            with pytest.raises(BadJournal, match="is in use by another process"):
                 await build(Memory(), "a", tmp_path / "a.db").start()
         await check_nothing_left(before)
 

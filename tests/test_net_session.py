@@ -72,12 +72,12 @@ def test_garbage_is_refused_or_waits_for_more(data, greeted):
     [
         ((HELLO_BYTES + 1).to_bytes(4, "big"), "a record of 65537 bytes, expected 1..65536"),
         (bytes(4), "a record of 0 bytes"),
-        (pack(Beat(True)), "a record of kind 3, expected one hello"),
-        (pack(HELLO) + pack(HELLO), "a record of kind 1, expected one hello"),
+        (pack(Beat(True)), "a record of kind 3 came before the hello"),
+        (pack(HELLO) + pack(HELLO), "a second hello came"),
         (pack(HELLO) + (1000).to_bytes(4, "big"), "a record of 1000 bytes, expected 1..147"),
         (pack(HELLO) + b"\0\0\0\1\x09", "a record of kind 9"),
         (pack(HELLO) + b"\0\0\0\2\x03\x02", "a record of kind 3 with 1 bytes"),
-        (b"\0\0\0\3\x01\xff\xff", "no hello"),
+        (b"\0\0\0\3\x01\xff\xff", "the hello cannot be read"),
     ],
 )
 def test_a_record_that_cannot_be_is_refused_at_once(data, told):
@@ -88,13 +88,13 @@ def test_a_record_that_cannot_be_is_refused_at_once(data, told):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"to": "stock"}, "orders looking for stock, expected a peer of billing"),
-        ({"name": "stock"}, "found stock, expected orders"),
+        ({"to": "stock"}, "orders looks for stock, and billing listens here: check the addresses"),
+        ({"name": "stock"}, "stock answers where orders was dialled: check the address of orders"),
         (
             {"view": ("billing", "orders", "stock")},
-            "a system founded by billing, orders, stock, expected billing, orders",
+            "a system that billing, orders, stock founded, and billing to one that billing, orders founded",
         ),
-        ({"protocol": "fifo"}, "protocol fifo, expected matrix"),
+        ({"protocol": "fifo"}, "orders runs protocol fifo, and billing runs matrix: give all nodes the same"),
     ],
 )
 def test_a_hello_of_another_system_is_refused(change, told):
@@ -109,15 +109,15 @@ def test_a_hello_of_another_system_is_refused(change, told):
     [
         (
             {"parameters": {"k": 6}},
-            "orders with parameters {'k': 6}, expected {'k': 5}: give all nodes the same",
+            "orders has parameters {'k': 6}, and billing has {'k': 5}: give all nodes the same",
         ),
-        ({"packet_bytes": 8192}, "orders sending packets of up to 8192 bytes, expected at most 4096"),
-        ({"packet_bytes": 2048}, "orders taking packets of up to 2048 bytes, expected 4096 or more"),
+        ({"packet_bytes": 8192}, "orders sends packets of up to 8192 bytes, and billing takes 4096"),
+        ({"packet_bytes": 2048}, "orders takes packets of up to 2048 bytes, and billing sends 4096"),
         (
             {"payload_bytes": 2048},
-            "sending payloads of up to 2048 bytes, expected at most 1024: .*payload_bytes",
+            "sends payloads of up to 2048 bytes, and billing takes 1024: .*payload_bytes",
         ),
-        ({"wire": 2}, "orders with packets of version 2, expected version 1: upgrade the older"),
+        ({"wire": 2}, "orders writes packets of version 2, and billing writes 1: upgrade the older"),
     ],
 )
 def test_a_peer_on_other_terms_is_refused(change, told):
@@ -200,7 +200,7 @@ DEEP = 30_000
     ids=["unknown field", "parameters", "groups"],
 )
 def test_what_nests_without_end_is_refused(kind, body):
-    with pytest.raises(BadHello, match="no hello"):
+    with pytest.raises(BadHello, match="the hello cannot be read"):
         Session(9).feed(_record(kind, body))
 
 
@@ -249,5 +249,5 @@ def test_a_record_takes_no_more_memory_than_is_said(kind, fields):
 
 def test_another_version_is_refused():
     later = Hello("orders", "billing", "matrix", VIEW, HELLO.frame, antecede=2)
-    with pytest.raises(BadHello, match="version 2, expected version 1"):
+    with pytest.raises(BadHello, match="the hello has version 2, and this node speaks 1: upgrade"):
         Session(9).feed(pack(later))

@@ -59,11 +59,15 @@ async def end_of(reader: asyncio.StreamReader) -> list[object]:
     [
         (b"GET / HTTP/1.1\r\n\r\n", "refused_bytes", "a record of 1195725856 bytes"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "refused_bytes", "a record of 369295618 bytes"),
-        (bytes.fromhex("00000004") + b"\x01abc", "refused_hello", "no hello"),
-        (hello(name="mallory"), "refused_hello", "'mallory', which is no member, expected one of a, b"),
-        (hello(to="c"), "refused_hello", "a looking for c"),
-        (hello(view=("a", "b", "c")), "refused_hello", "a of a system founded by a, b, c, expected a, b"),
-        (hello(terms=Terms("matrix")), "refused_hello", "a with protocol matrix, expected unordered"),
+        (bytes.fromhex("00000004") + b"\x01abc", "refused_hello", "the hello cannot be read"),
+        (hello(name="mallory"), "refused_hello", "'mallory' is no member: members are a, b"),
+        (hello(to="c"), "refused_hello", "a looks for c, and b listens here"),
+        (
+            hello(view=("a", "b", "c")),
+            "refused_hello",
+            "a belongs to a system that a, b, c founded, and b to one that a, b founded",
+        ),
+        (hello(terms=Terms("matrix")), "refused_hello", "a runs protocol matrix, and b runs unordered"),
         (hello() + bytes.fromhex("7fffffff"), "refused_bytes", "a record of 2147483647 bytes"),
         (b"", "refused_slow", None),
         (hello()[:20], "refused_slow", None),
@@ -96,15 +100,15 @@ def join(**change: Any) -> bytes:
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        (join(address="nowhere"), "c at 'nowhere', expected host:port"),
-        (join(address=f"127.0.0.1:{'7' * 5000}"), "expected host:port"),
-        (join(address="10.0.0.1:7000"), "expected one of this machine (loopback), or TLS"),
-        (join(groups=("a",)), "a group a, the name of a process"),
-        (join(name="all"), "all, the name of a group"),
-        (join(name="a"), "a, which is a member already"),
-        (join(to="a"), "c looking for a"),
+        (join(address="nowhere"), "members cannot dial c at 'nowhere': it needs host:port"),
+        (join(address=f"127.0.0.1:{'7' * 5000}"), "it needs host:port"),
+        (join(address="10.0.0.1:7000"), "it needs one of this machine (loopback), or TLS"),
+        (join(groups=("a",)), "a is the name of a node: choose another name for the group"),
+        (join(name="all"), "all is the name of a group: choose another name for the node"),
+        (join(name="a"), "a is a member already: start it with its journal"),
+        (join(to="a"), "c looks for a, and b listens here"),
         (join(parameters={"k": [1, {}]}), "Expected `bool | int | float | str | null`, got `array`"),
-        (join(parameters={"k": 1}), "parameters {'k': 1}: unordered"),
+        (join(parameters={"k": 1}), "c has parameters {'k': 1}, which cannot be: unordered"),
     ],
     ids=lambda value: "" if isinstance(value, bytes) else str(value)[:30],
 )
@@ -226,11 +230,8 @@ def test_a_node_that_lost_its_state_is_refused_by_its_peers():
             assert b.counts["refused_frame"] >= 1
             assert b.connected == ()
             told = b.status().refused["a"]
-            assert (
-                "b refuses a: found a peer that knows of 0 payloads that it sent, where 1 have arrived here"
-                in told
-            )
-            assert "its newest journal: it came back without it" in told
+            assert "b refuses a: the peer knows of 0 payloads that it sent, and 1 have arrived here" in told
+            assert "it came back without its journal, or from an older copy. Start it with the newest" in told
 
     asyncio.run(main())
 
@@ -275,10 +276,7 @@ def test_a_peer_that_goes_on_regardless_is_cut_off_before_it_fills_our_memory(wa
             assert node.counts["refused_frame"] == 1
             assert way == "a gap" or Beat(True) in records
             told = node.status().refused["a"]
-            assert (
-                f"of a that wait here, expected at most {4 * settings.held} and 400000: it was asked to pause"
-                in told
-            )
+            assert f"bytes, and at most {4 * settings.held} may, with 400000" in told
             writer.close()
 
     asyncio.run(main())
@@ -300,10 +298,7 @@ def test_a_peer_in_an_earlier_incarnation_is_told_so():
                     writer.close()
             [bye] = records
             assert isinstance(bye, Bye)
-            assert (
-                "a in incarnation 8, which is older than 9, its last, expected a later one: set its clock"
-                in bye.reason
-            )
+            assert "a is in incarnation 8, and was in 9 before: set its clock" in bye.reason
             assert "incarnation 8" in node.status().refused["a"]
 
     asyncio.run(main())

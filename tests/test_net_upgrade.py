@@ -118,5 +118,7 @@ def test_a_journal_of_a_format_that_is_unknown_is_refused(tmp_path):
     open_journal(tmp_path / "a.db").close()
     with closing(sqlite3.connect(tmp_path / "a.db")) as database:
         database.execute("PRAGMA user_version = 99")
-    with pytest.raises(BadJournal, match="format 99, expected 2 to 3: another version wrote it"):
+    with pytest.raises(
+        BadJournal, match="has format 99, and this version reads 2 to 3: use the version that wrote it"
+    ):
         open_journal(tmp_path / "a.db")

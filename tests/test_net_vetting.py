@@ -283,7 +283,7 @@ def test_a_state_without_end_is_refused_and_whoever_waits_for_it_knows(monkeypat
         assert not core.changing.orphaned
         core.arrive(0, Frame(1, 1, number, 0, 0, encode_note(State(bytes(600), False))), now=0)
     assert core.refused[0].kind == "BadFrame"
-    assert "a state of 1200 bytes" in core.refused[0].why
+    assert "more than 1000 bytes" in core.refused[0].why
     assert core.changing.orphaned
     assert core.changing.turnover > turnover, "a driver looks, and tells its application"
     with pytest.raises(BadParameter, match="1001 bytes, expected at most 1000"):

@@ -37,6 +37,7 @@ A raised error leaves the machine as it was. Broken invariants are assertions: b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 __all__ = [
     "AntecedeError",
@@ -88,12 +89,22 @@ class InputError(AntecedeError):
     """A file or value that was read is wrong."""
 
 
+class FromPeer(PeerError):
+    """A peer sent something wrong. `reason` is a sentence about it."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
 class AtPlace(InputError):
     """An input is wrong at a place: a file, a line, a key. `reason` is a sentence about that place."""
 
+    joint: ClassVar[str] = ": "
+
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
-        super().__init__(f"{place}: {reason}")
+        super().__init__(f"{place}{self.joint}{reason}")
 
 
 class UnknownProcess(CallerError):
@@ -237,20 +248,12 @@ class Refused(PeerError):
         super().__init__(f"{peer} is refused for good: {why}")
 
 
-class BadFrame(PeerError):
+class BadFrame(FromPeer):
     """A peer sent a frame that no sound end of a link sends: one of the two has lost its state."""
 
-    def __init__(self, found: str, expected: str) -> None:
-        self.found, self.expected = found, expected
-        super().__init__(f"refused a frame: found {found}, expected {expected}")
 
-
-class BadHello(PeerError):
+class BadHello(FromPeer):
     """A peer has another name, view, protocol or version, or cannot prove its name."""
-
-    def __init__(self, found: str, expected: str) -> None:
-        self.found, self.expected = found, expected
-        super().__init__(f"refused a peer: found {found}, expected {expected}")
 
 
 class WireError(PeerError):
@@ -266,12 +269,10 @@ class BadConfig(AtPlace):
     """A configuration describes no node."""
 
 
-class BadJournal(InputError):
-    """A journal is damaged, in use, or belongs to another node."""
+class BadJournal(AtPlace):
+    """A journal is damaged, in use, or belongs to another node. Its sentence begins with the journal."""
 
-    def __init__(self, place: str, found: str, expected: str) -> None:
-        self.place, self.found, self.expected = place, found, expected
-        super().__init__(f"{place}: found {found}, expected {expected}")
+    joint = " "
 
 
 class BadSnapshot(InputError):

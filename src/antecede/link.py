@@ -39,6 +39,10 @@ __all__ = ["Frame", "Link", "EARLY_BITS"]
 SNAPSHOT_VERSION = 1
 
 EARLY_BITS = 64
+LOST = (
+    "it came back without its journal, or from an older copy. Start it with the newest; if that is lost, remove it, "
+    "and let it join under another name"
+)
 """How far beyond the first gap a frame says what has arrived."""
 
 MILLISECOND = 1_000_000
@@ -310,19 +314,19 @@ class Link:
     def _check(self, frame: Frame) -> None:
         negative = frame.epoch < 1 or frame.peer < 0 or frame.number < (not frame.bare) or frame.ack < 0
         if negative or frame.early & 1 or not 0 <= frame.early < 1 << EARLY_BITS:
-            raise BadFrame(f"impossible numbers in {frame!r}"[:200], "those of a link")
+            raise BadFrame(f"no link sends these numbers: {frame!r}"[:200])
         if frame.epoch >= self.peer and frame.peer > self.epoch:
             raise BadFrame(
-                f"a peer that has met this node in incarnation {frame.peer}, where it is in {self.epoch}",
-                "this node's newest journal: it came back from an older copy of it",
+                f"this node is in incarnation {self.epoch}, and the peer has met it in {frame.peer}: it came back from "
+                "an older copy of its journal. Start it with the newest"
             )
 
     def _check_acks(self, frame: Frame) -> None:
         highest = frame.ack + frame.early.bit_length()
         if highest > self._last:
             raise BadFrame(
-                f"an acknowledgement of payload {highest}, where this node knows of {self._last} that it sent",
-                "this node's newest journal: it came back without it, or from an older copy",
+                f"the peer acknowledges payload {highest}, and this node knows of {self._last} that it sent: it came "
+                "back without its journal, or from an older copy. Start it with the newest"
             )
 
     def _check_greeting(self, frame: Frame) -> None:
@@ -331,17 +335,13 @@ class Link:
         known = self._received + self._early.bit_length()
         if frame.number < known:
             raise BadFrame(
-                f"a peer that knows of {frame.number} payloads that it sent, where {known} have arrived here",
-                "its newest journal: it came back without it, or from an older copy. If the journal is lost, remove "
-                "the peer, and let it join under another name",
+                f"the peer knows of {frame.number} payloads that it sent, and {known} have arrived here: {LOST}"
             )
         for number in range(min(frame.ack, self._acked) + 1, self._last + 1):
             held = number <= frame.ack or frame.early >> (number - frame.ack - 1) & 1
             if not held and number not in self._payloads:
                 raise BadFrame(
-                    f"a peer that has not received payload {number}, which it had acknowledged",
-                    "its newest journal: it came back without it, or from an older copy. If the journal is lost, "
-                    "remove the peer, and let it join under another name",
+                    f"the peer has not received payload {number}, which it had acknowledged: {LOST}"
                 )
 
     def _meet(self, epoch: int) -> None:

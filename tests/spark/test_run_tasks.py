@@ -38,8 +38,6 @@ FACTS = {
     errors.NotEligible: ("a", (1, 2), "it was not offered"),
     errors.Misrouted: ("a", "for b", "one for a"),
     errors.BadStamp: ("a", "b", "[1]", "two entries"),
-    errors.BadFrame: ("number 2", "1"),
-    errors.BadHello: ("bob", "ann"),
     errors.NotDrained: ("ann", {"bob": 2}),
     errors.WireError: ("garbage", "a packet", 7),
     errors.BadSnapshot: ("version", 9, 1),

@@ -139,7 +139,7 @@ class Host:
         self._committed = Signal()
         self._ended = False
         self._told = clock() - 2 * MILLISECOND
-        self.quick = journal is None and not core.record.on
+        self.quick = journal is None and not core.record.on and not core.machine.explicit
         """There is nothing to write or to record, and nothing has failed."""
         self._loop = asyncio.get_running_loop()
         self.stopped = asyncio.Event()

@@ -146,7 +146,9 @@ class Lifecycle(Member):
         finally:
             journal.close()
         if not isinstance(machine, Separator):
-            raise BadJournal(f"journal {self._memory}", f"that of protocol {machine.name}", "a router's")
+            raise BadJournal(
+                f"journal {self._memory}", f"belongs to protocol {machine.name}: give the journal of a router"
+            )
         return msgspec.msgpack.encode(machine.handover())
 
     def _open_journal(self) -> None:

@@ -51,6 +51,8 @@ from pathlib import Path
 from sys import modules
 from typing import Any, Literal, Self, TypedDict, Unpack
 
+from msgspec.structs import replace
+
 from antecede.errors import BadParameter, Closed, Unsupported
 from antecede.model import CausalContext, Id, Message, View
 from antecede.net.delivery import Contact, Delivery, Durable, Held, Missing, Sent, stuck
@@ -291,12 +293,12 @@ class Node(Lifecycle):
             targets = easy[0]
         if context is None and OPENTELEMETRY in modules:
             with self._spans.send(",".join(map(core.view.name, targets))) as span:
-                message = host.send(targets, payload, label, current(), after)
-                sent = Sent(core.numbering, message, core.context_of(message) if self._explicit else None)
+                sent = Sent(core.numbering, host.send(targets, payload, label, current(), after))
                 span.set_attribute("messaging.message.id", f"{self.name}.{sent.number}")
         else:
-            message = host.send(targets, payload, label, context or "", after)
-            sent = Sent(core.numbering, message, core.context_of(message) if self._explicit else None)
+            sent = Sent(core.numbering, host.send(targets, payload, label, context or "", after))
+        if self._explicit:
+            sent = replace(sent, causal_context=core.context_of(sent._message))
         if durable and host.position > host.position_durable:
             await host.durable(host.position)
         return sent
@@ -359,19 +361,18 @@ class Node(Lifecycle):
                 numbering = host.core.numbering
                 if self._mesh.pausing:
                     self._mesh.watch(numbering.identify(message)[0])
-                known = host.core.latest[1] if self._explicit else None
-                return self._tell(Delivery(numbering, message, False, self._acknowledge, known))
+                first = Delivery(numbering, message, False, self._acknowledge)
+                return self._show(first) if OPENTELEMETRY in modules else first
         wanted = None if sender is None else host.core.view.id(sender)
         while (delivery := self._next(wanted)) is None:
             if not await self._pass():
                 self._check_open()
                 await self._host.arrivals.wait()
-        return self._tell(delivery)
+        return self._show(delivery) if OPENTELEMETRY in modules else delivery
 
-    def _tell(self, delivery: Delivery) -> Delivery:
+    def _show(self, delivery: Delivery) -> Delivery:
         """A message that is handed over has a span, if the program uses OpenTelemetry."""
-        if OPENTELEMETRY in modules:
-            self._spans.deliver(delivery.sender, delivery.number, delivery.to, delivery.traceparent)
+        self._spans.deliver(delivery.sender, delivery.number, delivery.to, delivery.traceparent)
         return delivery
 
     def __aiter__(self) -> Self:

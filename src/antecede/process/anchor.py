@@ -57,10 +57,12 @@ class Anchor:
         data = self._files.read(NAME, 0, RECORD.size + 5)
         record = data[: RECORD.size]
         if len(data) != RECORD.size + 4 or crc32(record) != int.from_bytes(data[RECORD.size :], "little"):
-            raise BadJournal(f"journal anchor {self.path}", "one that is damaged", "how far the journal goes")
+            raise BadJournal(
+                f"journal anchor {self.path}", "is damaged: nobody knows how far the journal went"
+            )
         magic, position, full, pid, boot = RECORD.unpack(record)
         if magic != MAGIC:
-            raise BadJournal(f"journal anchor {self.path}", "a file of something else", "an anchor")
+            raise BadJournal(f"journal anchor {self.path}", "is a file of another program")
         return Mark(position, full, pid, boot)
 
     def is_of_this_boot(self, mark: Mark) -> bool:

@@ -479,7 +479,9 @@ class Core:
             return
         numbering, members = self.numbering, self.changing.roll.members
         if source not in members or self.me not in members:
-            raise BadFrame(f"packets of {self.view.name(source)} to one in another view", "those of a member")
+            raise BadFrame(
+                f"{self.view.name(source)} sent packets to {self.view.name(self.me)}, which is in another view"
+            )
         there, me = numbering.seat(source), self.machine.me
         packets = decode_bundle(payload, there, me, self.limits)
         self.heard[source] += len(packets)

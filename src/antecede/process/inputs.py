@@ -5,7 +5,7 @@
 True
 >>> decode_inputs(b"garbage")
 Traceback (most recent call last):
-antecede.errors.BadJournal: journal: found a record that is no list of inputs, expected one
+antecede.errors.BadJournal: journal has a record that is no list of inputs
 """
 
 from __future__ import annotations
@@ -227,4 +227,4 @@ def decode_inputs(data: bytes) -> list[Input]:
     try:
         return _DECODER.decode(data)
     except msgspec.MsgspecError:
-        raise BadJournal("journal", "a record that is no list of inputs", "one") from None
+        raise BadJournal("journal", "has a record that is no list of inputs") from None

@@ -110,12 +110,14 @@ class Journal:
         snapshots, rows = tables.snapshots, tables.inputs
         try:
             if new is None and not snapshots:
-                raise BadJournal(self.place, "nothing", "the memory of a process that has failed")
+                raise BadJournal(self.place, "is empty: give the journal of a process that has failed")
             if new is not None and not snapshots and not rows:
                 self._begin(new)
                 return new
             if len(snapshots) != 1:
-                raise BadJournal(self.place, f"{len(snapshots)} snapshots", "one; what it held is lost")
+                raise BadJournal(
+                    self.place, f"has {len(snapshots)} snapshots instead of one: what it held is lost"
+                )
             core = self._restored(snapshots[0], new)
             for given in self._inputs(rows):
                 core.apply(given, 0)
@@ -126,7 +128,7 @@ class Journal:
         except CannotWrite:
             raise
         except OSError as error:
-            raise BadJournal(self.place, f"no large records: {error}", "those that it refers to") from None
+            raise BadJournal(self.place, f"refers to large records that cannot be read: {error}") from None
         return core
 
     def _begin(self, core: Core) -> None:
@@ -155,9 +157,7 @@ class Journal:
         try:
             core = Core.restore(msgspec.msgpack.decode(state), None if new is None else new.limits)
         except (msgspec.MsgspecError, BadSnapshot) as error:
-            raise BadJournal(
-                self.place, f"a snapshot of another version: {error}", "one that we wrote"
-            ) from None
+            raise BadJournal(self.place, f"has a snapshot that this version cannot read: {error}") from None
         if new is None:
             return core
         facts = [
@@ -172,7 +172,9 @@ class Journal:
             facts.append(("parameters", str(core.parameters), str(new.changing.parameters_in(core))))
         for what, found, expected in facts:
             if found != expected:
-                raise BadJournal(self.place, f"that of {what} {found}"[:200], f"that of {expected}"[:200])
+                raise BadJournal(
+                    self.place, f"belongs to {what} {found}"[:200] + f", and not to {expected}"[:200]
+                )
         return core
 
     def _inputs(self, rows: Sequence[Row]) -> Iterator[Input]:
@@ -201,8 +203,8 @@ class Journal:
         """Refuse a journal that ends before its anchor."""
         mark = self._anchor.read()
         if mark is None and not self._disk.old:
-            expected = "it: without it nobody knows how far the journal went"
-            raise BadJournal(self.place, f"no {self._anchor.path} beside it", expected)
+            reason = f"has lost {self._anchor.path}: without it nobody knows how far the journal went"
+            raise BadJournal(self.place, reason)
         if mark is not None and mark.position > self.position:
             if mark.full or self._anchor.is_of_this_boot(mark):
                 raise self._cut_off(mark.position)
@@ -217,10 +219,11 @@ class Journal:
             self._disk.upgrade()
 
     def _cut_off(self, last: int) -> BadJournal:
-        expected = (
-            f"input {last}, which was durable: its write-ahead log is damaged, missing, or of another time"
+        return BadJournal(
+            self.place,
+            f"ends at input {self.position}, before input {last}, which was durable: its write-ahead log is damaged, "
+            "missing, or of another time",
         )
-        return BadJournal(self.place, f"an end at input {self.position}", expected)
 
     def _damaged(self, what: str, sound: int, last: int) -> BadJournal:
         lost = (
@@ -228,7 +231,7 @@ class Journal:
             if last > sound
             else "all that it held is lost"
         )
-        return BadJournal(self.place, f"{what} with a wrong checksum or place", f"an unbroken row: {lost}")
+        return BadJournal(self.place, f"is damaged: the checksum or the place of {what} is wrong; {lost}")
 
     # Writing
 

@@ -65,8 +65,9 @@ class Contexts(Receiver):
     >>> from antecede.model import View
     >>> alarm, bulk, page = (Contexts(View.of("alarm", "bulk", "page"), me) for me in range(3))
     >>> first, [packet] = alarm.send("page", b"fire", after=CausalContext())
+    >>> fire = alarm.context_of(first)
     >>> upload, [large] = alarm.send("page", b"video", after=CausalContext())
-    >>> second, [late] = alarm.send("page", b"fire is out", after=alarm.context_of(first))
+    >>> second, [late] = alarm.send("page", b"fire is out", after=fire)
     >>> page.receive(late)                      # The second alarm waits for the first,
     []
     >>> page.receive(packet) == [first], page.deliver(first) == [second]      # and not for the video.

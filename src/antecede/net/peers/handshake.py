@@ -30,14 +30,12 @@ def find_peer(core: Core, peers: Mapping[int, Peer], name: str) -> Peer:
         if peer.name == name:
             if peer.number < core.me:
                 return peer
-            raise Knock(f"{name}, a member that {me} dials", "it to wait until it is dialled")
+            raise Knock(f"{me} dials {name}, which has to wait for that")
     names, roll = core.view.names, core.changing.roll
     if name in names and names.index(name) not in roll.members:
-        raise Gone(f"{name}, which is no member any more", "a member: it joins anew, under another name")
-    raise BadHello(
-        f"{name[:100]!r}, which is no member",
-        f"one of {', '.join(roll.shown)}"[:200] + ", or one that joins",
-    )
+        raise Gone(f"{name} is no member any more: it can join again under another name")
+    members = ", ".join(roll.shown)[:200]
+    raise BadHello(f"{name[:100]!r} is no member: members are {members}. A new node has to join")
 
 
 def check_incarnation(core: Core, hello: Hello, peer: Peer) -> None:
@@ -45,8 +43,8 @@ def check_incarnation(core: Core, hello: Hello, peer: Peer) -> None:
     last = core.links[peer.number].peer
     if hello.hail.epoch < last:
         raise BadHello(
-            f"{peer.name} in incarnation {hello.hail.epoch}, which is older than {last}, its last",
-            "a later one: set its clock, which went back, or give it its newest journal",
+            f"{peer.name} is in incarnation {hello.hail.epoch}, and was in {last} before: set its clock, which went "
+            "back, or give it its newest journal"
         )
 
 
@@ -71,8 +69,7 @@ def check_proof(connection: Connection, name: str) -> None:
     """Raise `BadHello` if the other end has proved another name than this."""
     if connection.proved not in (None, name):
         raise BadHello(
-            f"{name[:100]} with the certificate of {connection.proved}",
-            "its own: check addresses and certificates",
+            f"{name[:100]} has the certificate of {connection.proved}: check addresses and certificates"
         )
 
 

@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from antecede.errors import BadHello, CallerError, NotMember, PeerError
 from antecede.net.delivery import Held
 from antecede.net.driver import Host
+from antecede.net.peers.handshake import check_proof
 from antecede.net.peers.session import Beat, Bye, Gone, Join, Rejected, Session, Welcome, pack
 from antecede.net.peers.terms import state_parameters
 from antecede.net.settings import Backoff, Settings
@@ -94,7 +95,7 @@ async def ask_to_join(
             try:
                 return await _ask(transport, member, join, settings)
             except BadHello as error:
-                refusals[member] = error.reason if isinstance(error, Rejected) else str(error)
+                refusals[member] = error.reason
                 reason = f"{member} refuses it: {refusals[member]}"
             except (OSError, PeerError) as error:
                 refusals.pop(member, None)
@@ -113,8 +114,7 @@ async def _ask(transport: Transport, member: str, join: Join, settings: Settings
     try:
         async with asyncio.timeout(settings.hello_s):
             await connection.open()
-            if connection.proved not in (None, member):
-                raise BadHello(f"{member} with the certificate of {connection.proved}", "its own")
+            check_proof(connection, member)
             await connection.write(pack(replace(join, to=member)))
         session = Session(1, settings.limits)
         session.greeted = True
@@ -126,7 +126,7 @@ async def _ask(transport: Transport, member: str, join: Join, settings: Settings
             for record in session.feed(data):
                 if isinstance(record, Welcome):
                     if join.name not in record.roll.shown:
-                        raise BadHello(f"a view without {join.name}", "one that it is in")
+                        raise BadHello(f"{member} welcomes {join.name} to a view without {join.name}")
                     return record.roll
                 if isinstance(record, Bye):
                     raise Rejected(record.code, record.reason)
@@ -222,7 +222,7 @@ class Joins:
         membership = self._host.core.changing.membership
         _check_name(self._host, join)
         if (reason := membership.refused.get(join.name)) is not None:
-            raise BadHello(reason, "one that can join")
+            raise BadHello(reason)
         return join.name in membership.roll.shown and membership.firm
 
     def _note(self, name: str) -> bool:
@@ -256,7 +256,7 @@ def _describe(progress: Progress) -> str:
 async def _until_gone(connection: Connection) -> None:
     """Wait until the one that asked says something, or goes: it has nothing more to say."""
     if await connection.read():
-        raise BadHello("more from one that wants to join", "it to wait for its welcome")
+        raise BadHello("a node that asked to join went on before it was welcomed")
     raise ConnectionResetError("it closed the connection")
 
 
@@ -276,8 +276,8 @@ async def _decide(
     if rule is None:
         if not connection.local:
             raise BadHello(
-                f"{join.name[:100]} asking to join from {connection.origin}, which is another machine",
-                f"a rule at {host.name} that admits it: Node(admit=...), or [admit] in its configuration",
+                f"{join.name[:100]} asks to join from {connection.origin}, another machine, and {host.name} has no "
+                "rule that admits it: give it Node(admit=...), or [admit] in its configuration"
             )
         return
     newcomer = Newcomer(join.name, join.address, join.groups, connection.origin, connection.certificate)
@@ -291,36 +291,50 @@ async def _decide(
         allowed = False
     if allowed is not True:
         raise BadHello(
-            f"{join.name[:100]} asking to join from {connection.origin}",
-            f"one that the rule of {host.name} (admit) lets in",
+            f"{join.name[:100]} asks to join from {connection.origin}, and the rule of {host.name} (admit) refuses it"
         )
 
 
 def _check(host: Host, join: Join) -> None:
     core = host.core
     if join.to != host.name:
-        raise BadHello(f"{join.name} looking for {join.to}"[:200], f"one for {host.name}, which listens here")
+        raise BadHello(
+            f"{join.name} looks for {join.to}"[:200]
+            + f", and {host.name} listens here: check the addresses of both"
+        )
     if join.protocol != core.machine.name:
-        raise BadHello(f"{join.name} with protocol {join.protocol}"[:200], f"{core.machine.name}")
+        raise BadHello(
+            f"{join.name} runs protocol {join.protocol}"[:200]
+            + f", and the system runs {core.machine.name}: give all nodes the same"
+        )
     if core.machine.routed is (join.where is None):
-        expected = "its links" if join.where is None else "none: everyone is linked with everyone"
-        raise BadHello(f"{join.name} with{'out' if join.where is None else ''} links", expected)
+        raise BadHello(
+            f"{join.name} names no links, and the system has a topology: say where it is linked"
+            if join.where is None
+            else f"{join.name} names links, and the system has no topology: everyone is linked with everyone"
+        )
     founders = core.changing.founders
     given = {name: one for name, one in core.parameters.items() if name != "topology"}
     ours = state_parameters(join.protocol, given, founders)
     try:
         theirs = state_parameters(join.protocol, join.parameters, founders)
     except CallerError as error:
-        raise BadHello(f"parameters {join.parameters}: {error}"[:300], f"{ours}"[:200]) from None
+        raise BadHello(
+            f"{join.name} has parameters {join.parameters}, which cannot be: {error}"[:400]
+        ) from None
     if theirs != ours:
-        raise BadHello(f"parameters {theirs}"[:200], f"{ours}"[:200])
+        raise BadHello(
+            f"{join.name} has parameters {theirs}"[:300]
+            + f", and the system has {ours}"[:300]
+            + ": give all nodes the same"
+        )
     roll = core.changing.roll
     if core.me not in roll.members:
-        raise BadHello(f"{host.name}, which is no member any more", "a member to ask")
+        raise BadHello(f"{host.name} is no member any more: ask another node")
     if join.name not in roll.names:
         why = core.changing.membership.judge(Plan(join=(_joiner(host, join),)))
         if why is not None:
-            raise BadHello(str(why), "one that can join")
+            raise BadHello(str(why))
     _check_name(host, join)
 
 
@@ -328,18 +342,16 @@ def _check_name(host: Host, join: Join) -> None:
     """A name is used once. One that was just admitted, and has not begun to live, may ask again."""
     roll = host.core.changing.roll
     if join.name in roll.groups or join.name in join.groups:
-        raise BadHello(f"{join.name}, the name of a group", "another name")
+        raise BadHello(f"{join.name} is the name of a group: choose another name for the node")
     if clash := set(join.groups) & set(roll.names):
-        raise BadHello(f"a group {min(clash)}, the name of a process", "another name")
+        raise BadHello(f"{min(clash)} is the name of a node: choose another name for the group")
     if join.name not in roll.names:
         return
     place = roll.place(join.name)
     if place not in roll.members:
-        raise Gone(
-            f"{join.name}, which is no member any more",
-            "a name that was never used: it joins anew under another",
-        )
+        raise Gone(f"{join.name} is no member any more: it can join again under a name that was never used")
     if place not in roll.donors:
         raise BadHello(
-            f"{join.name}, which is a member already", "its journal; or to remove it, and another name"
+            f"{join.name} is a member already: start it with its journal. If that is lost, remove it, and choose "
+            "another name"
         )

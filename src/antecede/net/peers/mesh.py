@@ -382,7 +382,10 @@ class Mesh:
                 self.transport.check(join.address)
             except BadParameter as error:
                 # Nobody could dial it.
-                raise BadHello(f"{join.name[:100]} at {join.address[:100]!r}", error.expected) from None
+                raise BadHello(
+                    f"members cannot dial {join.name[:100]} at {join.address[:100]!r}: it needs "
+                    + error.expected
+                ) from None
         await self.joins.let_join(connection, join)
 
     def _note_slow(self, connection: Connection, peer: Peer | None) -> None:
@@ -440,7 +443,7 @@ class Mesh:
         check_proof(connection, said.name)
         if isinstance(said, Join) and peer is not None:
             raise BadHello(
-                f"{said.name[:100]}, which wants to join", f"a hello of {peer.name}, which was dialled"
+                f"{said.name[:100]} asks to join where {peer.name} was dialled: check the address of {peer.name}"
             )
         return said, rest
 

@@ -55,7 +55,7 @@ def refusal(error: PeerError) -> str:
 
 def explain(error: PeerError) -> str:
     """What is wrong with a peer, for a sentence that says already who refuses whom."""
-    if isinstance(error, BadHello | BadFrame | WireError):
+    if isinstance(error, WireError):
         return f"found {error.found}, expected {error.expected}"
     return str(error)
 
@@ -111,7 +111,7 @@ class Peer:
         core = self.host.core
         names = core.view.name(core.me), self.name
         if self.number not in core.links:
-            raise Gone(f"{self.name}, which is no member any more", "a member")
+            raise Gone(f"{self.name} is no member any more")
         return Hello.of(*names, core.changing.founders, self._shared.terms, core.hail(self.number))
 
     def drop(self) -> None:
@@ -267,7 +267,7 @@ class Peer:
                 case Bye():
                     self._hear_bye(channel, record)
                 case Hello() | Join() | Welcome():
-                    raise BadHello("a hello", "only one, and as the first record")
+                    raise BadHello(f"{self.name} said hello twice")
         if records:
             channel.heard = channel.loop.time()
             self._check()
@@ -311,8 +311,8 @@ class Peer:
         most, most_bytes = 4 * settings.held, 4 * settings.held_bytes
         if held > most or size > most_bytes:
             raise BadFrame(
-                f"{held} messages and {size} bytes of {self.name} that wait here",
-                f"at most {most} and {most_bytes}: it was asked to pause",
+                f"{self.name} was asked to pause, and went on: {held} of its messages wait, with {size} bytes, and at "
+                f"most {most} may, with {most_bytes}"
             )
 
 

@@ -100,8 +100,8 @@ class Rejected(BadHello):
     """The peer refused us, by this code."""
 
     def __init__(self, code: Code, reason: str) -> None:
-        self.code, self.reason = code, reason
-        super().__init__(f"a refusal: {reason}", "a hello")
+        self.code = code
+        super().__init__(reason)
 
 
 class Hello(Struct, frozen=True):
@@ -273,7 +273,9 @@ class Session:
         if kind == BYE:
             return _bye(bytes(body[: BYE_BYTES + 1]))
         if (kind in (HELLO, JOIN)) is self.greeted:
-            raise BadHello(f"a record of kind {kind}", "one hello, and as the first")
+            raise BadHello(
+                "a second hello came" if self.greeted else f"a record of kind {kind} came before the hello"
+            )
         if kind in (HELLO, JOIN, WELCOME):
             self.greeted = True
             greeting = _greeting(kind, body)
@@ -299,11 +301,10 @@ def _greeting(kind: int, body: memoryview) -> Greeting:
         greeting: Greeting = _DECODERS[kind].decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         # What nests deeper than the interpreter goes can only be in a field that nobody knows.
-        raise BadHello(f"no hello: {error}", f"one of version {VERSION}") from None
+        raise BadHello(f"the hello cannot be read: {error}") from None
     if not isinstance(greeting, Welcome) and greeting.antecede != VERSION:
         raise BadHello(
-            f"a hello of version {greeting.antecede}",
-            f"version {VERSION}: upgrade the older of the two nodes",
+            f"the hello has version {greeting.antecede}, and this node speaks {VERSION}: upgrade the older of the two"
         )
     return greeting
 
@@ -312,16 +313,18 @@ def check_hello(found: Hello, expected: Hello) -> None:
     """Refuse a peer of another system, or one on other terms. `expected` is our own hello to it."""
     if found.to != expected.name:
         raise BadHello(
-            f"{found.name} looking for {found.to}"[:200],
-            f"a peer of {expected.name}, which listens here: check the addresses of both",
+            f"{found.name} looks for {found.to}"[:200]
+            + f", and {expected.name} listens here: check the addresses of both"
         )
     if found.name != expected.to:
         raise BadHello(
-            f"{found.name}"[:200], f"{expected.to}, which was dialled: check its address in the configuration"
+            f"{found.name}"[:200]
+            + f" answers where {expected.to} was dialled: check the address of {expected.to}"
         )
     if found.view != expected.view:
         raise BadHello(
-            f"{found.name} of a system founded by {', '.join(found.view)}"[:300],
-            f"{', '.join(expected.view)}"[:300] + ": give all founders the same peers",
+            f"{found.name} belongs to a system that {', '.join(found.view)}"[:300]
+            + f" founded, and {expected.name} to one that {', '.join(expected.view)}"[:300]
+            + " founded: give all founders the same peers"
         )
-    check_terms(expected.terms, found.terms, found.name)
+    check_terms(expected.terms, found.terms, found.name, expected.name)

@@ -7,10 +7,10 @@
 Terms that a peer does not state, because it is older than they are, are not compared.
 
 >>> ours, theirs = Terms("permit", packet_bytes=4096), Terms("permit", packet_bytes=8192)
->>> check_terms(ours, theirs, "bob")
+>>> check_terms(ours, theirs, "bob", "ann")
 Traceback (most recent call last):
-antecede.errors.BadHello: refused a peer: found bob sending packets of up to 8192 bytes, expected at most 4096: give \
-both nodes the same limits.packet_bytes
+antecede.errors.BadHello: bob sends packets of up to 8192 bytes, and ann takes 4096: give both nodes the same \
+limits.packet_bytes
 """
 
 from __future__ import annotations
@@ -84,29 +84,29 @@ def flat_parameters(protocol: str, parameters: Mapping[str, Any]) -> Parameters:
         ) from None
 
 
-def check_terms(ours: Terms, theirs: Terms, peer: str) -> None:
-    """Raise `BadHello` if we cannot carry messages for this peer."""
+def check_terms(ours: Terms, theirs: Terms, peer: str, me: str) -> None:
+    """Raise `BadHello` if `me` cannot carry messages for this peer."""
     if theirs.protocol != ours.protocol:
         raise BadHello(
-            f"{peer} with protocol {theirs.protocol}"[:200],
-            f"{ours.protocol}: all nodes of a system run the same one",
+            f"{peer} runs protocol {theirs.protocol}"[:200]
+            + f", and {me} runs {ours.protocol}: give all nodes the same"
         )
     if theirs.wire != ours.wire:
         raise BadHello(
-            f"{peer} with packets of version {theirs.wire}",
-            f"version {ours.wire}: upgrade the older of the two nodes",
+            f"{peer} writes packets of version {theirs.wire}, and {me} writes {ours.wire}: upgrade the older of the two"
         )
     if None not in (theirs.parameters, ours.parameters) and theirs.parameters != ours.parameters:
         raise BadHello(
-            f"{peer} with parameters {theirs.parameters}"[:300],
-            f"{ours.parameters}"[:300] + ": give all nodes the same",
+            f"{peer} has parameters {theirs.parameters}"[:300]
+            + f", and {me} has {ours.parameters}"[:300]
+            + ": give all nodes the same"
         )
     for name, what in (("packet_bytes", "packets"), ("payload_bytes", "payloads")):
         there, here = getattr(theirs, name), getattr(ours, name)
         if there is None or here is None or there == here:
             continue
-        verb = "sending" if there > here else "taking"
-        bound = f"at most {here}" if there > here else f"{here} or more"
+        verb, ours_verb = ("sends", "takes") if there > here else ("takes", "sends")
         raise BadHello(
-            f"{peer} {verb} {what} of up to {there} bytes", f"{bound}: give both nodes the same limits.{name}"
+            f"{peer} {verb} {what} of up to {there} bytes, and {me} {ours_verb} {here}: give both nodes the same "
+            f"limits.{name}"
         )

@@ -92,17 +92,18 @@ class Database:
         try:
             mode = os.stat(directory).st_mode
             if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-                expected = "one that only its owner may write to: chmod o-w"
-                raise BadJournal(
-                    self._place, f"a directory that everyone may write to, {directory}", expected
-                )
+                reason = f"is in a directory that everyone may write to: chmod o-w {directory}"
+                raise BadJournal(self._place, reason)
             beside = [f"{path}-{end}" for end in ("anchor", "wal", "bulk0", "bulk1")]
             left = [file for file in beside if os.path.exists(file)]
             if not os.path.exists(path) and left:
                 mark = Anchor(self).read()
                 lost = "" if mark is None else f", which says that it had {mark.position} inputs"
-                expected = "the database; or none of these files, to begin as a new node"
-                raise BadJournal(self._place, f"no database, but {left[0]}{lost}", expected)
+                reason = (
+                    f"has lost its database, and {left[0]} is there{lost}: bring the database back, or remove "
+                    "these files to begin as a new node"
+                )
+                raise BadJournal(self._place, reason)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             for file in (path, *left):
                 if os.stat(file).st_mode & 0o077:
@@ -168,10 +169,11 @@ class Database:
             database.execute(f"PRAGMA application_id = {APPLICATION}")
             database.execute(f"PRAGMA user_version = {FORMAT}")
         elif marks[0] != APPLICATION:
-            raise BadJournal(self._place, "a database of something else", "a journal, or no file")
+            raise BadJournal(self._place, "is a database of another program: choose another path")
         elif not OLDEST <= marks[1] <= FORMAT:
             raise BadJournal(
-                self._place, f"format {marks[1]}", f"{OLDEST} to {FORMAT}: another version wrote it"
+                self._place,
+                f"has format {marks[1]}, and this version reads {OLDEST} to {FORMAT}: use the version that wrote it",
             )
         self.old = bool(tables) and marks[1] != FORMAT
 
@@ -180,7 +182,7 @@ class Database:
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             mark = Anchor(self).read()
             pid = "" if mark is None else f" (pid {mark.pid})"
-            return BadJournal(self._place, f"that another process uses it{pid}", "one node for a journal")
+            return BadJournal(self._place, f"is in use by another process{pid}: stop one of the two")
         if code in (
             sqlite3.SQLITE_IOERR,
             sqlite3.SQLITE_FULL,
@@ -188,7 +190,7 @@ class Database:
             sqlite3.SQLITE_READONLY,
         ):
             return CannotWrite(self._place, str(error), "nothing was changed")
-        return BadJournal(self._place, f"no sound database: {error}", "a journal; what it held is lost")
+        return BadJournal(self._place, f"is damaged, and what it held is lost: {error}")
 
     # The tables
 

@@ -204,7 +204,9 @@ class TcpConnection(asyncio.BufferedProtocol):
                 server_hostname=None if server else "antecede",
             )
         except ssl.SSLError as error:
-            raise BadHello(f"no TLS: {error.reason or error}", "a certificate of our authority") from None
+            raise BadHello(
+                f"the TLS handshake failed: {error.reason or error}; give both nodes certificates of one authority"
+            ) from None
         if transport is None:
             raise ConnectionResetError("the connection was lost while names were proved")
         self._transport = transport

@@ -78,7 +78,9 @@ class Tls(Struct, frozen=True):
         try:
             found = name_of(ends[0].getpeercert())
         except BadHello as error:
-            raise BadParameter("tls", "certificate", error.found, error.expected) from None
+            raise BadParameter(
+                "tls", "certificate", self.certificate, f"one of this node: {error.reason}"
+            ) from None
         if found != name:
             raise BadParameter(
                 "tls",
@@ -95,12 +97,12 @@ def name_of(certificate: Mapping[str, Any] | None) -> str:
     'orders'
     >>> name_of({"subjectAltName": (("DNS", "orders"), ("DNS", "billing"))})
     Traceback (most recent call last):
-    antecede.errors.BadHello: refused a peer: found a certificate of 2 names, expected one DNS name
+    antecede.errors.BadHello: the certificate has 2 DNS names: give it one, the name of its node
     """
     alternatives = (certificate or {}).get("subjectAltName", ())
     names = [value for kind, value in alternatives if kind == "DNS"]
     if len(names) != 1:
-        raise BadHello(f"a certificate of {len(names)} names", "one DNS name")
+        raise BadHello(f"the certificate has {len(names)} DNS names: give it one, the name of its node")
     return str(names[0])
 
 

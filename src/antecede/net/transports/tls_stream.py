@@ -44,7 +44,9 @@ class Sealed:
                 if not await self._fetch():
                     raise ConnectionResetError("it closed the connection") from None
             except ssl.SSLError as error:
-                raise BadHello(f"no TLS: {error.reason or error}", "a certificate of our authority") from None
+                raise BadHello(
+                    f"the TLS handshake failed: {error.reason or error}; give both nodes certificates of one authority"
+                ) from None
         await self._flush()
         self.certificate = self._tls.getpeercert()
         self.proved = name_of(self.certificate)

@@ -254,7 +254,7 @@ class Changing:
         size = sum(len(piece.piece or b"") for piece in pieces.values())
         if size > STATE_BYTES:
             self._pieces, self.turnover = {}, self.turnover + 1
-            raise BadFrame(f"a state of {size} bytes and more", f"at most {STATE_BYTES}")
+            raise BadFrame(f"the state for a node that joins has more than {STATE_BYTES} bytes")
         final = max(pieces)
         if not pieces[final].last or final + 1 != len(pieces):
             # One before it is still on its way.

@@ -94,7 +94,7 @@ class Routes:
         try:
             self.adopt(states)
         except BadParameter as error:
-            raise BadFrame(str(error), "what a member knows") from None
+            raise BadFrame(f"members told what none can know: {error}") from None
 
     def adopt(self, states: Sequence[Any]) -> None:
         self._core.follow(self._machine.adopt(states))

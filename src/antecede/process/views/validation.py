@@ -64,7 +64,7 @@ def vet(membership: Membership, body: Body, source: int, note: AnyNote) -> None:
     if why is None and isinstance(note, (Stop, Install, Ahead)):
         why = _doubt_view(membership, body, note.roll)
     if why is not None:
-        raise BadFrame(f"a note of {membership.roll.names[source]}, {why}: {note!r}"[:300], "one of a member")
+        raise BadFrame(f"{membership.roll.names[source]} sent a note about the view, {why}: {note!r}"[:300])
 
 
 def _doubt(now: Membership, source: int, note: AnyNote) -> str | None:
