@@ -71,6 +71,19 @@ def test_a_trace_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert sum(event.kind == "deliver" for event in events) == 120
 
 
+def test_a_trace_leaves_out_what_routers_tell_each_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--processes", "6", "--topology", "wan-of-lans:zones=2,gateways=2", "--out", str(tmp_path / "t")]
+    code, out, _ = said(
+        capsys, ["simulate", "--protocol", "separator", "--messages", "200", *where, "--json"]
+    )
+    assert (code, json.loads(out)["control_packets"] > 0) == (0, True)
+    [info] = read_runs(tmp_path / "t")
+    events = list(events_of(tmp_path / "t", info.run))
+    assert {event.process for event in events} == set(range(6))
+
+
 def test_a_run_is_not_overwritten_unless_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, [*QUICK, "--out", str(tmp_path)])[0] == 0
     code, _, err = said(capsys, [*QUICK, "--out", str(tmp_path)])

@@ -42,7 +42,7 @@ GOLDEN = {
     "monitor": "649c489448a65ef9",
     "buffer": "f4fd1c5e2b3f9483",
     "history": "2075f5feca2e991a",
-    "separator": "2075f5feca2e991a",
+    "separator": "0b44db6482e2e0c5",
     "broadcast": "58026170fd67dccf",
     "optimal": "2075f5feca2e991a",
     "permit": "60aa31b9cdd34d6a",

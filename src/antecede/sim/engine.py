@@ -394,7 +394,7 @@ class Engine:
         source = packet.source
         self.control_packets += 1
         self.control_bytes += size
-        if self.record is not None:
+        if self.record is not None and max(source, packet.dest) < self.applications:
             self._controls[source] += 1
             number = self._controls[source]
             self._under_way.setdefault(self._named(packet), []).append(number)
@@ -441,6 +441,8 @@ class Engine:
         assert self.record is not None
         message = packet.message
         if message is None:
+            if max(packet.source, packet.dest) >= self.applications:
+                return  # Routers are no part of a trace.
             name = self._named(packet)
             number, *rest = self._under_way.pop(name)
             if rest:
