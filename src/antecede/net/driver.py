@@ -215,8 +215,10 @@ class Host:
             return
         self._begin()
         try:
-            core.take(identity, keep=self._journal is not None)
+            core.take(identity, keep=self._journal is not None or core.machine.explicit)
             self._write(Take(*identity))
+            if self._journal is None:
+                core.acknowledge(identity)
             if not self.stirred:
                 self._stir()
         except BaseException as error:

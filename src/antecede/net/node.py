@@ -299,7 +299,7 @@ class Node(Lifecycle):
             sent = Sent(core.numbering, host.send(targets, payload, label, context or "", after))
         if self._explicit:
             sent = replace(sent, causal_context=core.context_of(sent._message))
-        if durable and host.position > host.position_durable:
+        if host.position > host.position_durable and durable:
             await host.durable(host.position)
         return sent
 

@@ -156,7 +156,7 @@ class Core:
         self.contexts: dict[Id, CausalContext] = {}
         """Of messages in `taken`, where the protocol has contexts."""
         self.latest: tuple[Id, CausalContext] = ((0, 0), CausalContext())
-        """Of the message that was taken last. What a change of the view delivers has none: that view is over."""
+        """Of the message that was taken, and kept, last. What a change of the view delivers has none: that is over."""
         self.again: deque[Message] = deque()
         self.repeats: dict[Id, None] = {}
         """In the order in which they were taken, if they were."""
@@ -523,9 +523,8 @@ class Core:
                 held[sender] -= 1
             if keep or self.record.on:
                 self._remember(identity, numbering.outward(message), keep)
-            if self.machine.explicit:
-                self.latest = identity, self.context_of(message)
-                if keep:
+                if keep and self.machine.explicit:
+                    self.latest = identity, self.context_of(message)
                     self.contexts[identity] = self.latest[1]
             if len(effects) == 1 and type(effect := effects[0]) is Message:
                 # As `follow` does it, for the next of a channel or a queue: most messages.
