@@ -120,7 +120,7 @@ def test_what_looks_like_a_bundle_is_one_or_refused(runs):
         (msgspec.msgpack.encode([[1, [1], [[-1, 1, b""]]]]), "no bundle"),
         (msgspec.msgpack.encode([[1, [1], [[1 << 63, 1, b""]]]]), "no bundle"),
         (msgspec.msgpack.encode([[3, [1], [[1, [[0, 1, [-1, 0]]], b""]]]]), "no bundle"),
-        (msgspec.msgpack.encode([[1, [1], [[1, 1, bytes(101)]]]]), "a payload of 101 bytes, expected at most 100"),
+        (msgspec.msgpack.encode([[1, [1], [[1, 1, bytes(101)]]]]), "a payload has 101 bytes: at most 100 are allowed"),
         (msgspec.msgpack.encode([[0, [b"garbage"]]]), "version 103"),
     ],
 )  # fmt: skip
@@ -131,7 +131,7 @@ def test_a_bundle_that_cannot_be_is_refused_without_more_ado(data, told):
 
 def test_a_packet_of_another_process_is_refused():
     data = encode_whole(Packet(2, 1, Plain(1), Message(2, 1, (1,))))
-    with pytest.raises(PeerError, match="one of #0, whose link it is"):
+    with pytest.raises(PeerError, match="it comes from #2 over the link of #0"):
         decode_bundle(data, 0, 1)
 
 
@@ -224,5 +224,5 @@ def test_a_bundle_becomes_no_more_memory_than_is_stated(dense):
 def test_a_bundle_of_too_many_packets_is_refused():
     most = decode_bundle(msgspec.msgpack.encode([[15, [1] * PACKETS]]), 0, 1)
     assert len(most) == PACKETS
-    with pytest.raises(WireError, match=f"a bundle of {PACKETS + 1} packets"):
+    with pytest.raises(WireError, match=f"a bundle has {PACKETS + 1} packets"):
         decode_bundle(msgspec.msgpack.encode([[15, [1] * (PACKETS + 1)]]), 0, 1)

@@ -58,7 +58,7 @@ def test_what_no_link_sends_is_not_written(frame):
 
 
 def test_a_frame_that_is_too_large_is_refused_before_it_is_read():
-    with pytest.raises(WireError, match="a frame of 200 bytes, expected at most 146"):
+    with pytest.raises(WireError, match="a frame has 200 bytes: at most 146 are allowed"):
         decode_frame(bytes(200), limits=Limits(packet_bytes=100))
 
 

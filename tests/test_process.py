@@ -244,7 +244,7 @@ def test_what_was_refused_is_not_acknowledged_and_the_peer_is_refused_for_good()
         )
         there.happen(Send((0,), b"an answer, for when it is removed"))
         out += there.turn()
-        with pytest.raises(Refused, match="a is refused for good: not a packet: found no bundle"):
+        with pytest.raises(Refused, match="a is refused for good: the payload is no bundle"):
             there.core.hail(0)
         assert out == [], "nothing is acknowledged to it, and nothing said"
         out += there.restart()

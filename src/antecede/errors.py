@@ -224,9 +224,9 @@ class NotEligible(CallerError):
 class Misrouted(PeerError):
     """A packet is for another process, or comes from outside the view."""
 
-    def __init__(self, process: str, found: str, expected: str) -> None:
-        self.process, self.found, self.expected = process, found, expected
-        super().__init__(f"{process} refused a packet {found}, expected {expected}")
+    def __init__(self, process: str, reason: str) -> None:
+        self.process, self.reason = process, reason
+        super().__init__(f"{process} refused a packet: {reason}")
 
 
 class BadStamp(PeerError):
@@ -256,13 +256,15 @@ class BadHello(FromPeer):
     """A peer has another name, view, protocol or version, or cannot prove its name."""
 
 
-class WireError(PeerError):
+class WireError(FromPeer):
     """Bytes are no packet: garbage, truncated, too large, or of another version."""
 
-    def __init__(self, found: str, expected: str, at: int | None = None) -> None:
-        self.found, self.expected, self.at = found, expected, at
-        place = "" if at is None else f" at byte {at}"
-        super().__init__(f"not a packet{place}: found {found}, expected {expected}")
+    def __init__(self, reason: str, at: int | None = None) -> None:
+        self.at = at
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        return self.reason if self.at is None else f"not a packet at byte {self.at}: {self.reason}"
 
 
 class BadConfig(AtPlace):

@@ -36,10 +36,9 @@ FACTS = {
     errors.Unsupported: ("fifo", "no labels"),
     errors.NoSpark: ("Spark", "does not start"),
     errors.NotEligible: ("a", (1, 2), "it was not offered"),
-    errors.Misrouted: ("a", "for b", "one for a"),
     errors.BadStamp: ("a", "b", "[1]", "two entries"),
     errors.NotDrained: ("ann", {"bob": 2}),
-    errors.WireError: ("garbage", "a packet", 7),
+    errors.WireError: ("it is garbage", 7),
     errors.BadSnapshot: ("version", 9, 1),
 }
 """What is not here takes sentences only: a place, what was found there, what was expected."""
@@ -188,7 +187,7 @@ def size(payload):
 
 def rows(payload):
     if not payload:
-        raise BadRun("run r", "nothing " * 1000, "something")
+        raise BadRun("run r", "nothing " * 1000)
     yield pa.RecordBatch.from_pydict({"n": [payload]})
 
 print(run_tasks(spark, [b"x" * n for n in (1, 2_000_000, 2_000_000, 2_000_000)], size))
@@ -202,14 +201,14 @@ try:
     with raise_task_errors():
         plan_tasks(spark, [1, 0], rows, "n bigint").collect()
 except BadRun as error:
-    print(error.place, len(error.found), error.expected)
+    print(error.place, len(error.reason))
 """
 TOLD = """\
 [1, 2000000, 2000000, 2000000]
 [0, 1, 2, 3, 4]
 [1, 2, 3]
 a.parquet: found no clock, expected one
-run r 8000 something
+run r 8000
 """
 
 

@@ -195,11 +195,11 @@ def test_what_is_no_packet_is_refused_with_a_reason_and_the_rest_goes_on(kernel)
     assert identities(out) == [("p2", "p1", 1)]
     reasons = [(row["number"], row["reason"]) for row in out if row["kind"] == "refused"]
     assert sorted(reasons) == [
-        (2, "not a packet at byte 1: found a number that ends in a zero byte, expected the fewest bytes"),
+        (2, "not a packet at byte 1: a number ends in a zero byte: it must have the fewest bytes"),
         (3, "the receiver is no process, expected one of p1, p2"),
-        (4, "p2 refused a packet from #-1, expected a peer's"),
-        (5, "p2 refused a packet from p2, expected a peer's"),
-        (6, "not a packet: found a stamp of 0 bytes, expected 1 to 4194304"),
+        (4, "p2 refused a packet: it comes from #-1, which is no peer"),
+        (5, "p2 refused a packet: it comes from p2, which is no peer"),
+        (6, "the stamp has 0 bytes, and may have 1 to 4194304"),
     ]
 
 

@@ -194,10 +194,10 @@ def test_what_is_no_packet_of_this_receiver_is_refused():
     _, sums, refused = check_packets(table, settings, 0, 0, reached)
     assert sums.rows.tolist() == [4]
     assert [row["reason"] for row in refused.to_pylist()] == [
-        "not a packet at byte 2: found the end, expected a number",
+        "not a packet at byte 2: it ends where a number begins",
         "it is not for p1",
-        "p1 refused a packet from p1, expected a peer's",
-        "not a packet: found a stamp of 0 bytes, expected 1 to 4194304",
+        "p1 refused a packet: it comes from p1, which is no peer",
+        "the stamp has 0 bytes, and may have 1 to 4194304",
     ]
 
 

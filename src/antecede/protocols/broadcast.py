@@ -32,6 +32,7 @@ class VectorStamp(Stamp, frozen=True, gc=False):
 class Broadcast(Receiver):
     name = "broadcast"
     stamps = (VectorStamp,)
+    to_all = True
     counted = "sender"
 
     def accepts(self, sender: int, to: tuple[int, ...]) -> str | None:

@@ -231,19 +231,18 @@ class Forwarder(Queue, History):
                 packet, f"message {message.number} labelled {message.label!r}", "1 or more, no label"
             )
         if not message.to or not all(0 <= process < self.n for process in (message.sender, *message.to)):
-            raise Misrouted(me, f"with a message {message.id} to {message.to}", "processes of the view")
+            raise Misrouted(me, f"message {message.id} to {message.to} names processes outside the view")
         if not stamp.targets or stamp.targets & ~mask(message.to):
             raise self._bad_stamp(packet, f"targets {stamp.targets:b}", "some destinations of the message")
         if message.sender == self.me and plan.place[packet.source] != self.place:
-            raise Misrouted(
-                me, f"from {self.view.name(packet.source)} with its own message", "one of another"
-            )
+            raise Misrouted(me, f"{self.view.name(packet.source)} sent it a message of its own")
 
     def _check(self, packet: Packet[Any]) -> None:
         stamp, plan, source = packet.stamp, self.plan, self.plan.place[packet.source]
         if source != self.place and source not in plan.neighbours[self.place]:
             raise Misrouted(
-                self.view.name(self.me), f"from {self.view.name(packet.source)}", "one of a neighbour"
+                self.view.name(self.me),
+                f"it comes from {self.view.name(packet.source)}, which is no neighbour",
             )
         if stamp.number < 1 or stamp.version < 0 or stamp.clock < 1:
             raise self._bad_stamp(packet, f"hop {stamp.number} in version {stamp.version}", "hops from 1")

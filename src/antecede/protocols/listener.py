@@ -60,8 +60,8 @@ class Listener(Receiver):
         if self._is_forgotten(key, count):
             raise Misrouted(
                 self.view.name(self.me),
-                f"with message {count} of {self.view.name(self._sender(key))}",
-                f"{self._recent[key][0]} or more: whether this one was delivered is forgotten",
+                f"whether message {count} of {self.view.name(self._sender(key))} was delivered is forgotten: "
+                f"{self._recent[key][0]} and later are known",
             )
         return self._reached(key, count)
 

@@ -56,6 +56,8 @@ class Machine(ABC):
     """The kinds of control packets of which the same can be said."""
     routed: ClassVar[bool] = False
     """Whether packets go over others than their destinations: a topology goes with the view, which never changes."""
+    to_all: ClassVar[bool] = False
+    """Whether every message goes to all processes."""
     stamps_grow: ClassVar[bool] = False
     """Whether `stamp_entries` changes as messages are sent and delivered."""
     state: ClassVar[Mapping[str, Any]] = {"sent": int}
@@ -258,8 +260,10 @@ class Machine(ABC):
 
     def _misrouted(self, packet: Packet[Any]) -> Misrouted:
         if packet.dest != self.me:
-            return Misrouted(self.view.name(self.me), f"for {self.view.name(packet.dest)}", "one for itself")
-        return Misrouted(self.view.name(self.me), f"from {self.view.name(packet.source)}", "a peer's")
+            return Misrouted(self.view.name(self.me), f"it is for {self.view.name(packet.dest)}")
+        return Misrouted(
+            self.view.name(self.me), f"it comes from {self.view.name(packet.source)}, which is no peer"
+        )
 
     def _misfit(self, packet: Packet[Any]) -> BadStamp:
         """A stamp of another protocol, a message without one of its own, or control with a message."""
@@ -274,14 +278,13 @@ class Machine(ABC):
         if message.sender != packet.source:
             raise Misrouted(
                 self.view.name(self.me),
-                f"from {self.view.name(packet.source)} with a message of {self.view.name(message.sender)}",
-                "the sender's own",
+                f"{self.view.name(packet.source)} sent a message of {self.view.name(message.sender)}",
             )
         if message.to not in self._addresses:
             self._check_destinations(message.to)
         if self._choosy and (refusal := self.accepts(message.sender, message.to)) is not None:
-            found, expected = f"to {message.to}", f"destinations of {self.name}: {refusal}"
-            raise Misrouted(self.view.name(self.me), found, expected)
+            reason = f"{self.name} sends no message to {message.to}: {refusal}"
+            raise Misrouted(self.view.name(self.me), reason)
         if message.number < 1:
             raise self._bad_stamp(packet, f"message number {message.number}", "1 or more")
         if message.label and not self.labels:
@@ -291,9 +294,11 @@ class Machine(ABC):
         me = self.view.name(self.me)
         if self.me not in to:
             names = ", ".join(map(self.view.name, to))
-            raise Misrouted(me, f"with a message to {names}", "one addressed to itself")
+            raise Misrouted(me, f"its message is addressed to {names or 'nobody'}")
         if to[0] < 0 or to[-1] >= self.n or (len(to) > 1 and to != tuple(sorted(set(to)))):
-            raise Misrouted(me, f"to {to}", f"processes 0..{self.n - 1} in increasing order")
+            raise Misrouted(
+                me, f"its destinations, {to}, are not processes 0..{self.n - 1} in increasing order"
+            )
         if len(self._addresses) >= KNOWN_MOST:
             self._addresses.clear()
         self._addresses.add(to)

@@ -130,7 +130,7 @@ def _network(words: Words) -> str:
 
 
 def _workload(protocol: str, n: int, rate: int, words: Words) -> str:
-    if protocol == "broadcast":
+    if PROTOCOLS[protocol].to_all:
         return f"{_one(words, ('broadcast', 'document'))}:rate={rate}/s"
     name = _one(
         words,
@@ -153,7 +153,7 @@ def _workload(protocol: str, n: int, rate: int, words: Words) -> str:
 
 def _topology(protocol: str, n: int, words: Words) -> str:
     names = ("star", "tree", "line", "ring", f"wan-of-lans:zones={2 + pick(words, 3)}", "figure-7.1")
-    return _one(words, names) if pick(words, 4) < (3 if protocol == "separator" else 1) else "mesh"
+    return _one(words, names) if pick(words, 4) < (3 if PROTOCOLS[protocol].routed else 1) else "mesh"
 
 
 def _faults(duration_ms: int, words: Words) -> Iterator[str]:

@@ -11,7 +11,7 @@
 True
 >>> decode(data[:-1])
 Traceback (most recent call last):
-antecede.errors.WireError: not a packet at byte 12: found the end, expected a number
+antecede.errors.WireError: not a packet at byte 12: it ends where a number begins
 
 A packet, byte for byte. uint, set, text and blob are defined in `octets`, the stamps' codes and bytes in `stamps`.
 
@@ -80,24 +80,24 @@ def decode(data: bytes, limits: Limits = LIMITS) -> Packet[Any]:
     Packet(source=4, dest=9, stamp=Grant(number=200), message=None)
     >>> decode(b"GET / HTTP/1.1")
     Traceback (most recent call last):
-    antecede.errors.WireError: not a packet at byte 0: found version 71, expected 1
+    antecede.errors.WireError: not a packet at byte 0: it has version 71, and this program reads 1
     """
     if len(data) > limits.packet_bytes:
-        raise WireError(f"{len(data)} bytes", f"at most {limits.packet_bytes}")
+        raise WireError(f"a packet has {len(data)} bytes: at most {limits.packet_bytes} are allowed")
     if len(data) < 2:
-        raise WireError(f"{len(data)} bytes", "at least 2", len(data))
+        raise WireError(f"it has {len(data)} bytes, and needs 2 at least", len(data))
     if data[0] != VERSION:
-        raise WireError(f"version {data[0]}", f"{VERSION}", 0)
+        raise WireError(f"it has version {data[0]}, and this program reads {VERSION}", 0)
     kind = BY_CODE.get(data[1])
     if kind is None:
-        raise WireError(f"stamp code {data[1]}", f"one of 1..{max(BY_CODE)}", 1)
+        raise WireError(f"no stamp has code {data[1]}: codes are 1..{max(BY_CODE)}", 1)
     reader = Reader(data, limits)
     reader.at = 2
     source, dest = reader.process(), reader.process()
     message = None if kind.stamp.control else _take_message(reader, source, dest)
     stamp = kind.take(reader, Packet(source, dest, _NO_STAMP, message))
     if reader.at < len(data):
-        raise WireError(f"{len(data) - reader.at} bytes after the stamp", "the end", reader.at)
+        raise WireError(f"{len(data) - reader.at} bytes follow the stamp", reader.at)
     return Packet(source, dest, stamp, message)
 
 
@@ -153,15 +153,15 @@ def _take_message(reader: Reader, source: int, dest: int) -> Message:
     start = reader.at
     flags = reader.uint()
     if flags > ALL:
-        reader.refuse(f"flags {flags}", f"at most {ALL}", start)
+        reader.refuse(f"flags are {flags}, and at most {ALL}", start)
     sender = reader.process() if flags & SENDER else source
     number = reader.uint()
     to = tuple(listed(reader.members())) if flags & DESTINATIONS else (dest,)
     label = reader.text() if flags & LABEL else ""
     context = reader.text() if flags & CONTEXT else ""
     if not to:
-        reader.refuse("no destinations", "one at least", start)
+        reader.refuse("a message has no destination", start)
     told = SENDER * (sender != source) | DESTINATIONS * (to != (dest,))
     if flags != told | LABEL * (label != "") | CONTEXT * (context != ""):
-        reader.refuse(f"flags {flags}", "none for what goes without saying", start)
+        reader.refuse(f"flags {flags} state what goes without saying", start)
     return Message(sender, number, to, reader.blob(), label, context)

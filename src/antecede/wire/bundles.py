@@ -22,7 +22,7 @@ Encoder and decoder run over a whole bundle at once, outside Python: a packet co
 True
 >>> decode_bundle(b"GET / HTTP/1.1", 0, 1)
 Traceback (most recent call last):
-antecede.errors.WireError: not a packet: found no bundle: Expected `array`, got `int`, expected runs of packets
+antecede.errors.WireError: the payload is no bundle of packets: Expected `array`, got `int`
 
 Numbers are unsigned and below 2**63, as elsewhere. A bundle may be written in several ways, and all are read. What the
 stamps say, the machine judges.
@@ -213,10 +213,10 @@ def decode_bundle(data: bytes, source: int, dest: int, limits: Limits = LIMITS) 
     try:
         runs = _DECODER.decode(data)
     except msgspec.MsgspecError as error:
-        raise WireError(f"no bundle: {error}", "runs of packets") from None
+        raise WireError(f"the payload is no bundle of packets: {error}") from None
     count = sum(map(_count, runs)) if len(data) > PACKETS else 0
     if count > PACKETS:
-        raise WireError(f"a bundle of {count} packets", f"at most {PACKETS}")
+        raise WireError(f"a bundle has {count} packets: at most {PACKETS} are allowed")
     packets: list[Packet[Any]] = []
     for run in runs:
         match run:
@@ -258,7 +258,7 @@ def _count(run: Run) -> int:
 def _decode(raw: bytes, source: int, limits: Limits) -> Packet[Any]:
     packet = decode(raw, limits)
     if packet.source != source:
-        raise Misrouted(f"#{packet.dest}", f"from #{packet.source}", f"one of #{source}, whose link it is")
+        raise Misrouted(f"#{packet.dest}", f"it comes from #{packet.source} over the link of #{source}")
     return packet
 
 
@@ -266,5 +266,5 @@ def _check_payloads(packets: list[Packet[Any]], limits: Limits) -> None:
     for packet in packets:
         if packet.message is not None and len(packet.message.payload) > limits.payload_bytes:
             raise WireError(
-                f"a payload of {len(packet.message.payload)} bytes", f"at most {limits.payload_bytes}"
+                f"a payload has {len(packet.message.payload)} bytes: at most {limits.payload_bytes} are allowed"
             )

@@ -17,7 +17,7 @@ b'{"feed":1,"start":5,"end":9}\\n'
 Question(start=5, end=9, feed=1)
 >>> question(b'{"start": 3, "end": 2}')
 Traceback (most recent call last):
-antecede.errors.WireError: not a packet: found events 3 to 2, expected a question
+antecede.errors.WireError: the line is no question: events 3 to 2
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def question(line: bytes) -> Question:
     try:
         return msgspec.json.decode(line, type=Question)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(str(error), "a question") from None
+        raise WireError(f"the line is no question: {error}") from None
 
 
 def tell(answer: Answer) -> bytes:
@@ -83,4 +83,4 @@ def answer(line: bytes) -> Answer:
     try:
         return msgspec.json.decode(line, type=Answer)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(str(error), "the answer of a feed") from None
+        raise WireError(f"the line is no answer of a feed: {error}") from None

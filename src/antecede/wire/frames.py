@@ -74,29 +74,31 @@ def decode_frame(
 
     >>> decode_frame(b"\\x10")
     Traceback (most recent call last):
-    antecede.errors.WireError: not a packet at byte 0: found flags 16, expected at most 15
+    antecede.errors.WireError: not a packet at byte 0: flags are 16, and at most 15
     """
     if len(data) > limits.packet_bytes + FRAME_BYTES:
-        raise WireError(f"a frame of {len(data)} bytes", f"at most {limits.packet_bytes + FRAME_BYTES}")
+        raise WireError(
+            f"a frame has {len(data)} bytes: at most {limits.packet_bytes + FRAME_BYTES} are allowed"
+        )
     short = _short(data, agreed)
     if short is not None:
         return short
     reader = Reader(data, limits)
     flags = reader.uint()
     if flags > BARE | GREETS | EPOCHS | EARLY:
-        reader.refuse(f"flags {flags}", f"at most {BARE | GREETS | EPOCHS | EARLY}", 0)
+        reader.refuse(f"flags are {flags}, and at most {BARE | GREETS | EPOCHS | EARLY}", 0)
     epoch, peer = (reader.uint(), reader.uint()) if flags & EPOCHS else agreed
     number, ack = reader.uint(), reader.uint()
     early = reader.uint() << 1 if flags & EARLY else 0
     bare, greets = bool(flags & BARE), bool(flags & GREETS)
     again = EPOCHS * ((epoch, peer) != agreed) | EARLY * bool(early)
     if flags & (EPOCHS | EARLY) != again or (greets and not bare):
-        reader.refuse(f"flags {flags}", "none for what goes without saying, and greetings without payload", 0)
+        reader.refuse(f"flags {flags} state what goes without saying, or greet with a payload", 0)
     payload = bytes(reader.take(len(data) - reader.at))
     if not bare:
         return Frame(epoch, peer, number, ack, early, payload)
     if payload:
-        reader.refuse(f"{len(payload)} bytes in a bare frame", "the end", len(data) - len(payload))
+        reader.refuse(f"a bare frame has a payload of {len(payload)} bytes", len(data) - len(payload))
     return Frame(epoch, peer, number, ack, early, None, True, greets)
 
 

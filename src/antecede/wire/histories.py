@@ -69,7 +69,7 @@ def _take_identifiers(reader: Reader) -> Iterator[Id]:
             start = reader.at
             number += reader.uint() + 1
             if number > MAX_UINT:
-                reader.refuse(f"message number {number}", "one below 2**63", start)
+                reader.refuse(f"a message has number {number}, and 2**63 is too large", start)
             yield sender, number
 
 
@@ -147,7 +147,7 @@ def _take_entries(reader: Reader, label: str) -> tuple[Entry, ...]:
     start = reader.at
     flags = reader.uint()
     if flags > COPIES | LABELS:
-        reader.refuse(f"flags {flags}", f"at most {COPIES | LABELS}", start)
+        reader.refuse(f"flags are {flags}, and at most {COPIES | LABELS}", start)
     known = [label]
     history = []
     any_copies = 0
@@ -159,9 +159,9 @@ def _take_entries(reader: Reader, label: str) -> tuple[Entry, ...]:
             Entry(sender, number, to, copies, _take_label(reader, known) if flags & LABELS else label)
         )
     if bool(any_copies) != bool(flags & COPIES) or (len(known) > 1) != bool(flags & LABELS):
-        reader.refuse(f"flags {flags}", "none for what no entry has", start)
+        reader.refuse(f"flags {flags} state what no entry has", start)
     if len(set(known)) < len(known):
-        reader.refuse("a label that is new twice", "each label's text once", start)
+        reader.refuse("a label is new twice", start)
     return tuple(history)
 
 
@@ -169,7 +169,7 @@ def _take_label(reader: Reader, known: list[str]) -> str:
     start = reader.at
     k = reader.uint()
     if k > len(known):
-        reader.refuse(f"label {k}", f"at most {len(known)}", start)
+        reader.refuse(f"label {k} is unknown: labels are 0..{len(known)}", start)
     if k == len(known):
         known.append(reader.text())
     return known[k]
@@ -199,13 +199,13 @@ def take_contexts(reader: Reader, packet: Packet[Any]) -> ContextStamp:
     assert message is not None, "the stamp of a message"
     flag = reader.uint()
     if flag > 1:
-        reader.refuse(f"a flag of {flag}", "0 or 1", start)
+        reader.refuse(f"a flag is {flag}, and must be 0 or 1", start)
     counts = tuple(reader.counts(len(message.to)))
     after: list[Obligation] = []
     for dest in listed(reader.members()):
         start, before = reader.at, len(after)
         after += [(sender, dest, count) for sender, count in _take_identifiers(reader)]
         if len(after) == before:
-            reader.refuse(f"nothing at {dest}", "an obligation", start)
+            reader.refuse(f"destination {dest} has no obligation", start)
         reader.reserve(len(after), start)
     return ContextStamp(counts, tuple(sorted(after)), bool(flag))

@@ -213,7 +213,7 @@ class Reader:
     def uint(self) -> int:
         at = self.at
         if at >= len(self.data):
-            self.refuse("the end", "a number")
+            self.refuse("it ends where a number begins")
         byte = self.data[at]
         self.at = at + 1
         return byte if byte < 128 else self._long_uint(at)
@@ -225,12 +225,12 @@ class Reader:
             value |= (byte & 127) << 7 * place
             if byte < 128:
                 if not byte:
-                    self.refuse("a number that ends in a zero byte", "the fewest bytes", start)
+                    self.refuse("a number ends in a zero byte: it must have the fewest bytes", start)
                 self.at = start + place + 1
                 return value
         if len(raw) == 9:
-            raise WireError("a number of more than 9 bytes", "one below 2**63", start)
-        raise WireError("the end within a number", "its last byte", len(self.data))
+            raise WireError("a number has more than 9 bytes: it must be below 2**63", start)
+        raise WireError("it ends within a number", len(self.data))
 
     def process(self) -> int:
         start = self.at
@@ -245,7 +245,7 @@ class Reader:
         header = self.uint()
         form, k = header & 3, header >> 2
         if k > self.limits.processes:
-            self.refuse(f"a set of size {k}", f"at most {self.limits.processes}", start)
+            self.refuse(f"a set has {k} members: at most {self.limits.processes} are allowed", start)
         if form == FIRST:
             if k > SMALL:
                 self._charge(k, start)
@@ -261,16 +261,14 @@ class Reader:
         if members.bit_length() > SMALL:
             self._charge(members.bit_length(), start)
         if _header(members) != header:
-            self.refuse(
-                f"a set in form {form} of size {k}", f"form {_header(members) & 3}, which is shorter", start
-            )
+            self.refuse(f"a set of {k} is in form {form}, and form {_header(members) & 3} is shorter", start)
         return members
 
     def _charge(self, size: int, start: int) -> None:
         """A set of so many bits comes into being."""
         self.room -= size >> 3
         if self.room < 0:
-            self.refuse("too many large sets", f"{_most(self.limits)} bytes of them in memory", start)
+            self.refuse(f"large sets take too much memory: {_most(self.limits)} bytes are allowed", start)
 
     def _list(self, k: int) -> int:
         members = expected = 0
@@ -288,7 +286,7 @@ class Reader:
         raw = self.take(k)  # Each takes a byte at least, so this refuses what cannot be there.
         if raw.isascii():
             if 0 in raw:
-                self.refuse("a count of 0", "1 or more", at + raw.index(0))
+                self.refuse("a count is 0, and must be 1 or more", at + raw.index(0))
             return raw
         self.at = at
         return [self._count() for _ in range(k)]
@@ -296,7 +294,7 @@ class Reader:
     def _count(self) -> int:
         count = self.uint()
         if not count:
-            self.refuse("a count of 0", "1 or more", self.at - 1)
+            self.refuse("a count is 0, and must be 1 or more", self.at - 1)
         return count
 
     def size(self) -> int:
@@ -304,14 +302,14 @@ class Reader:
         start = self.at
         n = self.uint()
         if n > self.limits.processes:
-            self.refuse(f"vectors of {n}", f"at most {self.limits.processes}", start)
+            self.refuse(f"vectors have {n} entries: at most {self.limits.processes} are allowed", start)
         return n
 
     def vector(self, n: int) -> tuple[int, ...]:
         start = self.at
         members = self.members()
         if members.bit_length() > n:
-            self.refuse(f"an entry of process {members.bit_length() - 1}", f"a vector of {n}", start)
+            self.refuse(f"a vector of {n} has an entry of process {members.bit_length() - 1}", start)
         values = self.counts(members.bit_count())
         if len(values) == n:
             return tuple(values)
@@ -326,7 +324,7 @@ class Reader:
         try:
             return self.take(size).decode()
         except UnicodeDecodeError as error:
-            self.refuse("bytes that are no text", f"UTF-8: {error.reason}", start + error.start)
+            self.refuse(f"a text is no UTF-8: {error.reason}", start + error.start)
 
     def blob(self) -> bytes:
         return self.take(self._length("payload", self.limits.payload_bytes))
@@ -335,23 +333,23 @@ class Reader:
         start = self.at
         size = self.uint()
         if size > most:
-            self.refuse(f"a {what} of {size} bytes", f"at most {most}", start)
+            self.refuse(f"a {what} has {size} bytes: at most {most} are allowed", start)
         return size
 
     def reserve(self, entries: int, at: int) -> None:
         """A stamp claims so many entries."""
         if entries > self.limits.entries:
-            self.refuse(f"a stamp of {entries} entries", f"at most {self.limits.entries}", at)
+            self.refuse(f"a stamp has {entries} entries: at most {self.limits.entries} are allowed", at)
 
     def take(self, size: int) -> bytes:
         at = self.at
         if size > len(self.data) - at:
-            self.refuse(f"{len(self.data) - at} more bytes", f"{size}")
+            self.refuse(f"it ends {len(self.data) - at} bytes later, and {size} are needed")
         self.at = at + size
         return self.data[at : self.at]  # type: ignore[return-value]
 
     def _no_process(self, process: int, at: int) -> NoReturn:
-        self.refuse(f"process {process}", f"one below {self.limits.processes}", at)
+        self.refuse(f"there is no process {process}: numbers are below {self.limits.processes}", at)
 
-    def refuse(self, found: str, expected: str, at: int | None = None) -> NoReturn:
-        raise WireError(found, expected, self.at if at is None else at)
+    def refuse(self, reason: str, at: int | None = None) -> NoReturn:
+        raise WireError(reason, self.at if at is None else at)

@@ -144,7 +144,7 @@ def _take_vector(reader: Reader, packet: Packet[Any]) -> VectorStamp:
     n = reader.size()
     reader.reserve(n, start)
     if source >= n:
-        reader.refuse(f"a vector of {n}", f"one with an entry of its source, {source}", start)
+        reader.refuse(f"a vector of {n} has no entry of its source, {source}", start)
     others = reader.vector(n - 1)
     return VectorStamp((*others[:source], _message(packet).number, *others[source:]))
 
@@ -187,7 +187,9 @@ def _take_matrix(reader: Reader, packet: Packet[Any]) -> MatrixStamp:
     n, start = reader.size(), reader.at
     others = reader.members()
     if others >> packet.source & 1:
-        reader.refuse(f"the row of {packet.source} twice", "the source's own once, at the end", start)
+        reader.refuse(
+            f"the row of {packet.source} comes twice: the source's own comes once, at the end", start
+        )
     reader.reserve(n * (others.bit_count() + 1), start)
     rows = [Row(process, reader.uint(), reader.vector(n)) for process in listed(others)]
     rows.append(Row(packet.source, _message(packet).number, reader.vector(n)))
@@ -228,7 +230,7 @@ def _take_entries(reader: Reader) -> tuple[tuple[int, int, int], ...]:
         start, before = reader.at, len(matrix)
         matrix += [(i, j, count) for i, count in _take_column(reader)]
         if len(matrix) == before:
-            reader.refuse(f"an empty column {j}", "one with an entry", start)
+            reader.refuse(f"column {j} is empty", start)
         reader.reserve(len(matrix), start)
     return tuple(matrix)
 

@@ -38,7 +38,7 @@ from antecede.net.peers.handshake import (
     state_terms,
 )
 from antecede.net.peers.joining import Admit, Joins
-from antecede.net.peers.peer import Peer, Shared, explain, refusal
+from antecede.net.peers.peer import Peer, Shared, refusal
 from antecede.net.peers.session import (
     Bye,
     Code,
@@ -410,7 +410,7 @@ class Mesh:
             told = (
                 f"{peer.name if peer else 'a peer'} refuses {name}: {error.reason}"
                 if isinstance(error, Rejected)
-                else f"{name} refuses {peer.name if peer else connection.origin}: {explain(error)}"
+                else f"{name} refuses {peer.name if peer else connection.origin}: {error}"
             )
             if peer is None:
                 self._seldom.warn(type(error).__name__, connection.origin, "%s", told)
@@ -427,7 +427,7 @@ class Mesh:
         )
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(self.settings.beat_s):
-                await connection.write(pack(Bye(code, explain(error))))
+                await connection.write(pack(Bye(code, str(error))))
 
     # Hello
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from antecede.errors import BadFrame, BadHello, PeerError, Refused, WireError
+from antecede.errors import BadFrame, BadHello, PeerError, Refused
 from antecede.link import Frame, Link
 from antecede.net.driver import Host
 from antecede.net.peers.holding import Holding
@@ -37,7 +37,7 @@ from antecede.net.peers.terms import Terms
 from antecede.net.settings import Settings
 from antecede.net.transports.transport import Connection, Direct
 
-__all__ = ["Peer", "Shared", "explain", "refusal"]
+__all__ = ["Peer", "Shared", "refusal"]
 
 log = logging.getLogger(__name__)
 
@@ -51,13 +51,6 @@ def refusal(error: PeerError) -> str:
         return "refused_hello"
     kind = error.kind if isinstance(error, Refused) else type(error).__name__
     return COUNTED.get(kind, "refused_packet")
-
-
-def explain(error: PeerError) -> str:
-    """What is wrong with a peer, for a sentence that says already who refuses whom."""
-    if isinstance(error, WireError):
-        return f"found {error.found}, expected {error.expected}"
-    return str(error)
 
 
 class Shared(Struct, frozen=True):

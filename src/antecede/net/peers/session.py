@@ -30,7 +30,7 @@ True
 (7, 9)
 >>> Session(epoch=9).feed(b"GET / HTTP/1.1")
 Traceback (most recent call last):
-antecede.errors.WireError: not a packet: found a record of 1195725856 bytes, expected 1..65536
+antecede.errors.WireError: a record has 1195725856 bytes, and may have 1..65536
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ class Session:
     def _check_size(self, size: int) -> None:
         most = self.limits.packet_bytes + FRAME_BYTES + 1 if self.greeted else HELLO_BYTES
         if not 1 <= size <= most:
-            raise WireError(f"a record of {size} bytes", f"1..{most}")
+            raise WireError(f"a record has {size} bytes, and may have 1..{most}")
 
     def _record(self, kind: int, body: memoryview) -> Record:
         if kind == BYE:
@@ -286,7 +286,7 @@ class Session:
             return decode_frame(body, self.agreed, self.limits)
         if kind == BEAT and bytes(body) in (b"\0", b"\1"):
             return Beat(bytes(body) == b"\1")
-        raise WireError(f"a record of kind {kind} with {len(body)} bytes", "a frame, a beat or a bye")
+        raise WireError(f"a record of kind {kind} with {len(body)} bytes is no frame, no beat and no bye")
 
 
 def _bye(body: bytes) -> Bye:

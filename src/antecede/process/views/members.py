@@ -405,5 +405,5 @@ def decode_note(payload: bytes) -> AnyNote:
     try:
         note: AnyNote = _DECODER.decode(memoryview(payload)[1:])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"no note: {error}", "one about a change of the view") from None
+        raise WireError(f"the payload is no note about the view: {error}") from None
     return note

@@ -88,8 +88,10 @@ class Numbering:
         return Message(sender, number, to, message.payload, message.label, message.context)
 
     def _strange(self, message: Message) -> WireError:
-        found = f"message {message.number} of seat {message.sender} to {message.to}"
-        return WireError(found, f"seats below {len(self.places)}")
+        return WireError(
+            f"message {message.number} of seat {message.sender} to {message.to} names a seat that is none: there are "
+            f"{len(self.places)}"
+        )
 
     def waiting(self, held: Waiting) -> Waiting:
         """What a machine says of a message that it holds."""

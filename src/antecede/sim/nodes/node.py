@@ -398,8 +398,8 @@ class SimNode:
         if not changing.membership.going or self.place not in changing.roll.members or self.leaving:
             return False
         payload = b""
-        if core.machine.name == "broadcast" or random.random() < 0.6:
-            echo = core.machine.name == "broadcast" or random.random() < 0.5
+        if core.machine.to_all or random.random() < 0.6:
+            echo = core.machine.to_all or random.random() < 0.5
             to, kind = changing.targets(["all"], echo), GROUP
             if not to:
                 to = changing.targets(["all"])

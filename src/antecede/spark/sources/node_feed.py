@@ -156,7 +156,7 @@ class Client:
                 try:
                     told = answer(line)
                 except WireError as error:
-                    raise BadTrace(f"feed {self.address}", error.found, error.expected) from None
+                    raise BadTrace(f"feed {self.address}", error.reason, "an answer") from None
                 if told.error is not None:
                     raise BadTrace(f"feed {self.address}", told.error, f"events {start} to {end}")
                 yield told, stream

@@ -141,21 +141,23 @@ def packet_of(
     Sequence(sequence=1)
     >>> packet_of(b"\\x02\\x01\\x09", 0, 1, Message(0, 1, (1,)))
     Traceback (most recent call last):
-    antecede.errors.WireError: not a packet at byte 2: found 1 bytes after the stamp, expected the end
+    antecede.errors.WireError: not a packet at byte 2: 1 bytes follow the stamp
     """
     if not stamp or len(stamp) > limits.packet_bytes:
-        raise WireError(f"a stamp of {len(stamp)} bytes", f"1 to {limits.packet_bytes}")
+        raise WireError(f"the stamp has {len(stamp)} bytes, and may have 1 to {limits.packet_bytes}")
     kind = BY_CODE.get(stamp[0])
     if kind is None:
-        raise WireError(f"stamp code {stamp[0]}", f"one of 1..{max(BY_CODE)}", 0)
+        raise WireError(f"no stamp has code {stamp[0]}: codes are 1..{max(BY_CODE)}", 0)
     if kind.stamp.control is not (message is None):
-        found = "a message's number" if message is not None else "no number"
-        raise WireError(f"{found} with {kind.stamp.__name__}", "numbers with messages alone")
+        verb = (
+            "belongs to no message, and has a" if message is not None else "belongs to a message, and has no"
+        )
+        raise WireError(f"{kind.stamp.__name__} {verb} number")
     reader = Reader(stamp, limits)
     reader.at = 1
     taken = kind.take(reader, Packet(source, dest, NO_STAMP, message))
     if reader.at < len(stamp):
-        raise WireError(f"{len(stamp) - reader.at} bytes after the stamp", "the end", reader.at)
+        raise WireError(f"{len(stamp) - reader.at} bytes follow the stamp", reader.at)
     return Packet(source, dest, taken, message)
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from antecede.errors import BadParameter
 from antecede.model import View
-from antecede.protocols import Listener, listen
+from antecede.protocols import PROTOCOLS, Listener, listen
 
 __all__ = ["ORDERING", "Settings"]
 
@@ -78,7 +78,7 @@ which a stream does not see), expected one of fifo, matrix, bounded, monitor, hi
     @property
     def everyone(self) -> bool:
         """Whether every message goes to all."""
-        return self.protocol == "broadcast"
+        return PROTOCOLS[self.protocol].to_all
 
     def machine(self, process: int, delivered: Sequence[int] | None = None) -> Listener:
         """The machine that stands for a process, which sends elsewhere."""
