@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from antecede.errors import BadSnapshot, PeerError
@@ -264,6 +265,9 @@ class Bucket:
             raise BadSnapshot("stream", "other bytes", "the state of a stream") from None
         if not 1 <= version <= STATE_VERSION:
             raise BadSnapshot("version of the stream's state", version, f"1 to {STATE_VERSION}")
+        if state["protocol"] == settings.protocol:
+            # What a parameter decides that the writer did not know yet, its default decided then.
+            state["parameters"] = replace(settings, parameters={}).machine(0).parameters | state["parameters"]
         for name, wanted in settings.decided().items():
             if state[name] != wanted:
                 raise BadSnapshot(f"{name} of the stream", state[name], wanted)
