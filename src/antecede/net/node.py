@@ -228,7 +228,7 @@ class Node(Lifecycle):
             make_recorder(self._trace, self._run, new)  # which refuses names that are too long
         self._passing = asyncio.Lock()
         self._yield_every = max(YIELD_EVERY, YIELD_EVERY_PEER * len(self.view))
-        self._most, self._routed = self.settings.queue, new.machine.routed
+        self._most = self.settings.queue
         self._explicit = new.machine.explicit
         self._most_bytes = self.settings.queue_bytes
         self._known: dict[str, tuple[int, ...]] = {}
@@ -332,7 +332,12 @@ class Node(Lifecycle):
         found = core.changing.targets(to, echo)
         if known:
             self._known[to[0]] = found
-            if len(found) == 1 and found[0] in core.out and not self._routed and to[0] in core.view.names:
+            if (
+                len(found) == 1
+                and found[0] in core.out
+                and not core.machine.routed
+                and to[0] in core.view.names
+            ):
                 self._easy[to[0]] = found, core.out[found[0]]
         return found
 
