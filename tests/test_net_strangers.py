@@ -57,8 +57,8 @@ async def end_of(reader: asyncio.StreamReader) -> list[object]:
 @pytest.mark.parametrize(
     ("said", "counted", "told"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", "refused_bytes", "a record of 1195725856 bytes"),
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "refused_bytes", "a record of 369295618 bytes"),
+        (b"GET / HTTP/1.1\r\n\r\n", "refused_bytes", "a record has 1195725856 bytes"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "refused_bytes", "a record has 369295618 bytes"),
         (bytes.fromhex("00000004") + b"\x01abc", "refused_hello", "the hello cannot be read"),
         (hello(name="mallory"), "refused_hello", "'mallory' is no member: members are a, b"),
         (hello(to="c"), "refused_hello", "a looks for c, and b listens here"),
@@ -68,7 +68,7 @@ async def end_of(reader: asyncio.StreamReader) -> list[object]:
             "a belongs to a system that a, b, c founded, and b to one that a, b founded",
         ),
         (hello(terms=Terms("matrix")), "refused_hello", "a runs protocol matrix, and b runs unordered"),
-        (hello() + bytes.fromhex("7fffffff"), "refused_bytes", "a record of 2147483647 bytes"),
+        (hello() + bytes.fromhex("7fffffff"), "refused_bytes", "a record has 2147483647 bytes"),
         (b"", "refused_slow", None),
         (hello()[:20], "refused_slow", None),
         (hello() + hello()[:9], "silent", None),
