@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import json
 import shlex
 from pathlib import Path
 
@@ -41,3 +42,15 @@ def test_the_commands_of_a_page_print_what_it_says(page, commands, warm, tmp_pat
 @pytest.mark.skipif(not (ROOT / "docs").exists(), reason="docs/ is not here")
 def test_a_stream_that_is_killed_delivers_each_event_once(tmp_path):
     assert run_tutorial(ROOT / "docs" / "tutorials" / "stream.md", tmp_path) == []
+
+
+@pytest.mark.skipif(not (ROOT / "docs").exists(), reason="docs/ is not here")
+@pytest.mark.parametrize("name", ["spans", "stream"])
+def test_the_cells_of_a_notebook_print_what_it_shows(name, spark, capsys):
+    space: dict[str, object] = {}
+    cells = json.loads((ROOT / "docs" / "notebooks" / f"{name}.ipynb").read_text())["cells"]
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), name, "exec"), space)
+            shown = "".join(line for output in cell["outputs"] for line in output["text"])
+            assert capsys.readouterr().out == shown
