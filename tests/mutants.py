@@ -476,7 +476,7 @@ class PermitForgetsEarlyPermits(Permit):
 
 class PermitWithoutRestraint(Permit):
     def _taken(self, message: Message) -> list[Effect]:
-        self._flagged[message.sender].discard(message.number)
+        self._flagged.get(message.sender, set()).discard(message.number)
         return []
 
 

@@ -70,7 +70,7 @@ WRONG = {
     "verify THERE --master local --out THERE/old": "findings, which is there",
     "verify THERE --master local --remote sc://x:1": "expected one of them",
     "verify THERE --stream": "--out is not given",
-    "order THERE --out THERE/new --stream": "--protocol is not given",
+    "order THERE --out THERE/new --stream": "columns is none, expected --id and --causes",
     "order THERE": "--out",
     "sweep THERE/none.toml --out THERE/new": "none.toml",
     "demo --messages 0": "--messages is 0",

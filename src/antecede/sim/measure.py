@@ -64,11 +64,11 @@ class Measures:
             raise BadParameter("experiment", "measure", repr(name), "stamps, stamps:..., history:PROCESS")
 
     def observe(self, now: int, packet: Packet[Any], entries: int, size: int) -> None:
-        for machine, count in self._histories:
-            count[len(machine._context("").H)] += 1
         message = packet.message
         if message is None:
             return
+        for machine, count in self._histories:
+            count[len(machine._context("").H)] += 1
         for count in self._all:
             count[entries] += 1
         # The copies of one send share its stamp, or are sent one after the other.

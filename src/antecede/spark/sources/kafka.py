@@ -439,7 +439,7 @@ def describe(record: Any) -> dict[str, Any]:
 
 
 def share(there: Mapping[tuple[str, int], int], most: int) -> dict[tuple[str, int], int]:
-    """How many records each partition gives, of `most` in all: by what it has.
+    """How many records each partition gives, of `most` in all: one, so that none starves, and the rest by what it has.
 
     >>> share({("a", 0): 100, ("a", 1): 300, ("b", 0): 0}, 40)
     {('a', 0): 10, ('a', 1): 30, ('b', 0): 0}
@@ -449,9 +449,16 @@ def share(there: Mapping[tuple[str, int], int], most: int) -> dict[tuple[str, in
     total = sum(there.values())
     if most >= total:
         return dict(there)
-    taken = {one: many * most // total for one, many in there.items()}
+    first = {one: min(many, 1) for one, many in there.items()}
+    if sum(first.values()) > most:
+        first = dict.fromkeys(there, 0)
+    rest = most - sum(first.values())
+    more = {one: many - first[one] for one, many in there.items()}
+    whole = sum(more.values())
+    taken = {one: first[one] + many * rest // whole for one, many in more.items()}
     left = most - sum(taken.values())
-    for one in sorted(there, key=lambda one: (taken[one] - there[one] * most / total, one)):
+    # What does not divide goes to those with the largest remainders.
+    for one in sorted(more, key=lambda one: (-(more[one] * rest % whole), one)):
         if left and taken[one] < there[one]:
             taken[one] += 1
             left -= 1
