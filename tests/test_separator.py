@@ -492,7 +492,7 @@ WITNESSED = CHANGES["iv: from a witness"]
         (NeverWaives, WAN, (Crash("1.g1"),), "loss", 500),
         (WaivesAtOnce, WAN, (Crash("1.g1"),), "order", 3000),
         (TakesNothingBack, shapes.star(4), HUB, "loss", 50),
-        (ResumesAtOnce, *WITNESSED, "order", 3000),
+        (ResumesAtOnce, *CHANGES["iv: from a witness, twice"], "order", 1000),
         (AdoptsNothing, *WITNESSED, "loss", 50),
         (AdoptsNoMessages, *WITNESSED, "loss", 50),
     ],
