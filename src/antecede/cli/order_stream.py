@@ -132,7 +132,10 @@ def report(outcome: Outcome, out: str, as_json: bool) -> None:
     parts = [
         f"{count:,} {words}"
         for count, words in (
-            (outcome.waiting, "wait for causes that have not come"),
+            (
+                outcome.waiting,
+                f"wait for causes that have not come{f' ({outcome.held_up})' if outcome.held_up else ''}",
+            ),
             (outcome.released, "came out without a cause that was given up"),
             (outcome.late, "came late"),
             (outcome.refused, "refused"),

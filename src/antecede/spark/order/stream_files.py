@@ -64,6 +64,8 @@ class Outcome(Struct, frozen=True):
     released: int
     refused: int
     waiting: int
+    held_up: str = ""
+    """Which causes that have not come hold up how many, in words."""
 
     @property
     def complete(self) -> bool:
@@ -115,7 +117,8 @@ def order_files(
         held = last[0].status.held if known else waiting(spark, checkpoint).count()
         counts = {kind: totals.counts.get(kind, 0) for kind in KINDS}
         released = counts.pop("gave_up")
-        return Outcome(batches=totals.batch + 1, waiting=held, released=released, **counts)
+        words = last[0].status.describe_waits() if known and held else ""
+        return Outcome(batches=totals.batch + 1, waiting=held, released=released, held_up=words, **counts)
 
 
 def identify(source: Source) -> dict[str, Any]:
