@@ -117,9 +117,12 @@ class Driver:
         return said
 
     def close(self):
-        # Closes its input, at which it ends, and waits.
-        with self.process:
-            pass
+        """Close its input, at which it ends. Over Connect its exit may wait for ever for an answer."""
+        try:
+            self.process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
 
 
 @pytest.fixture(scope="session")

@@ -221,7 +221,7 @@ def test_tables_of_others_and_streams_without_causes_are_refused(spark):
 
     with pytest.raises(BadParameter, match="a DataFrame of pandas, expected a Spark DataFrame"):
         order(pd.DataFrame({"i": ["a"]}), id="i", causes="i")  # type: ignore[arg-type]
-    with pytest.raises(BadParameter, match="table is a stream without them, expected id and causes"):
+    with pytest.raises(BadParameter, match="vector is value of type bigint, expected map"):
         order(spark.readStream.format("rate").load(), process="value", vector="value")
     with pytest.raises(BadParameter, match="expected the result of order"):
         missing(spark.range(1))

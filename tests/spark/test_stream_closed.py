@@ -351,7 +351,9 @@ def test_closed_sets_that_are_killed_go_on_as_if_they_had_not_been(spark, tmp_pa
         files_per_batch=1,
     )
     outcome = order_files(spark, asked, out, checkpoint, once=True)
-    assert (outcome.complete, outcome.batches, outcome.delivered) == (True, 6, len(expected))
+    assert (outcome.complete, outcome.delivered) == (True, len(expected))
+    # A kill between the last commit and its count leaves the number of micro-batches one behind.
+    assert outcome.batches in (5, 6)
     found = pq.read_table(out).sort_by("position").to_pylist()
     assert [row["position"] for row in found] == list(range(len(expected)))
     assert [(row["sender"], row["number"]) for row in found] == expected

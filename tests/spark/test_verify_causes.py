@@ -354,7 +354,7 @@ def test_what_is_asked_wrongly_is_refused(spark, options, told):
 def test_tables_of_others_streams_and_names_for_a_trace_are_refused(spark):
     with pytest.raises(BadParameter, match="expected a Spark DataFrame"):
         verify([], **NAMES, position="at")  # type: ignore[call-overload]
-    with pytest.raises(BadParameter, match="table is a stream"):
+    with pytest.raises(BadParameter, match="consumer is v, expected one of the columns"):
         verify(
             spark.readStream.format("rate").load(), id="value", causes="value", consumer="v", time="timestamp"
         )

@@ -96,6 +96,9 @@ class MemoryDisk:
     def checkpoint(self) -> None:
         if self._fails():
             raise OSError(errno.EIO, "Input/output error")
+        self._settle()
+
+    def _settle(self) -> None:
         self._stable = list(self._snapshots), list(self._inputs), list(self._tips)
         self._since = []
 
@@ -177,7 +180,7 @@ class MemoryDisk:
             states = [self._stable, *self._since]
             snapshots, inputs, tips = states[random.randrange(len(states))]
             self._snapshots, self._inputs, self._tips = list(snapshots), list(inputs), list(tips)
-            self.checkpoint()
+            self._settle()
         for name, (size, undo) in self._unsynced.items():
             after = bytes(self._files[name])
             before = bytearray(after)
