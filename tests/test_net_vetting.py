@@ -12,7 +12,7 @@ from antecede.link import Frame
 from antecede.model import View
 from antecede.process.core import Core
 from antecede.process.inputs import Propose, Send
-from antecede.process.views import change
+from antecede.process.views import change, pieces
 from antecede.process.views.members import (
     MARK,
     Ahead,
@@ -275,7 +275,8 @@ def answers(one: One) -> list[Note]:
 
 
 def test_a_state_without_end_is_refused_and_whoever_waits_for_it_knows(monkeypatch):
-    monkeypatch.setattr(change, "STATE_BYTES", 1000)
+    for part in (change, pieces):
+        monkeypatch.setattr(part, "STATE_BYTES", 1000)
     core = Core.new("matrix", View((*NAMES, "d")), "d", epoch=1, roll=joined())
     core.arrive(0, Frame(1, 1, 0, 0, 0, None, True, True), now=0)
     turnover = core.changing.turnover

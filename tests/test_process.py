@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from antecede.errors import BadParameter, CallerError, Refused
 from antecede.link import Frame
@@ -25,13 +26,21 @@ from antecede.process.inputs import (
     decode_inputs,
     encode_inputs,
 )
+from antecede.process.views import pieces
+from antecede.process.views.members import Handed, Plan, Roll, Stop, encode_note
+from antecede.process.views.pieces import cut_up
 from antecede.protocols import PROTOCOLS
+from antecede.protocols.separator import Separator
+from antecede.topology import shapes
 from antecede.wire import Limits
-from antecede.wire.bundles import PACKETS
+from antecede.wire.bundles import PACKETS, decode_bundle, encode_bundle
+from antecede.wire.octets import OWN
 
 PAIR = View.of("a", "b")
 SMALL = Limits(packet_bytes=3000, payload_bytes=1000, label_bytes=100, processes=64)
 LARGE = Limits(packet_bytes=60_000, payload_bytes=2000, label_bytes=100)
+
+GREETING = Frame(1, 1, 0, 0, 0, None, True, True)
 
 
 class Journaled:
@@ -251,6 +260,60 @@ def test_what_was_refused_is_not_acknowledged_and_the_peer_is_refused_for_good()
         assert "refused for good" in str(there.core.refused[0])
         there.rest()
     assert list(there.core.inbox) == [(0, 1)]
+
+
+def test_a_packet_that_came_too_early_to_be_judged_is_refused_when_it_can_be():
+    star = shapes.star(3)
+    view, hub = star.view, star.id("hub")
+    p1, there = (
+        Core.new("separator", view, name, epoch=1, parameters={"topology": star}) for name in ("p1", "hub")
+    )
+    p1.arrive(hub, GREETING, now=0)
+    there.arrive(0, GREETING, now=0)
+    p1.apply(Send((1,), b""), 0)
+    [(_, good)] = payload_of(p1.turn(0))
+    assert good.payload is not None
+    [packet] = decode_bundle(good.payload, 0, hub, Limits())
+    forged = replace(packet, stamp=replace(packet.stamp, version=1, to=1))
+    bad = Frame(good.epoch, good.peer, 1, 0, 0, encode_bundle([forged], OWN))
+    there.arrive(0, bad, now=0)
+    assert not there.refused, "it may be of a topology to come"
+    stop = Stop(2, p1.changing.roll, Plan(remove=("p3",)))
+    out = there.arrive(0, Frame(good.epoch, good.peer, 2, 0, 0, encode_note(stop)), now=0)
+    assert there.refused[0].kind == "BadStamp"
+    assert out + there.turn(0) == [], "nothing is acknowledged to it any more"
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_what_a_router_is_handed_is_put_together_whatever_order_it_comes_in(order, monkeypatch):
+    monkeypatch.setattr(pieces, "PIECE", 30)
+    star = shapes.star(2)
+    after = star.join("hub2", ["p1", "p2", "hub"], member_of="hub").topology
+    roll = Roll(2, after.names, (0, 1, 2, 3), (0,) * 4, {}, {}, 3, {3: 2}, topology=after, founding=star)
+    core = Core.new("separator", after.view, "hub2", epoch=1, roll=roll)
+    hub = Separator(star.view, "hub", star)
+    hub.reconfigure(after)
+    core.arrive(2, GREETING, now=0)
+    told = [encode_note(Handed(*piece)) for piece in cut_up(msgspec.msgpack.encode(hub.handover()))]
+    assert len(told) == 3
+    for number, at in enumerate(order, 1):
+        assert isinstance(core.machine, Separator)
+        assert core.machine.joining
+        core.arrive(2, Frame(1, 1, number, 0, 0, told[at]), now=0)
+    assert isinstance(core.machine, Separator)
+    assert not core.machine.joining
+    assert not core.refused
+
+
+@pytest.mark.parametrize("told", [b"garbage", b"\x91" * 100_000], ids=["garbage", "deep"])
+def test_a_member_that_hands_over_nonsense_is_refused(told):
+    star = shapes.star(2)
+    after = star.join("hub2", ["p1", "p2", "hub"], member_of="hub").topology
+    roll = Roll(2, after.names, (0, 1, 2, 3), (0,) * 4, {}, {}, 3, {3: 2}, topology=after, founding=star)
+    core = Core.new("separator", after.view, "hub2", epoch=1, roll=roll)
+    core.arrive(2, GREETING, now=0)
+    core.arrive(2, Frame(1, 1, 1, 0, 0, encode_note(Handed(told, True, 0))), now=0)
+    assert core.refused[2].kind == "BadFrame"
 
 
 def test_a_bundle_of_many_packets_leaves_in_parts_that_a_peer_takes():

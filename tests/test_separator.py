@@ -13,6 +13,7 @@ from itertools import count
 from random import Random
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -23,7 +24,7 @@ from antecede.oracle import Verdict, check
 from antecede.program import parse
 from antecede.protocols import create, relay, restore
 from antecede.protocols.history import Entry
-from antecede.protocols.separator import HopStamp, Resumed, Separator
+from antecede.protocols.separator import HopStamp, Resumed, Separator, decode_handover
 from antecede.topology import Topology, shapes
 
 
@@ -706,6 +707,8 @@ def test_a_packet_of_a_later_topology_waits_for_it():
     again = restore(d3.snapshot())
     assert isinstance(again, Separator)
     assert len(again.reconfigure(diamond.fail("d2"))) == 2
+    [(source, error)] = again.refused
+    assert (again.view.name(source), type(error)) == ("d1", BadStamp)
     with pytest.raises(BadParameter, match=r"version 1 of .*, expected version 2"):
         again.reconfigure(diamond.fail("d2"))
 
@@ -726,6 +729,40 @@ def test_a_join_is_done_in_its_order():
     assert d4.adopt([d1.handover(), d2.handover()]) == []
     with pytest.raises(Unsupported, match="d4 is not joining a separator"):
         d4.adopt([])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"member": 99},
+        {"history": [{"entry": [99, 1, 1], "copies": 0}]},
+        {"history": [{"entry": [0, 1, 1 << 40], "copies": 0}]},
+        {"history": [{"entry": [0, 1, 1], "copies": -1}]},
+        {"seen": {77: 1}},
+        {"seen": {0: 1 << 62}},
+        {"retained": [{"message": {"sender": 0, "number": 1, "to": [99]}, "targets": 1}]},
+        {"retained": [{"message": {"sender": 0, "number": 1, "to": [1]}, "targets": 1 << 40}]},
+        {"clock": -1},
+        {"version": "later"},
+    ],
+)
+def test_a_handover_that_cannot_be_is_refused_and_changes_nothing(changes):
+    diamond = shapes.diamond()
+    after = diamond.join("d4", ["n1", "d1", "d2", "d3"], member_of="d1").topology
+    told = [{**Separator(diamond.view, name, diamond).handover(), "version": 1} for name in ("d1", "d2")]
+    d4 = Separator(after.view, "d4", after)
+    before = d4.snapshot()
+    with pytest.raises(BadParameter, match="handover"):
+        d4.adopt([told[0], {**told[1], **changes}])
+    assert d4.snapshot() == before
+    d4.adopt([decode_handover(msgspec.msgpack.encode(one)) for one in told])
+    assert not d4.joining
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", b"\x81\xa4more" + b"\x91" * 100_000 + b"\x01"])
+def test_bytes_that_are_no_handover_are_refused(data):
+    with pytest.raises(BadParameter, match="expected what handover"):
+        decode_handover(data)
 
 
 def test_stable_memory_must_be_that_of_the_last_to_fail():

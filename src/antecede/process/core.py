@@ -53,7 +53,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias, assert_never
 
-import msgspec
 from msgspec.structs import replace
 
 from antecede import wire
@@ -331,7 +330,7 @@ class Core:
             case Close():
                 self.closed = True
             case Adopt(state):
-                self.changing.routes.adopt([msgspec.msgpack.decode(state)])
+                self.changing.routes.adopt([state])
             case Time() | Recorded():
                 self.record.note(given)
             case _:
@@ -453,7 +452,7 @@ class Core:
                 try:
                     self._receive(source, payload)
                 except PeerError as error:
-                    self._refuse(source, error)
+                    self.refuse(source, error)
                     if self.rules > 3:
                         frames = []
                         break
@@ -467,9 +466,10 @@ class Core:
             raise
         return [(source, frame) for frame in frames]
 
-    def _refuse(self, peer: int, error: PeerError) -> None:
+    def refuse(self, peer: int, error: PeerError) -> None:
         """Hear this peer no more. Its link has counted what was refused: so it tells the peer nothing any more."""
-        self.refused[peer] = Refused(self.view.name(peer), type(error).__name__, str(error))
+        if not isinstance(error, Refused):
+            self.refused[peer] = Refused(self.view.name(peer), type(error).__name__, str(error))
         self.owing.discard(peer)
 
     def _receive(self, source: int, payload: bytes) -> None:

@@ -22,9 +22,9 @@ Until it has, and has sent on what it took over (`Resumed`), hops of the failed 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any, ClassVar
 
+import msgspec
 from msgspec import Struct
 
 from antecede.errors import BadParameter, PeerError, Unsupported
@@ -36,7 +36,10 @@ from antecede.protocols.relay import Relay, Relayed, Sent
 from antecede.protocols.topological import Reported
 from antecede.topology import Topology
 
-__all__ = ["Handover", "HopStamp", "Resumed", "Separator"]
+__all__ = ["Handover", "HopStamp", "Resumed", "Separator", "decode_handover"]
+
+HIGHEST = 1 << 62
+"""Counts are below: one more can always be written."""
 
 
 class Resumed(Control, frozen=True, gc=False):
@@ -65,6 +68,26 @@ class Handover(Struct, frozen=True):
     """Hops of the member that not all are known to have."""
     checkpoint: bool = False
     """It is no member of the separator."""
+
+    def is_possible(self, n: int) -> bool:
+        """Whether it speaks of these vertices, and counts as one can."""
+        entries = [one.entry for one in self.history]
+        entries += [entry for one in self.sent.values() for entry in one.stamp.history]
+        kept = [one.message for one in self.retained] + [one.message for one in self.sent.values()]
+        places = [self.member, *self.seen, *(entry.sender for entry in entries)]
+        places += [place for message in kept for place in (message.sender, *message.to)]
+        sets = [entry.to for entry in entries]
+        sets += [one.copies for one in self.history] + [one.targets for one in self.retained]
+        sets += [
+            bits for one in self.sent.values() for bits in (one.missing, one.stamp.to, one.stamp.targets)
+        ]
+        counts = [self.version, self.clock, *self.seen.values(), *self.sent]
+        counts += [entry.number for entry in entries] + [message.number for message in kept]
+        return (
+            all(0 <= place < n for place in places)
+            and all(0 <= one < 1 << n for one in sets)
+            and all(0 <= count < HIGHEST for count in counts)
+        )
 
 
 class Separator(Relay):
@@ -108,6 +131,8 @@ class Separator(Relay):
         super().__init__(view, me, topology, r9, **rules)
         self._early: dict[tuple[int, str, int], Packet[Any]] = {}
         """From a later topology, or for a member that has not adopted yet."""
+        self.refused: list[tuple[int, PeerError]] = []
+        """Who sent, too early to be judged when it came, what no vertex sends: for whoever drives this machine."""
         self._gone = self._orphans = 0
         """Who failed and is still waited for, as bits; and because of whom: their place may be taken."""
         self._begun = self.topology.version
@@ -207,8 +232,10 @@ class Separator(Relay):
         effects: list[Effect] = []
         for _, packet in early:
             # Only now can it be seen whether it is a packet of this system; its arrival is long past.
-            with suppress(PeerError):
+            try:
                 effects += self.receive(packet)
+            except PeerError as error:
+                self.refused.append((packet.source, error))
         return effects
 
     def _release(self) -> list[Effect]:
@@ -257,12 +284,12 @@ class Separator(Relay):
         known = self._known.report_all(mask(self.topology.joining))
         return _portable(Handover(self.me, self.topology.version, known, self.clock, {}, [], checkpoint=True))
 
-    def adopt(self, states: Iterable[Mapping[str, Any]]) -> list[Effect]:
+    def adopt(self, states: Iterable[Mapping[str, Any] | Handover]) -> list[Effect]:
         """Start from what the other members of the separator know, or the last that failed knew."""
         if not self._joining:
             raise Unsupported(self.name, f"{self.view.name(self.me)} is not joining a separator")
         try:
-            given = [typed(state, Handover) for state in states]
+            given = [one if isinstance(one, Handover) else typed(one, Handover) for one in states]
         except ValueError as error:
             raise BadParameter(self.name, "handover", str(error), "what handover() gave") from error
         self._check_sources(given)
@@ -290,7 +317,12 @@ class Separator(Relay):
         return effects + self._receive_early()
 
     def _check_sources(self, given: list[Handover]) -> None:
-        """All that live; if none does, the last that failed, or all neighbours."""
+        """All that live; if none does, the last that failed, or all neighbours. Each names vertices that there are."""
+        for state in given:
+            if not state.is_possible(self.n):
+                raise BadParameter(
+                    self.name, "handover", "one that names no vertex", f"one of {self.n} vertices"
+                )
         members = self.topology.stations[self.place].members
         needed = [v for v in members if v != self.me and v not in self.topology.dead]
         oldest, what = self._begun, "a member"
@@ -319,6 +351,17 @@ def _early_key(packet: Packet[Any]) -> tuple[int, str, int]:
     if isinstance(stamp, Relayed):
         return stamp.source, "Relayed", stamp.number
     return packet.source, type(stamp).__name__, getattr(stamp, "number", 0)
+
+
+_DECODER = msgspec.msgpack.Decoder(Handover, strict=False)
+
+
+def decode_handover(data: bytes) -> Handover:
+    """What `handover()` or `checkpoint()` gave, encoded. Raises `BadParameter` if these bytes are none."""
+    try:
+        return _DECODER.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadParameter(Separator.name, "handover", str(error), "what handover() gave") from None
 
 
 def _portable(handover: Handover) -> dict[str, Any]:

@@ -26,7 +26,6 @@ from antecede.process.views.members import (
     Change,
     Handed,
     Lost,
-    Note,
     Plan,
     Roll,
     State,
@@ -35,6 +34,7 @@ from antecede.process.views.members import (
     is_note,
 )
 from antecede.process.views.membership import Membership
+from antecede.process.views.pieces import STATE_BYTES, Pieces, cut_up
 from antecede.process.views.round import Counts
 from antecede.process.views.routes import Routes
 from antecede.protocols import PROTOCOLS, create
@@ -46,12 +46,7 @@ from antecede.wire.octets import OWN
 if TYPE_CHECKING:
     from antecede.process.core import Core, Out
 
-__all__ = ["STATE_BYTES", "Changing", "check_state", "parameters_among"]
-
-PIECE = 1 << 18
-"""Bytes of a state that travel in one note."""
-STATE_BYTES = 1 << 28
-"""Bytes of a state, at most: more than memory should hold twice is better fetched by the application itself."""
+__all__ = ["Changing", "check_state", "parameters_among"]
 
 
 def parameters_among(protocol: str, parameters: Mapping[str, Any], founders: Sequence[str]) -> dict[str, Any]:
@@ -81,7 +76,7 @@ class Changing:
         """Whose state we wait for, having joined."""
         self.turnover = 0
         """Counts the changes of who our peers are."""
-        self._pieces: dict[int, State] = {}
+        self._pieces = Pieces()
         """Of the state that we wait for."""
         self._removed: tuple[int, ...] = ()
         self._told: dict[int, int] = {}
@@ -188,7 +183,8 @@ class Changing:
         if not told:
             self.untold.append(change)
         for place in change.owed:
-            self.membership.notes += [(place, piece) for piece in _pieces(state)]
+            pieces = [State(None, True, 0)] if state is None else [State(*piece) for piece in cut_up(state)]
+            self.membership.notes += [(place, piece) for piece in pieces]
         self._stir()
 
     def waive(self, number: int) -> None:
@@ -245,26 +241,27 @@ class Changing:
         else:
             self.membership.hear(source, note)
         self._stir()
+        if source in self._core.refused:
+            # For what it had sent before, which could be judged only now.
+            raise self._core.refused[source]
 
     def _receive_state(self, source: int, note: State) -> None:
         if source != self.donor:
             return
-        pieces = self._pieces
-        pieces[note.at if note.at >= 0 else len(pieces)] = note
-        size = sum(len(piece.piece or b"") for piece in pieces.values())
-        if size > STATE_BYTES:
-            self._pieces, self.turnover = {}, self.turnover + 1
-            raise BadFrame(f"the state for a node that joins has more than {STATE_BYTES} bytes")
-        final = max(pieces)
-        if not pieces[final].last or final + 1 != len(pieces):
-            # One before it is still on its way.
+        try:
+            whole = b"" if note.piece is None else self._pieces.add(note.piece, note.last, note.at)
+        except BadFrame:
+            # Whoever was to give it is not heard any more: whoever drives this process has to see that.
+            self._pieces, self.turnover = Pieces(), self.turnover + 1
+            raise
+        if whole is None:
+            # A piece before it is still on its way.
             return
-        if pieces[0].piece is not None:
-            whole = b"".join(piece.piece or b"" for _, piece in sorted(pieces.items()))
+        if note.piece is not None:
             state = Message(source, 0, (self._core.me,), whole)
             self.ready.appendleft(state)
             self._core.arrived.append(state.id)
-        self._pieces, self.donor = {}, None
+        self._pieces, self.donor = Pieces(), None
 
     # The body of a membership
 
@@ -407,7 +404,7 @@ class Changing:
             "notes": [[dest, encode_note(note)] for dest, note in self.membership.notes],
             "lost": plain(self.lost),
             "donor": self.donor,
-            "pieces": [[at, piece.piece, piece.last] for at, piece in sorted(self._pieces.items())],
+            "pieces": self._pieces.snapshot(),
             "removed": list(self._removed),
             "told": plain(self._told),
             "heard": plain(self._heard),
@@ -423,20 +420,10 @@ class Changing:
         self.membership.notes = [(int(dest), decode_note(note)) for dest, note in snapshot["notes"]]
         self.lost = typed(snapshot["lost"], list[Lost])
         self.donor = typed(snapshot["donor"], int | None)
-        pieces = typed(snapshot["pieces"], list[tuple[int, bytes | None, bool]])
-        self._pieces = {at: State(piece, last, at) for at, piece, last in pieces}
+        self._pieces = Pieces.restore(snapshot["pieces"])
         self._removed = typed(snapshot["removed"], tuple[int, ...])
         self._told = typed(snapshot["told"], dict[int, int])
         self._heard = typed(snapshot["heard"], dict[int, int])
         self._over = typed(snapshot["over"], dict[int, int])
         self.routes.load(snapshot.get("handed", []))
         self._stir()
-
-
-def _pieces(state: bytes | None) -> Iterator[Note]:
-    if state is None:
-        yield State(None, True, 0)
-        return
-    starts = range(0, max(1, len(state)), PIECE)
-    for at, start in enumerate(starts):
-        yield State(state[start : start + PIECE], start == starts[-1], at)

@@ -357,6 +357,7 @@ class Handed(Note, frozen=True, tag=13):
 
     piece: bytes
     last: bool
+    at: int
 
 
 class Withdrawn(Note, frozen=True, tag=11):

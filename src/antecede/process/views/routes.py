@@ -15,15 +15,13 @@ import msgspec
 
 from antecede.errors import BadFrame, BadParameter
 from antecede.process.views.members import Handed, Note, Roll
-from antecede.protocols.separator import Separator
+from antecede.process.views.pieces import Pieces, cut_up
+from antecede.protocols.separator import Separator, decode_handover
 
 if TYPE_CHECKING:
     from antecede.process.core import Core
 
 __all__ = ["Routes"]
-
-PIECE = 1 << 18
-"""Bytes of what is known that travel in one note."""
 
 
 class Routes:
@@ -31,8 +29,8 @@ class Routes:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._handed: dict[int, tuple[bytes, bool]] = {}
-        """What others told us, having joined a separator, and whether that is all."""
+        self._handed: dict[int, Pieces] = {}
+        """What others told us, having joined a separator."""
 
     @property
     def on(self) -> bool:
@@ -51,6 +49,14 @@ class Routes:
 
     def cut(self, place: int) -> None:
         self._core.follow(self._machine.cut(place))
+        self._refuse_late()
+
+    def _refuse_late(self) -> None:
+        """Refuse whoever sent packets that could be judged only now, and that no sound vertex sends."""
+        refused, self._machine.refused = self._machine.refused, []
+        for source, error in refused:
+            if source in self._core.links:
+                self._core.refuse(source, error)
 
     def install(self, roll: Roll) -> list[tuple[int, Note]]:
         """Take the topology of a view; what others are to be told."""
@@ -66,6 +72,7 @@ class Routes:
             machine.agree(topology)
         for place in gone:
             core.follow(machine.forget(place))
+        self._refuse_late()
         return [(place, note) for place in topology.joining for note in self._tell(place)]
 
     def _tell(self, joined: int) -> Iterator[Note]:
@@ -75,39 +82,38 @@ class Routes:
         member = machine.plan.place[joined] == machine.place
         if not member and machine.has_members(joined):
             return
-        yield from _pieces(machine.handover() if member else machine.checkpoint())
+        known = machine.handover() if member else machine.checkpoint()
+        yield from (Handed(*piece) for piece in cut_up(msgspec.msgpack.encode(known)))
 
     def hear(self, source: int, note: Handed) -> None:
         """A piece of what another knows has arrived."""
         if not self.on or not self._machine.joining:
             return
-        before, _ = self._handed.get(source, (b"", False))
-        self._handed[source] = (before + note.piece, note.last)
-        self.adopt_handed()
+        whole = self._handed.setdefault(source, Pieces()).add(note.piece, note.last, note.at)
+        if whole is not None:
+            try:
+                decode_handover(whole)
+            except BadParameter as error:
+                raise BadFrame(f"a member told what none can know: {error}") from None
+            self.adopt_handed()
 
     def adopt_handed(self) -> None:
         """Adopt what was told, once all have told it."""
-        machine = self._machine
-        if not all(self._handed.get(place, (b"", False))[1] for place in machine.sources):
+        told = {place: whole for place, one in self._handed.items() if (whole := one.whole) is not None}
+        if not told.keys() >= set(self._machine.sources):
             return
-        states = [msgspec.msgpack.decode(told) for _, (told, whole) in sorted(self._handed.items()) if whole]
         try:
-            self.adopt(states)
+            self.adopt([whole for _, whole in sorted(told.items())])
         except BadParameter as error:
             raise BadFrame(f"members told what none can know: {error}") from None
 
-    def adopt(self, states: Sequence[Any]) -> None:
-        self._core.follow(self._machine.adopt(states))
+    def adopt(self, states: Sequence[bytes]) -> None:
+        self._core.follow(self._machine.adopt([decode_handover(state) for state in states]))
         self._handed = {}
+        self._refuse_late()
 
     def snapshot(self) -> list[Any]:
-        return [[place, told, whole] for place, (told, whole) in sorted(self._handed.items())]
+        return [[place, pieces.snapshot()] for place, pieces in sorted(self._handed.items())]
 
     def load(self, snapshot: Sequence[Any]) -> None:
-        self._handed = {int(place): (told, bool(whole)) for place, told, whole in snapshot}
-
-
-def _pieces(state: dict[str, Any]) -> Iterator[Note]:
-    data = msgspec.msgpack.encode(state)
-    for at in range(0, len(data), PIECE):
-        yield Handed(data[at : at + PIECE], at + PIECE >= len(data))
+        self._handed = {int(place): Pieces.restore(pieces) for place, pieces in snapshot}
