@@ -270,6 +270,31 @@ def test_what_a_donor_says_before_it_gives_its_state_is_in_it_or_comes_after_it(
     assert met > 2
 
 
+def test_what_a_donor_says_before_it_gives_its_state_is_in_the_state_that_is_passed_on():
+    met = 0
+    for seed in range(40):
+        world = World("matrix", f"heirs {seed}")
+        world.ask("a", Plan(join=(Joiner("d", "", ("all",), "a"),)))
+        world.idle.add("a")
+        if not steps_until(world, lambda world: is_owing(world) and "d" in world.processes, 1000):
+            continue
+        # d waits for the state of a, and e joins by d.
+        world.ask("d", Plan(join=(Joiner("e", "", ("all",), "d"),)))
+        if not steps_until(world, lambda world: is_owing(world) and len(world.processes) == 5, 1000):
+            continue
+        met += 1
+        donor = world.processes["a"].core
+        to = donor.changing.targets(["all"], echo=False)
+        assert to == (1, 2)
+        world.happen(world.processes["a"], Send(to, b"all"))
+        world.settle()
+        world.judge()
+        assert all((donor.me, donor.sent) in world.applied(world.processes[name]) for name in "de")
+        if met > 2:
+            break
+    assert met > 2
+
+
 def is_owing(world: World) -> bool:
     """The view has changed, and the application of `a` has not come so far."""
     changing = world.processes["a"].core.changing

@@ -108,8 +108,8 @@ class Changing:
     def targets(self, to: Iterable[str], echo: bool = True) -> tuple[int, ...]:
         """The members that these names and groups mean; groups without ourselves, if there is no `echo`.
 
-        Then they are without those too whom we still owe a state: our application knows what it says, and so will the
-        state.
+        Then they are without those too that begin with a state of ours that is still to be given: our application
+        knows what it says, and so will the state.
         """
         roll = self.roll
         targets: set[int] = set()
@@ -124,7 +124,8 @@ class Changing:
                 raise UnknownProcess(name, roll.shown)
             targets.add(place)
         if not echo:
-            grouped.difference_update((self._core.me, *self.owed))
+            heirs = [place for change in self.ready if isinstance(change, Change) for place in change.heirs]
+            grouped.difference_update((self._core.me, *self.owed, *heirs))
         return tuple(sorted(targets | grouped))
 
     def parameters_in(self, core: Core) -> dict[str, Any]:
@@ -191,7 +192,7 @@ class Changing:
         """The application has no state to give with this change: who joined need not wait for it."""
         for at, change in enumerate(self.ready):
             if isinstance(change, Change) and change.number == number:
-                self.ready[at] = replace(change, owed=())
+                self.ready[at] = replace(change, owed=(), heirs=())
                 self.membership.notes += [(place, State(None, True, 0)) for place in change.owed]
         self._stir()
 
@@ -333,6 +334,7 @@ class Changing:
             name, message = core.view.name, waiting.message
             to = tuple(map(name, message.to)) if waiting.where == "unsent" else (name(core.me),)
             self.lost.append(Lost(name(message.sender), message.number, message.number, to))
+        self._note_heirs(roll)
         self.ready.append(self._change(roll))
         self.lost, self._removed = [], ()
         self.turnover += 1
@@ -350,6 +352,14 @@ class Changing:
         core.unsent.clear()
         core.unsent_bytes = 0
         core.adopt(create(core.machine.name, View(roll.shown), roll.names[core.me], **core.parameters), roll)
+
+    def _note_heirs(self, roll: Roll) -> None:
+        """Whoever joins by one that waits for our state will be given it in turn."""
+        for at, change in enumerate(self.ready):
+            if isinstance(change, Change) and change.owed:
+                waiting = {*change.owed, *change.heirs}
+                heirs = tuple(sorted(place for place, donor in roll.donors.items() if donor in waiting))
+                self.ready[at] = replace(change, heirs=change.heirs + heirs)
 
     def _change(self, roll: Roll) -> Change:
         def named(places: Iterable[int]) -> tuple[str, ...]:

@@ -256,12 +256,14 @@ class Change(Struct, frozen=True):
     lost: tuple[Lost, ...]
     owed: tuple[int, ...] = ()
     """The positions of those whom our application gives their state."""
+    heirs: tuple[int, ...] = ()
+    """Those that joined later by one of them: their state will have that one in it."""
 
     @property
     def shown(self) -> dict[str, Any]:
         """As plain data, for programs."""
         shown: dict[str, Any] = msgspec.to_builtins(self)
-        del shown["owed"]
+        del shown["owed"], shown["heirs"]
         return shown
 
 
