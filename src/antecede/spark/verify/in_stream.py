@@ -31,8 +31,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from antecede.errors import BadSnapshot
 from antecede.jit import kernels_for
+from antecede.spark.causes import ByCauses
 from antecede.spark.duration import REMEMBER, parse_duration
-from antecede.spark.order.causes import ByCauses
 from antecede.spark.stream.memory import remember_rows
 from antecede.spark.stream.operator import BUCKETS, name_partition, unpack
 from antecede.spark.stream.packets import from_ipc, to_ipc
