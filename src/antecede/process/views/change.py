@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from antecede.errors import BadFrame, BadParameter, CallerError, UnknownProcess
 from antecede.link import Link
-from antecede.model import Awaited, Message, Packet, View, Waiting
+from antecede.model import Awaited, Id, Message, Packet, View, Waiting
 from antecede.process.views.members import (
     Change,
     Handed,
@@ -79,6 +79,7 @@ class Changing:
         self._pieces = Pieces()
         """Of the state that we wait for."""
         self._removed: tuple[int, ...] = ()
+        self._unordered: tuple[Id, ...] = ()
         self._told: dict[int, int] = {}
         self._heard: dict[int, int] = {}
         """Notes that went to, and came from, each peer: payloads of a link that carry no packets."""
@@ -297,7 +298,7 @@ class Changing:
         core = self._core
         while True:
             self.ready.extend(core.drain())
-            if not self._removed:
+            if not self._removed or self._gives_up_last:
                 return
             # What arrived since may wait for the removed as well.
             self._note_lost()
@@ -307,15 +308,49 @@ class Changing:
                 return
             core.follow(effects)
 
+    @property
+    def _gives_up_last(self) -> bool:
+        """Whether what the removed have lost is given up when nothing is under way any more.
+
+        A stamp leaves out what the messages that it names follow themselves. If one of these is lost, nobody knows
+        what it followed: so all that could be that must be here first. A machine that sends because something was
+        given up cannot wait so long.
+        """
+        return isinstance(self._core.machine, Receiver) and self._core.rules > 4
+
+    def _give_up_lost(self) -> None:
+        """Deliver what waits for the removed alone: all else has arrived, and was delivered if it could be.
+
+        One lost message after the other, in the order in which its sender sent them, and between two all that then
+        can be delivered. If n precedes m' by a lost message m, n was here, or waits for lost messages; those of m's
+        sender among them were sent before m, so n comes first. Of two senders nobody knows which message was first:
+        what waits then is told as `unordered`.
+        """
+        core, machine = self._core, self._core.machine
+        seats = [core.numbering.seat(place) for place in self._removed]
+        if isinstance(machine, Receiver) and not machine.names_all:
+            lacking = {sender for sender, _, _ in machine.missing()}
+            if len(lacking.intersection(seats)) > 1:
+                self._unordered = tuple(sorted(held.message.id for held in self.waiting()))
+        while True:
+            self._note_lost()
+            given_up = next(filter(None, map(machine.forget, seats)), None)
+            if given_up is None:
+                return
+            core.follow([one for one in given_up if isinstance(one, Message)])
+            # What it would send now belongs to a view that is over.
+            self.ready.extend(core.drain(silently=True))
+
     def _note_lost(self) -> None:
         """Remember which messages of the removed something here waits for: they are given up."""
         core, name = self._core, self._core.view.name
-        for waiting in self.waiting():
-            for awaited in waiting.awaits:
-                if awaited.sender in self._removed and waiting.where == "held":
-                    first, last, counted = awaited.first, awaited.last, awaited.counted
-                    lost = Lost(name(awaited.sender), first, last, (name(core.me),), counted)
-                    self.lost += [] if lost in self.lost else [lost]
+        held = [awaited for one in self.waiting() if one.where == "held" for awaited in one.awaits]
+        # Control may wait too, and no message for it: an extra message of `bounded`.
+        for awaited in dict.fromkeys((*held, *self.roots())):
+            if awaited.sender in self._removed:
+                first, last, counted = awaited.first, awaited.last, awaited.counted
+                lost = Lost(name(awaited.sender), first, last, (name(core.me),), counted)
+                self.lost += [] if lost in self.lost else [lost]
 
     def counts(self) -> Counts | None:
         core = self._core
@@ -329,6 +364,8 @@ class Changing:
 
     def install(self, roll: Roll) -> None:
         core = self._core
+        if self._removed and self._gives_up_last:
+            self._give_up_lost()
         for waiting in [] if self.routes.on else self.waiting():
             # What is held now waits for a packet that was refused: nothing else is missing.
             name, message = core.view.name, waiting.message
@@ -336,7 +373,7 @@ class Changing:
             self.lost.append(Lost(name(message.sender), message.number, message.number, to))
         self._note_heirs(roll)
         self.ready.append(self._change(roll))
-        self.lost, self._removed = [], ()
+        self.lost, self._removed, self._unordered = [], (), ()
         self.turnover += 1
         core.steady = False
         core.name_all(roll.names)
@@ -371,7 +408,17 @@ class Changing:
         )
         joined = named(sorted(roll.donors))
         lost = tuple(self.lost)
-        return Change(roll.number, roll.shown, joined, named(roll.left), named(roll.removed), lost, owed)
+        unordered = tuple((roll.names[sender], number) for sender, number in self._unordered)
+        return Change(
+            roll.number,
+            roll.shown,
+            joined,
+            named(roll.left),
+            named(roll.removed),
+            lost,
+            owed,
+            unordered=unordered,
+        )
 
     def part(self, roll: Roll) -> None:
         core = self._core

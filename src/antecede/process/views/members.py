@@ -258,6 +258,9 @@ class Change(Struct, frozen=True):
     """The positions of those whom our application gives their state."""
     heirs: tuple[int, ...] = ()
     """Those that joined later by one of them: their state will have that one in it."""
+    unordered: tuple[tuple[str, int], ...] = ()
+    """Messages, by sender and number, that came last in the view before, in an order that nobody knows to be causal:
+    each waited for something that is given up, and several of the removed had sent it."""
 
     @property
     def shown(self) -> dict[str, Any]:
