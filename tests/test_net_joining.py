@@ -173,6 +173,69 @@ def test_a_node_that_asks_again_takes_its_own_place(caplog):
     asyncio.run(main())
 
 
+# One that is a member, and never comes
+
+
+async def join_and_die(system: System, asked: Node) -> None:
+    """Let d become a member by this node, and die before it begins to live."""
+    starting = asyncio.ensure_future(system.newcomer("d", [asked.name]).start())
+    while "d" not in asked._host.core.changing.roll.shown:
+        await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.wait({starting})
+    system.network.forget("d")
+
+
+@pytest.mark.parametrize("asked", ["a", "b"], ids=["the leader", "another"])
+def test_one_that_joined_and_never_came_is_removed_by_the_member_that_it_asked(asked, caplog):
+    async def main() -> None:
+        system = System()
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            system.founder("a") as a,
+            system.founder("b") as b,
+            system.founder("c") as c,
+        ):
+            await system.connect(a, b, c)
+            await join_and_die(system, {"a": a, "b": b}[asked])
+            await _members(c, 4)
+            [held] = [one for one in c.waiting() if one.where == "joining"]
+            told = "nobody else joins or leaves until it is, or is removed"
+            assert (held.sender, held.reason) == ("d", f"it joined by {asked} and was never heard: {told}")
+            while not all(node.members == ("a", "b", "c") for node in (a, b, c)):
+                await asyncio.sleep(0.01)
+            assert not [one for node in (a, b, c) for one in node.waiting()]
+            async with system.newcomer("e", ["c"]) as e:
+                assert e.members == ("a", "b", "c", "e")
+
+    asyncio.run(main())
+    assert f"{asked} has d removed, which joined and was never heard" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["comes back", "is removed"])
+def test_nobody_is_left_behind_if_the_member_that_was_asked_dies_with_one_that_joined(how, tmp_path):
+    async def main() -> None:
+        system = System()
+        async with asyncio.timeout(PATIENCE_S), system.founder("a") as a, system.founder("c") as c:
+            b = system.founder("b", journal=tmp_path / "b.db")
+            await b.start()
+            await system.connect(a, b, c)
+            await join_and_die(system, b)
+            await b.flush()
+            # As SIGKILL does it, as far as others can see.
+            await b._silence()
+            await b._release()
+            if how == "comes back":
+                async with system.founder("b", journal=tmp_path / "b.db") as b:
+                    while not all(node.members == ("a", "b", "c") for node in (a, b, c)):
+                        await asyncio.sleep(0.01)
+            else:
+                await c.remove("b")
+                assert a.members == c.members == ("a", "c")
+
+    asyncio.run(main())
+
+
 # Told at least once
 
 

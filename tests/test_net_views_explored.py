@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from antecede.process.views.change import Changing
-from antecede.process.views.members import Joiner, Plan, Report, Roll, Stop, Stopped
+from antecede.process.views.members import Ahead, AnyNote, Joiner, Plan, Report, Roll, Stop, Stopped
 from antecede.process.views.membership import Membership
 from antecede.process.views.round import Counts
 from tests.view_explore import Story, explore
@@ -46,6 +46,10 @@ STORIES = {
         if x != z
     },
     **{
+        f"{z} leaves, {x} dies, {y} has it removed": Story("abc", ONE, (remove(x, y), leave(z)), x)
+        for z, x, y in ("abc", "acb", "bac")
+    },
+    **{
         f"one joins by {z}, {x} dies": Story(
             "ab", PAIR[:1], (remove(x, "b" if x == "a" else "a"), join(z)), x
         )
@@ -58,6 +62,22 @@ STORIES = {
     "one joins or not, one dies": Story("ab", PAIR[:1], (join("b"), remove("a", "b")), "a", withdraws=True),
     "one joins or not, permits are under way": Story(
         "ab", PAIR, (join("b"),), protocol="permit", withdraws=True
+    ),
+    **{
+        f"one joins by {x} and may never come, {x} dies": Story(
+            members, says, (remove(x, by), join(x)), x, may_stay_away=True
+        )
+        for members, says, x, by in (
+            ("ab", PAIR[:1], "a", "b"),
+            ("ab", PAIR[:1], "b", "a"),
+            ("abc", (), "c", "a"),
+        )
+    },
+    "one joins and may never come, whoever vouches for it has it removed": Story(
+        "ab", PAIR[:1], (join("b"), remove("d", "b")), may_stay_away=True
+    ),
+    "one joins and may never come, one leaves": Story(
+        "ab", (), (join("b"), leave("a"), remove("d", "b")), may_stay_away=True
     ),
     "two leave": Story("abc", ONE, (leave("a"), leave("c"))),
     "one of two leaves": Story("ab", PAIR, (leave("a"),)),
@@ -262,6 +282,44 @@ def resume_now_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Membership, "_resume", resume)
 
 
+def vouch_for_nobody(patch: pytest.MonkeyPatch) -> None:
+    """One that never came stays a member, though the member that let it join was removed."""
+    patch.setattr(Membership, "unheard", lambda self: {})
+
+
+def let_in_whom_the_dead_asked(patch: pytest.MonkeyPatch) -> None:
+    """One joins though the member that it asked is removed, and nobody knows whether it lives."""
+    real = Membership._left
+
+    def left(self: Membership) -> Plan:
+        return Plan(join=self.wanted.left(self.roll).join) | real(self)
+
+    patch.setattr(Membership, "_left", left)
+
+
+def tell_members_alone(patch: pytest.MonkeyPatch) -> None:
+    """A leader that has left with its own view does not hear whom it need not wait for."""
+    real = Membership.ask
+
+    def ask(self: Membership, plan: Plan) -> None:
+        leader, self.leader = self.leader, self.me
+        real(self, plan)
+        self.leader = leader
+
+    patch.setattr(Membership, "ask", ask)
+
+
+def leave_without_a_word(patch: pytest.MonkeyPatch) -> None:
+    """Who has left does not tell the view to one that waits for it to lead."""
+    real = Membership._say
+
+    def say(self: Membership, dest: int, note: AnyNote) -> None:
+        if not (isinstance(note, Ahead) and not self.is_member):
+            real(self, dest, note)
+
+    patch.setattr(Membership, "_say", say)
+
+
 NEEDED: dict[Patch, tuple[str, str]] = {
     settle_at_once: ("c leaves, a dies", "refuses"),
     send_on: ("one joins by b", "is not so"),
@@ -280,6 +338,10 @@ NEEDED: dict[Patch, tuple[str, str]] = {
     live_early: ("one joins by b, a dies", "has the dead among its members"),
     part_at_once: ("b leaves, c dies", "is stuck"),
     stay_stopped: ("one joins by b, or not", "is stuck"),
+    vouch_for_nobody: ("one joins by b and may never come, b dies", "is stuck"),
+    let_in_whom_the_dead_asked: ("one joins by b and may never come, b dies", "never came"),
+    tell_members_alone: ("a leaves, b dies, c has it removed", "is stuck"),
+    leave_without_a_word: ("b leaves, a dies, c has it removed", "is stuck"),
     resume_now_only: ("one joins by b, or not", "is stuck"),
 }
 

@@ -2,7 +2,7 @@
 
 What a schedule chooses: which payload in flight arrives; when a process sends its next message; when a change is
 wanted, and when it is wanted no more; when a process crashes for good, and when an operator has it removed; when one
-that joined begins to live.
+that joined begins to live, and whether it ever does.
 Global states are walked breadth first, and each is expanded once. As in `antecede.explore`, what an input does to a
 process is worked out once for each of its states (`tests.view_steps`).
 
@@ -35,7 +35,7 @@ from antecede.oracle import check
 from antecede.process import core, snapshots
 from antecede.process.inputs import Propose, Send, Withdraw
 from antecede.process.views.members import Plan, Roll, is_note
-from tests.view_steps import Flight, Local, Post, Processes, Wrong
+from tests.view_steps import Flight, Local, Post, Processes, Unmet, Wrong
 
 __all__ = ["Found", "Story", "explore"]
 
@@ -79,6 +79,8 @@ class Story:
     protocol: str = "matrix"
     withdraws: bool = False
     """Whoever wanted someone to join may withdraw that."""
+    may_stay_away: bool = False
+    """Whoever joins may never begin to live; if it does, it greets. Else all know it from the start."""
 
 
 @dataclass
@@ -153,8 +155,11 @@ class Search:
             if state.locals[flight.dest] >= 0:
                 yield self._arrive(state, flight)
                 must += state.locals[flight.source] != DEAD
-        for told, after in (*self._sends(state), *self._wishes(state), *self._births(state)):
+        for told, after in (*self._sends(state), *self._wishes(state)):
             must += 1
+            yield told, after
+        for told, after in self._births(state):
+            must += not self.story.may_stay_away
             yield told, after
         yield from self._crashes(state)
         yield from self._withdrawals(state)
@@ -187,7 +192,8 @@ class Search:
         after = self._after(state, flight.dest, flight, flying=state.flying - {flight})
         told = f"{self.names[flight.dest]} gets {flight.payload!r} of {self.names[flight.source]}"
         heard = after.locals[flight.dest] != state.locals[flight.dest]
-        if heard and not is_note(flight.payload) and flight.view != roll.number:
+        packets = flight.payload is not None and not is_note(flight.payload)
+        if heard and packets and flight.view != roll.number:
             raise Wrong(f"{told} in view {roll.number}, and it was sent in {flight.view}")
         return told, after
 
@@ -218,7 +224,10 @@ class Search:
             or self.places[who] not in self.processes.rolls[self.processes.locals[local].roll].members
         ):
             return False
-        return all(state.locals[self.places[name]] == DEAD for name in plan.remove)
+        gone = [state.locals[self.places[name]] for name in plan.remove]
+        # Who vouches for one that has not begun has it removed, though it may begin at that moment.
+        unheard = set(plan.remove) <= set(self.processes.locals[local].unheard)
+        return all(one == DEAD for one in gone) or (bool(plan.remove) and unheard)
 
     def _births(self, state: Global) -> Iterator[tuple[str, Global]]:
         """One that joined begins to live, in the view that a member tells it."""
@@ -230,7 +239,12 @@ class Search:
                 if state.locals[place] == ABSENT:
                     locals_ = list(state.locals)
                     locals_[place] = self.processes.begin(roll.names[place], roll)
-                    yield f"{roll.names[place]} begins", state._replace(locals=tuple(locals_))
+                    flying = state.flying
+                    if self.story.may_stay_away:
+                        others = [member for member in roll.members if state.locals[member] >= 0]
+                        flying |= {Flight(place, member, 0, roll.number, None) for member in others}
+                    after = state._replace(locals=tuple(locals_), flying=flying)
+                    yield f"{roll.names[place]} begins", after
 
     def _crashes(self, state: Global) -> Iterator[tuple[str, Global]]:
         if DEAD in state.locals:
@@ -280,6 +294,7 @@ class Search:
 
     def _judge(self, state: Global) -> None:
         living = {place: self.processes.locals[one] for place, one in enumerate(state.locals) if one >= 0}
+        absent = {place for place, one in enumerate(state.locals) if one == ABSENT}
         dead = {place for place, one in enumerate(state.locals) if one == DEAD}
         rolls = {place: self.processes.rolls[local.roll] for place, local in living.items()}
         # One that left while its leader crashed may not know: whom it dials tells it.
@@ -296,6 +311,8 @@ class Search:
                 continue
             if not local.going or not local.idle or local.waits:
                 raise Wrong(f"{name} is stuck: {local._replace(snapshot=b'')} in {rolls[place]}")
+            if absent & set(rolls[place].members) and any(plan.remove for plan in wanted):
+                raise Wrong(f"{name} has one among its members that never came: {rolls[place]}")
             if dead & set(rolls[place].members):
                 raise Wrong(f"{name} has the dead among its members: {rolls[place]}")
         if len({rolls[place].number for place in staying}) > 1:
@@ -323,7 +340,8 @@ class Search:
 
 def explore(story: Story, most: int = 1_000_000) -> Found:
     """Every schedule of a story, or as many states as `most`."""
-    with patch.object(core, "Link", Post), patch.object(snapshots, "Link", Post):
+    link = Unmet if story.may_stay_away else Post
+    with patch.object(core, "Link", link), patch.object(snapshots, "Link", link):
         return Search(story, most).run()
 
 

@@ -15,7 +15,7 @@ from antecede.process.core import Core
 from antecede.process.inputs import Pass, Take
 from antecede.process.views.members import Change, Roll, is_note
 
-__all__ = ["Flight", "Local", "Post", "Processes", "Wrong"]
+__all__ = ["Flight", "Local", "Post", "Processes", "Unmet", "Wrong"]
 
 
 class Wrong(Exception):
@@ -25,16 +25,22 @@ class Wrong(Exception):
 class Post:
     """An end of a link over which every payload arrives once: what a `Core` asks of a `Link`, and no more."""
 
+    known = 1
+    """The incarnation of the other end, which is known from the start."""
+
     def __init__(self, **_: Any) -> None:
         self.last = self.received = self.acked = 0
         self.early: set[int] = set()
-        self.owes, self.unacknowledged, self.met, self.peer = False, 0, True, 1
+        self.owes, self.unacknowledged, self.met, self.peer = False, 0, True, self.known
 
     def send(self, payload: bytes, now: int) -> list[Frame]:
         self.last += 1
         return [Frame(1, 1, self.last, 0, 0, payload)]
 
     def receive(self, frame: Frame, now: int) -> tuple[list[bytes], list[Frame]]:
+        self.peer = 1
+        if frame.payload is None:
+            return [], []
         self.early.add(frame.number)
         while self.received + 1 in self.early:
             self.received += 1
@@ -50,14 +56,21 @@ class Post:
             "received": self.received,
             "early": sorted(self.early),
             "unacknowledged": [],
+            "peer": self.peer,
         }
 
     @classmethod
     def restore(cls, snapshot: dict[str, Any]) -> Post:
         post = cls()
         post.last, post.received = snapshot["last"], snapshot["received"]
-        post.early = set(snapshot["early"])
+        post.early, post.peer = set(snapshot["early"]), snapshot["peer"]
         return post
+
+
+class Unmet(Post):
+    """The same, but for one that is not known until it has greeted."""
+
+    known = 0
 
 
 class Flight(NamedTuple):
@@ -68,7 +81,8 @@ class Flight(NamedTuple):
     number: int
     view: int
     """The number of the view in which it was sent."""
-    payload: bytes
+    payload: bytes | None
+    """None: a greeting."""
 
 
 class Local(NamedTuple):
@@ -85,6 +99,8 @@ class Local(NamedTuple):
     """For the state that it was to be given."""
     orphaned: bool
     """Whoever was to give it is gone."""
+    unheard: tuple[str, ...]
+    """Who joined, and has not greeted."""
 
 
 class Processes:
@@ -116,7 +132,7 @@ class Processes:
         idle = not (core.inbox or core.changing.ready or core.changing.waiting() or core.gathered)
         events = tuple((e.kind, e.sender, e.number, e.to) for e in core.record.events)
         going = membership.going and membership.is_member
-        waits = core.changing.donor is not None, core.changing.orphaned
+        waits = core.changing.donor is not None, core.changing.orphaned, tuple(membership.unheard())
         local = Local(snapshot, going, membership.firm, roll, idle, events, *waits)
         return self._intern(self.locals, snapshot, local)
 
@@ -133,7 +149,9 @@ class Processes:
     def _apply(self, core: Core, given: Any) -> tuple[Flight, ...]:
         view = core.changing.roll.number
         if isinstance(given, Flight):
-            core.arrive(given.source, Frame(1, 1, given.number, 0, 0, given.payload), now=0)
+            greets = given.payload is None
+            frame = Frame(1, 1, given.number, 0, 0, given.payload, bare=greets, greets=greets)
+            core.arrive(given.source, frame, now=0)
         else:
             core.apply(given, now=0)
         if core.refused:

@@ -249,7 +249,15 @@ class World:
                         self.counts["joined"] += 1
 
     def bury(self) -> None:
-        """Who will never be given its state cannot live: a node that finds itself so stops, and is removed."""
+        """Who will never be given its state cannot live: a node that finds itself so stops, and is removed.
+
+        Who was removed, though it lives, because its voucher was and it was not heard yet, is told so, and stops.
+        """
+        removed = {place for roll in self.rolls.values() for place in roll.removed}
+        for process in self.alive():
+            if process.core.me in removed and not process.gone:
+                self.crash(process, for_good=True)
+                self.counts["removed alive"] += 1
         for process in self.alive():
             if process.core.changing.orphaned and not process.gone:
                 others = [one.name for one in self.alive() if not one.gone and one is not process]

@@ -91,7 +91,7 @@ from antecede.wire.bundles import decode_bundle
 
 __all__ = ["RULES", "Core", "Out"]
 
-RULES = 5
+RULES = 4
 """The version of what an input does, where it differs from earlier ones: inputs replay by the rules of their time."""
 
 MILLISECOND = 1_000_000
@@ -595,13 +595,12 @@ class Core:
                 weight += len(message.payload)
         self.weight += weight
 
-    def drain(self, silently: bool = False) -> Iterator[Message]:
-        """All that the machine offers, delivered one after the other; `silently`, packets that follow are dropped."""
+    def drain(self) -> Iterator[Message]:
+        """All that the machine offers, delivered one after the other, whoever takes it."""
         while self.inbox:
             message = self.inbox.pop(next(iter(self.inbox)))
             yield self.numbering.outward(message)
-            effects = self.machine.deliver(message)
-            self.follow([one for one in effects if isinstance(one, Message)] if silently else effects)
+            self.follow(self.machine.deliver(message))
 
     def turn(self, now: int) -> list[Out]:
         """Make a payload for each peer of what has gathered for it."""

@@ -47,9 +47,6 @@ class Receiver(Machine):
     sparse: ClassVar[bool] = False
     """Whether counts have gaps, and a message does not name the one of its sender before it."""
 
-    names_all: ClassVar[bool] = False
-    """Whether a stamp names all that a message follows here, also what the messages that it names follow."""
-
     _delivered: Any
     """key -> the highest count delivered here."""
 
@@ -203,18 +200,11 @@ class Receiver(Machine):
         ]
 
     def _awaits(self, packet: Packet[Any]) -> tuple[Awaited, ...]:
-        """What a held packet waits for. Where that is control that is here, it is what the control waits for."""
-        control = {self._position(held): held for held in self._held.values() if held.message is None}
-        awaits, todo = set(), [packet]
-        while todo:
-            for key, count in self._needs(todo.pop()):
-                if self._reached(key, count):
-                    continue
-                if (held := control.pop((key, count), None)) is not None:
-                    todo.append(held)
-                    continue
+        awaits = []
+        for key, count in self._needs(packet):
+            if not self._reached(key, count):
                 done = min(int(self._delivered[key]), count - 1)
-                awaits.add(Awaited(self._sender(key), self._first(done, count), int(count), self.counted))
+                awaits.append(Awaited(self._sender(key), self._first(done, count), int(count), self.counted))
         return tuple(sorted(awaits))
 
     def _first(self, done: int, count: int) -> int:

@@ -46,7 +46,6 @@ class Seen(Struct):
 
 class Unordered(Receiver):
     name = "unordered"
-    names_all = True
     order = "none"
     stamps = (Plain,)
     state = {**Receiver.state, "_sequence": list[int], "_seen": list[Seen]}

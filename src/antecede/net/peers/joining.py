@@ -8,6 +8,8 @@ wait     a change needs all members: while one of them cannot be reached, the jo
 admit    the member proposes it, again and again, and says that it lives, until the view has changed for all; then it
          tells the view (`session.Welcome`), and the rest goes over links, as with any member
 withdraw a node that gives up, or dies, before it is in a view does not become a member: the proposal is withdrawn
+vouch    a node that is in a view, and never says a word, is removed after `VOUCH` times `dead_s` by the member that it
+         asked, also if that one was killed and came back; if that one is removed, it is removed with it (`membership`)
 refuse   a name that was used before, another protocol or other parameters, a protocol that cannot run among so many:
          with a sentence, at once
 """
@@ -39,6 +41,9 @@ from antecede.process.views.round import Progress
 __all__ = ["Admit", "Joins", "Newcomer", "admit_listed", "anyone", "ask_to_join"]
 
 log = logging.getLogger(__name__)
+
+VOUCH = 4
+"""How often `dead_s` passes before one that joined, and was never heard, is removed by the member that it asked."""
 
 
 class Newcomer(Struct, frozen=True):
@@ -153,6 +158,8 @@ class Joins:
         self._logged: dict[str, tuple[str, ...]] = {}
         self._asking: dict[str, tuple[Connection, asyncio.Event]] = {}
         """Who wants to join -> over which connection; the event is set when that is over."""
+        self._unheard: dict[str, float] = {}
+        """Who joined by us, and has not been heard -> since when."""
 
     def withdraw_old(self) -> None:
         """Having come back from a journal, withdraw what we wanted before: whoever still wants to join asks again."""
@@ -161,6 +168,20 @@ class Joins:
         if names := tuple(joiner.name for joiner in wanted if joiner.by == host.name):
             host.happen(Withdraw(names))
 
+    def vouch(self, now: float) -> None:
+        """Have those removed that joined by us and never came."""
+        host = self._host
+        mine = {name for name, by in host.core.changing.membership.unheard().items() if by == host.name}
+        since = {name: self._unheard.get(name, now) for name in mine if name not in self._asking}
+        for name in since:
+            if name not in self._unheard:
+                log.info("%s: %s joined, and has not been heard yet", host.name, name)
+            elif now - since[name] >= VOUCH * self._settings.dead_s:
+                log.warning("%s has %s removed, which joined and was never heard", host.name, name)
+                since[name] = now
+                host.happen(Propose(Plan(remove=(name,))))
+        self._unheard = since
+
     def held(self) -> list[Held]:
         """What waits, as `Node.waiting` tells it: nodes that want to join, and a change that all wait for."""
         held = [
@@ -168,6 +189,10 @@ class Joins:
             for name, awaits in self.waiting.items()
             if awaits
         ]
+        membership = self._host.core.changing.membership
+        for name, by in membership.unheard().items():
+            reason = f"it joined by {by} and was never heard: nobody else joins or leaves until it is, or is removed"
+            held.append(Held(name, 0, (), "joining", reason, None))
         progress = self._host.core.changing.membership.progress()
         if progress is not None and progress.awaits:
             reason = f"the view changes ({_describe(progress)}), and waits for {', '.join(progress.awaits)}"

@@ -202,6 +202,8 @@ class Mesh:
             due = [self._looked + self._look_s]
         else:
             peers, self._looked = list(self.peers.values()), now
+            if core.changing.membership.vouchers:
+                self.joins.vouch(now)
             due = [now + 2 * self.settings.dead_s]
         for peer in peers:
             peer.tick(now)

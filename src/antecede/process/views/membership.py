@@ -10,6 +10,8 @@
   decide   when all have reported, and what each has sent to each other is what the other has got, nothing is under way,
            and nothing can begin: the old view is over. The leader makes the new one, which all install, durably
   go       once all have installed it, sends go on, in the new view
+  vouch    a member that let another join vouches for it until it is heard: whoever drives that member has the other
+           removed if it never comes; and if that member is removed, so is the other, which nobody would give a state
   resume   whoever wanted someone to join may withdraw that. If nothing else is wanted, and no view was decided, the
            leader calls the round off: sends go on, in the old view. A round that removes someone is never called off
 
@@ -85,6 +87,7 @@ class Kept(Struct):
     reported: Report | None
     wish: int = 0
     withdrawn: dict[int, dict[str, int]] = {}
+    vouchers: dict[int, int] = {}
 
 
 class Membership:
@@ -117,6 +120,8 @@ class Membership:
         """Counts what we have withdrawn."""
         self.withdrawn: dict[int, dict[str, int]] = {}
         """What others have withdrawn: by whom, the name, and the count then. An older wish was overtaken."""
+        self.vouchers: dict[int, int] = dict(roll.donors)
+        """Who joined, and whom it asked, since we know of it. Only while it was never heard does it matter."""
         self._own: deque[AnyNote] = deque()
 
     @property
@@ -152,13 +157,21 @@ class Membership:
         told = tuple(names[place] for place in awaited)
         return Progress(stage, names[leader], told, join, plan.leave, plan.remove)
 
+    def unheard(self) -> dict[str, str]:
+        """Who joined and was never heard here -> the member that vouches for it."""
+        names, vouchers = self.roll.names, self.vouchers
+        return {names[place]: names[vouchers[place]] for place in self._body.strangers() if place in vouchers}
+
     # What happens
 
     def ask(self, plan: Plan) -> None:
         """Someone here wants this."""
         # Who else is to be removed may be known elsewhere, and decides who leads.
         hearers = self.roll.without(plan.remove) if plan.remove else (self._leader(self.wanted | plan),)
-        for place in hearers:
+        if plan.remove and not self.going and self._body.rules() > 3:
+            # Who leads may have left with the view that it has decided, and waits for the removed.
+            hearers = tuple({*hearers, self.leader}.difference(self._places(plan.remove)))
+        for place in sorted(hearers):
             self._say(place, Ask(plan, self.wish))
         self._work()
 
@@ -205,6 +218,9 @@ class Membership:
         match note:
             case Ask(plan, wish):
                 self._wish(self._not_withdrawn(source, plan, wish))
+                if plan.remove and self._would_have_led() and self._body.rules() > 3:
+                    # It waits for us to lead, since it does not know the view with which we have left.
+                    self._say(source, Ahead(self.roll))
             case Withdrawn():
                 self._withdraw(source, note)
             case Stop():
@@ -224,7 +240,8 @@ class Membership:
             case Go(number):
                 self._go(number)
             case Ahead(roll):
-                self._catch_up(roll)
+                if self.led is not None or source == self._successor():
+                    self._catch_up(roll)
             case Later(round):
                 self._yield(round)
             case Resume(round):
@@ -270,6 +287,7 @@ class Membership:
     def _install(self, roll: Roll) -> None:
         self._body.install(roll)
         self.roll, self.plan = roll, Plan()
+        self.vouchers = {q: by for q, by in (self.vouchers | roll.donors).items() if q in roll.members}
         self.cut.intersection_update(roll.members)
         self.promised = max(self.promised, roll.number)
         self.going = self.settled = False
@@ -286,6 +304,18 @@ class Membership:
 
     # As the leader
 
+    def _successor(self) -> int | None:
+        """Who is to lead instead of a leader that is to be removed, if that is another than we."""
+        if self.going or self.leader not in self._places(self.wanted.remove):
+            return None
+        return self._leader(self.wanted)
+
+    def _would_have_led(self) -> bool:
+        """Whether we have left, and would be the successor of our leader in the view before."""
+        removed = set(self._places(self.wanted.remove))
+        before = {*self.roll.members, *self.roll.left} - removed
+        return not self.is_member and self.leader in removed and min(before, default=-1) == self.me
+
     def _leader(self, plan: Plan) -> int:
         """Who leads a change by this plan; ourselves, if nobody is left."""
         return next(iter(self.roll.without(plan.remove)), self.me)
@@ -295,7 +325,13 @@ class Membership:
         waited = set() if self.going else {self.leader}
         if self.led is not None:
             waited |= self.led.awaited
-        return self.wanted.left(self.roll, [self.roll.names[place] for place in waited])
+        left = self.wanted.left(self.roll, [self.roll.names[place] for place in waited])
+        if left.remove and self._body.rules() > 3:
+            # Nobody vouches any more for those that asked the removed: who has not joined yet asks another.
+            join = tuple(joiner for joiner in left.join if joiner.by not in left.remove)
+            orphans = tuple(name for name, by in self.unheard().items() if by in left.remove)
+            left = Plan(join, left.leave, left.remove) | Plan(remove=orphans)
+        return left
 
     def _wish(self, plan: Plan) -> None:
         wanted = self.wanted | plan
@@ -305,6 +341,8 @@ class Membership:
         else:
             # Who wants more than this repeats it, and will know by then who leads.
             self.wanted |= Plan(remove=plan.remove)
+            if self.led is not None and self._body.rules() > 3:
+                self._consider()
 
     def _not_withdrawn(self, source: int, plan: Plan, wish: int) -> Plan:
         """What of a plan was not withdrawn since; and no more names of one member than are remembered."""
@@ -445,6 +483,8 @@ class Membership:
         if roll.number > self.roll.number:
             self._install(roll)
             self._begin_again()
+            if self.led is None:
+                self._consider()
 
     def _yield(self, round: int) -> None:
         led = self.led
@@ -466,7 +506,7 @@ class Membership:
     def snapshot(self) -> dict[str, Any]:
         kept = Kept(
             self.roll, self.promised, self.leader, self.going, self.settled, self.plan, self.cut, self.wanted,
-            self.led, self.reported, self.wish, self.withdrawn,
+            self.led, self.reported, self.wish, self.withdrawn, self.vouchers,
         )  # fmt: skip
         result: dict[str, Any] = plain(kept)
         return result
@@ -476,4 +516,4 @@ class Membership:
         self.roll, self.promised, self.leader = kept.roll, kept.promised, kept.leader
         self.going, self.settled, self.plan, self.cut = kept.going, kept.settled, kept.plan, kept.cut
         self.wanted, self.led, self.reported = kept.wanted, kept.led, kept.reported
-        self.wish, self.withdrawn = kept.wish, kept.withdrawn
+        self.wish, self.withdrawn, self.vouchers = kept.wish, kept.withdrawn, kept.vouchers

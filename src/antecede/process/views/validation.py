@@ -9,7 +9,8 @@ Rules
   views      a view is ours, one before it, or the one that follows it: the same names in the same places, and whoever
              is no member any more has left or was removed. A view of our number is ours.
   next view  it was not made without us: we have reported for it, and nothing is left to do since. The leader gives it,
-             or one that is ahead of us, if we lead; nobody tells us of one that has removed us
+             or one that is ahead of us, if we lead, or if it was to lead and has left; nobody tells us of one that has
+             removed us
   leader     a round that we follow is settled, and a view let go, by the one that leads it
   members    who takes part in our round says that it has stopped, and reports; nobody who talks to us has cut us off
   wishes     a member asks for those to join that have asked it, and for nobody to leave but itself; names, addresses
@@ -97,7 +98,7 @@ def _doubt(now: Membership, source: int, note: AnyNote) -> str | None:
             if source != now.leader or roll.number != now.promised or not now.settled:
                 return "which has decided nothing"
         case Ahead(roll) if roll.number > now.roll.number:
-            if now.led is None or now.led.stage != "stop":
+            if now.going or (now.led is not None and now.led.stage != "stop"):
                 return "which was not asked"
         case Later(round) if not _near(now, round):
             return "beyond all counting"

@@ -13,7 +13,6 @@ from msgspec import Struct
 from antecede.errors import BadParameter
 from antecede.model import View
 from antecede.protocols import PROTOCOLS, Listener, listen
-from antecede.spark.duration import parse_duration
 
 __all__ = ["ORDERING", "Settings"]
 
@@ -65,11 +64,11 @@ which a stream does not see), expected one of fifo, matrix, bounded, monitor, hi
         protocol: str,
         processes: Sequence[str],
         parameters: Mapping[str, Any] | None = None,
-        patience: str | None = None,
+        patience: float | None = None,
         buckets: int = 1,
     ) -> Settings:
-        """With the patience in words: "30 seconds"."""
-        milliseconds = None if patience is None else parse_duration("stream", "patience", patience)
+        """With the patience in seconds."""
+        milliseconds = None if patience is None else round(patience * 1000)
         return cls(protocol, tuple(processes), dict(parameters or {}), milliseconds, buckets)
 
     @property

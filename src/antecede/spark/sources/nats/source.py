@@ -29,7 +29,6 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter
-from antecede.spark.duration import parse_duration
 from antecede.spark.errors import errors_marked, mark_errors
 from antecede.spark.sources.nats.broker import Broker, Lost, client_class
 from antecede.spark.sources.nats.records import Rows, rows_of
@@ -54,7 +53,7 @@ def jetstream(
     partitions: int = 2,
     lost: Literal["fail", "skip"] = "fail",
     credentials: str | os.PathLike[str] | None = None,
-    patience: str = "30 seconds",
+    patience_s: float = 30.0,
 ) -> DataFrame:
     """A streaming DataFrame of a stream's messages, as `rows` says (`records`).
 
@@ -71,7 +70,7 @@ def jetstream(
         "partitions": partitions,
         "lost": lost,
         "credentials": None if credentials is None else os.fspath(credentials),
-        "patience_s": parse_duration("jetstream", "patience", patience) / 1000,
+        "patience_s": patience_s,
     }
     given = {name: str(value) for name, value in options.items() if value is not None}
     JetStream(given)
