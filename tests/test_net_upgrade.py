@@ -16,6 +16,7 @@ from antecede.errors import BadJournal
 from antecede.net import Memory, Node, Settings
 from antecede.net.delivery import Delivery
 from antecede.net.storage.journal import open_journal
+from antecede.topology import shapes
 
 DATA = Path(__file__).parent / "data" / "journals-f10ff31"
 SYSTEMS: dict[str, dict[str, Any]] = json.loads((DATA / "expected.json").read_text())
@@ -97,6 +98,27 @@ def test_nodes_with_older_journals_go_on_together(system, tmp_path):
         assert sorted(handed[name]) == sorted(expected["to_hand_over"])
         again = expected["again"]
         assert handed[name][: len(again)] == again
+
+
+@pytest.mark.parametrize("name", ["p1", "hub"])
+def test_an_older_journal_of_routers_is_refused_with_what_to_do(name, tmp_path):
+    with zipfile.ZipFile(DATA / "separator-killed.zip") as archive:
+        archive.extractall(tmp_path)
+    star = shapes.star(2)
+
+    async def main() -> None:
+        options: dict[str, Any] = {"protocol": "separator", "parameters": {"topology": star}}
+        transport, journal = Memory().at(name), tmp_path / f"{name}.db"
+        async with Node(name, star.names, transport=transport, journal=journal, **options):
+            raise AssertionError("it has no clocks for its hops")
+
+    with pytest.raises(
+        BadJournal, match=r"without clocks, as in 0\.1.*let 0\.1 deliver all that is under way"
+    ):
+        asyncio.run(main())
+    with closing(sqlite3.connect(tmp_path / f"{name}.db")) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (2,), "0.1 can still open it"
+        assert database.execute("SELECT count(*) FROM snapshot").fetchone() == (1,)
 
 
 def test_a_closed_node_leaves_a_snapshot_and_nothing_to_replay(tmp_path):

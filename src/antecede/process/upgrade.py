@@ -8,7 +8,8 @@ version  until    what is different
   3      0.1      no limits in the snapshot: the node's settings decided, so those of the node that opens it do; who was
                   refused was forgotten by a snapshot, and was heard again; a bundle had no most number of packets; what
                   a change was told of was told before `Pass`, once; no one could withdraw; the pieces of a state had no
-                  numbers
+                  numbers. Where packets go over routers, hops had no clocks: what is under way cannot be put in order
+                  with hops of now, nor can its inputs be replayed by the machines of now. Such a snapshot is refused
   4      now
 
 >>> upgrade({"antecede": 2}, Limits())
@@ -22,6 +23,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from antecede.errors import BadSnapshot
+from antecede.protocols import PROTOCOLS
 from antecede.protocols.machine import plain
 from antecede.wire import Limits
 
@@ -38,6 +40,11 @@ def upgrade(snapshot: Mapping[str, Any], limits: Limits) -> Mapping[str, Any]:
         return snapshot
     if version != OLDEST:
         raise BadSnapshot("process version", version, f"{OLDEST} to {VERSION}")
+    machine = snapshot.get("machine")
+    kind = PROTOCOLS.get(str(machine.get("protocol"))) if isinstance(machine, Mapping) else None
+    if kind is not None and kind.routed:
+        now = "hops with clocks: let 0.1 deliver all that is under way, stop all nodes, and give them new journals"
+        raise BadSnapshot("routing", "by hops without clocks, as in 0.1", now)
     changing = snapshot.get("changing")
     if not isinstance(changing, Mapping):
         raise BadSnapshot("process", "changing", "the state of a view")
