@@ -105,10 +105,15 @@ def test_the_same_run_has_the_same_name_and_another_case_another():
         ("[grid]\nprotocol = 'bounded:k=5/6'", "case 1, simulate k: is 5/6, for 2, expected values for 8"),
         (
             "measure = 'weight'\n[grid]\nprotocol = 'fifo'",
-            "measure: is 'weight', expected stamps, stamps:..., history",
+            "measure: is 'weight', expected stamps, history:PROCESS",
         ),
         ("measure = 'history:p1'\n[grid]\nprotocol = 'fifo'", "fifo keeps no history"),
         ("measure = 'stamps:q1'\n[grid]\nprotocol = 'fifo'", "q1"),
+        (
+            "measure = 'busy:routers'\n[grid]\nprotocol = 'fifo'\ntopology = 'star'",
+            "expected a protocol that",
+        ),
+        ("measure = 'entries:sea'\n[grid]\nprotocol = 'fifo'", "measure: is 'entries:sea', expected"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(tmp_path, capsys, text, told):
@@ -253,6 +258,35 @@ def test_distributions_are_measured_when_asked_for(tmp_path):
     counts = {name: sum(count.values()) for name, count in row.measured.items()}
     assert counts["stamps"] == counts["history:d3"] == row.summary.packets
     assert 0 == counts["stamps:p1+p2"] < counts["stamps:hops"] < counts["stamps"]
+
+
+@pytest.mark.parametrize("protocol", ["separator", "history"])
+def test_links_and_routers_are_measured(protocol):
+    links = [f"{what}:{link}" for what in ("entries", "bytes", "control") for link in ("lan", "man", "wan")]
+    parts = ["packets:nodes", "packets:departments", "packets:organisations", "history:processes"]
+    busy = ["busy:departments", "history:departments"] if protocol == "separator" else []
+    grid = {"protocol": protocol, "topology": "hierarchy:inside=2/2/1", "processes": 8, "messages": 60}
+    table = {"measure": [*links, *parts, *busy], "grid": {**grid, "workload": "local:share=50%,blocks=2/4"}}
+    [run] = expand(table, "t").runs
+    row = perform(run)
+    assert isinstance(row, Row)
+    count = {name: sum(found.values()) for name, found in row.measured.items()}
+    total = {name: sum(int(v) * times for v, times in found.items()) for name, found in row.measured.items()}
+    crossed = sum(count[f"entries:{link}"] for link in ("lan", "man", "wan"))
+    assert 0 < count["entries:wan"] == count["bytes:wan"] < crossed
+    assert (count["packets:nodes"], count["packets:departments"], count["packets:organisations"]) == (4, 4, 4)
+    assert total["history:processes"] > 0
+    if protocol == "separator":
+        assert crossed == row.summary.packets
+        assert sum(count[f"control:{link}"] for link in ("lan", "man", "wan")) == row.summary.control_packets
+        assert total["busy:departments"] > 0
+        assert count["history:processes"] == row.summary.sent, (
+            "a process transmits what it sends, to its node"
+        )
+    else:
+        assert crossed > row.summary.packets == count["history:processes"]
+        # Every message passes the node of its sender; beyond, only the first gateway of two has work.
+        assert "0" in row.measured["packets:departments"]
 
 
 # Texts that the experiments needed

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from antecede.errors import BadParameter, CallerError, NotEligible, UnknownProcess
-from antecede.model import Awaited, Id, Message, Packet, View
+from antecede.model import Awaited, Effect, Id, Message, Packet, View
 from antecede.protocols import PROTOCOLS, create
+from antecede.protocols.machine import Machine
 from antecede.protocols.receiver import Need, Receiver
 from tests.driver import NAMES, SKIPPED, VARIANTS, Habits, World, busy, drive
 
@@ -220,6 +221,29 @@ def test_waiting_counts_a_gap_in_a_channel(name, counted, first):
     expected = Awaited(0, 1, 3, "channel") if counted == "channel" else Awaited(0, first, first)
     assert stuck.awaits == (expected,)
     finish(world)
+
+
+def test_what_waits_for_an_extra_message_that_is_here_names_what_that_waits_for():
+    p1, p2, p3 = (create("bounded", View.numbered(3), me, k=4) for me in range(3))
+
+    def arrive(packets: list[Effect], at: Machine) -> list[Effect]:
+        here = [one for one in packets if isinstance(one, Packet) and one.dest == at.me]
+        return [effect for packet in here for effect in at.receive(packet)]
+
+    first, to_p3 = p2.send(2)
+    slow, late = p1.send(2)
+    told, packets = p1.send(1)
+    arrive(packets, p2)
+    p2.deliver(told)
+    p2.send(0)
+    _, extra = p2.send(1)
+    last, packets = p2.send(2)
+    assert arrive(to_p3, p3) == [first]
+    assert p3.deliver(first) + arrive(extra, p3) + arrive(packets, p3) == []
+    [held] = p3.waiting()
+    assert (held.message, held.awaits) == (last, (Awaited(0, 1, 1, "channel"),))
+    assert arrive(late, p3) == [slow]
+    assert p3.deliver(slow) == [last]
 
 
 def test_the_output_buffer_says_what_it_waits_for():

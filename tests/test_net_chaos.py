@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import doctest
 from typing import Any
 
@@ -12,10 +13,11 @@ from benchmarks.chaos import plan
 from benchmarks.chaos.__main__ import main, move, run
 from benchmarks.chaos.census import take_census
 from benchmarks.chaos.diary import AGAIN, DONE, HANDED, RECORD, SENT, START, Diary, Tail, read
-from benchmarks.chaos.fleet import Options
+from benchmarks.chaos.fleet import LOOK_S, Options, free_addresses
 from benchmarks.chaos.judge import account, happened
 from benchmarks.chaos.plan import Plan, node_names
-from benchmarks.chaos.town import Asked
+from benchmarks.chaos.resident import Resident, Terms
+from benchmarks.chaos.town import Asked, House
 from tests.nats_server import program
 
 
@@ -49,6 +51,34 @@ def test_a_journal_that_forgets_is_found(tmp_path, capsys):
     code = main([*arguments, "--pause", "0.01", "--fault", "forgetful", "--directory", str(tmp_path)])
     assert code == 1
     assert "again after its acknowledgement" in capsys.readouterr().err
+
+
+def test_a_worker_that_is_removed_though_it_lives_ends_and_says_why(tmp_path):
+    names = ("p1", "p2")
+    peers = dict(zip(names, free_addresses(2), strict=True))
+
+    async def part() -> tuple[int, str]:
+        houses = [
+            House(Resident(name, "1", "matrix", peers[name], peers, str(tmp_path), False, Terms(), 5.0, 0.01))
+            for name in names
+        ]
+        try:
+            for house in houses:
+                await house.start()
+            while not all(house.lives and house.sent for house in houses):
+                await asyncio.sleep(LOOK_S)
+                for house in houses:
+                    house.look()
+            houses[0].ask("remove p2")
+            assert houses[1].process is not None
+            return await asyncio.wait_for(houses[1].process.wait(), 30), houses[1].complaints.read_text()
+        finally:
+            for house in houses:
+                await house.kill()
+
+    code, words = asyncio.run(part())
+    assert code == 1
+    assert "NotMember" in words.splitlines()[-1]
 
 
 PLAN = Plan("judge", 2, 1)

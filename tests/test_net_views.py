@@ -7,9 +7,10 @@ from random import Random
 
 import pytest
 
+from antecede.link import Frame
 from antecede.model import Effect, Message, Packet, View
-from antecede.process.core import Core
-from antecede.process.inputs import Pass, Propose, Send, Take, Told, Withdraw
+from antecede.process.core import Core, Out
+from antecede.process.inputs import Input, Pass, Propose, Send, Take, Told, Withdraw
 from antecede.process.views.members import Change, Joiner, Plan
 from antecede.protocols import PROTOCOLS, create
 from tests.view_world import World
@@ -270,6 +271,31 @@ def test_what_a_donor_says_before_it_gives_its_state_is_in_it_or_comes_after_it(
     assert met > 2
 
 
+def test_what_a_donor_says_before_it_gives_its_state_is_in_the_state_that_is_passed_on():
+    met = 0
+    for seed in range(40):
+        world = World("matrix", f"heirs {seed}")
+        world.ask("a", Plan(join=(Joiner("d", "", ("all",), "a"),)))
+        world.idle.add("a")
+        if not steps_until(world, lambda world: is_owing(world) and "d" in world.processes, 1000):
+            continue
+        # d waits for the state of a, and e joins by d.
+        world.ask("d", Plan(join=(Joiner("e", "", ("all",), "d"),)))
+        if not steps_until(world, lambda world: is_owing(world) and len(world.processes) == 5, 1000):
+            continue
+        met += 1
+        donor = world.processes["a"].core
+        to = donor.changing.targets(["all"], echo=False)
+        assert to == (1, 2)
+        world.happen(world.processes["a"], Send(to, b"all"))
+        world.settle()
+        world.judge()
+        assert all((donor.me, donor.sent) in world.applied(world.processes[name]) for name in "de")
+        if met > 2:
+            break
+    assert met > 2
+
+
 def is_owing(world: World) -> bool:
     """The view has changed, and the application of `a` has not come so far."""
     changing = world.processes["a"].core.changing
@@ -320,6 +346,119 @@ def test_a_message_of_a_removed_process_may_still_wait_for_one_of_a_living(proto
     for message in (first, answer):
         c.deliver(message)
     assert c.forget(0) == [last]
+
+
+class Quartet:
+    """Four processes whose frames arrive at once, but for those between pairs that are `slow`."""
+
+    def __init__(self, protocol: str, names: str) -> None:
+        view, self.slow = View(tuple(names)), set[tuple[str, str]]()
+        self.cores = {name: Core.new(protocol, view, name, epoch=1) for name in names}
+        self.flying: list[tuple[str, int, Frame]] = []
+        for name, core in self.cores.items():
+            self.flying += [(name, peer, core.hail(peer)) for peer in core.links]
+        self.pump()
+
+    def give(self, name: str, given: Input) -> None:
+        self._fly(name, self.cores[name].apply(given, 0))
+
+    def _fly(self, name: str, out: list[Out]) -> None:
+        self.flying += [(name, dest, frame) for dest, frame in out]
+
+    def pump(self) -> None:
+        """Let all that may arrive do so."""
+        names = next(iter(self.cores.values())).view.names
+        while True:
+            for name, core in self.cores.items():
+                if core.gathered or core.touched:
+                    self._fly(name, core.turn(0))
+            at = next((k for k, (s, d, _) in enumerate(self.flying) if (s, names[d]) not in self.slow), None)
+            if at is None:
+                return
+            source, dest, frame = self.flying.pop(at)
+            there, place = self.cores.get(names[dest]), names.index(source)
+            if there is not None and place in there.links:
+                self._fly(names[dest], there.arrive(place, frame, 0))
+
+    def send(self, name: str, *to: str, payload: str) -> None:
+        view = self.cores[name].view
+        self.give(name, Send(tuple(sorted(map(view.id, to))), payload.encode()))
+        self.pump()
+
+    def take(self, name: str) -> list[str]:
+        """The payloads of all that it can take."""
+        core, taken = self.cores[name], list[str]()
+        while True:
+            if core.changing.ready:
+                first = core.changing.ready[0]
+                if isinstance(first, Change):
+                    self.give(name, Pass(first.number, None, told=True))
+                    continue
+                message: Message | None = first
+            else:
+                message = core.next_message()
+            if message is None:
+                return taken
+            self.give(name, Take(*message.id))
+            taken.append(message.payload.decode())
+
+    def kill(self, name: str) -> None:
+        """It dies, and what it said and nobody has got is lost with it."""
+        del self.cores[name]
+        self.flying = [one for one in self.flying if one[0] != name]
+
+
+NAMING = ["contexts", "bounded", "sparing", "history", "optimal", "matrix"]
+
+
+@pytest.mark.parametrize("protocol", NAMING)
+def test_what_a_lost_message_alone_told_of_still_comes_first(protocol):
+    system = Quartet(protocol, "ecdr")
+    system.slow = {("c", "d"), ("r", "d")}
+    system.send("c", "d", "r", payload="first")
+    system.take("r")
+    system.send("r", "d", payload="lost")  # It alone tells d that what follows it follows the first one.
+    system.send("r", "e", payload="hint")
+    system.take("e")
+    system.send("e", "d", payload="last")
+    system.kill("r")
+    assert system.take("d") == []
+    # d settles, and gives up what is lost, before the first message arrives.
+    system.give("e", Propose(Plan(remove=("r",))))
+    system.pump()
+    system.slow = set()
+    system.pump()
+    assert system.cores["d"].changing.roll.shown == ("e", "c", "d")
+    assert system.take("d") == ["first", "last"]
+
+
+@pytest.mark.parametrize("names", ["ecdrs", "ecdsr"])
+@pytest.mark.parametrize("protocol", NAMING)
+def test_order_that_is_lost_with_two_removed_at_once_is_told(protocol, names):
+    system = Quartet(protocol, names)
+    system.slow = {("r", "d"), ("s", "d")}
+    system.send("r", "c", "d", payload="lost")
+    system.take("c")
+    system.send("c", "d", "s", payload="first")
+    system.take("s")
+    system.send("s", "d", payload="lost too")
+    system.send("s", "e", payload="hint")
+    system.take("e")
+    system.send("e", "d", payload="last")
+    assert system.take("d") == []
+    system.kill("r")
+    system.kill("s")
+    system.give("e", Propose(Plan(remove=("r", "s"))))
+    system.pump()
+    change = system.cores["d"].changing.ready[-1]
+    assert isinstance(change, Change)
+    assert {lost.sender for lost in change.lost} == {"r", "s"}
+    taken = system.take("d")
+    assert sorted(taken) == ["first", "last"]
+    if protocol == "matrix":
+        assert (taken, change.unordered) == (["first", "last"], ())
+    else:
+        assert set(change.unordered) == {("c", 1), ("e", 1)}
 
 
 def test_what_happened_is_the_same_when_it_is_replayed():

@@ -73,6 +73,26 @@ def test_zones_of_a_topology() -> None:
     assert net.transmit(0, 0, 2, 0)[0] == 52 * MS
 
 
+def test_links_of_a_hierarchy() -> None:
+    constant = "zones:shape=constant,lan=1ms,man=5ms,wan=50ms"
+    spec = RunSpec(protocol="fifo", processes=64, topology="hierarchy:inside=2/2/2/4", network=constant)
+    simulation = spec.build()
+    net = simulation.place
+    ends = [("p1", "n1"), ("n1", "d1.g2"), ("d1.g1", "d1.g2"), ("d1.g1", "o1.g1"), ("o1.g1", "o1.g2")]
+    ends += [
+        ("o1.g1", "c1.g1"),
+        ("c1.g1", "c1.g2"),
+        ("c1.g1", "c2.g1"),
+        ("p1", "p3"),
+        ("p1", "p5"),
+        ("p1", "p9"),
+    ]
+    found = [net.link(net.names.index(a), net.names.index(b)) for a, b in ends]
+    assert found == ["lan", "lan", "lan", "man", "man", "wan", "man", "wan", "lan", "man", "wan"]
+    # Up and down again: 4 local links, 2 of organisations, 2 of countries, and 1 between countries.
+    assert simulation.engine.network.transmit(0, 0, 63, 0)[0] == (4 + 2 * 5 + 3 * 50) * MS
+
+
 def test_a_packet_passes_every_link_of_its_route() -> None:
     line = shapes.line(4)
     assert network("constant:10ms", 4, topology=line).transmit(0, 0, 3, 0) == (30 * MS,)

@@ -177,6 +177,8 @@ TOPOLOGIES = [
     ("figure-7.1", 10),
     ("figure-7.5", 0),
     ("figure-7.6", 0),
+    ("hierarchy:inside=2/2/1", 8),
+    ("hierarchy:inside=2/1/1/2", 8),
 ]
 
 
@@ -389,6 +391,10 @@ def test_a_spec_is_a_command_line_and_a_table() -> None:
         ({"topology": "torus"}, "topology: name is 'torus', expected one of mesh,"),
         ({"topology": "figure-7.1"}, "simulate: processes is 5, expected 6, as figure-7.1 has"),
         ({"topology": "wan-of-lans:zones=2"}, "topology: zones is 2, expected a divisor of 5"),
+        ({"topology": "hierarchy:inside=5/1/1"}, "topology: processes is 5, expected two or more times 5"),
+        ({"topology": "hierarchy:inside=0/1/1"}, "topology: processes is 5, expected two or more times 0"),
+        ({"workload": "local:blocks=2"}, "workload: blocks is 2, expected each a part of the next, and of 5"),
+        ({"workload": "local:size=6"}, "workload: size is 6, expected 2 to 5"),
         (
             {"protocol": "broadcast", "workload": "uniform"},
             "simulate: workload is uniform, expected one for broadcast",

@@ -135,6 +135,20 @@ def test_groups_of_a_figure() -> None:
     assert all(len(set(group)) >= 2 for group in shapes.three_networks_groups().values())
 
 
+def test_most_of_it_is_local() -> None:
+    found = sends(rows_of("local:share=80%,blocks=4/12,size=3", processes=24, messages=2400))
+    far = [max(_distance(row[0], other) for other in row[4]) for row in found]
+    shares = [far.count(level) / len(far) for level in (0, 1, 2)]
+    assert shares == pytest.approx([0.8, 0.1, 0.1], abs=0.03)
+    assert all(len(row[4]) == 2 and row[0] not in row[4] for row in found)
+    groups = {(row[0], *row[4]) for row in found}
+    assert len({frozenset(group) for group in groups}) < len(groups), "several send to the same group"
+
+
+def _distance(one: int, other: int) -> int:
+    return (one // 4 != other // 4) + (one // 12 != other // 12)
+
+
 def test_a_mix_has_its_parts() -> None:
     sizes = Counter(len(row[4]) for row in sends(rows_of("mix:uniform=3,broadcast=1")))
     assert set(sizes) == {1, 6}

@@ -87,7 +87,7 @@ def test_cliques_keep_their_links_and_other_cycles_are_cut(topology, trunk):
 
 @pytest.mark.parametrize("shape", sorted(shapes.SHAPES))
 def test_between_any_two_there_is_one_way_and_it_is_the_same_back(shape):
-    sizes = {"wan-of-lans": (3, 2), "diamond": (), "example": ()}
+    sizes = {"wan-of-lans": (3, 2), "hierarchy": (2, (2, 1, 2)), "diamond": (), "example": ()}
     topology = shapes.SHAPES[shape](*sizes.get(shape, (4,)))
     for a, b in combinations(topology.names, 2):
         route = topology.route(a, b)
@@ -105,6 +105,32 @@ def test_the_example_of_the_report():
     assert [len(groups[name]) for name in "ABCD"] == [3, 3, 2, 2]
     assert groups["C"] == ("p1", "p6")
     assert len(shapes.example(extended=True).processes) == 10
+
+
+def test_a_hierarchy_separates_at_every_level():
+    topology = shapes.hierarchy(2, (2, 2, 1))
+    found = {frozenset({"d1.g1", "d1.g2"}), frozenset({"d2.g1", "d2.g2"})}
+    found |= {frozenset({"o1.g1", "o1.g2"}), frozenset({"o2.g1", "o2.g2"})}
+    assert sets(topology) == found | {frozenset({f"n{i}"}) for i in range(1, 5)}
+    assert topology.route("p1", "p8") == ("p1", "n1", "d1.g1", "o1.g1", "o2.g1", "d2.g1", "n4", "p8")
+    assert topology.route("p1", "p2") == ("p1", "n1", "p2")
+
+
+def test_many_separators_are_checked_by_one_search():
+    import networkx as nx
+
+    seen = []
+    search = nx.articulation_points
+
+    def count(graph):
+        seen.append(len(graph))
+        return search(graph)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nx, "articulation_points", count)
+        patch.setattr(nx, "node_connected_component", None)
+        shapes.hierarchy(8)
+    assert len(seen) == 1, f"{len(seen)} searches of graphs of {seen}"
 
 
 def test_plain_data_and_back():

@@ -20,6 +20,7 @@ import asyncio
 import logging
 import os
 import sys
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -190,6 +191,15 @@ class Application:
         sys.stdout.flush()
 
     async def run(self) -> None:
+        """Live, and end the process: standard input is read by a thread that nothing ends but its end."""
+        try:
+            await self._live()
+        except Exception:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+
+    async def _live(self) -> None:
         async with self.node as node:
             self.note("start", node.sent)
             serving = asyncio.ensure_future(self.serve())
@@ -204,8 +214,6 @@ class Application:
                         task.result()
         concluding.cancel()
         saying.cancel()
-        # Standard input is read by a thread that nothing ends but its end.
-        os._exit(0)
 
 
 if __name__ == "__main__":

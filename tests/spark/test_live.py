@@ -86,7 +86,7 @@ def test_time_runs_out_without_a_row_to_say_so(spark, tmp_path):
     write_file(events / "0.parquet", [row], 1, None, None)
     short = "200 milliseconds"
     query = (
-        verify_stream(traces(spark, tmp_path / "trace"), patience=short, forget=short)
+        verify_stream(traces(spark, tmp_path / "trace"), patience=short, remember=short)
         .writeStream.format("memory")
         .queryName("late")
         .start()
@@ -105,7 +105,7 @@ def test_time_runs_out_without_a_row_to_say_so(spark, tmp_path):
 
 def test_what_cannot_be_verified_is_refused(spark):
     events = spark.createDataFrame([], SPARK_EVENTS)
-    for options in ({"patience": "0 seconds"}, {"forget": "soon"}, {"remember": 0}):
+    for options in ({"patience": "0 seconds"}, {"remember": "soon"}, {"messages": 0}):
         with pytest.raises(BadParameter):
             verify_stream(events, **options)
     with pytest.raises(BadTrace, match="also control"):

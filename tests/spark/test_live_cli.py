@@ -51,7 +51,7 @@ def test_what_was_found_is_written_told_and_not_found_again(spark, tmp_path):
         (["--out", "x", "--every", "0"], "--every is 0.0, expected more than 0 seconds"),
         *(
             (["--out", "x", f"--{name}", "0"], f"--{name} is 0, expected a time such as 30 seconds or 7 days")
-            for name in ("patience", "forget")
+            for name in ("patience", "remember")
         ),
     ],
 )

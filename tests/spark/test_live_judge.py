@@ -135,7 +135,7 @@ def test_events_that_cannot_be_are_told_and_passed_over():
 
 
 def test_state_is_bounded_by_what_is_in_flight():
-    judge, sizes = Judge(remember=10), []
+    judge, sizes = Judge(messages=10), []
     numbers = [0, 0, 0]
     indices = [0, 0, 0]
     dice = random.Random(1)

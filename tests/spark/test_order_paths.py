@@ -8,7 +8,8 @@ import pytest
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.order.api import read_form, refused
-from antecede.spark.order.inputs import Asked, order_path
+from antecede.spark.order.inputs import order_path
+from antecede.spark.stream.api import Asked
 
 VECTORS = [{"b": 1, "a": 1}, {"a": 1}]
 
@@ -73,8 +74,12 @@ def test_what_is_no_messages_is_refused(spark, tmp_path):
     with pytest.raises(BadTrace, match=r"torn\.parquet: found no whole Parquet file"):
         order_path(spark, tmp_path / "torn.parquet", Asked())
     (tmp_path / "bad.jsonl").write_text("{")
+    with pytest.raises(BadTrace, match="found no line that is an object, expected JSON Lines"):
+        order_path(spark, tmp_path / "bad.jsonl", Asked())
+    (tmp_path / "bad.jsonl").write_text('{"process": "a", "vector": {"a": 1}}\nnothing\n')
     bad = order_path(spark, tmp_path / "bad.jsonl", Asked())
     assert [row.reason for row in refused(bad).collect()] == ["a row has no name of its process"]
+    assert [row._corrupt_record for row in bad.where("process is null").collect()] == ["nothing"]
     with pytest.raises(BadParameter, match="columns is named, expected them for a table only"):
         order_path(spark, write_log(tmp_path), Asked(vector="vector"))
 
@@ -102,6 +107,33 @@ def test_causes_may_be_text(spark, tmp_path, write):
     found = order_path(spark, write(tmp_path), Asked(id="e", causes="after", time="at"))
     rows = [(row.e, row.position, row.waits_for) for row in found.collect()]
     assert rows == [("a", 0, []), ("b", 1, ["z"]), ("c", 2, ["z"]), ("d", 3, ["z"])]
+
+
+def test_all_columns_of_json_stay_with_their_types_and_causes_as_they_came(spark, tmp_path):
+    rows = [
+        {"id": 3, "after": [1, 2], "price": 1.5, "who": {"name": "ann", "tags": ["x"]}, "text": "hi"},
+        {"id": 2, "after": 1, "ok": True},
+        {"id": 1, "after": None},
+    ]
+    (tmp_path / "said.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = order_path(spark, tmp_path / "said.jsonl", Asked(id="id", causes="after"))
+    kinds = {field.name: field.dataType.simpleString() for field in found.schema}
+    assert kinds == {
+        "after": "string",
+        "id": "bigint",
+        "ok": "boolean",
+        "price": "double",
+        "text": "string",
+        "who": "struct<name:string,tags:array<string>>",
+        "position": "bigint",
+        "waits_for": "array<string>",
+    }
+    told = [(row.id, row.after, row.price, row.waits_for) for row in found.collect()]
+    assert told == [(1, None, None, []), (2, "1", None, []), (3, "[1, 2]", 1.5, [])]
+    assert [row.who.name for row in found.where("id = 3").collect()] == ["ann"]
+    (tmp_path / "lists.jsonl").write_text('{"id": "b", "after": ["a"]}\n{"id": "a", "after": []}\n')
+    found = order_path(spark, tmp_path / "lists.jsonl", Asked(id="id", causes="after"))
+    assert [(row.id, row.after) for row in found.collect()] == [("a", []), ("b", ["a"])]
 
 
 def test_a_table_may_be_named(spark):

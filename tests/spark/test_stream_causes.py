@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from antecede.errors import BadParameter, BadSnapshot
+from antecede.spark.causes import ByCauses
 from antecede.spark.stream import Status, status_of
 from antecede.spark.stream.causes import CausesBucket, CausesSettings, order_causes
 
@@ -282,4 +283,4 @@ def test_a_query_that_is_killed_goes_on_as_if_it_had_not_been(spark, tmp_path):
 def test_what_is_no_stream_of_causes_is_refused(spark):
     rows = spark.createDataFrame([], "id string, after array<string>")
     with pytest.raises(BadParameter, match="state store"):
-        order_causes(rows, id="id", causes="after")
+        order_causes(rows, ByCauses("id", "after"))

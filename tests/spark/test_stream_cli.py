@@ -133,14 +133,36 @@ def test_events_of_files_are_ordered_by_their_causes(spark, warm, tmp_path):
     assert (told["verdict"], told["delivered"], told["waiting"]) == ("no", 0, 2)
     held = waiting(spark, tmp_path / "out" / "checkpoint").orderBy("sender").toArrow().to_pylist()
     assert [(row["sender"], row["awaits"][0]["sender"]) for row in held] == [("m2", "m1"), ("m3", "m2")]
-    (tmp_path / "in" / "1.json").write_text(json.dumps({"room": "a", "id": "m1"}))
+    later = {"room": "a", "id": "m1", "mood": {"good": True}}
+    (tmp_path / "in" / "1.json").write_text(f"{json.dumps(later)}\n")
     done = warm(*request)
     assert done.returncode == 0, done.stderr
     rows = pq.read_table(tmp_path / "out" / "delivered").sort_by("position").to_pylist()
     assert [(row["id"], row["kind"]) for row in rows] == [(id, "delivered") for id in ("m1", "m2", "m3")]
-    done = warm(*request[:4], "--causes", "other", *request[6:])
+    assert [row["after"] for row in rows] == [None, '["m1"]', "m2"]
+    assert [row["_rescued"] for row in rows] == ['{"mood":"{\\"good\\":true}"}', None, None]
+    done = warm(*request[:4], "--causes", "room", *request[6:])
     assert done.returncode == 2
     assert "of a query with causes after" in done.stderr
+
+
+def test_patience_with_causes_ends_while_nothing_comes(spark, tmp_path):
+    """The session of the query ran no empty micro-batches, so nothing was given up until a file came."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.json").write_text('{"id": "b", "after": "a"}')
+    seen: list[Any] = []
+    source = Source(str(tmp_path / "in"), Asked(id="id", causes="after", patience="500 milliseconds"))
+    deadline = time.monotonic() + 120
+    outcome = order_files(
+        spark,
+        source,
+        tmp_path / "out",
+        tmp_path / "checkpoint",
+        every=0.2,
+        stop=lambda: time.monotonic() > deadline or any(told.status.gave_up for told in seen),
+        note=seen.append,
+    )
+    assert (outcome.released, outcome.waiting) == (1, 0)
 
 
 def test_events_of_files_are_ordered_by_their_vectors(warm, tmp_path):

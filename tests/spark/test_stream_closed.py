@@ -279,16 +279,16 @@ def test_storage_that_only_spark_knows_will_do(spark, tmp_path, few, monkeypatch
 def test_patience_ends_on_spark_and_a_late_cause_is_marked(spark, tmp_path):
     run, packets, settings = hot("monitor", 3, messages=60)
     rows = packets_of(packets, run.machines[0].view)
-    settings = structs.replace(settings, patience_ms=0)
+    settings = structs.replace(settings, patience_ms=1)
     (tmp_path / "in").mkdir()
     places = {"receiver": "p1", "out": tmp_path / "out", "checkpoint": tmp_path / "checkpoint"}
     statuses, state, expected = list[Any](), None, []
     for part, (begin, end) in enumerate(itertools.pairwise([0, 12, 30, len(rows)])):
         some = rows.slice(begin, end - begin)
-        state, out, status = step(state, some, 0, settings)
+        state, out, status = step(state, some, 10 * part, settings)
         expected += [shown(row) for row in out.to_pylist()]
         pq.write_table(some, tmp_path / "in" / f"{part}.parquet")
-        writer = closing(spark, tmp_path / "in", settings, **places, patience=0)
+        writer = closing(spark, tmp_path / "in", settings, **places, patience="1 millisecond")
         writer.trigger(availableNow=True).start().awaitTermination()
         statuses.append(read_status(tmp_path / "checkpoint", part))
         counts = ("rows_in", "delivered", "late", "gave_up", "held")

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from antecede.errors import BadParameter, BadTrace
 from antecede.jit import interpreted
 from antecede.spark import SPARK_EVENTS, Trace, verify
-from antecede.spark.order.causes import ByCauses
+from antecede.spark.causes import ByCauses
 from antecede.spark.verify.by_causes import verify_causes
 from antecede.spark.verify.overtaken import CHAIN_MOST, find_late, link_causes
 from tests.spark.test_order_causes import SPANS, real
@@ -450,7 +450,9 @@ def test_a_refused_partition_alone_is_code_1_and_no_other_partition_code_2(warm,
         ("--id", "id"),
         (*OPTIONS, "--time", "at"),
         OPTIONS[:-2],
-        (*OPTIONS, "--stream", "--out", "out"),
+        (*OPTIONS, "--stream"),
+        (*OPTIONS, "--patience", "1 hour"),
+        (*OPTIONS[:-2], "--stream", "--out", "out"),
         (*OPTIONS, "--explain"),
         ("--partition-by", "part"),
         ("--no-cause", "root"),
@@ -460,4 +462,4 @@ def test_wrong_options_are_code_2_before_spark_starts(options, capsys, tmp_path)
     from antecede.cli import run
 
     assert run(["verify", str(lines(tmp_path / "e.jsonl", [])), *options]) == 2
-    assert capsys.readouterr().err.startswith("antecede: verify: ")
+    assert capsys.readouterr().err.startswith("antecede: verify")

@@ -1,7 +1,9 @@
 """Findings of a stream of events that name their causes: those of the batch, however the rows are cut."""
 
+import json
 from random import Random
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -65,7 +67,7 @@ def history(random, events=150):
 def table_of(rows):
     made = [
         {
-            "__partition": shop, "shop": shop, "__hash": 0, "__id": id, "__mark": hash(id) % 1000,
+            "__partition": shop, "shop": shop, "__hash": 0, "__id": id, "__mark": crc32(id.encode()),
             "__causes": causes, "__consumer": consumer, "__at": at,
         }
         for shop, id, causes, consumer, at in rows
@@ -99,6 +101,40 @@ def name(finding):
     return finding["kind"], finding["shop"], finding["consumer"], finding["id"]
 
 
+def test_the_command_tells_what_came_late_once_and_goes_on_where_it_was(warm, tmp_path):
+    def put(name, *rows):
+        keys = ("shop", "id", "after", "reader", "at")
+        lines = [json.dumps(dict(zip(keys, row, strict=True))) for row in rows]
+        (tmp_path / "in" / name).write_text("\n".join(lines) + "\n")
+
+    (tmp_path / "in").mkdir()
+    named = ["--id", "id", "--causes", "after", "--consumer", "reader", "--position", "at"]
+    request = ["verify", tmp_path / "in", *named, "--partition-by", "shop", "--stream", "--once", "--json"]
+    request += ["--out", tmp_path / "out"]
+    put("0.json", ("eu", "sent", ["paid"], "audit", 1), ("eu", "paid", "ordered", None, None))
+    done = warm(*request)
+    assert (done.returncode, json.loads(done.stdout)["verdict"]) == (0, "yes"), done.stderr
+    assert "yes: by stated causes, nothing wrong so far" in done.stderr
+    put("1.json", ("eu", "ordered", None, "audit", 2), ("us", "a", "a", "audit", 1))
+    done = warm(*request)
+    told = json.loads(done.stdout)
+    assert done.returncode == 1, done.stderr
+    assert (told["verdict"], told["causality"]) == ("no", "stated")
+    assert told["found"] == {"violation": 1, "refused": 1}
+    late = "shop eu: audit was handed ordered after its effect sent: ordered -> paid -> sent"
+    assert late in done.stderr
+    assert "shop us: refused: a cycle: a -> a" in done.stderr
+    assert json.loads(warm(*request).stdout) == told, "nothing is told again, and what was told is remembered"
+    found = pq.read_table(tmp_path / "out" / "findings").to_pylist()
+    assert {(row["kind"], row["shop"], row["id"]) for row in found} == {
+        ("violation", "eu", "ordered"),
+        ("refused", "us", None),
+    }
+    done = warm(*request[:2], *named[:-2], "--time", "id", *request[10:])
+    assert done.returncode == 2
+    assert "of a query with time at" in done.stderr
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_stream_finds_what_the_batch_finds_however_it_is_cut(seed):
     random = Random(f"verify {seed}")
@@ -126,6 +162,39 @@ def test_a_stream_finds_what_the_batch_finds_however_it_is_cut(seed):
             assert (finding["chain"][0], finding["chain"][-1]) == (finding["id"], finding["by"])
 
 
+@pytest.mark.parametrize("fault", [("eu", "e3", ["e9"], None, None), ("eu", "x", [], "audit", None)])
+def test_a_partition_that_is_refused_is_told_once_as_the_batch_tells_it(fault):
+    rows: list[Any] = [("eu", f"e{at}", [f"e{at - 1}"] if at else [], "audit", at) for at in range(12)]
+    rows += [("us", "b", ["a"], "audit", 1), ("us", "a", [], "audit", 2), fault]
+    wanted = judge_all(rows)
+    for parts in ([rows], [[row] for row in rows], [[row] for row in rows[::-1]]):
+        out, _ = run_in(parts, settings())
+        told = sorted(map(repr, ((*name(row), row["reason"]) for row in out)))
+        assert told == sorted(map(repr, ((*name(row), row["reason"]) for row in wanted)))
+
+
+def test_a_row_costs_what_it_changes_and_not_the_partition():
+    """A partition was judged as a whole for each row."""
+
+    def visit(known):
+        chain: list[Any] = [
+            ("eu", f"e{at}", [f"e{at - 1}"] if at else [], "audit", at) for at in range(known + 50)
+        ]
+        bucket = JudgingBucket(settings())
+        bucket.advance(table_of(chain[:known]), 0)
+        before = bucket.visited
+        for at in range(known, known + 50):
+            assert bucket.advance(table_of(chain[at : at + 1]), at)[0] is None
+        return bucket.visited - before
+
+    assert visit(100) == visit(2000) <= 4 * 50
+    backwards: list[Any] = [("eu", f"e{at}", [f"e{at - 1}"] if at else [], "audit", at) for at in range(2000)]
+    bucket = JudgingBucket(settings())
+    for row in backwards[::-1]:
+        bucket.advance(table_of([row]), 0)
+    assert bucket.visited <= 6 * 2000, "rows that come before their causes cost as little"
+
+
 def test_what_is_missing_is_told_when_patience_ends_and_not_if_it_comes():
     effect: Any = ("eu", "b", ["a"], "audit", 2)
     cause: Any = ("eu", "a", [], "audit", 1)
@@ -142,8 +211,7 @@ def test_what_is_remembered_is_bounded_and_an_older_cause_is_missing():
         bucket.advance(
             table_of([("eu", f"e{batch}-{at}", [], "audit", batch) for at in range(10)]), 20 * batch
         )
-    assert bucket.rows is not None
-    assert len(bucket.rows) == 50
+    assert sum(len(partition.events) for partition in bucket.partitions.values()) == 50
     late, _ = bucket.advance(table_of([("eu", "effect", ["e0-0"], "audit", 99)]), 820)
     assert late is None or not len(late)
     told, _ = bucket.advance(None, 920)

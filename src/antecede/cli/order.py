@@ -119,41 +119,41 @@ def order(
     Exit code 0: nothing is missing. 1: some wait for others that are not there, or a partition has no order.
     docs/ordering.md explains what comes out, docs/stream.md the same for a stream.
     """
-    if stream:
-        if window is not None:
-            raise BadParameter("order --stream", "--window", window, "it for a table")
-        rows = Rows(
-            events, id_, causes, process, vector, stamp, protocol, processes, set_ or [],
-            split_names(partition_by) or (), time, ("", *(no_cause or ())), files, by, receiver,
-        )  # fmt: skip
-        place = Asked(
-            "order --stream", out, checkpoint, once, every, patience, as_json, master, remote, remember
-        )
-        order_stream(rows, place)
-        return
     columns: dict[str, Any] = {
         "id": id_,
         "causes": causes,
         "process": process,
         "vector": vector,
+        "stamp": stamp,
         "protocol": protocol,
-        "processes": None if processes is None else split_processes(processes),
+        "processes": () if processes is None else split_processes(processes),
         "parameters": read_parameters("order", set_ or []),
         "partition_by": split_names(partition_by),
         "time": time,
-        "window": None if window is None else split_window(window),
         "no_cause": ("", *(no_cause or ())),
     }
+    if stream:
+        if window is not None:
+            raise BadParameter("order --stream", "--window", window, "it for a table")
+        place = Asked(
+            "order --stream", out, checkpoint, once, every, patience, as_json, master, remote, remember
+        )
+        order_stream(Rows(events, columns, files, by, receiver), place)
+        return
+    for option, given in (("--patience", patience), ("--remember", remember)):
+        if given is not None:
+            raise BadParameter("order", option, given, "it with --stream")
+    columns["window"] = None if window is None else split_window(window)
     refuse_request(columns)
     named = [(name, columns[name]) for name in ("id", "causes", "process", "vector", "time")]
     named += [("partition-by", name) for name in columns["partition_by"] or ()]
-    if all(columns[name] is None for form in FORMS for name in form):
+    if not any(columns[name] for form in FORMS for name in form):
         refuse_unnamed_columns(events)
     refuse_unknown_columns("order", events, named)
     with open_work(master, remote, "counting", reads=files_of(events), writes=[out]) as work:
-        from antecede.spark.order.inputs import Asked as Named
         from antecede.spark.order.inputs import order_path
         from antecede.spark.order.written import write_ordered
+        from antecede.spark.stream.api import Asked as Named
 
         found = order_path(work.spark, events, Named(**columns))
         work.say("sorting")
@@ -190,10 +190,10 @@ def refuse_unnamed_columns(events: str) -> None:
 def refuse_request(columns: dict[str, Any]) -> None:
     """What can be refused without a Spark."""
     for one, other in (("id", "causes"), ("protocol", "processes")):
-        if (columns[one] is None) != (columns[other] is None):
-            found = f"--{one} {columns[one]}, --{other} {columns[other]}"
+        if bool(columns[one]) != bool(columns[other]):
+            found = f"--{one} {columns[one]}, --{other} {columns[other] or None}"
             raise BadParameter("order", "columns", found, "both of them, or neither")
-    forms = [any(columns[name] is not None for name in form) for form in FORMS]
+    forms = [any(columns[name] for name in form) for form in FORMS]
     if sum(forms) > 1:
         expected = " or ".join(" and ".join(f"--{name}" for name in form) for form in FORMS)
         raise BadParameter("order", "columns", "those of several forms", expected)

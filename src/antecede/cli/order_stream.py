@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import typer
 
-from antecede.cli.simulate import parameters
 from antecede.cli.spark_session import Work
 from antecede.cli.stream_options import Asked, open_stream
 from antecede.errors import BadParameter
@@ -23,20 +23,11 @@ __all__ = ["Rows", "order_stream", "split_processes"]
 
 
 class Rows(NamedTuple):
-    """The options that say where rows are, and what orders them; None is not said."""
+    """The options that say where rows are, and how they are read."""
 
     source: str
-    id: str | None
-    causes: str | None
-    process: str | None
-    vector: str | None
-    stamp: str | None
-    protocol: str | None
-    processes: str | None
-    settings: list[str]
-    partition_by: tuple[str, ...]
-    time: str | None
-    no_cause: tuple[str, ...]
+    columns: Mapping[str, Any]
+    """What orders them: parameters of `antecede.spark.order`."""
     files: int | None
     by: str
     receiver: str | None
@@ -50,21 +41,7 @@ def order_stream(rows: Rows, asked: Asked) -> None:
         from antecede.spark.order.stream_files import Source, order_files
         from antecede.spark.stream.api import Asked as Columns
 
-        columns = Columns(
-            rows.id,
-            rows.causes,
-            rows.process,
-            rows.vector,
-            rows.stamp,
-            rows.protocol,
-            () if rows.processes is None else split_processes(rows.processes),
-            parameters(asked.command, rows.settings),
-            rows.partition_by,
-            rows.time,
-            rows.no_cause,
-            asked.patience,
-            asked.remember,
-        )
+        columns = Columns(**rows.columns, patience=asked.patience, remember=asked.remember)
         outcome = order_files(
             work.spark,
             Source(rows.source, columns, rows.files, rows.by, rows.receiver),
@@ -84,9 +61,7 @@ def refuse_request(rows: Rows, asked: Asked) -> None:
     """What can be refused without a Spark."""
     forms = "--id and --causes, or --process and --vector, or --protocol and --processes"
     given = [
-        name
-        for name in ("id", "causes", "process", "vector", "protocol", "processes")
-        if getattr(rows, name) is not None
+        name for name in ("id", "causes", "process", "vector", "protocol", "processes") if rows.columns[name]
     ]
     if given in (["protocol"], ["processes"]):
         other = "processes" if given == ["protocol"] else "protocol"
@@ -94,9 +69,10 @@ def refuse_request(rows: Rows, asked: Asked) -> None:
     if given not in (["id", "causes"], ["process", "vector"], ["protocol", "processes"]):
         found = ", ".join(f"--{name}" for name in given) or "none"
         raise BadParameter(asked.command, "columns", found, forms)
-    if rows.protocol is not None and len(rows.partition_by) > 1:
-        raise BadParameter(asked.command, "--partition-by", ",".join(rows.partition_by), "one column")
-    if rows.protocol is not None and asked.remember is not None:
+    groups = rows.columns["partition_by"] or ()
+    if rows.columns["protocol"] is not None and len(groups) > 1:
+        raise BadParameter(asked.command, "--partition-by", ",".join(groups), "one column")
+    if rows.columns["protocol"] is not None and asked.remember is not None:
         raise BadParameter(asked.command, "--remember", asked.remember, "it with --causes or --vector")
 
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 from antecede.cli.columns import Causes, Id, NoCause, PartitionBy
 from antecede.cli.spark_session import Master, Remote, open_work
 from antecede.cli.stream_options import Asked, Every, Once, Patience, Place
-from antecede.cli.verify_causes import Columns, verify_causes
+from antecede.cli.verify_causes import Columns, refuse_request, verify_causes
 from antecede.cli.verify_stream import verify_stream
 from antecede.errors import BadParameter
 
@@ -85,17 +85,19 @@ def verify(
         bool,
         typer.Option(
             "--stream",
-            help="Verify what comes, as it comes. TRACE may be feed://HOST:PORT,... or nats://HOST:PORT/STREAM.",
+            help="Verify what comes, as it comes: files that appear in a directory. A trace may also be at "
+            "feed://HOST:PORT,... or nats://HOST:PORT/STREAM.",
         ),
     ] = False,
     checkpoint: Place = None,
     once: Once = False,
     patience: Patience = None,
     every: Every = 1.0,
-    forget: Annotated[
+    remember: Annotated[
         str | None,
         typer.Option(
-            help='With --stream: the silence after which a run is over, as "10 minutes".  [default: never]',
+            help="With --stream: how long it knows events, or a run in which nothing happens.  "
+            "[default: 7 days; of a trace, for ever]",
             show_default=False,
         ),
     ] = None,
@@ -109,17 +111,23 @@ def verify(
     if causality not in (None, "stated", "potential"):
         raise BadParameter("verify", "--causality", causality, "stated or potential")
     columns = Columns(id_, causes, consumer, position, time, partition_by, tuple(no_cause or ()))
-    if columns.given():
-        for option, given in (("--stream", stream), ("--explain", explain)):
-            if given:
-                raise BadParameter("verify", option, "given", "it for a trace, without --id and --causes")
-        verify_causes(trace, columns, out, as_json, master, remote)
-        return
+    if columns.given() and explain:
+        raise BadParameter("verify", "--explain", "given", "it for a trace, without --id and --causes")
     if stream:
+        if columns.given():
+            refuse_request(columns)
         if out is None:
             raise BadParameter("verify --stream", "--out", "not given", "where findings go, and what is kept")
-        asked = Asked("verify --stream", out, checkpoint, once, every, patience, as_json, master, remote)
-        verify_stream(trace, asked, forget)
+        asked = Asked(
+            "verify --stream", out, checkpoint, once, every, patience, as_json, master, remote, remember
+        )
+        verify_stream(trace, columns if columns.given() else None, asked)
+        return
+    for option, text in (("--patience", patience), ("--remember", remember)):
+        if text is not None:
+            raise BadParameter("verify", option, text, "it with --stream")
+    if columns.given():
+        verify_causes(trace, columns, out, as_json, master, remote)
         return
     chosen = choose(trace, out, master, remote, causality)
     found = (

@@ -15,6 +15,7 @@ from antecede.cli.spark_session import open_work
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
+    from antecede.spark.causes import ByCauses
     from antecede.spark.verify.by_causes import CausesVerification
 
 __all__ = ["Columns", "verify_causes"]
@@ -37,29 +38,41 @@ class Columns(Struct, frozen=True):
     def given(self) -> bool:
         return self != Columns(None, None, None, None, None, None, ())
 
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return split_names(self.partition_by) or ()
+
+    def name_causes(self) -> ByCauses:
+        """What Spark is asked, once `refuse_request` has found nothing wrong."""
+        from antecede.spark.causes import ByCauses
+
+        at = self.position or self.time
+        return ByCauses(str(self.id), str(self.causes), self.groups, at, ("", *self.no_cause))
+
+    def describe(self, row: Mapping[str, Any]) -> str:
+        """A finding in words."""
+        where = f"{name_partition(row, self.groups)}: " if self.groups else ""
+        return f"{where}{describe_finding(row)}"
+
 
 def verify_causes(
     events: str, columns: Columns, out: str | None, as_json: bool, master: str | None, remote: str | None
 ) -> None:
     """Exit code 0: nothing came late or twice, as far as is known. 1: something did, or a partition is refused."""
     refuse_request(columns)
-    groups = split_names(columns.partition_by) or ()
+    groups = columns.groups
     named = [(name, getattr(columns, name)) for name in ("id", "causes", "consumer", "position", "time")]
     named += [("partition-by", name) for name in groups]
     refuse_unknown_columns("verify", events, named)
     places = [] if out is None else [f"{out.rstrip('/')}/{name}" for name in ("findings", "verdicts")]
     with open_work(master, remote, "reading", reads=files_of(events), writes=places) as work:
-        from antecede.spark.order.inputs import Asked, read_table
+        from antecede.spark.tables import read_table
         from antecede.spark.verify.api import verify
 
         assert columns.id is not None
         assert columns.causes is not None
         assert columns.consumer is not None
-        at = columns.position or columns.time
-        asked = Asked(
-            id=columns.id, causes=columns.causes, partition_by=groups, time=at, others=(columns.consumer,)
-        )
-        table = read_table(work.spark, events, asked)
+        table = read_table(work.spark, events)
         work.say("verifying")
         found = verify(
             table,
@@ -77,7 +90,7 @@ def verify_causes(
         told = any(found.counts[name] for name in ("violations", "duplicates", "missing"))
         examples = found.examples(SHOWN) if told else []
         found.release()
-    report(found, examples, out, as_json)
+    report(found, [columns.describe(row) for row in examples], out, as_json)
     if found.verdict == "no" or found.refused:
         raise typer.Exit(1)
 
@@ -92,7 +105,7 @@ def refuse_request(columns: Columns) -> None:
         raise BadParameter("verify", "--position and --time", found, "one of them")
 
 
-def report(found: CausesVerification, examples: list[dict[str, Any]], out: str | None, as_json: bool) -> None:
+def report(found: CausesVerification, examples: list[str], out: str | None, as_json: bool) -> None:
     if as_json:
         told: dict[str, Any] = {
             "verdict": found.verdict,
@@ -102,9 +115,8 @@ def report(found: CausesVerification, examples: list[dict[str, Any]], out: str |
         }
         told |= {"refusals": found.refused, "out": out}
         print(json.dumps(told, ensure_ascii=False, default=str))
-    for row in examples:
-        where = f"{name_partition(row, found.partition_by)}: " if found.partition_by else ""
-        print(f"{where}{describe_finding(row)}", file=sys.stderr)
+    for words in examples:
+        print(words, file=sys.stderr)
     for row in found.refused:
         print(f"refused: {name_partition(row, found.partition_by)}: {row['reason']}", file=sys.stderr)
     counts = found.counts
@@ -126,6 +138,8 @@ def describe_finding(row: Mapping[str, Any]) -> str:
             return f"{row['consumer']} was handed {row['id']} after its effect {row['by']}: {chain}"
         case "duplicate":
             return f"{row['consumer']} was handed {row['id']} more than once: {row['reason']}"
+        case "refused":
+            return f"refused: {row['reason']}"
         case _:
             return f"{row['id']} is missing: {row['reason']}, such as {row['by']}"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from antecede.cli.stream_options import Asked, open_stream
-from antecede.spark.duration import parse_duration
+from antecede.cli.verify_causes import Columns
 
 if TYPE_CHECKING:
     from antecede.spark.stream.verify_files import Findings
@@ -18,38 +18,48 @@ if TYPE_CHECKING:
 __all__ = ["verify_stream"]
 
 
-def verify_stream(source: str, asked: Asked, forget: str | None) -> None:
-    """Exit code 0: nothing was found. 1: something was."""
-    if forget is not None:
-        parse_duration(asked.command, "--forget", forget)
+def verify_stream(source: str, columns: Columns | None, asked: Asked) -> None:
+    """Verify a trace or, by columns that state causes, events. Exit code 0: nothing was found. 1: something was."""
     findings = f"{asked.out.rstrip('/')}/findings"
     with open_stream(asked, "verifying what comes") as (work, checkpoint, stop):
-        from antecede.spark.stream.verify_files import verify_events
+        options: dict[str, Any] = {
+            "once": asked.once,
+            "every_s": asked.every_s,
+            "patience": asked.patience,
+            "remember": asked.remember,
+            "stop": stop,
+            "note": lambda counts: work.say(f"{counted(counts)} in the last micro-batch"),
+        }
+        if columns is None:
+            from antecede.spark.stream.verify_files import verify_events
 
-        judged = verify_events(
-            work.spark,
-            source,
-            findings,
-            checkpoint,
-            once=asked.once,
-            every_s=asked.every_s,
-            patience=asked.patience,
-            forget=forget,
-            stop=stop,
-            note=lambda counts: work.say(f"{counted(counts)} in the last micro-batch"),
-        )
-    report(judged, findings, asked.as_json)
-    if judged.counts:
+            judged = verify_events(work.spark, source, findings, checkpoint, **options)
+        else:
+            from antecede.spark.tables import StreamFiles
+            from antecede.spark.verify.stream_files import verify_files
+
+            named, consumer = columns.name_causes(), str(columns.consumer)
+            judged = verify_files(
+                work.spark, StreamFiles(source), named, consumer, findings, checkpoint, **options
+            )
+    report(judged, findings, asked.as_json, columns)
+    if set(judged.counts) - {"missing"}:
         raise typer.Exit(1)
 
 
-def report(judged: Findings, out: str, as_json: bool) -> None:
-    verdict = "no" if judged.counts else "yes"
+def report(judged: Findings, out: str, as_json: bool, columns: Columns | None = None) -> None:
+    verdict = "no" if set(judged.counts) - {"missing"} else "unknown" if judged.counts else "yes"
     if as_json:
-        print(json.dumps({"verdict": verdict, "found": judged.counts, "out": out}))
+        causality = {} if columns is None else {"causality": "stated"}
+        print(json.dumps({"verdict": verdict, **causality, "found": judged.counts, "out": out}))
     for row in judged.first:
-        print(sentence(row), file=sys.stderr)
-    told = f"no: {counted(judged.counts)}: {out}" if judged.counts else "yes: nothing wrong so far"
+        print(sentence(row) if columns is None else columns.describe(row), file=sys.stderr)
+    by = "" if columns is None else "by stated causes, "
+    told = (
+        f"{verdict}: {by}{counted(judged.counts)}: {out}"
+        if judged.counts
+        else f"yes: {by}nothing wrong so far"
+    )
     print(told, file=sys.stderr)
 
 

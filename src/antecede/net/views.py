@@ -178,6 +178,9 @@ class Member:
         self._easy.clear()
         for lost in change.lost:
             log.warning("%s: given up with view %d: %s", self.name, change.number, lost.told)
+        if change.unordered:
+            told = ", ".join(f"{sender}.{number}" for sender, number in change.unordered)
+            log.warning("%s: no causal order is known among %s: what linked them is lost", self.name, told)
 
     async def _pass(self) -> bool:
         """Come to a change, if it is next, and tell it; whether there was one to come to or to tell."""

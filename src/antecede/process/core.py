@@ -91,7 +91,7 @@ from antecede.wire.bundles import decode_bundle
 
 __all__ = ["RULES", "Core", "Out"]
 
-RULES = 4
+RULES = 5
 """The version of what an input does, where it differs from earlier ones: inputs replay by the rules of their time."""
 
 MILLISECOND = 1_000_000
@@ -595,12 +595,13 @@ class Core:
                 weight += len(message.payload)
         self.weight += weight
 
-    def drain(self) -> Iterator[Message]:
-        """All that the machine offers, delivered one after the other, whoever takes it."""
+    def drain(self, silently: bool = False) -> Iterator[Message]:
+        """All that the machine offers, delivered one after the other; `silently`, packets that follow are dropped."""
         while self.inbox:
             message = self.inbox.pop(next(iter(self.inbox)))
             yield self.numbering.outward(message)
-            self.follow(self.machine.deliver(message))
+            effects = self.machine.deliver(message)
+            self.follow([one for one in effects if isinstance(one, Message)] if silently else effects)
 
     def turn(self, now: int) -> list[Out]:
         """Make a payload for each peer of what has gathered for it."""

@@ -31,6 +31,7 @@ class VectorStamp(Stamp, frozen=True, gc=False):
 
 class Broadcast(Receiver):
     name = "broadcast"
+    names_all = True
     stamps = (VectorStamp,)
     to_all = True
     counted = "sender"

@@ -25,6 +25,7 @@ class Sequence(Stamp, frozen=True, gc=False):
 
 class Fifo(Receiver):
     name = "fifo"
+    names_all = True
     order = "fifo"
     stamps = (Sequence,)
     state = {**Receiver.state, "_sequence": list[int]}

@@ -53,6 +53,7 @@ class MatrixStamp(Stamp, frozen=True, gc=False):
 
 class Matrix(Receiver):
     name = "matrix"
+    names_all = True
     stamps = (MatrixStamp,)
     state = {**Receiver.state, "_rows": list[Row], "_told": list[int], "_changes": list[int], "_clock": int}
 

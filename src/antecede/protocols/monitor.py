@@ -41,6 +41,7 @@ class MonitorStamp(Stamp, frozen=True, gc=False):
 
 class Monitor(Receiver):
     name = "monitor"
+    names_all = True
     stamps = (MonitorStamp,)
     state = {**Receiver.state, "_known": list[int], "_sequence": list[int], "_seen": list[Seen]}
 

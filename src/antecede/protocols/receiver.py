@@ -47,6 +47,9 @@ class Receiver(Machine):
     sparse: ClassVar[bool] = False
     """Whether counts have gaps, and a message does not name the one of its sender before it."""
 
+    names_all: ClassVar[bool] = False
+    """Whether a stamp names all that a message follows here, also what the messages that it names follow."""
+
     _delivered: Any
     """key -> the highest count delivered here."""
 
@@ -200,11 +203,18 @@ class Receiver(Machine):
         ]
 
     def _awaits(self, packet: Packet[Any]) -> tuple[Awaited, ...]:
-        awaits = []
-        for key, count in self._needs(packet):
-            if not self._reached(key, count):
+        """What a held packet waits for. Where that is control that is here, it is what the control waits for."""
+        control = {self._position(held): held for held in self._held.values() if held.message is None}
+        awaits, todo = set(), [packet]
+        while todo:
+            for key, count in self._needs(todo.pop()):
+                if self._reached(key, count):
+                    continue
+                if (held := control.pop((key, count), None)) is not None:
+                    todo.append(held)
+                    continue
                 done = min(int(self._delivered[key]), count - 1)
-                awaits.append(Awaited(self._sender(key), self._first(done, count), int(count), self.counted))
+                awaits.add(Awaited(self._sender(key), self._first(done, count), int(count), self.counted))
         return tuple(sorted(awaits))
 
     def _first(self, done: int, count: int) -> int:

@@ -46,6 +46,7 @@ class Seen(Struct):
 
 class Unordered(Receiver):
     name = "unordered"
+    names_all = True
     order = "none"
     stamps = (Plain,)
     state = {**Receiver.state, "_sequence": list[int], "_seen": list[Seen]}

@@ -42,7 +42,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antecede.errors import AntecedeError, BadExperiment, BadParameter, InputError
-from antecede.sim.measure import check as check_measure
+from antecede.sim.measure import Measures
 from antecede.sim.run import RunSpec
 from antecede.sim.specs import Spec
 
@@ -89,8 +89,7 @@ class Experiment(Struct, frozen=True):
         """Build every kind of run once, without running it: what is wrong with a text shows here."""
         for run in {_kind(run.spec): run for run in self.runs}.values():
             try:
-                run.spec.build()
-                check_measure(run.measure, run.spec)
+                Measures(run.measure, run.spec.build())
             except BadParameter as error:
                 place = f"{self.name}: case {run.case}, {error.owner} {error.parameter}"
                 raise BadExperiment(place, f"is {error.found}, expected {error.expected}") from error

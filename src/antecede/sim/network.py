@@ -8,7 +8,8 @@ Arguments of all of them
     fifo=true             channels do not reorder
     loss=1%, duplicate=1% of the packets: the reliable links of `antecede.link` then carry the machines' packets
 Arguments of zones
-    zones=4, regions=2    processes are dealt out in blocks, zones among regions too; a topology with zones has its own
+    zones=4, regions=2    processes are dealt out in blocks, zones among regions too; a topology with zones has its own,
+                          and in a hierarchy they are the departments and organisations
     shape=exponential     the distribution, of which lan, man and wan are the means
 
 On a topology, a packet passes every link of its route and its delay is their sum; under the protocol `separator`, whose
@@ -39,6 +40,9 @@ NETWORKS = (*DISTRIBUTIONS, "zones")
 Path: TypeAlias = tuple[Delay, ...]
 """The delays of the links on the way from one process to another."""
 
+Kind: TypeAlias = Callable[[int, int], str]
+"""What kind of link joins two vertices: lan, man or wan."""
+
 
 class Network:
     """Links between n vertices. Partitions cut it for a while."""
@@ -63,11 +67,17 @@ class Network:
 
     @classmethod
     def parse(
-        cls, text: str, n: int, words: Words, topology: Topology | None = None, direct: bool = True
+        cls,
+        text: str,
+        n: int,
+        words: Words,
+        topology: Topology | None = None,
+        direct: bool = True,
+        kind: Kind | None = None,
     ) -> Network:
         """The network that a text describes. `direct`: a packet goes all the way; else one link at a time."""
         options = Options("network", Spec.parse("network", text))
-        network = cls(n, words, _paths(options, n, topology, direct))
+        network = cls(n, words, _paths(options, n, topology, direct, kind))
         network.bandwidth = options.option("bandwidth", bits_per_second, 0)
         network.fifo = options.option("fifo", boolean, False)
         network.loss = options.option("loss", share, 0)
@@ -131,11 +141,11 @@ class Network:
 
 
 def _paths(
-    options: Options, n: int, topology: Topology | None, direct: bool
+    options: Options, n: int, topology: Topology | None, direct: bool, kind: Kind | None
 ) -> Path | Callable[[int, int], Path]:
     name = options.spec.name
     if name == "zones":
-        link = _zones(options, n, topology)
+        link = _zones(options, n, topology, kind)
     elif name in DISTRIBUTIONS:
         delay = Delay.take(options)
         if topology is None or not direct:
@@ -155,13 +165,18 @@ def _paths(
     return route
 
 
-def _zones(options: Options, n: int, topology: Topology | None) -> Callable[[int, int], Delay]:
+def _zones(
+    options: Options, n: int, topology: Topology | None, kind: Kind | None
+) -> Callable[[int, int], Delay]:
     """A link's delay, by the zones of its ends."""
     shape = options.option("shape", word, "exponential")
     lan, man, wan = (
         Delay.parse(f"{shape}:{options.option(key, word, default)}", "network")
         for key, default in (("lan", "200us"), ("man", "5ms"), ("wan", "50ms"))
     )
+    if kind is not None:
+        delays = {"lan": lan, "man": man, "wan": wan}
+        return lambda a, b: delays[kind(a, b)]
     total = options.option("zones", count, 4)
     if not total:
         raise BadParameter("network", "zones", 0, "1 or more")

@@ -5,6 +5,8 @@
     tree:arity=2             each process linked with its parent
     line, ring               in a row
     wan-of-lans:zones=3      local networks of equal size, each with its gateways (gateways=2, witnesses=0)
+    hierarchy                organisations of departments of nodes with processes, as in figure 5.1 of Rodrigues &
+                             Veríssimo 1995 (inside=4/4/2 for 4 processes, 4 nodes, 2 departments; gateways=2)
     figure-7.1               Rodrigues & Veríssimo 1995, figures 5.2 and 7.1: 6 processes, or 10 (nodes=2/2/2)
     figure-7.5:small=4       its small group beside a larger one, with one gateway
     figure-7.6               its three broadcast networks with two gateways each
@@ -15,6 +17,7 @@ The figures come with their groups, which the workload `groups` uses; `antecede.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -29,9 +32,20 @@ if TYPE_CHECKING:
 
 __all__ = ["PLACES", "Place", "place"]
 
-PLACES = ("mesh", "star", "tree", "line", "ring", "wan-of-lans", "figure-7.1", "figure-7.5", "figure-7.6")
+PLACES = (
+    "mesh",
+    "star",
+    "tree",
+    "line",
+    "ring",
+    "wan-of-lans",
+    "hierarchy",
+    "figure-7.1",
+    "figure-7.5",
+    "figure-7.6",
+)
 
-SIZES = {"figure-7.1": 6, "figure-7.5": 16, "figure-7.6": 12}
+SIZES = {"hierarchy": 64, "figure-7.1": 6, "figure-7.5": 16, "figure-7.6": 12}
 """How many processes a topology has if nobody says."""
 
 Groups = Mapping[str, Sequence[str]]
@@ -45,6 +59,22 @@ class Place(Struct, frozen=True):
     topology: Topology | None = None
     """None: everyone is linked with everyone, which needs no plan."""
     groups: tuple[tuple[int, ...], ...] = ()
+    areas: tuple[tuple[int, int], ...] = ()
+    """Vertex -> its organisation, and the department in it, where there are some."""
+    routers: Mapping[str, Sequence[int]] = {}
+    """What routers are for -> those that do it, where there are several kinds."""
+
+    def link(self, a: int, b: int) -> str:
+        """What kind of link joins two vertices: in a department, in an organisation, or wide."""
+        if not self.areas or self.areas[a] == self.areas[b] != (self.areas[a][0], -1):
+            return "lan"
+        return "man" if self.areas[a][0] == self.areas[b][0] else "wan"
+
+    @property
+    def parts(self) -> Mapping[str, Sequence[int]]:
+        """The vertices by what they are for."""
+        routers = self.routers or {"routers": range(self.processes, len(self.names))}
+        return {"processes": range(self.processes), **routers}
 
     @property
     def view(self) -> View:
@@ -69,6 +99,8 @@ def place(spec: RunSpec, names: tuple[str, ...] | None = None) -> Place:
     if name == "mesh":
         options.end()
         return Place(View.numbered(n).names, n)
+    if name == "hierarchy":
+        return _hierarchy(options, n)
     topology, groups = _shape(options, n)
     if options.has("r9"):
         filters = options.option("r9", word, "")
@@ -106,7 +138,7 @@ def _shape(options: Options, n: int) -> tuple[Topology, Groups]:
 
 
 def _nodes(owner: str, what: str, text: str) -> tuple[int, int, int]:
-    numbers = [count(owner, what, part) for part in text.split("/")]
+    numbers = _numbers(owner, what, text)
     if len(numbers) != 3:
         raise BadParameter(owner, what, text, "how many are at n1, n2 and n3: 2/2/2")
     return numbers[0], numbers[1], numbers[2]
@@ -118,3 +150,29 @@ def _wan(options: Options, n: int) -> Topology:
         raise BadParameter("topology", "zones", zones, f"a divisor of {n}, the number of processes")
     gateways, witnesses = options.option("gateways", count, 2), options.option("witnesses", count, 0)
     return shapes.wan_of_lans(zones, n // zones, gateways, witnesses)
+
+
+def _hierarchy(options: Options, n: int) -> Place:
+    inside = options.option("inside", _numbers, [4, 4, 2])
+    gateways = options.option("gateways", count, 2)
+    options.end()
+    whole = prod(inside)
+    if not whole or n % whole or n < 2 * whole:
+        expected = f"two or more times {whole}, as {'/'.join(map(str, inside))} are"
+        raise BadParameter("topology", "processes", n, expected)
+    topology = shapes.hierarchy(n // whole, inside, gateways)
+    department, organisation = prod(inside[:2]), prod(inside[:3])
+    routers: dict[str, Sequence[int]] = {}
+    areas = [(p // organisation, p // department) for p in range(n)]
+    for at, level in enumerate(shapes.LEVELS[: len(inside)]):
+        size, each = prod(inside[: at + 1]), gateways if at else 1
+        routers[level] = range(len(areas), len(areas) + n // size * each)
+        for first in range(0, n, size):
+            # A router of a level is in no part of that level.
+            outer = first // organisation if at <= 2 else -1 - first
+            areas += [(outer, first // department if at <= 1 else -1)] * each
+    return Place(topology.names, n, topology, (), tuple(areas), routers)
+
+
+def _numbers(owner: str, what: str, text: str) -> list[int]:
+    return [count(owner, what, part) for part in text.split("/")]

@@ -124,6 +124,7 @@ class Simulation:
             stream(spec.seed, "network"),
             self.place.topology,
             direct=not self.routed,
+            kind=self.place.link if self.place.areas else None,
         )
         network.fifo |= any(machine.needs_fifo for machine in machines)
         self._try_sends(workload, machines)

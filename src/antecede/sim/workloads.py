@@ -8,6 +8,10 @@
     groups            to a group that the process belongs to (size=4, count=as many as processes), or to those that the
                       topology has: group i has the processes i, i+1, ..., so neighbours overlap; or to those given
                       by their members (members=p1+p2+p3/p3+p4)
+    local             to a group of its department (share=90%) or else, as often, to one of its organisation or of the
+                      whole system. Processes of a department and of an organisation are numbered one after the other
+                      (blocks=16/32; a quarter and a half of all unless told). In a department groups are as above
+                      (size=4); everyone starts one more with others of other departments, or organisations
     broadcast         to everyone
     monitor           observations, to one process that watches (share=50%, at=p1), the rest between the others
     document          edits to everyone; whoever reads one may comment on it, to everyone (comments=0.5 an edit)
@@ -23,12 +27,13 @@ What follows a delivery (an answer, a comment) is sent at that delivery, and cou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from antecede.errors import BadParameter
 from antecede.model import Message, View
-from antecede.sim.chance import Words, pick, subset
+from antecede.sim.chance import Words, pick
 from antecede.sim.delays import Delay
 from antecede.sim.specs import ONE, Options, Spec, choice, count, rate, share, size, word
 
@@ -60,7 +65,6 @@ class Workload:
         self.blank = bytes(self.payload_bytes)
         self.singles = [(process,) for process in range(self.n)]
         self.all = tuple(range(self.n))
-        self.others = [self.all[:p] + self.all[p + 1 :] for p in range(self.n)]
         self.part = part
         """Which part of a mix this is; payloads that matter say it."""
         self.setup(options, groups)
@@ -95,6 +99,13 @@ class Workload:
         other = next(self.words) * (self.n - 1) >> 32
         return other + (other >= process)
 
+    def _others(self, process: int, size: int) -> tuple[int, ...]:
+        """So many other processes."""
+        chosen: set[int] = set()
+        while len(chosen) < size:
+            chosen.add(self._other(process))
+        return tuple(sorted(chosen))
+
     def _tagged(self, *numbers: int) -> bytes:
         """A payload that begins with this part of the mix and these numbers."""
         head = bytes((self.part,)) + b"".join(number.to_bytes(2, "big") for number in numbers)
@@ -128,7 +139,7 @@ class Uniform(Workload):
         if self.size == 1:
             other = next(self.words) * (self.n - 1) >> 32
             return self.singles[other + (other >= process)], self.blank
-        return subset(self.words, self.others[process], self.size), self.blank
+        return self._others(process, self.size), self.blank
 
 
 class Ring(Workload):
@@ -203,7 +214,7 @@ class Monitor(Hot):
     """The same, but the process that is told starts nothing of its own."""
 
     def starters(self) -> Sequence[int]:
-        return self.others[self.at]
+        return self.all[: self.at] + self.all[self.at + 1 :]
 
 
 class OverlappingGroups(Workload):
@@ -213,10 +224,7 @@ class OverlappingGroups(Workload):
             given = options.option("members", self._members, [])
         elif options.has("size") or options.has("count") or not given:
             given = self._overlapping(options)
-        self.groups: list[list[tuple[int, ...]]] = []
-        for process in range(self.n):
-            mine = [tuple(p for p in group if p != process) for group in given if process in group]
-            self.groups.append([group for group in mine if group])
+        self.groups = _by_member(given, self.n)
 
     def _members(self, owner: str, what: str, text: str) -> list[tuple[int, ...]]:
         """p1+p2+p3/p3+p4: the groups by their members."""
@@ -238,6 +246,52 @@ class OverlappingGroups(Workload):
     def draft(self, process: int) -> Draft:
         mine = self.groups[process] or [self.singles[self._other(process)]]
         return mine[next(self.words) * len(mine) >> 32], self.blank
+
+
+class Local(Workload):
+    def setup(self, options: Options, groups: Groups) -> None:
+        self.share = options.option("share", share, ONE * 9 // 10)
+        halves = [] if self.n % 4 or self.n < 8 else [self.n // 4, self.n // 2]
+        blocks = [*options.option("blocks", self._blocks, halves), self.n]
+        size = options.option("size", count, min(4, blocks[0]))
+        if any(outer % inner or outer <= inner for inner, outer in pairwise(blocks)):
+            found = "/".join(map(str, blocks[:-1]))
+            raise BadParameter("workload", "blocks", found, f"each a part of the next, and of {self.n}")
+        if not 2 <= size <= blocks[0]:
+            raise BadParameter("workload", "size", size, f"2 to {blocks[0]}, the processes of a department")
+        near = [[p - p % blocks[0] + (p + k) % blocks[0] for k in range(size)] for p in self.all]
+        self.levels = [_by_member(near, self.n)]
+        for inner, outer in pairwise(blocks):
+            far = [(p, *self._beyond(p, inner, outer, size - 1)) for p in self.all]
+            self.levels.append(_by_member(far, self.n))
+
+    def _blocks(self, owner: str, what: str, text: str) -> list[int]:
+        return [max(1, count(owner, what, part)) for part in text.split("/")]
+
+    def _beyond(self, process: int, inner: int, outer: int, size: int) -> set[int]:
+        """So many of the same outer block, and of other inner ones."""
+        chosen: set[int] = set()
+        first, mine = process - process % outer, process // inner
+        while len(chosen) < size:
+            other = first + pick(self.words, outer)
+            if other // inner != mine:
+                chosen.add(other)
+        return chosen
+
+    def draft(self, process: int) -> Draft:
+        far = next(self.words) >= self.share and len(self.levels) > 1
+        mine = self.levels[1 + pick(self.words, len(self.levels) - 1) if far else 0][process]
+        return mine[pick(self.words, len(mine))], self.blank
+
+
+def _by_member(groups: Iterable[Sequence[int]], n: int) -> list[list[tuple[int, ...]]]:
+    """Process -> the groups that it is in, each without it."""
+    found: list[list[tuple[int, ...]]] = [[] for _ in range(n)]
+    for group in groups:
+        members = sorted(set(group))
+        for process in members if len(members) > 1 else ():
+            found[process].append(tuple(p for p in members if p != process))
+    return found
 
 
 class Broadcast(Workload):
@@ -297,6 +351,7 @@ WORKLOADS: Mapping[str, type[Workload]] = {
     "chain": Chain,
     "hot": Hot,
     "groups": OverlappingGroups,
+    "local": Local,
     "broadcast": Broadcast,
     "monitor": Monitor,
     "document": Document,

@@ -19,7 +19,7 @@ for it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 from msgspec import Struct
@@ -70,7 +70,7 @@ def stations_of(
     """The separators that were named, checked, and every other vertex by itself; in the order of vertices."""
     owner: dict[int, tuple[int, ...]] = {}
     for members in separators:
-        _check_separator(graph, names, members, witnesses)
+        _check_members(graph, names, members, witnesses)
         for vertex in members:
             if vertex in owner:
                 both = f"{shown(names, owner[vertex])} and {shown(names, members)}"
@@ -87,41 +87,54 @@ def stations_of(
         )
         for vertex in range(len(names))
     }
-    return tuple(sorted(found, key=lambda station: min(station.members)))
+    stations = tuple(sorted(found, key=lambda station: min(station.members)))
+    _check_separators(graph, names, stations)
+    return stations
 
 
-def _check_separator(
+def _check_members(
     graph: Graph, names: Sequence[str], members: tuple[int, ...], witnesses: Sequence[int]
 ) -> None:
-    import networkx as nx
-
     if not members or len(set(members)) != len(members):
         raise bad("separators", shown(names, members), "one or more different vertices")
     if all(vertex in witnesses for vertex in members):
         raise bad("separators", f"{shown(names, members)}, all witnesses", "a member that forwards")
     neighbours = sorted({u for v in members for u in graph[v]} - set(members))
-    for a, b in combinations(members, 2):
+    for a, b in (*combinations(members, 2), *product(members, neighbours)):
         if not graph.has_edge(a, b):
-            raise _missing(names, members, a, b)
-    for a in members:
-        for b in neighbours:
-            if not graph.has_edge(a, b):
-                raise _missing(names, members, a, b)
-    rest = graph.subgraph(set(graph) - set(members))
-    if len(neighbours) < 2:
-        found = f"{shown(names, members)}, with one side only"
-        raise bad("separators", found, "vertices between two others")
-    if not set(neighbours) <= nx.node_connected_component(rest, neighbours[0]):
-        return
-    path = " - ".join(names[v] for v in nx.shortest_path(rest, neighbours[0], neighbours[-1]))
-    raise bad(
-        "separators", f"{shown(names, members)}, which {path} avoids", "a set that every path must pass"
-    )
+            expected = (
+                f"members that can stand in for each other: the link {names[a]} - {names[b]} is missing"
+            )
+            raise bad("separators", shown(names, members), expected)
 
 
-def _missing(names: Sequence[str], members: tuple[int, ...], a: int, b: int) -> BadParameter:
-    expected = f"members that can stand in for each other: the link {names[a]} - {names[b]} is missing"
-    return bad("separators", shown(names, members), expected)
+def _check_separators(graph: Graph, names: Sequence[str], stations: Sequence[Station]) -> None:
+    """Refuse one that a path avoids. The graph of stations falls apart without it exactly if the graph of vertices
+    does, since the members of a station are linked; and one search there looks at all of them.
+    """
+    import networkx as nx
+
+    cut = set(nx.articulation_points(_contract(graph, stations)))
+    for index, station in enumerate(stations):
+        if station.separator and index not in cut:
+            members = shown(names, station.members)
+            neighbours = sorted({u for v in station.members for u in graph[v]} - set(station.members))
+            if len(neighbours) < 2:
+                raise bad("separators", f"{members}, with one side only", "vertices between two others")
+            rest = graph.subgraph(set(graph) - set(station.members))
+            path = " - ".join(names[v] for v in nx.shortest_path(rest, neighbours[0], neighbours[-1]))
+            raise bad("separators", f"{members}, which {path} avoids", "a set that every path must pass")
+
+
+def _contract(graph: Graph, stations: Sequence[Station]) -> Graph:
+    """The graph of stations, by index."""
+    import networkx as nx
+
+    place = {vertex: index for index, station in enumerate(stations) for vertex in station.members}
+    contracted: Graph = nx.Graph()
+    contracted.add_nodes_from(range(len(stations)))
+    contracted.add_edges_from((place[a], place[b]) for a, b in graph.edges if place[a] != place[b])
+    return contracted
 
 
 def twins(graph: Graph, vertices: Iterable[int], size: int) -> list[tuple[int, ...]]:
@@ -145,13 +158,9 @@ def trunk_of(graph: Graph, stations: Sequence[Station]) -> tuple[tuple[int, int]
     """The pairs of stations between which messages travel."""
     import networkx as nx
 
-    place = {vertex: index for index, station in enumerate(stations) for vertex in station.members}
-    contracted: Graph = nx.Graph()
-    contracted.add_nodes_from(range(len(stations)))
-    contracted.add_edges_from((place[a], place[b]) for a, b in graph.edges if place[a] != place[b])
     used: set[tuple[int, int]] = set()
     # By their edges: to ask a view of the graph for those of one block takes as long as its largest station has links.
-    for edges in nx.biconnected_component_edges(contracted):
+    for edges in nx.biconnected_component_edges(_contract(graph, stations)):
         block = {station for edge in edges for station in edge}
         if len(edges) < len(block) * (len(block) - 1) // 2:
             # Shallow and the same everywhere: from the station with most neighbours, the first of equals.

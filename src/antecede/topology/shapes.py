@@ -8,13 +8,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations, pairwise, product
+from math import prod
 
 from antecede.topology.graph import bad
 from antecede.topology.value import Topology
 
 __all__ = [
+    "LEVELS",
     "SHAPES",
     "clique_with_tails",
     "diamond",
@@ -22,6 +24,7 @@ __all__ = [
     "example_groups",
     "gateway",
     "gateway_groups",
+    "hierarchy",
     "line",
     "mesh",
     "ring",
@@ -96,6 +99,41 @@ def wan_of_lans(zones: int, size: int, gateways: int = 2, witnesses: int = 0) ->
         return Topology.of(links, names)
     watching = [name for gate in gates for name in gate[gateways:]]
     return Topology.of(links, names, separators=gates, witnesses=watching)
+
+
+LEVELS = ("nodes", "departments", "organisations", "countries")
+"""What a hierarchy is made of, from the inside; its routers are called n1, d1.g1, o1.g1 and c1.g1."""
+
+
+def hierarchy(outermost: int, inside: Sequence[int] = (4, 4, 2), gateways: int = 2) -> Topology:
+    """Processes on nodes, nodes in departments, departments in organisations (figure 5.1 of the report).
+
+    `inside` has the processes on a node, the nodes in a department, the departments in an organisation and, if there is
+    a fourth level, the organisations in a country; there are so many of the `outermost`, linked with each other.
+    The text gives a communication server on each node, which serializes what its processes send, routers of departments
+    and of organisations that run the protocol, and a WAN that joins the organisations. Assumed, since the figure is not
+    at hand: the numbers, and `gateways` routers side by side at each level above the nodes. Every level is a separator:
+    n1, {d1.g1, d1.g2}, {o1.g1, o1.g2}.
+    """
+    if outermost < 2 or not 1 <= len(inside) <= len(LEVELS) or min(*inside, gateways) < 1:
+        found = f"{outermost} of {'/'.join(map(str, inside))} with {gateways} gateways"
+        raise bad("shape", found, "two or more, of one to four levels with one or more in each")
+    names = _processes(outermost * prod(inside))
+    below: list[tuple[str, ...]] = [(name,) for name in names]
+    links: list[tuple[str, str]] = []
+    separators: list[tuple[str, ...]] = []
+    for level, size in zip(LEVELS, inside, strict=False):
+        ends = [""] if level == "nodes" else [f".g{k + 1}" for k in range(gateways)]
+        here = [tuple(f"{level[0]}{i + 1}{end}" for end in ends) for i in range(len(below) // size)]
+        for i, members in enumerate(below):
+            links += product(members, here[i // size])
+        for members in here:
+            links += combinations(members, 2)
+        separators += here
+        below = here
+    for one, two in combinations(below, 2):
+        links += product(one, two)
+    return Topology.of(links, names, separators=separators)
 
 
 def example(extended: bool = False, at: tuple[int, int, int] = (2, 2, 2)) -> Topology:
@@ -192,6 +230,7 @@ SHAPES: Mapping[str, Callable[..., Topology]] = {
     "diamond": diamond,
     "clique-with-tails": clique_with_tails,
     "wan-of-lans": wan_of_lans,
+    "hierarchy": hierarchy,
     "example": example,
     "gateway": gateway,
     "three-networks": three_networks,

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from antecede.errors import BadFrame, BadParameter, CallerError, UnknownProcess
 from antecede.link import Link
-from antecede.model import Awaited, Message, Packet, View, Waiting
+from antecede.model import Awaited, Id, Message, Packet, View, Waiting
 from antecede.process.views.members import (
     Change,
     Handed,
@@ -79,6 +79,7 @@ class Changing:
         self._pieces = Pieces()
         """Of the state that we wait for."""
         self._removed: tuple[int, ...] = ()
+        self._unordered: tuple[Id, ...] = ()
         self._told: dict[int, int] = {}
         self._heard: dict[int, int] = {}
         """Notes that went to, and came from, each peer: payloads of a link that carry no packets."""
@@ -108,8 +109,8 @@ class Changing:
     def targets(self, to: Iterable[str], echo: bool = True) -> tuple[int, ...]:
         """The members that these names and groups mean; groups without ourselves, if there is no `echo`.
 
-        Then they are without those too whom we still owe a state: our application knows what it says, and so will the
-        state.
+        Then they are without those too that begin with a state of ours that is still to be given: our application
+        knows what it says, and so will the state.
         """
         roll = self.roll
         targets: set[int] = set()
@@ -124,7 +125,8 @@ class Changing:
                 raise UnknownProcess(name, roll.shown)
             targets.add(place)
         if not echo:
-            grouped.difference_update((self._core.me, *self.owed))
+            heirs = [place for change in self.ready if isinstance(change, Change) for place in change.heirs]
+            grouped.difference_update((self._core.me, *self.owed, *heirs))
         return tuple(sorted(targets | grouped))
 
     def parameters_in(self, core: Core) -> dict[str, Any]:
@@ -191,7 +193,7 @@ class Changing:
         """The application has no state to give with this change: who joined need not wait for it."""
         for at, change in enumerate(self.ready):
             if isinstance(change, Change) and change.number == number:
-                self.ready[at] = replace(change, owed=())
+                self.ready[at] = replace(change, owed=(), heirs=())
                 self.membership.notes += [(place, State(None, True, 0)) for place in change.owed]
         self._stir()
 
@@ -296,7 +298,7 @@ class Changing:
         core = self._core
         while True:
             self.ready.extend(core.drain())
-            if not self._removed:
+            if not self._removed or self._gives_up_last:
                 return
             # What arrived since may wait for the removed as well.
             self._note_lost()
@@ -306,15 +308,49 @@ class Changing:
                 return
             core.follow(effects)
 
+    @property
+    def _gives_up_last(self) -> bool:
+        """Whether what the removed have lost is given up when nothing is under way any more.
+
+        A stamp leaves out what the messages that it names follow themselves. If one of these is lost, nobody knows
+        what it followed: so all that could be that must be here first. A machine that sends because something was
+        given up cannot wait so long.
+        """
+        return isinstance(self._core.machine, Receiver) and self._core.rules > 4
+
+    def _give_up_lost(self) -> None:
+        """Deliver what waits for the removed alone: all else has arrived, and was delivered if it could be.
+
+        One lost message after the other, in the order in which its sender sent them, and between two all that then
+        can be delivered. If n precedes m' by a lost message m, n was here, or waits for lost messages; those of m's
+        sender among them were sent before m, so n comes first. Of two senders nobody knows which message was first:
+        what waits then is told as `unordered`.
+        """
+        core, machine = self._core, self._core.machine
+        seats = [core.numbering.seat(place) for place in self._removed]
+        if isinstance(machine, Receiver) and not machine.names_all:
+            lacking = {sender for sender, _, _ in machine.missing()}
+            if len(lacking.intersection(seats)) > 1:
+                self._unordered = tuple(sorted(held.message.id for held in self.waiting()))
+        while True:
+            self._note_lost()
+            given_up = next(filter(None, map(machine.forget, seats)), None)
+            if given_up is None:
+                return
+            core.follow([one for one in given_up if isinstance(one, Message)])
+            # What it would send now belongs to a view that is over.
+            self.ready.extend(core.drain(silently=True))
+
     def _note_lost(self) -> None:
         """Remember which messages of the removed something here waits for: they are given up."""
         core, name = self._core, self._core.view.name
-        for waiting in self.waiting():
-            for awaited in waiting.awaits:
-                if awaited.sender in self._removed and waiting.where == "held":
-                    first, last, counted = awaited.first, awaited.last, awaited.counted
-                    lost = Lost(name(awaited.sender), first, last, (name(core.me),), counted)
-                    self.lost += [] if lost in self.lost else [lost]
+        held = [awaited for one in self.waiting() if one.where == "held" for awaited in one.awaits]
+        # Control may wait too, and no message for it: an extra message of `bounded`.
+        for awaited in dict.fromkeys((*held, *self.roots())):
+            if awaited.sender in self._removed:
+                first, last, counted = awaited.first, awaited.last, awaited.counted
+                lost = Lost(name(awaited.sender), first, last, (name(core.me),), counted)
+                self.lost += [] if lost in self.lost else [lost]
 
     def counts(self) -> Counts | None:
         core = self._core
@@ -328,13 +364,16 @@ class Changing:
 
     def install(self, roll: Roll) -> None:
         core = self._core
+        if self._removed and self._gives_up_last:
+            self._give_up_lost()
         for waiting in [] if self.routes.on else self.waiting():
             # What is held now waits for a packet that was refused: nothing else is missing.
             name, message = core.view.name, waiting.message
             to = tuple(map(name, message.to)) if waiting.where == "unsent" else (name(core.me),)
             self.lost.append(Lost(name(message.sender), message.number, message.number, to))
+        self._note_heirs(roll)
         self.ready.append(self._change(roll))
-        self.lost, self._removed = [], ()
+        self.lost, self._removed, self._unordered = [], (), ()
         self.turnover += 1
         core.steady = False
         core.name_all(roll.names)
@@ -351,6 +390,14 @@ class Changing:
         core.unsent_bytes = 0
         core.adopt(create(core.machine.name, View(roll.shown), roll.names[core.me], **core.parameters), roll)
 
+    def _note_heirs(self, roll: Roll) -> None:
+        """Whoever joins by one that waits for our state will be given it in turn."""
+        for at, change in enumerate(self.ready):
+            if isinstance(change, Change) and change.owed:
+                waiting = {*change.owed, *change.heirs}
+                heirs = tuple(sorted(place for place, donor in roll.donors.items() if donor in waiting))
+                self.ready[at] = replace(change, heirs=change.heirs + heirs)
+
     def _change(self, roll: Roll) -> Change:
         def named(places: Iterable[int]) -> tuple[str, ...]:
             return tuple(roll.names[place] for place in places)
@@ -361,7 +408,17 @@ class Changing:
         )
         joined = named(sorted(roll.donors))
         lost = tuple(self.lost)
-        return Change(roll.number, roll.shown, joined, named(roll.left), named(roll.removed), lost, owed)
+        unordered = tuple((roll.names[sender], number) for sender, number in self._unordered)
+        return Change(
+            roll.number,
+            roll.shown,
+            joined,
+            named(roll.left),
+            named(roll.removed),
+            lost,
+            owed,
+            unordered=unordered,
+        )
 
     def part(self, roll: Roll) -> None:
         core = self._core

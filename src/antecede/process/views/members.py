@@ -256,12 +256,17 @@ class Change(Struct, frozen=True):
     lost: tuple[Lost, ...]
     owed: tuple[int, ...] = ()
     """The positions of those whom our application gives their state."""
+    heirs: tuple[int, ...] = ()
+    """Those that joined later by one of them: their state will have that one in it."""
+    unordered: tuple[tuple[str, int], ...] = ()
+    """Messages, by sender and number, that came last in the view before, in an order that nobody knows to be causal:
+    each waited for something that is given up, and several of the removed had sent it."""
 
     @property
     def shown(self) -> dict[str, Any]:
         """As plain data, for programs."""
         shown: dict[str, Any] = msgspec.to_builtins(self)
-        del shown["owed"]
+        del shown["owed"], shown["heirs"]
         return shown
 
 

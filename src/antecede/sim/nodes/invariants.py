@@ -1,6 +1,7 @@
 """What must be true of a system of nodes, whatever happened to it. The only file that says so.
 
-  order       each process delivers in causal order, across views: by the watch, and by the oracle in small runs
+  order       each process delivers in causal order, across views: by the watch, and by the oracle in small runs. But
+              for messages that a change tells as `unordered`: what linked them is lost with several removed at once
   durable     nothing is lost that was durable: a process comes back with every input that its journal said it had, and
               what was sent and is not given up is delivered, once, at each destination
   again       nothing is handed over again that was acknowledged, durably; what was taken and was not comes again after
@@ -10,8 +11,7 @@
   told        what is given up with a removed process is told: to who sent it what it was to get and has not got; and,
               under protocols that hold a message until what it follows is there, to who was to get it what something
               delivered there in the same view follows. (`permit` and `buffer` know of no such message; `history` and
-              `optimal` name the last ones, which the others came before; under `bounded` an extra message may be what
-              waits, and nobody sees for what.)
+              `optimal` name the last ones, which the others came before.)
   refused     no sound process refuses another, and no sound journal is refused
   damaged     a damaged journal is refused, or gives the same process
   liveness    once faults end, every wait ends
@@ -33,7 +33,6 @@ from antecede.oracle import check
 from antecede.process.core import Core
 from antecede.process.views.members import Change, Lost, Roll
 from antecede.protocols import Machine
-from antecede.protocols.bounded import Bounded
 from antecede.protocols.history import History
 from antecede.protocols.optimal import Optimal
 from antecede.protocols.receiver import Receiver
@@ -58,7 +57,7 @@ class Judge:
 
     def __init__(self, places: int, protocol: type[Machine], at: Iterable[int] | None, small: bool) -> None:
         order = protocol.order
-        self._holds = issubclass(protocol, Receiver) and not issubclass(protocol, Bounded)
+        self._holds = issubclass(protocol, Receiver)
         self._names_last = issubclass(protocol, (History, Optimal))
         """The protocol holds a message until what it follows has arrived; its stamps name the last of that alone."""
         self.order, self.findings = order, list[str]()
@@ -73,6 +72,8 @@ class Judge:
         self._got: dict[int, set[Id]] = {}
         """What has arrived at each, durably."""
         self._told: dict[int, list[Lost]] = {}
+        self._unordered: set[tuple[Id, int]] = set()
+        """Messages whose order, at this process, was told as unknown."""
         self.rolls: dict[int, Roll] = {}
         self.changes = 0
         """Changes of a view that applications came to."""
@@ -162,6 +163,7 @@ class Judge:
         self.changes += 1
         told = self._told[me]
         told += change.lost
+        self._unordered |= {((places.id(name), number), me) for name, number in change.unordered}
         promised = self._holds and (self._at is None or me in self._at)
         for name in change.removed if promised else ():
             sender = places.id(name)
@@ -180,6 +182,9 @@ class Judge:
         """What was delivered, and what was not. `gone` were removed or are dead; of the `unfinished` too, nobody knows
         what they took."""
         watch = self.watch
+        watch.violations = [
+            copy for copy in watch.violations if (copy.message, copy.at) not in self._unordered
+        ]
         self.findings += watch.findings(self.order, complete=False, view=view)[:MOST]
         for copy in watch.undelivered():
             (sender, number), at = copy.message, copy.at
@@ -199,7 +204,8 @@ class Judge:
         assert self.events is not None
         verdict = check(self.events, len(view), complete=False, at=self._at)
         mine = any(line.startswith(("violation", "fifo", "unwanted", "unsent")) for line in self.findings)
-        broken = bool(verdict.violations) if self.order == "causal" else bool(verdict.fifo_breaks)
+        violations = [one for one in verdict.violations if (one.overtaken, one.at) not in self._unordered]
+        broken = bool(violations) if self.order == "causal" else bool(verdict.fifo_breaks)
         if self.order == "none":
             broken = False
         theirs = broken or bool(verdict.duplicates or verdict.unsent or verdict.unaddressed)

@@ -35,8 +35,9 @@ from pyspark.sql.types import ArrayType, MapType, StringType, StructField, Struc
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.frames import CSV, quote, to_nanoseconds
-from antecede.spark.ingest.tasks import CODECS, list_files, name_runs
+from antecede.spark.ingest.tasks import list_files, name_runs
 from antecede.spark.storage import absolute, escaped
+from antecede.spark.tables import kind_of
 
 __all__ = ["COLUMNS", "map_columns", "read_table"]
 
@@ -110,16 +111,6 @@ def read_table(
     told = placed.join(F.broadcast(known), FILE, "left")
     named = F.coalesce("__name", F.col(quote(FILE)))
     return told.withColumns({FILE: named, RUN: F.coalesce(F.col(quote(RUN)), named)}).drop("__name")
-
-
-def kind_of(name: str) -> str:
-    """The end of a file's name, which says what it is.
-
-    >>> kind_of("file:/a.csv"), kind_of("file:/a.csv.gz")
-    ('.csv', '.csv')
-    """
-    base, end = os.path.splitext(name)
-    return os.path.splitext(base)[1] if end in CODECS else end
 
 
 def map_columns(table: DataFrame, mapping: Mapping[str, str], run: str | None) -> DataFrame:

@@ -26,12 +26,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter
+from antecede.spark.causes import ByCauses, list_causes
 from antecede.spark.frames import quote, read_time, refuse_other_tables
 from antecede.spark.order import by_causes, by_stamp, by_trace, by_vector
 from antecede.spark.order.by_stamp import ByStamp
 from antecede.spark.order.by_trace import ByTrace
 from antecede.spark.order.by_vector import ByVector
-from antecede.spark.order.causes import ByCauses, list_causes
 from antecede.spark.stream.api import Asked, order_stream
 from antecede.spark.trace.api import Trace
 
@@ -130,8 +130,8 @@ def order(
         # The one place where a stream and a table part.
         refuse_names("a stream", window=window, partitions=partitions)
         asked = Asked(
-            id, causes, process, vector, stamp, protocol, tuple(processes or ()), parameters, groups, time, none,
-            patience, remember, buckets,
+            id, causes, process, vector, stamp, protocol, tuple(processes or ()), dict(parameters or {}), groups, time,
+            None, none, patience, remember, buckets,
         )  # fmt: skip
         return order_stream(table, asked)
     refuse_names("a table", patience=patience, remember=remember, buckets=buckets)

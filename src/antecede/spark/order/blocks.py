@@ -34,14 +34,12 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from antecede.errors import BadTrace
 from antecede.jit import kernels_for
+from antecede.spark.causes import ByCauses, id_type, list_causes
 from antecede.spark.errors import mark_errors, raise_task_errors
 from antecede.spark.frames import quote, read_time
 from antecede.spark.order.causes import (
-    ByCauses,
     Outside,
     flatten_causes,
-    id_type,
-    list_causes,
     name_events,
     one_array,
     order_table,

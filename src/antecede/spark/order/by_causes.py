@@ -25,6 +25,7 @@ from functools import partial, reduce
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -36,19 +37,16 @@ from pyspark.sql.types import (
 )
 
 from antecede.errors import BadTrace
+from antecede.spark.causes import ByCauses, id_type, list_causes, refuse_columns
 from antecede.spark.errors import mark_errors, raise_marked
 from antecede.spark.frames import hide_null_lists, quote, read_time, show_null_lists
 from antecede.spark.order.blocks import order_blocks
 from antecede.spark.order.causes import (
     FULL,
     TOGETHER,
-    ByCauses,
-    id_type,
-    list_causes,
     name_events,
     one_array,
     order_table,
-    refuse_columns,
     split_partitions,
 )
 from antecede.spark.order.lamport import whole_pieces
@@ -59,6 +57,10 @@ __all__ = ["ByCauses", "count_missing", "explain_refused", "order_by_causes"]
 def order_by_causes(rows: DataFrame, asked: ByCauses, *, full: int = FULL) -> DataFrame:
     """The rows with `position` and `waits_for`. This counts the rows of partitions at once, to find the large ones."""
     refuse_columns(rows, asked)
+    kind = id_type(rows, asked)
+    if isinstance(kind, StringType) and not isinstance(rows.schema[asked.id].dataType, StringType):
+        named = rows.withColumn("__id", F.col(quote(asked.id)).cast(kind))
+        return order_by_causes(named, replace(asked, id="__id"), full=full).drop("__id")
     rows, hidden = hide_null_lists(rows)
     small, large = split_partitions(rows, asked.partition_by, full)
     parts = [] if small is None else [order_small(small, asked)]

@@ -1,13 +1,11 @@
-"""Rows that name their causes: which columns say what, and a table of them in the order of the rules of graph.py.
-
-`order` and `verify` read the same columns in the same way.
-"""
+"""Rows that name their causes (`antecede.spark.causes`), as a table in Arrow: ordered by the rules of graph.py."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,38 +13,21 @@ from msgspec import Struct
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
-    ArrayType,
-    DataType,
     IntegerType,
-    LongType,
-    MapType,
-    StringType,
     StructField,
     StructType,
-    VariantType,
 )
 
-from antecede.errors import BadParameter
-from antecede.spark.frames import WHOLE, quote, read_time
+from antecede.spark.causes import ByCauses, list_causes
+from antecede.spark.frames import quote, read_time
 from antecede.spark.order.graph import NEVER, Numbers, sort_events
 
-__all__ = ["FULL", "TOGETHER", "ByCauses", "Large", "Outside", "order_table", "split_partitions"]
+__all__ = ["FULL", "TOGETHER", "Large", "Outside", "order_table", "split_partitions"]
 
 FULL: Final = 1_000_000
 """Rows of a partition that one task takes with all their columns."""
 TOGETHER: Final = 1 << 16
 """Rows of small partitions that are ordered in one call."""
-
-
-class ByCauses(Struct, frozen=True):
-    """Which columns say what."""
-
-    id: str
-    causes: str
-    partition_by: tuple[str, ...] = ()
-    time: str | None = None
-    no_cause: tuple[str, ...] = ("",)
-    """Causes of text that mean none."""
 
 
 class Outside(Struct, frozen=True):
@@ -113,55 +94,6 @@ def split_partitions(
     return rows.join(renamed, same, "left_anti"), Large(some, names, large["__rows"].to_pylist())
 
 
-def refuse_columns(
-    rows: DataFrame,
-    asked: ByCauses,
-    *,
-    owner: str = "order",
-    added: tuple[str, ...] = ("position", "waits_for"),
-) -> None:
-    """Refuse names that are no columns, columns of types that mean nothing, and those that the owner adds."""
-    named = {"id": asked.id, "causes": asked.causes, **({"time": asked.time} if asked.time else {})}
-    named |= {f"partition_by {place + 1}": name for place, name in enumerate(asked.partition_by)}
-    for what, name in named.items():
-        if rows.columns.count(name) != 1:
-            raise BadParameter(owner, what, name, f"one of the columns {', '.join(rows.columns)}")
-    for name in added:
-        if name in rows.columns:
-            raise BadParameter(
-                owner, "table", f"one with a column {name}", f"none of that name: {owner} adds it"
-            )
-    kind = rows.schema[asked.id].dataType
-    cause = rows.schema[asked.causes].dataType
-    element = cause.elementType if isinstance(cause, ArrayType) else cause
-    if not isinstance(kind, (StringType, *WHOLE)):
-        raise BadParameter(owner, "id", f"{asked.id} of type {kind.simpleString()}", "text or integers")
-    if isinstance(kind, StringType) != isinstance(element, StringType) or not isinstance(
-        element, (StringType, *WHOLE)
-    ):
-        found = f"{asked.causes} of type {cause.simpleString()} with ids of type {kind.simpleString()}"
-        raise BadParameter(owner, "causes", found, "one identifier, or an array of them")
-    for name in asked.partition_by:
-        if isinstance(rows.schema[name].dataType, (ArrayType, MapType, StructType, VariantType)):
-            found = f"{name} of type {rows.schema[name].dataType.simpleString()}"
-            raise BadParameter(owner, "partition_by", found, "columns of plain values")
-
-
-def id_type(rows: DataFrame, asked: ByCauses) -> DataType:
-    return StringType() if isinstance(rows.schema[asked.id].dataType, StringType) else LongType()
-
-
-def list_causes(rows: DataFrame, asked: ByCauses) -> Column:
-    """The causes as an array of identifiers, without nulls and without what means none."""
-    cause = F.col(quote(asked.causes))
-    kind = id_type(rows, asked).simpleString()
-    listed = cause if isinstance(rows.schema[asked.causes].dataType, ArrayType) else F.array(cause)
-    listed = F.coalesce(listed.cast(f"array<{kind}>"), F.array().cast(f"array<{kind}>"))
-    if kind != "string":
-        return F.filter(listed, lambda one: one.isNotNull())
-    return F.filter(listed, lambda one: one.isNotNull() & ~one.isin(*asked.no_cause))
-
-
 def name_events(rows: DataFrame, asked: ByCauses) -> Column:
     """The identifier of each row as text. Rows without one are one event if nothing tells them apart."""
     time = read_time(rows, asked.time) if asked.time is not None else F.lit(None).cast("long")
@@ -205,8 +137,8 @@ def widen(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def flatten_causes(column: pa.ChunkedArray, no_cause: tuple[str, ...]) -> tuple[pa.Array, Numbers]:
-    """All causes, and the rows that name them."""
-    array = one_array(column)
+    """All causes, and the rows that name them: the rules of `list_causes`."""
+    array = split_lists(one_array(column))
     if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
         effect, causes = pc.list_parent_indices(array).to_numpy(), array.flatten()
     else:
@@ -217,6 +149,27 @@ def flatten_causes(column: pa.ChunkedArray, no_cause: tuple[str, ...]) -> tuple[
     if causes.null_count == 0 and pc.all(meant).as_py():
         return causes, effect.astype(np.int64)
     return causes.filter(meant), effect[meant.to_numpy(zero_copy_only=False)].astype(np.int64)
+
+
+def split_lists(causes: pa.Array) -> pa.Array:
+    """Causes as lists, if some of them are a JSON array in text; else as they are.
+
+    >>> split_lists(pa.array(["a", '["b", 2]', "[c", None])).to_pylist()
+    [['a'], ['b', '2'], ['[c'], [None]]
+    """
+    if not pa.types.is_string(causes.type) or not pc.any(pc.starts_with(causes, "[")).as_py():
+        return causes
+
+    def split(text: str | None) -> list[str | None]:
+        try:
+            found = msgspec.json.decode(text) if text is not None and text.startswith("[") else text
+        except msgspec.DecodeError:
+            return [text]
+        if not isinstance(found, list):
+            return [text]
+        return [one if isinstance(one, str | None) else msgspec.json.encode(one).decode() for one in found]
+
+    return pa.array([split(text) for text in causes.to_pylist()], pa.list_(pa.string()))
 
 
 def times_of(column: pa.Array) -> Numbers:

@@ -10,27 +10,26 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from antecede.errors import BadParameter
-from antecede.spark.duration import parse_duration
 from antecede.spark.errors import raise_task_errors
-from antecede.spark.frames import CSV
-from antecede.spark.order.inputs import Asked as Columns
-from antecede.spark.order.inputs import kind_of, read_json, read_table, type_columns
+from antecede.spark.order.inputs import default_partition
 from antecede.spark.schema import ALL_PACKETS, PACKETS
-from antecede.spark.storage import absolute, escaped, files, local, readable
+from antecede.spark.storage import absolute, escaped, files, readable
 from antecede.spark.stream.api import Asked, order_stream
 from antecede.spark.stream.checkpoint import Checkpoint
 from antecede.spark.stream.closed import deliver_closed
 from antecede.spark.stream.memory import PROVIDER, ROCKSDB
 from antecede.spark.stream.run import Counted, Query, make_session, run_query
 from antecede.spark.stream.status import Progress, status_of, waiting
+from antecede.spark.tables import StreamFiles, TableFiles, open_reader, refuse_directory
 from antecede.spark.trace.footers import refuse_files
 
 __all__ = ["Outcome", "Source", "order_files"]
@@ -53,6 +52,10 @@ class Source(Struct, frozen=True):
     @property
     def stamped(self) -> bool:
         return self.asked.protocol is not None
+
+    @property
+    def files(self) -> StreamFiles:
+        return StreamFiles(self.path, self.asked.process, self.asked.vector, self.files_per_batch)
 
 
 class Outcome(Struct, frozen=True):
@@ -98,20 +101,23 @@ def order_files(
     by_causes = source.asked.id is not None
     if by_causes:
         # Settings of a session, and other queries of the caller's are to keep theirs.
-        spark = make_session(spark)
-        spark.conf.set(PROVIDER, ROCKSDB)
+        spark = make_session(spark, {PROVIDER: ROCKSDB})
+    kept = Checkpoint(checkpoint)
     with raise_task_errors():
-        refuse(spark, source, once, Checkpoint(checkpoint).fresh)
+        refuse(spark, source, once, kept.fresh)
+        table = None if source.stamped else source.files.describe(spark, COMMAND, kept)
         query = Query(
             checkpoint,
-            lambda own: build(own, source, out, checkpoint),
+            lambda own: build(own, source, table, out, checkpoint),
             count,
             lambda own: recount(own, out),
             timed=by_causes or (source.asked.patience is not None and source.by == "receiver"),
         )
         # Refused before it is noted whose the checkpoint is.
         query.build(spark)
-        Checkpoint(checkpoint).claim(COMMAND, identify(source), out)
+        kept.claim(COMMAND, identify(source), out)
+        if table is not None:
+            kept.write_columns(msgspec.json.encode(table))
         totals = run_query(spark, query, once=once, every_s=every, stop=stop)
         known = bool(last) and last[0].batch == totals.batch
         held = last[0].status.held if known else waiting(spark, checkpoint).count()
@@ -133,35 +139,27 @@ def identify(source: Source) -> dict[str, Any]:
     return {**own, **{name: getattr(asked, name) for name in names if getattr(asked, name)}}
 
 
-def build(spark: SparkSession, source: Source, out: Any, checkpoint: Any) -> DataStreamWriter:
+def build(
+    spark: SparkSession, source: Source, table: TableFiles | None, out: Any, checkpoint: Any
+) -> DataStreamWriter:
     asked = source.asked
-    rows = read_packets(spark, source) if source.stamped else read_events(spark, source)
+    rows = read_packets(spark, source) if table is None else source.files.read(spark, table)
     if source.by == "closed":
         if source.receiver is None or asked.partition_by or not source.stamped:
             raise BadParameter(COMMAND, "--by", "closed", "a --receiver, stamps and no --partition-by")
-        wait = (
-            None if asked.patience is None else parse_duration(COMMAND, "--patience", asked.patience) / 1000
-        )
         places = {"receiver": source.receiver, "out": out, "checkpoint": checkpoint}
-        options: dict[str, Any] = {"parameters": asked.parameters, "patience": wait}
+        options: dict[str, Any] = {"parameters": asked.parameters, "patience": asked.patience}
         return deliver_closed(rows, str(asked.protocol), asked.processes, **options, **places)
     if source.by != "receiver":
         raise BadParameter(COMMAND, "--by", source.by, "receiver or closed")
-    ordered = order_stream(rows, asked)
+    ordered = order_stream(rows, default_partition(asked, rows))
     writer = ordered.writeStream.format("parquet").outputMode("append").option("path", absolute(out))
     return writer.option("checkpointLocation", absolute(checkpoint))
 
 
-def open_reader(spark: SparkSession, source: Source) -> DataStreamReader:
-    reader = spark.readStream
-    if source.files_per_batch is not None:
-        reader = reader.option("maxFilesPerTrigger", source.files_per_batch)
-    return reader
-
-
 def read_packets(spark: SparkSession, source: Source) -> DataFrame:
     schema = from_arrow_schema(packet_columns(source))
-    return open_reader(spark, source).schema(schema).parquet(escaped(absolute(source.path)))
+    return open_reader(spark, source.files_per_batch).schema(schema).parquet(escaped(absolute(source.path)))
 
 
 def packet_columns(source: Source) -> pa.Schema:
@@ -172,45 +170,14 @@ def packet_columns(source: Source) -> pa.Schema:
     return columns.append(pa.field(source.asked.partition_by[0], pa.string()))
 
 
-def read_events(spark: SparkSession, source: Source) -> DataFrame:
-    """Rows of the files that are there and those that will be: of the kind and with the columns of the first ones."""
-    asked, place = source.asked, absolute(source.path)
-    columns = Columns(
-        id=asked.id,
-        causes=asked.causes,
-        process=asked.process,
-        vector=asked.vector,
-        partition_by=asked.partition_by,
-        time=asked.time,
-        no_cause=asked.no_cause,
-    )
-    there = [name for name in files(spark, place, "*") if not os.path.basename(name).startswith(("_", "."))]
-    table = read_table(spark, place, columns)
-    reader, kind = open_reader(spark, source), kind_of(there[0])
-    if kind == ".parquet":
-        return reader.schema(table.schema).parquet(escaped(place))
-    if kind == ".csv":
-        raw = spark.read.options(**CSV).csv([escaped(name) for name in there]).schema
-        return type_columns(reader.options(**CSV).schema(raw).csv(escaped(place)), columns, like=table)
-    return type_columns(read_json(reader.text(escaped(place)), columns), columns, like=table)
-
-
 def refuse(spark: SparkSession, source: Source, once: bool, new: bool) -> None:
     """Check existing files before the query starts: Spark never skips a file that a micro-batch has planned."""
     place = absolute(source.path)
-    what = "packets" if source.stamped else "events"
     if source.files_per_batch is not None and source.files_per_batch < 1:
         raise BadParameter(COMMAND, "--files", source.files_per_batch, "1 or more")
-    here = local(place)
-    if here is not None and not os.path.isdir(here):
-        found = f"{place}, {'a file' if os.path.exists(here) else 'which is not there'}"
-        raise BadParameter(COMMAND, "input", found, f"a directory of Parquet files of {what}")
     if not source.stamped:
-        if not files(spark, place, "*"):
-            raise BadParameter(
-                COMMAND, "input", place, "a directory with a first file, which tells the columns"
-            )
         return
+    refuse_directory(COMMAND, place, "packets")
     there = files(spark, place)
     if once and not there:
         raise BadParameter(COMMAND, "input", place, "a directory with Parquet files of packets")

@@ -6,7 +6,7 @@ Rules
   order      each node's events come in order; nothing is said about two nodes. `verify_stream` wants no more
   admission  `maxRows` events a batch at most, from all nodes together
   away       a node that cannot be reached gives no new events until it can; one that goes away with events that a batch
-             needs is waited for, `patience_s`. Under `Trigger.AvailableNow`, what is there to be read is what the nodes
+             needs is waited for, `patience`. Under `Trigger.AvailableNow`, what is there to be read is what the nodes
              that can be reached have at the start
 """
 
@@ -34,6 +34,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter, BadTrace, WireError
+from antecede.spark.duration import parse_duration
 from antecede.spark.errors import errors_marked, mark_errors
 from antecede.spark.trace.api import SPARK_EVENTS
 from antecede.trace import EVENTS
@@ -57,7 +58,7 @@ def node_feed(
     *,
     max_rows: int = 100_000,
     tls: tuple[str | os.PathLike[str], str | os.PathLike[str], str | os.PathLike[str]] | None = None,
-    patience_s: float = 30.0,
+    patience: str = "30 seconds",
 ) -> DataFrame:
     """A streaming DataFrame of what nodes record, from their feeds at "host:port".
 
@@ -67,7 +68,7 @@ def node_feed(
     options: dict[str, Any] = {
         "addresses": ",".join(addresses),
         "maxRows": max_rows,
-        "patience_s": patience_s,
+        "patience_s": parse_duration("node_feed", "patience", patience) / 1000,
     }
     if tls is not None:
         options |= {name: os.fspath(file) for name, file in zip(KEYS, tls, strict=True)}

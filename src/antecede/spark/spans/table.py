@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.frames import CSV, quote, to_nanoseconds
-from antecede.spark.ingest.table import kind_of
 from antecede.spark.spans.documents import name_file, parse_documents, read_documents
 from antecede.spark.spans.schema import (
     NO_ID,
@@ -27,6 +26,7 @@ from antecede.spark.spans.schema import (
     name_kind,
 )
 from antecede.spark.storage import escaped
+from antecede.spark.tables import kind_of
 from antecede.trace.foreign.spans import MAPS, OTEL_TRACES, SPAN_LISTS
 
 __all__ = ["read_table"]

@@ -10,9 +10,9 @@ cannot be ordered is `refused`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from msgspec import Struct
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 )
 
 from antecede.errors import BadParameter
+from antecede.spark.causes import ByCauses
 from antecede.spark.duration import REMEMBER, parse_duration
 from antecede.spark.frames import quote, read_time, refuse_unlike_vectors
 from antecede.spark.stream.causes import order_causes
@@ -37,8 +38,8 @@ __all__ = ["Asked", "order_stream"]
 FORMS: Final = "id and causes, or process and vector, or stamp, protocol and processes"
 
 
-class Asked(NamedTuple):
-    """What `order` was asked for."""
+class Asked(Struct, frozen=True):
+    """What `order` was asked for: its parameters. None is not said."""
 
     id: str | None = None
     causes: str | None = None
@@ -46,10 +47,12 @@ class Asked(NamedTuple):
     vector: str | None = None
     stamp: str | None = None
     protocol: str | None = None
-    processes: Sequence[str] = ()
-    parameters: Mapping[str, Any] | None = None
-    partition_by: tuple[str, ...] = ()
+    processes: tuple[str, ...] = ()
+    parameters: dict[str, Any] = {}
+    partition_by: tuple[str, ...] | None = None
+    """None: those that the form of the table suggests (`order.inputs`)."""
     time: str | None = None
+    window: tuple[Any, Any] | None = None
     no_cause: tuple[str, ...] = ("",)
     patience: str | None = None
     remember: str | None = None
@@ -61,19 +64,11 @@ def order_stream(df: DataFrame, asked: Asked) -> DataFrame:
     buckets = BUCKETS if asked.buckets is None else asked.buckets
     if buckets < 1:
         raise BadParameter("order", "buckets", buckets, "1 or more")
+    groups = asked.partition_by or ()
     if asked.id is not None and asked.causes is not None:
         refuse_others(asked, "explicit causes", "process", "vector", "stamp", "protocol", "processes")
-        return order_causes(
-            df,
-            id=asked.id,
-            causes=asked.causes,
-            partition_by=asked.partition_by,
-            time=asked.time,
-            patience=asked.patience,
-            remember=asked.remember or REMEMBER,
-            no_cause=asked.no_cause,
-            buckets=buckets,
-        )
+        named = ByCauses(asked.id, asked.causes, groups, asked.time, asked.no_cause)
+        return order_causes(df, named, patience=asked.patience, remember=asked.remember, buckets=buckets)
     if asked.process is not None and asked.vector is not None:
         refuse_others(asked, "vectors", "id", "causes", "stamp", "protocol", "processes")
         return order_vectors(df, asked, buckets)
@@ -86,7 +81,7 @@ def order_stream(df: DataFrame, asked: Asked) -> DataFrame:
         processes=asked.processes,
         stamp=asked.stamp or "stamp",
         parameters=asked.parameters,
-        partition_by=asked.partition_by,
+        partition_by=groups,
         time=asked.time,
         patience=asked.patience,
         buckets=buckets,
@@ -111,7 +106,7 @@ def order_vectors(df: DataFrame, asked: Asked, buckets: int) -> DataFrame:
         buckets,
     )
     name = refuse_columns(df, asked)
-    bucket, partition = name_partition(asked.partition_by, buckets)
+    bucket, partition = name_partition(asked.partition_by or (), buckets)
     times = [] if asked.time is None else [read_time(df, asked.time).alias("__time")]
     rows = df.select(bucket, partition, *times, *(F.col(quote(column)) for column in df.columns))
     packed = keep_rows(rows, settings.open, buckets, settings.patience_ms is not None)
@@ -124,7 +119,7 @@ def refuse_columns(df: DataFrame, asked: Asked) -> DataType:
     """The type of names of processes. Columns that cannot be meant are a `BadParameter`."""
     named = {"process": asked.process, "vector": asked.vector}
     named |= {} if asked.time is None else {"time": asked.time}
-    named |= {f"partition_by {place + 1}": name for place, name in enumerate(asked.partition_by)}
+    named |= {f"partition_by {place + 1}": name for place, name in enumerate(asked.partition_by or ())}
     for what, name in named.items():
         if name is None or df.columns.count(name) != 1:
             raise BadParameter("order", what, name, f"one of the columns {', '.join(df.columns)}")

@@ -21,7 +21,7 @@ What is held is the head of the state, what came out are its pieces (`memory`).
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import count
 from operator import itemgetter
 from typing import Any, Final
@@ -33,18 +33,12 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
-from antecede.errors import BadParameter, BadSnapshot
+from antecede.errors import BadSnapshot
+from antecede.spark.causes import ByCauses, id_type, list_causes, refuse_columns
 from antecede.spark.duration import REMEMBER, parse_duration
-from antecede.spark.frames import WHOLE, quote
+from antecede.spark.frames import quote, read_time
 from antecede.spark.stream.memory import remember_rows
 from antecede.spark.stream.operator import BUCKETS, name_partition, unpack
 from antecede.spark.stream.packets import encode_names, from_ipc, to_ipc
@@ -63,22 +57,17 @@ Key = tuple[str, Any]
 
 def order_causes(
     df: DataFrame,
+    asked: ByCauses,
     *,
-    id: str,
-    causes: str,
-    partition_by: Sequence[str] = (),
-    time: str | None = None,
     patience: str | None = None,
-    remember: str = REMEMBER,
-    no_cause: Sequence[str] = ("",),
+    remember: str | None = None,
     buckets: int = BUCKETS,
 ) -> DataFrame:
     """A stream of events that name their causes -> the same rows in causal order, with all of their columns.
 
-    `id` is a column of text or integers; `causes` has one identifier, an array of them, or null. Causes are looked for
-    among the rows with the same values of `partition_by`. Added are `position` (0, 1, 2, ... in each partition),
-    `waits_for` (the causes without which a row was released) and `kind`: `delivered`, `released`, `late` or
-    `repeated`. Text in `no_cause` means none.
+    Causes are looked for among the rows with the same values of `partition_by`. Added are `position` (0, 1, 2, ... in
+    each partition), `waits_for` (the causes without which a row was released) and `kind`: `delivered`, `released`,
+    `late` or `repeated`.
 
     A row waits for ever or, with `patience`, for a time such as "30 seconds". `remember` says how long identifiers are
     known: an older cause counts as one that has not come, and a partition from which nothing came for so long begins
@@ -86,24 +75,18 @@ def order_causes(
     """
     settings = CausesSettings(
         patience_ms=None if patience is None else parse_duration("order", "patience", patience),
-        remember_ms=parse_duration("order", "remember", remember),
+        remember_ms=parse_duration("order", "remember", remember or REMEMBER),
         buckets=buckets,
     )
-    kind = refuse_columns(df, id, causes, partition_by, time)
-    bucket, partition = name_partition(partition_by, buckets)
-    listed = F.col(quote(causes))
-    listed = listed if isinstance(df.schema[causes].dataType, ArrayType) else F.array(listed)
-    listed = F.coalesce(listed.cast(ArrayType(kind)), F.array().cast(ArrayType(kind)))
-    named = F.filter(listed, lambda one: one.isNotNull())
-    if isinstance(kind, StringType) and no_cause:
-        named = F.filter(named, lambda one: ~one.isin(*no_cause))
-    order = [F.col(quote(time)).alias("__time")] if time is not None else []
+    refuse_columns(df, asked, added=("position", "waits_for", "kind"))
+    kind = id_type(df, asked)
+    bucket, partition = name_partition(asked.partition_by, buckets)
     rows = df.select(
         bucket,
         partition,
-        F.col(quote(id)).cast(kind).alias("__id"),
-        named.alias("__causes"),
-        *order,
+        F.col(quote(asked.id)).cast(kind).alias("__id"),
+        list_causes(df, asked).alias("__causes"),
+        *([] if asked.time is None else [read_time(df, asked.time).alias("__time")]),
         *(F.col(quote(name)) for name in df.columns),
     )
     packed = remember_rows("order", rows, settings, buckets)
@@ -112,33 +95,7 @@ def order_causes(
         StructField("waits_for", ArrayType(kind)),
         StructField("kind", StringType()),
     ]
-    schema = StructType([*df.schema.fields, *added])
-    return unpack(packed, schema)
-
-
-def refuse_columns(
-    df: DataFrame, id: str, causes: str, partition_by: Sequence[str], time: str | None
-) -> DataType:
-    """The type of identifiers. Columns that cannot be meant are a `BadParameter`."""
-    asked = {"id": id, "causes": causes, **({} if time is None else {"time": time})}
-    asked |= {f"partition_by {place + 1}": name for place, name in enumerate(partition_by)}
-    for what, name in asked.items():
-        if df.columns.count(name) != 1:
-            raise BadParameter("order", what, name, f"one of the columns {', '.join(df.columns)}")
-    for name in ("position", "waits_for", "kind"):
-        if name in df.columns:
-            raise BadParameter(
-                "order", "table", f"one with a column {name}", "none of that name: order adds it"
-            )
-    found, cause = df.schema[id].dataType, df.schema[causes].dataType
-    element = cause.elementType if isinstance(cause, ArrayType) else cause
-    if not isinstance(found, (StringType, *WHOLE)):
-        raise BadParameter("order", "id", f"{id} of type {found.simpleString()}", "text or integers")
-    kind = StringType() if isinstance(found, StringType) else LongType()
-    if not isinstance(element, StringType if isinstance(kind, StringType) else WHOLE):
-        told = f"{causes} of type {cause.simpleString()} with ids of type {found.simpleString()}"
-        raise BadParameter("order", "causes", told, "one identifier, or an array of them")
-    return kind
+    return unpack(packed, StructType([*df.schema.fields, *added]))
 
 
 class CausesSettings(Struct, frozen=True):

@@ -25,6 +25,8 @@ __all__ = ["Checkpoint", "Totals"]
 
 NOTE: Final = "antecede.json"
 TOTALS: Final = "totals.json"
+COLUMNS: Final = "columns.json"
+"""What the files of a query were when it first started."""
 
 
 class Totals(Struct):
@@ -87,6 +89,18 @@ class Checkpoint:
             if noted.get(name) != what.get(name):
                 found = f"{self.place}, of a query with {name} {shown(noted.get(name))}"
                 raise BadParameter(command, "checkpoint", found, f"one with {name} {shown(what.get(name))}")
+
+    def read_columns(self) -> bytes | None:
+        """What `write_columns` kept. A query of an older version has kept nothing."""
+        try:
+            with opened(join(self.place, COLUMNS)) as file:
+                return bytes(file.read())
+        except FileNotFoundError:
+            return None
+
+    def write_columns(self, found: bytes) -> None:
+        if readable(self.place):
+            put(join(self.place, COLUMNS), found)
 
     def committed(self, spark: SparkSession) -> int:
         """The last micro-batch that Spark has committed, or -1."""

@@ -96,7 +96,7 @@ def deliver_closed(
     out: str | os.PathLike[str],
     checkpoint: str | os.PathLike[str],
     parameters: Mapping[str, Any] | None = None,
-    patience: float | None = None,
+    patience: str | None = None,
 ) -> DataStreamWriter:
     """Write the messages of one receiver in causal order to `out`: start what this gives, with a trigger of yours.
 

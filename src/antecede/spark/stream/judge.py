@@ -26,7 +26,7 @@ So a finding comes as soon as the delivery and all that happened before it are h
   impossible    a second send of a number, a send by another than its sender, or deliveries that wait for each other in
                 a circle: these events are passed over
 
-State is bounded by what waits and what is in flight. Of messages that all destinations have, the last `remember` are
+State is bounded by what waits and what is in flight. Of messages that all destinations have, the last `messages` are
 kept, to tell a repeated delivery from one that was not addressed; an older one is told as a duplicate, if its sender
 numbers its messages 1, 2, 3 ..., and else counts as never sent. A delivery that was not addressed has no witness.
 """
@@ -52,7 +52,7 @@ from antecede.spark.stream.judge_state import (
 
 __all__ = ["Arrived", "Found", "Judge"]
 
-REMEMBER: Final = 1024
+MESSAGES: Final = 1024
 
 
 class Arrived(Struct, frozen=True, gc=False):
@@ -98,8 +98,8 @@ class Judge:
     [Found(kind='violation', process='p3', sender='p1', number=1, by_sender='p2', by_number=1, index=1)]
     """
 
-    def __init__(self, remember: int = REMEMBER) -> None:
-        self.remember = remember
+    def __init__(self, messages: int = MESSAGES) -> None:
+        self.messages = messages
         self.deliveries = 0
         self.processes: list[Process] = []
         self.flights: dict[Id, Flight] = {}
@@ -289,9 +289,9 @@ class Judge:
         if flight.left or self.flights.pop(flight.id, None) is None:
             return
         self.remembered[flight.id] = flight
-        while len(self.remembered) > self.remember:
+        while len(self.remembered) > self.messages:
             del self.remembered[next(iter(self.remembered))]
-        while len(self.orphans) > self.remember:
+        while len(self.orphans) > self.messages:
             del self.orphans[next(iter(self.orphans))]
 
     def _abandon(self, flight: Flight, there: set[int]) -> None:
@@ -323,10 +323,10 @@ class Judge:
         )
 
     @classmethod
-    def restore(cls, snapshot: bytes, remember: int = REMEMBER) -> Judge:
+    def restore(cls, snapshot: bytes, messages: int = MESSAGES) -> Judge:
         """The inverse. A snapshot of another version is refused."""
         state = decode_state(snapshot)
-        judge = cls(remember)
+        judge = cls(messages)
         for process in state.processes:
             judge._id(process.name)
         judge._restore(state)

@@ -53,7 +53,8 @@ def run_query(
     checkpoint = Checkpoint(query.checkpoint)
     totals = checkpoint.read_totals(spark)
     counted = Totals() if totals is None else totals
-    own = make_session(spark) if once and query.timed else spark
+    # A query that waits for time to pass runs empty micro-batches for ever, unless it is told not to.
+    own = make_session(spark, {EMPTY: "false"}) if once and query.timed else spark
     writer = query.build(own)
     writer = (
         writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every_s} seconds")
@@ -70,17 +71,12 @@ def run_query(
     return counted
 
 
-def make_session(spark: SparkSession) -> SparkSession:
-    """A session with the same settings, in which a query that waits for time to pass ends when all is done.
-
-    Else such a query runs empty micro-batches for ever. The setting is one of a session, and other queries of the
-    caller's session are to keep theirs.
-    """
+def make_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """A session with the same settings, and these: other queries of the caller's session keep theirs."""
     own = spark.newSession()
-    for name, value in spark.conf.getAll.items():
+    for name, value in {**spark.conf.getAll, **settings}.items():
         if own.conf.isModifiable(name):
             own.conf.set(name, value)
-    own.conf.set(EMPTY, "false")
     return own
 
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 from antecede.errors import BadParameter
 from antecede.model import View
 from antecede.protocols import PROTOCOLS, Listener, listen
+from antecede.spark.duration import parse_duration
 
 __all__ = ["ORDERING", "Settings"]
 
@@ -64,11 +65,11 @@ which a stream does not see), expected one of fifo, matrix, bounded, monitor, hi
         protocol: str,
         processes: Sequence[str],
         parameters: Mapping[str, Any] | None = None,
-        patience: float | None = None,
+        patience: str | None = None,
         buckets: int = 1,
     ) -> Settings:
-        """With the patience in seconds."""
-        milliseconds = None if patience is None else round(patience * 1000)
+        """With the patience in words: "30 seconds"."""
+        milliseconds = None if patience is None else parse_duration("stream", "patience", patience)
         return cls(protocol, tuple(processes), dict(parameters or {}), milliseconds, buckets)
 
     @property

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from antecede.errors import BadParameter
 from antecede.spark.duration import parse_duration
 from antecede.spark.errors import mark_errors
-from antecede.spark.stream.judge import REMEMBER, Arrived, Found, Judge
+from antecede.spark.stream.judge import MESSAGES, Arrived, Found, Judge
 from antecede.spark.trace.api import SPARK_EVENTS, refuse_types
 from antecede.verification.schema import FINDINGS
 
@@ -44,8 +44,8 @@ def verify_stream(
     events: DataFrame,
     *,
     patience: str | None = None,
-    forget: str | None = None,
-    remember: int = REMEMBER,
+    remember: str | None = None,
+    messages: int = MESSAGES,
 ) -> DataFrame:
     """A streaming DataFrame of findings (`FOUND`), from one of events that has the columns of a trace.
 
@@ -54,44 +54,45 @@ def verify_stream(
     Without `patience` it waits for ever for what is missing, and says nothing of it. Write it in append mode. Times are
     as "30 seconds".
 
-    A run in which nothing waits and nothing has come for the time `forget` is taken to be over, and its state is
-    dropped; if it went on, its next event would have a gap before it. Without, the state of all runs stays.
+    A run in which nothing waits and nothing has come for the time `remember` is taken to be over, and its state is
+    dropped; if it went on, its next event would have a gap before it. Without, the state of all runs stays. Of messages
+    that all their destinations have, the last `messages` of a run are kept, to know a delivery that is repeated.
     """
     refuse_types(events, SPARK_EVENTS)
-    patience_ms, forget_ms = (
+    patience_ms, remember_ms = (
         None if text is None else parse_duration("verify_stream", name, text)
-        for name, text in (("patience", patience), ("forget", forget))
+        for name, text in (("patience", patience), ("remember", remember))
     )
-    if remember < 1:
-        raise BadParameter("verify_stream", "remember", remember, "1 or more messages")
+    if messages < 1:
+        raise BadParameter("verify_stream", "messages", messages, "1 or more")
 
     def judge(
         key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
         kept = bytes(state.get[0]) if state.exists else None
         now_ms = state.getCurrentProcessingTimeMs()
-        kept, found, idle = judge_rows(kept, rows_of(frames), now_ms, patience_ms, remember)
-        if idle and state.hasTimedOut and forget_ms is not None:
+        kept, found, idle = judge_rows(kept, rows_of(frames), now_ms, patience_ms, messages)
+        if idle and state.hasTimedOut and remember_ms is not None:
             state.remove()
         else:
             state.update((kept,))
             # Time may run out without a row that would wake us.
-            wake_ms = forget_ms if idle else patience_ms
+            wake_ms = remember_ms if idle else patience_ms
             if wake_ms is not None:
                 state.setTimeoutDuration(wake_ms)
         yield table(key[0], found)
 
-    timed = patience_ms is not None or forget_ms is not None
+    timed = patience_ms is not None or remember_ms is not None
     timeout = GroupStateTimeout.ProcessingTimeTimeout if timed else GroupStateTimeout.NoTimeout
     rows = events.select("run", *(F.col(name) for name in COLUMNS))
     return rows.groupBy("run").applyInPandasWithState(mark_errors(judge), FOUND, STATE, "append", timeout)
 
 
 def judge_rows(
-    kept: bytes | None, rows: Iterable[Arrived], now_ms: int, patience_ms: int | None, remember: int
+    kept: bytes | None, rows: Iterable[Arrived], now_ms: int, patience_ms: int | None, messages: int
 ) -> tuple[bytes, list[Found], bool]:
     """One micro-batch of one run. From what was kept and what comes: what to keep, what is found, if nothing waits."""
-    judge = Judge(remember) if kept is None else Judge.restore(kept, remember)
+    judge = Judge(messages) if kept is None else Judge.restore(kept, messages)
     found = judge.take(rows, now_ms)
     if patience_ms is not None:
         found += judge.expire(now_ms, patience_ms)

@@ -6,7 +6,7 @@ each once, however often the query was killed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,20 +14,22 @@ from msgspec import Struct
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.errors import raise_task_errors
+from antecede.spark.frames import quote
 from antecede.spark.sources import jetstream, node_feed, traces
 from antecede.spark.storage import absolute, escaped, files, join, readable
 from antecede.spark.stream.checkpoint import Checkpoint
 from antecede.spark.stream.listener import observe_findings
 from antecede.spark.stream.run import Counted, Query, run_query
 from antecede.spark.stream.status import observed_metrics
-from antecede.spark.stream.verify import FOUND, verify_stream
+from antecede.spark.stream.verify import verify_stream
 from antecede.spark.trace.footers import refuse_files
 from antecede.trace import EVENTS
 
-__all__ = ["KINDS", "Findings", "events_at", "verify_events"]
+__all__ = ["KINDS", "Findings", "events_at", "verify_events", "write_findings"]
 
 KINDS: Final = (
     "violation",
@@ -77,7 +79,7 @@ def verify_events(
     once: bool,
     every_s: float = 1.0,
     patience: str | None = None,
-    forget: str | None = None,
+    remember: str | None = None,
     stop: Callable[[], bool] = lambda: False,
     note: Callable[[Mapping[str, int]], None] = lambda counts: None,
 ) -> Findings:
@@ -87,46 +89,78 @@ def verify_events(
     """
     lies = not place.startswith(ELSEWHERE)
 
+    def find(own: SparkSession) -> DataFrame:
+        return observe_findings(verify_stream(events_at(own, place), patience=patience, remember=remember))
+
+    with raise_task_errors():
+        if lies:
+            refuse(spark, place, once, Checkpoint(checkpoint).fresh)
+        timed = patience is not None or remember is not None
+        identity = {"command": "verify", "input": absolute(place) if lies else None}
+        return write_findings(
+            spark, find, KINDS, identity, out, checkpoint, timed=timed, once=once, every_s=every_s, stop=stop, note=note
+        )  # fmt: skip
+
+
+def write_findings(
+    spark: SparkSession,
+    find: Callable[[SparkSession], DataFrame],
+    kinds: Sequence[str],
+    identity: Mapping[str, Any],
+    out: str,
+    checkpoint: str,
+    *,
+    timed: bool,
+    once: bool,
+    every_s: float,
+    stop: Callable[[], bool],
+    note: Callable[[Mapping[str, int]], None],
+    claimed: Callable[[], None] = lambda: None,
+) -> Findings:
+    """Write findings of these kinds as Parquet: a streaming DataFrame with a column `kind`, which `find` makes.
+
+    `claimed` is called when the checkpoint is this query's.
+    """
+    schema = find(spark).schema
+
     def build(own: SparkSession) -> DataStreamWriter:
-        found = verify_stream(events_at(own, place), patience=patience, forget=forget)
-        writer = observe(found).writeStream.format("parquet").option("path", absolute(out))
+        found = find(own).observe(OBSERVED, *aggregates(kinds, schema))
+        writer = found.writeStream.format("parquet").option("path", absolute(out))
         return writer.option("checkpointLocation", absolute(checkpoint))
 
     def count(progress: Any) -> Counted | None:
         metrics = observed_metrics(progress, OBSERVED)
         if metrics is None:
             return None
-        counted = read_metrics(metrics)
+        counted = read_metrics(metrics, kinds, schema)
         note(counted.counts)
         return counted
 
-    with raise_task_errors():
-        if lies:
-            refuse(spark, place, once, Checkpoint(checkpoint).fresh)
-        timed = patience is not None or forget is not None
-        query = Query(checkpoint, build, count, lambda own: recount(own, out), timed)
-        # Refused before it is noted whose the checkpoint is.
-        query.build(spark)
-        identity = {"command": "verify", "input": absolute(place) if lies else None}
-        Checkpoint(checkpoint).claim("verify --stream", identity, out)
-        totals = run_query(spark, query, once=once, every_s=every_s, stop=stop)
+    def recount(own: SparkSession) -> Counted:
+        """Count all that was written."""
+        written = own.read.schema(schema).parquet(escaped(absolute(out)))
+        found = written.agg(*aggregates(kinds, schema)).first()
+        assert found is not None
+        return read_metrics(found.asDict(), kinds, schema)
+
+    query = Query(checkpoint, build, count, recount, timed)
+    # Refused before it is noted whose the checkpoint is.
+    query.build(spark)
+    Checkpoint(checkpoint).claim("verify --stream", identity, out)
+    claimed()
+    totals = run_query(spark, query, once=once, every_s=every_s, stop=stop)
     return Findings(
-        {kind: totals.counts[kind] for kind in KINDS if totals.counts.get(kind)},
-        tuple(totals.examples[kind] for kind in KINDS if kind in totals.examples),
+        {kind: totals.counts[kind] for kind in kinds if totals.counts.get(kind)},
+        tuple(totals.examples[kind] for kind in kinds if kind in totals.examples),
     )
 
 
-def observe(findings: DataFrame) -> DataFrame:
-    """Findings, reported to a listener and to who runs the query: how many of each kind, and one of each."""
-    return observe_findings(findings).observe(OBSERVED, *aggregates())
-
-
-def aggregates() -> list[Column]:
+def aggregates(kinds: Sequence[str], schema: StructType) -> list[Column]:
     """For each kind how many there are, and the first of them."""
-    row = F.struct(*FOUND.names)
+    row = F.struct(*(F.col(quote(name)) for name in schema.names))
     return [
         column
-        for kind in KINDS
+        for kind in kinds
         for column in (
             F.count_if(F.col("kind") == kind).alias(kind),
             F.to_json(F.min(F.when(F.col("kind") == kind, row))).alias(f"first_{kind}"),
@@ -134,26 +168,19 @@ def aggregates() -> list[Column]:
     ]
 
 
-def read_metrics(metrics: Mapping[str, Any]) -> Counted:
+def read_metrics(metrics: Mapping[str, Any], kinds: Sequence[str], schema: StructType) -> Counted:
     """What `aggregates` gave."""
-    firsts = {kind: metrics[f"first_{kind}"] for kind in KINDS if metrics[f"first_{kind}"] is not None}
-    none = dict.fromkeys(FOUND.names)
+    firsts = {kind: metrics[f"first_{kind}"] for kind in kinds if metrics[f"first_{kind}"] is not None}
+    none = dict.fromkeys(schema.names)
     examples = {kind: {**none, **msgspec.json.decode(text)} for kind, text in firsts.items()}
-    return Counted({kind: metrics[kind] for kind in KINDS if metrics[kind]}, examples)
+    return Counted({kind: metrics[kind] for kind in kinds if metrics[kind]}, examples)
 
 
 def refuse(spark: SparkSession, place: str, once: bool, new: bool) -> None:
-    """What is there already is looked at before a query begins: what one has planned to read, it does not leave out."""
+    """Check existing files before the query starts: Spark never skips a file that a micro-batch has planned."""
     events = join(absolute(place), "events")
     there = files(spark, events)
     if once and not there:
         raise BadTrace(events, "no Parquet files", "the events of a trace")
     if new and readable(events):
         refuse_files(spark, there, EVENTS)
-
-
-def recount(spark: SparkSession, out: str) -> Counted:
-    """Count all that was written."""
-    found = spark.read.schema(FOUND).parquet(escaped(absolute(out))).agg(*aggregates()).first()
-    assert found is not None
-    return read_metrics(found.asDict())

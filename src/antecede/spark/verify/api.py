@@ -22,9 +22,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter, BadTrace
+from antecede.spark.causes import ByCauses
 from antecede.spark.errors import mark_errors, raise_task_errors
 from antecede.spark.frames import refuse_other_tables
-from antecede.spark.order.causes import ByCauses
 from antecede.spark.trace.api import Trace
 from antecede.spark.verify.by_causes import CausesVerification, verify_causes
 from antecede.spark.verify.in_stream import verify_live

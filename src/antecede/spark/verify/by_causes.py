@@ -36,17 +36,10 @@ from pyspark.sql.types import (
 )
 
 from antecede.errors import BadParameter, BadTrace
+from antecede.spark.causes import ByCauses, id_type, list_causes, refuse_columns
 from antecede.spark.errors import mark_errors, raise_task_errors
 from antecede.spark.frames import WHOLE, quote, read_time
-from antecede.spark.order.causes import (
-    FULL,
-    ByCauses,
-    Large,
-    id_type,
-    list_causes,
-    refuse_columns,
-    split_partitions,
-)
+from antecede.spark.order.causes import FULL, Large, split_partitions
 from antecede.spark.verify.joined import ROUNDS, TooDeep, count_rows, verify_joined
 from antecede.spark.verify.tasks import (
     COUNTS,

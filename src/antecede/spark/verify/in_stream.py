@@ -1,12 +1,11 @@
 """Verify a live stream of events that name their causes: findings as they can be told, in the columns of the batch.
 
-Rows of a partition are judged together, as the batch judges them (`by_causes.judge_table`), whenever one of them came;
-what was told is not told again:
+A row is judged with what it changes (growing.py), by the definitions of the batch; what was told is not told again:
 
   violation   once for each cause and consumer, in the micro-batch in which the cause, an effect that the consumer was
               handed before it, and the events that link the two have all come
   duplicate   once for each event and consumer
-  refused     once for each partition
+  refused     once for each partition, of which nothing else is told then
   missing     a cause that is nowhere when the row that names it has been here for `patience` or, without patience, is
               about to be forgotten
 
@@ -18,34 +17,49 @@ the violation was told.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from antecede.errors import BadSnapshot
-from antecede.jit import kernels_for
+from antecede.spark.causes import ByCauses
 from antecede.spark.duration import REMEMBER, parse_duration
-from antecede.spark.order.causes import ByCauses
 from antecede.spark.stream.memory import remember_rows
 from antecede.spark.stream.operator import BUCKETS, name_partition, unpack
 from antecede.spark.stream.packets import from_ipc, to_ipc
 from antecede.spark.stream.status import Status
 from antecede.spark.verify.by_causes import findings_schema, refuse_request, select_judged
-from antecede.spark.verify.tasks import judge_table
+from antecede.spark.verify.growing import GrowingPartition
 
 __all__ = ["JudgingBucket", "JudgingSettings", "verify_live"]
 
 STATE_VERSION: Final = 1
 
+ROWS: Final = ("__partition", "__id", "__mark", "__causes", "__consumer", "__at")
+
+Key = tuple[str, Any]
+"""A partition, and an identifier in it."""
 Told = tuple[str, str, Any, Any]
 """A finding that was told: its kind, partition, consumer and identifier."""
+
+
+class Finding(NamedTuple):
+    kind: str
+    partition: str
+    consumer: Any = None
+    id: Any = None
+    by: Any = None
+    chain: list[Any] | None = None
+    reason: str | None = None
 
 
 def verify_live(
@@ -92,13 +106,17 @@ class JudgingBucket:
         self.settings = settings
         self.schema = pa.ipc.read_schema(pa.py_buffer(settings.findings))
         self.serial = 0
-        self.rows: pa.Table | None = None
-        """What is remembered, with `__since`."""
+        self.partitions: dict[str, GrowingPartition] = {}
         self.fresh: pa.Table | None = None
+        """The rows that came in the last step."""
         self.told: dict[Told, int] = {}
         """-> when."""
+        self.ages: deque[tuple[int, list[Key]]] = deque()
+        """What came, by time."""
+        self.unchecked: deque[tuple[int, list[Key]]] = deque()
+        """The same of what was not asked for causes that are missing."""
         self.checked = -1
-        """Rows that came up to then were asked for causes that are missing."""
+        """Up to when rows were asked."""
 
     @property
     def wait_ms(self) -> int:
@@ -109,84 +127,97 @@ class JudgingBucket:
     @property
     def deadline(self) -> int | None:
         """When a row is next to be asked for causes that are missing."""
-        if self.rows is None:
-            return None
-        waiting = pc.filter(self.rows["__since"], pc.greater(self.rows["__since"], self.checked))
-        return int(pc.min(waiting).as_py()) + self.wait_ms if len(waiting) else None
+        return self.unchecked[0][0] + self.wait_ms if self.unchecked else None
+
+    @property
+    def visited(self) -> int:
+        """Events that were looked at to judge others."""
+        return sum(partition.visited for partition in self.partitions.values())
 
     def advance(self, rows: pa.Table | None, now: int) -> tuple[pa.Table | None, Status]:
         """Take rows, and tell what is found."""
         self.serial += 1
         came = 0 if rows is None else len(rows)
         self.fresh = None
+        touched: set[str] = set()
         if rows is not None:
             self.fresh = rows.append_column("__since", pa.array(np.full(came, now, np.int64)))
-            kept = [] if self.rows is None else [self.rows]
-            self.rows = pa.concat_tables([*kept, self.fresh], promote_options="permissive")
+            touched = self._take(rows, now)
         due = now - self.wait_ms
-        found = self._judge(due, now)
+        found = [one for name in sorted(touched) for one in self._judge(name)]
+        found += self._find_missing(due)
+        told = self._tell(found, now)
         self.checked = max(self.checked, due)
         self._forget(now)
-        held = 0 if self.rows is None else len(self.rows)
-        status = Status(
-            now_ms=now, rows_in=came, delivered=0 if found is None else len(found), receivers=held
-        )
-        return found, status
+        known = sum(len(partition.events) for partition in self.partitions.values())
+        status = Status(now_ms=now, rows_in=came, delivered=0 if told is None else len(told), receivers=known)
+        return told, status
 
-    def _judge(self, due: int, now: int) -> pa.Table | None:
-        """What is found in partitions with new rows, and in those with rows that have waited long enough."""
-        if self.rows is None:
-            return None
-        since = self.rows["__since"]
-        asked = pc.and_(pc.greater(since, self.checked), pc.less_equal(since, due))
-        if self.fresh is not None:
-            asked = pc.or_(asked, pc.equal(since, now))
-        touched = pc.unique(pc.filter(self.rows["__partition"], asked))
-        if not len(touched):
-            return None
-        table = self.rows.filter(pc.is_in(self.rows["__partition"], touched)).combine_chunks()
-        partitions = self._name_partitions(table)
-        with kernels_for(len(table)):
-            parts = judge_table(table.drop_columns(["__partition", "__since"]), self.settings.partition_by)
-        new = []
-        for part in parts:
-            part = part.filter(pc.not_equal(part["kind"], "partition"))
-            if not len(part):
+    def _take(self, rows: pa.Table, now: int) -> set[str]:
+        """Let partitions grow. Which of them did?"""
+        names = self.settings.partition_by
+        columns = [rows[name].to_pylist() for name in ROWS]
+        values = zip(*(rows[name].to_pylist() for name in names), strict=True) if names else repeat(())
+        keys: list[Key] = []
+        for row, own in zip(zip(*columns, strict=True), values, strict=False):
+            name, id, mark, causes, consumer, at = row
+            partition = self.partitions.get(name)
+            if partition is None:
+                partition = self.partitions[name] = GrowingPartition(own)
+            partition.take(id, mark, causes or (), consumer, at, now)
+            keys.append((name, id))
+        self.ages.append((now, keys))
+        self.unchecked.append((now, keys))
+        return {name for name, _ in keys}
+
+    def _judge(self, name: str) -> Iterator[Finding]:
+        """What is found in a partition that has grown."""
+        partition = self.partitions[name]
+        late, again = partition.late, partition.again
+        partition.late, partition.again = {}, {}
+        if (fault := partition.fault) is not None:
+            yield Finding("refused", name, reason=fault)
+            return
+        for consumer, id in again:
+            copies = partition.events[id].copies[consumer]
+            yield Finding("duplicate", name, consumer, id, reason=f"handed over {copies:,} times")
+        for consumer, id in late:
+            if ("violation", name, consumer, id) not in self.told and (
+                why := partition.explain_late(consumer, id)
+            ) is not None:
+                yield Finding("violation", name, consumer, id, *why)
+
+    def _find_missing(self, due: int) -> Iterator[Finding]:
+        """Causes of rows that have waited long enough for them."""
+        while self.unchecked and self.unchecked[0][0] <= due:
+            for name, id in self.unchecked.popleft()[1]:
+                partition = self.partitions.get(name)
+                for lost in [] if partition is None else partition.find_missing(id):
+                    assert partition is not None
+                    by, many = partition.name_effect(lost)
+                    words = f"named by {many:,} event{'s' * (many != 1)}"
+                    yield Finding("missing", name, None, lost, by, [lost, by], words)
+
+    def _tell(self, found: Iterable[Finding], now: int) -> pa.Table | None:
+        """What was not told before; nothing of a partition that is refused."""
+        rows = []
+        for one in found:
+            told: Told = (one.kind, one.partition, one.consumer, one.id)
+            if told in self.told or ("refused", one.partition, None, None) in self.told:
                 continue
-            keys = [part[name].to_pylist() for name in ("kind", "consumer", "id")]
-            names = [partitions[key] for key in self._keys(part)]
-            ripe = self._find_ripe(part, names, table, due)
-            fresh = []
-            for at, (kind, consumer, id) in enumerate(zip(*keys, strict=True)):
-                told = (kind, names[at], consumer, id)
-                if ripe[at] and told not in self.told:
-                    self.told[told] = now
-                    fresh.append(at)
-            new.append(part.take(pa.array(fresh, pa.int64())).select(self.schema.names))
-        return pa.concat_tables(new).cast(self.schema) if new else None
-
-    def _name_partitions(self, table: pa.Table) -> dict[tuple[Any, ...], str]:
-        """The values of the partition columns -> the partition."""
-        return dict(zip(self._keys(table), table["__partition"].to_pylist(), strict=True))
-
-    def _keys(self, table: pa.Table) -> list[tuple[Any, ...]]:
-        columns = [table[name].to_pylist() for name in self.settings.partition_by]
-        return list(zip(*columns, strict=True)) if columns else [()] * len(table)
-
-    def _find_ripe(self, part: pa.Table, names: list[str], table: pa.Table, due: int) -> list[bool]:
-        """What may be told: a cause that is missing only when a row has named it for long enough."""
-        if part["kind"][0].as_py() != "missing":
-            return [True] * len(part)
-        old = table.filter(pc.less_equal(table["__since"], due))
-        columns = [old[name].to_pylist() for name in ("__partition", "__causes")]
-        named = {(where, cause) for where, causes in zip(*columns, strict=True) for cause in causes or ()}
-        return [(name, id) in named for name, id in zip(names, part["id"].to_pylist(), strict=True)]
+            self.told[told] = now
+            values = dict(zip(self.settings.partition_by, self.partitions[one.partition].values, strict=True))
+            rows.append({**one._asdict(), **values})
+        return pa.Table.from_pylist(rows, self.schema) if rows else None
 
     def _forget(self, now: int) -> None:
         before = now - self.settings.remember_ms
-        if self.rows is not None:
-            self.rows = self.rows.filter(pc.greater(self.rows["__since"], before))
-            self.rows = self.rows.combine_chunks() if len(self.rows) else None
+        while self.ages and self.ages[0][0] <= before:
+            for name, id in self.ages.popleft()[1]:
+                if name in self.partitions:
+                    self.partitions[name].forget(id, before)
+                    if not self.partitions[name].events:
+                        del self.partitions[name]
         self.told = {told: when for told, when in self.told.items() if when > before}
 
     # What is kept
@@ -216,7 +247,12 @@ class JudgingBucket:
         bucket = cls(settings)
         bucket.serial, bucket.checked = state["serial"], state["checked"]
         bucket.told = {(kind, where, consumer, id): when for kind, where, consumer, id, when in state["told"]}
-        tables = [from_ipc(rows) for piece in pieces for _, rows in msgspec.msgpack.decode(piece)]
-        if tables:
-            bucket.rows = pa.concat_tables(tables, promote_options="permissive").sort_by("__since")
+        came = [(when, rows) for piece in pieces for when, rows in msgspec.msgpack.decode(piece)]
+        for when, rows in sorted(came, key=itemgetter(0)):
+            bucket._take(from_ipc(rows), when)
+        while bucket.unchecked and bucket.unchecked[0][0] <= bucket.checked:
+            bucket.unchecked.popleft()
+        for partition in bucket.partitions.values():
+            # It was told of them when they came.
+            partition.late, partition.again = {}, {}
         return bucket

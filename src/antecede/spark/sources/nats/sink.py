@@ -36,6 +36,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter, CannotWrite
+from antecede.spark.duration import parse_duration
 from antecede.spark.errors import errors_marked
 from antecede.spark.schema import GROUP_MARK
 from antecede.spark.sources.nats.broker import ANSWER_S, Broker, client_class
@@ -61,7 +62,7 @@ def jetstream_sink(
     group: str | None = None,
     partitions: int = 1,
     credentials: str | os.PathLike[str] | None = None,
-    patience_s: float = 30.0,
+    patience: str = "30 seconds",
 ) -> Callable[[DataFrame, int], None]:
     """What `foreachBatch` takes, to publish rows that have a `receiver` and a `position`.
 
@@ -71,7 +72,8 @@ def jetstream_sink(
     themselves. `partitions` tasks publish at a time.
     """
     client_class()
-    broker = Broker(url, stream, None, None if credentials is None else os.fspath(credentials), patience_s)
+    wait_s = parse_duration("jetstream_sink", "patience", patience) / 1000
+    broker = Broker(url, stream, None, None if credentials is None else os.fspath(credentials), wait_s)
     if not subject or any(letter in subject for letter in " *>\t\r\n"):
         raise BadParameter("sink", "subject", repr(subject), "a subject without wildcards")
 

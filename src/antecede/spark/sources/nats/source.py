@@ -29,6 +29,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter
+from antecede.spark.duration import parse_duration
 from antecede.spark.errors import errors_marked, mark_errors
 from antecede.spark.sources.nats.broker import Broker, Lost, client_class
 from antecede.spark.sources.nats.records import Rows, rows_of
@@ -53,7 +54,7 @@ def jetstream(
     partitions: int = 2,
     lost: Literal["fail", "skip"] = "fail",
     credentials: str | os.PathLike[str] | None = None,
-    patience_s: float = 30.0,
+    patience: str = "30 seconds",
 ) -> DataFrame:
     """A streaming DataFrame of a stream's messages, as `rows` says (`records`).
 
@@ -70,7 +71,7 @@ def jetstream(
         "partitions": partitions,
         "lost": lost,
         "credentials": None if credentials is None else os.fspath(credentials),
-        "patience_s": patience_s,
+        "patience_s": parse_duration("jetstream", "patience", patience) / 1000,
     }
     given = {name: str(value) for name, value in options.items() if value is not None}
     JetStream(given)

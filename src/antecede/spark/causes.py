@@ -1,0 +1,83 @@
+"""Rows that name their causes: which columns say what, for `order` and `verify`, of tables and of streams.
+
+`causes` has one identifier, an array of them, or null. A text that is a JSON array, `["a", "b"]`, is a list too: files
+of text have no other way to write one. Text among integers makes all of them text.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructType, VariantType
+
+from antecede.errors import BadParameter
+from antecede.spark.frames import WHOLE, quote
+
+__all__ = ["ByCauses", "id_type", "list_causes", "refuse_columns"]
+
+
+class ByCauses(Struct, frozen=True):
+    """Which columns say what."""
+
+    id: str
+    causes: str
+    partition_by: tuple[str, ...] = ()
+    time: str | None = None
+    no_cause: tuple[str, ...] = ("",)
+    """Causes of text that mean none."""
+
+
+def refuse_columns(
+    rows: DataFrame,
+    asked: ByCauses,
+    *,
+    owner: str = "order",
+    added: tuple[str, ...] = ("position", "waits_for"),
+) -> None:
+    """Refuse names that are no columns, columns of types that mean nothing, and those that the owner adds."""
+    named = {"id": asked.id, "causes": asked.causes, **({"time": asked.time} if asked.time else {})}
+    named |= {f"partition_by {place + 1}": name for place, name in enumerate(asked.partition_by)}
+    for what, name in named.items():
+        if rows.columns.count(name) != 1:
+            raise BadParameter(owner, what, name, f"one of the columns {', '.join(rows.columns)}")
+    for name in added:
+        if name in rows.columns:
+            raise BadParameter(
+                owner, "table", f"one with a column {name}", f"none of that name: {owner} adds it"
+            )
+    kind = rows.schema[asked.id].dataType
+    cause = rows.schema[asked.causes].dataType
+    element = cause.elementType if isinstance(cause, ArrayType) else cause
+    if not isinstance(kind, (StringType, *WHOLE)):
+        raise BadParameter(owner, "id", f"{asked.id} of type {kind.simpleString()}", "text or integers")
+    if not isinstance(element, StringType if isinstance(kind, StringType) else (StringType, *WHOLE)):
+        found = f"{asked.causes} of type {cause.simpleString()} with ids of type {kind.simpleString()}"
+        raise BadParameter(owner, "causes", found, "one identifier, or an array of them")
+    for name in asked.partition_by:
+        if isinstance(rows.schema[name].dataType, (ArrayType, MapType, StructType, VariantType)):
+            found = f"{name} of type {rows.schema[name].dataType.simpleString()}"
+            raise BadParameter(owner, "partition_by", found, "columns of plain values")
+
+
+def id_type(rows: DataFrame, asked: ByCauses) -> DataType:
+    """Text if identifiers are text, or causes are: text among integers makes all of them text."""
+    cause = rows.schema[asked.causes].dataType
+    element = cause.elementType if isinstance(cause, ArrayType) else cause
+    text = isinstance(rows.schema[asked.id].dataType, StringType) or isinstance(element, StringType)
+    return StringType() if text else LongType()
+
+
+def list_causes(rows: DataFrame, asked: ByCauses) -> Column:
+    """The causes as an array of identifiers, without nulls and without what means none."""
+    cause = F.col(quote(asked.causes))
+    kind = id_type(rows, asked).simpleString()
+    found = rows.schema[asked.causes].dataType
+    listed = cause if isinstance(found, ArrayType) else F.array(cause)
+    if isinstance(found, StringType):
+        many = F.coalesce(F.from_json(cause, "array<string>"), listed)
+        listed = F.when(cause.startswith("["), many).otherwise(listed)
+    listed = F.coalesce(listed.cast(f"array<{kind}>"), F.array().cast(f"array<{kind}>"))
+    if kind != "string" or not asked.no_cause:
+        return F.filter(listed, lambda one: one.isNotNull())
+    return F.filter(listed, lambda one: one.isNotNull() & ~one.isin(*asked.no_cause))

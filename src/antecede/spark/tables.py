@@ -1,0 +1,188 @@
+"""Tables in files, whole or as a stream: Parquet, CSV with a first line of names, JSON Lines, each also compressed.
+
+All columns stay. Parquet tells their types; CSV has text; of JSON, Spark finds the types in a first pass over all
+files, so that nobody has to name the columns that only pass through. A line that is no JSON is in `_corrupt_record`.
+
+A stream has the columns of the files that are there when it first starts, also after a restart: a checkpoint keeps
+them. What a line of JSON has besides is in `_rescued`, as JSON; a line that is none is there as it is.
+
+Vectors in text are JSON: an object, or an array.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructField, StructType
+
+from antecede.errors import BadParameter, BadTrace
+from antecede.spark.errors import describe_failure
+from antecede.spark.frames import CSV, quote
+from antecede.spark.session import SparkError
+from antecede.spark.storage import absolute, escaped, files, local, readable
+from antecede.spark.stream.checkpoint import Checkpoint
+from antecede.spark.trace.footers import refuse_files
+
+__all__ = ["StreamFiles", "TableFiles", "kind_of", "open_reader", "read_table", "refuse_directory"]
+
+JSON: Final = (".json", ".jsonl", ".ndjson")
+PACKED: Final = (".gz", ".bz2", ".zst", ".lz4")
+BROKEN: Final = "_corrupt_record"
+"""Where Spark puts a line that is no JSON."""
+NO_COLUMNS: Final = {
+    "parquet": ("no columns", "a table"),
+    "csv": ("no line of names", "CSV whose first line names the columns"),
+    "json": ("no line that is an object", "JSON Lines: an object on each line"),
+}
+MAP, ARRAY = "map<string,bigint>", "array<bigint>"
+"""What a vector in text can be."""
+
+
+class TableFiles(Struct, frozen=True):
+    """What the files of a table are."""
+
+    format: str
+    """parquet, csv or json."""
+    columns: str
+    """Their schema, as Spark writes it in JSON."""
+    vectors: str | None = None
+    """The type that vectors in text have."""
+
+    @property
+    def schema(self) -> StructType:
+        return StructType.fromJson(msgspec.json.decode(self.columns))
+
+
+class StreamFiles(Struct, frozen=True):
+    """Files of a table that appear in a directory."""
+
+    path: str
+    process: str | None = None
+    vector: str | None = None
+    files_per_batch: int | None = None
+
+    def describe(self, spark: SparkSession, command: str, checkpoint: Checkpoint) -> TableFiles:
+        """What the files are, or were when the query first started."""
+        refuse_directory(command, self.path)
+        known = checkpoint.read_columns() if readable(checkpoint.place) else None
+        if known is not None and not checkpoint.fresh:
+            return msgspec.json.decode(known, type=TableFiles)
+        names = visible_files(spark, self.path)
+        if not names:
+            expected = "a directory with a first file, which tells the columns"
+            raise BadParameter(command, "input", absolute(self.path), expected)
+        return describe_files(spark, self.path, names, self.vector)
+
+    def read(self, spark: SparkSession, found: TableFiles) -> DataFrame:
+        """The rows of the files that are there, and of those that will be."""
+        reader, place = open_reader(spark, self.files_per_batch), escaped(absolute(self.path))
+        if found.format != "json":
+            return read_vectors(open_files(reader, found, place), found, self.process, self.vector)
+        lines = reader.text(place).where(F.trim("value") != "")
+        fields = F.from_json("value", "map<string,string>")
+        others = F.map_filter(fields, lambda name, value: ~name.isin(*found.schema.names))
+        rescued = F.when(fields.isNull(), F.col("value")).when(F.size(others) > 0, F.to_json(others))
+        read = lines.select(F.from_json("value", found.schema).alias("row"), rescued.alias("_rescued"))
+        return read_vectors(read.select("row.*", "_rescued"), found, self.process, self.vector)
+
+
+def open_reader(spark: SparkSession, files_per_batch: int | None) -> DataStreamReader:
+    reader = spark.readStream
+    return reader if files_per_batch is None else reader.option("maxFilesPerTrigger", files_per_batch)
+
+
+def refuse_directory(command: str, path: str, what: str = "events") -> None:
+    """A stream reads a directory."""
+    here = local(absolute(path))
+    if here is not None and not os.path.isdir(here):
+        found = f"{absolute(path)}, {'a file' if os.path.exists(here) else 'which is not there'}"
+        raise BadParameter(command, "input", found, f"a directory of files of {what}")
+
+
+def read_table(
+    spark: SparkSession, path: str, *, process: str | None = None, vector: str | None = None
+) -> DataFrame:
+    """A table, in one file, in the files of a directory, or in the catalogue. `process` and `vector` are columns."""
+    names = visible_files(spark, path)
+    if not names and "/" not in path and spark.catalog.tableExists(path):
+        return spark.table(path)
+    found = describe_files(spark, path, names, vector)
+    rows = open_files(spark.read, found, [escaped(name) for name in names])
+    return read_vectors(rows, found, process, vector)
+
+
+def visible_files(spark: SparkSession, path: str) -> list[str]:
+    return [name for name in files(spark, path, "*") if not os.path.basename(name).startswith(("_", "."))]
+
+
+def kind_of(name: str) -> str:
+    """The end of a file's name, which says what it is.
+
+    >>> kind_of("file:/a.csv"), kind_of("file:/a.csv.gz")
+    ('.csv', '.csv')
+    """
+    base, end = os.path.splitext(name)
+    return os.path.splitext(base)[1] if end in PACKED else end
+
+
+def describe_files(
+    spark: SparkSession, path: str, names: Sequence[str], vector: str | None = None
+) -> TableFiles:
+    """Find out what these files are; `BadTrace` if they are no table."""
+    kinds = sorted({kind_of(name) for name in names})
+    format = {".parquet": "parquet", ".csv": "csv", **dict.fromkeys(JSON, "json")}.get(" ".join(kinds))
+    if format is None:
+        shown = ", ".join(kind or "files without an ending" for kind in kinds) or "nothing"
+        raise BadTrace(
+            absolute(path), shown, "a trace, an ingested log, or a table: Parquet, CSV or JSON Lines"
+        )
+    if format == "parquet" and readable(absolute(path)):
+        refuse_files(spark, names, pa.schema([]))
+    options = CSV if format == "csv" else {}
+    try:
+        table = spark.read.format(format).options(**options).load([escaped(name) for name in names])
+    except SparkError as error:
+        raise BadTrace(absolute(path), describe_failure(error), "files of one schema") from None
+    if not set(table.columns) - {BROKEN}:
+        found, expected = NO_COLUMNS[format]
+        raise BadTrace(absolute(path), found, expected)
+    schema, text = table.schema, None
+    if vector is not None and vector in table.columns and format != "parquet":
+        if isinstance(schema[vector].dataType, StringType):
+            first = table.select(quote(vector)).where(F.col(quote(vector)).isNotNull()).limit(1).collect()
+            text = ARRAY if first and first[0][0].startswith("[") else MAP
+        else:
+            # Spark takes an object for a struct of all the names that there are.
+            array = isinstance(schema[vector].dataType, ArrayType)
+            kind = ArrayType(LongType()) if array else MapType(StringType(), LongType())
+            schema = StructType(
+                [StructField(vector, kind) if field.name == vector else field for field in schema]
+            )
+    return TableFiles(format, schema.json(), text)
+
+
+def open_files(
+    reader: DataFrameReader | DataStreamReader, found: TableFiles, places: str | list[str]
+) -> DataFrame:
+    options = CSV if found.format == "csv" else {}
+    return reader.format(found.format).options(**options).schema(found.schema).load(places)  # type: ignore[arg-type]
+
+
+def read_vectors(table: DataFrame, found: TableFiles, process: str | None, vector: str | None) -> DataFrame:
+    """Vectors in text become maps or arrays, and processes in text the places in arrays."""
+    if vector is None or vector not in table.columns:
+        return table
+    if found.vectors is not None:
+        table = table.withColumn(vector, F.from_json(quote(vector), found.vectors))
+    places = isinstance(table.schema[vector].dataType, ArrayType)
+    if places and process in table.columns and isinstance(table.schema[process].dataType, StringType):
+        table = table.withColumn(process, F.expr(f"try_cast({quote(process)} as bigint)"))
+    return table
