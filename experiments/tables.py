@@ -91,7 +91,9 @@ def write(name: str, made: Mapping[str, str]) -> None:
     text = path.read_text(encoding="utf-8")
     places = [match[2] for match in BLOCK.finditer(text)]
     if sorted(places) != sorted(made):
-        raise AntecedeError(f"{path}: found places for {', '.join(places)}, expected {', '.join(made)}")
+        raise AntecedeError(
+            f"{path}: it has places for {', '.join(places)}, and the tables are {', '.join(made)}"
+        )
     path.write_text(replaced(text, made), encoding="utf-8")
 
 

@@ -125,14 +125,17 @@ def test_every_choice_of_the_monitor_is_tried(capsys: pytest.CaptureFixture[str]
     [
         (
             ["--protocol", "matrux"],
-            "antecede: protocol: name is 'matrux', expected one of unordered, fifo, matrix",
+            "antecede: protocol: the name must be one of unordered, fifo, matrix",
         ),
-        (["--protocol", "matrix", "--set", "k=4"], "antecede: matrix: parameter is k, expected"),
-        (["--protocol", "bounded", "--set", "k=2"], "antecede: bounded: k is 2, expected n < k <= n*n"),
-        (["--protocol", "bounded", "--set", "k"], "antecede: check: --set is 'k', expected key=value"),
+        (["--protocol", "matrix", "--set", "k=4"], "antecede: matrix: it has no parameter k"),
+        (
+            ["--protocol", "bounded", "--set", "k=2"],
+            "antecede: bounded: k must be more than n and at most n*n",
+        ),
+        (["--protocol", "bounded", "--set", "k"], "antecede: check: --set must be key=value, not 'k'"),
         (
             ["--protocol", "matrix", "--order", "total"],
-            "antecede: check: --order is total, expected causal, fifo",
+            "antecede: check: --order must be one of causal, fifo",
         ),
         (
             ["--protocol", "matrix", "--program", "missing.txt"],
@@ -140,7 +143,7 @@ def test_every_choice_of_the_monitor_is_tried(capsys: pytest.CaptureFixture[str]
         ),
         (
             ["--protocol", "broadcast", "--unicast"],
-            "antecede: check: programs is 0, expected one that broadcast",
+            "antecede: check: broadcast accepts none of the programs",
         ),
         (["--protocol", "matrix", "--processes", "none"], "antecede: Invalid value for '--processes'"),
         (["--protocol", "matrix", "--fast"], "antecede: No such option: --fast"),

@@ -142,10 +142,10 @@ def test_a_stuck_run_is_a_no_that_says_what_waits(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--protocol", "magic"], "antecede: simulate: protocol is 'magic', expected one of"),
-        (["--set", "k"], "antecede: simulate: --set is 'k', expected key=value, each key once"),
+        (["--protocol", "magic"], "antecede: simulate: protocol must be one of"),
+        (["--set", "k"], "antecede: simulate: --set must be key=value, each key once, not 'k'"),
         (["--messages", "many"], "antecede: Invalid value for '--messages'"),
-        (["--network", "warp"], "antecede: network: name is 'warp', expected one of"),
+        (["--network", "warp"], "antecede: network: the name must be one of"),
         (["--faults", "crash:p9@1s-2s"], "antecede: process 'p9' is not in the view"),
     ],
 )

@@ -52,7 +52,7 @@ def test_an_unknown_protocol_is_refused(capsys):
     assert run(["triangle", "--protocol", "causality"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("antecede: triangle: --protocol is 'causality', expected one of unordered, ")
+    assert err.startswith("antecede: triangle: --protocol must be one of unordered, ")
 
 
 def test_a_broken_promise_is_a_no(capsys, monkeypatch):

@@ -120,7 +120,7 @@ def test_a_bad_run_is_unknown_and_code_2_unless_another_says_no(told, home, tmp_
     code, _, err = told(tmp_path / "one")
     assert code == 2
     assert "unknown: 1 of 2 runs, 3 deliveries: run spoilt: " in err
-    assert "found index 2 after index 0, expected index 1" in err
+    assert "index 2 comes after index 0; indices must count 0, 1, 2" in err
     write(tmp_path / "two", "broken", True)
     spoil(tmp_path / "two")
     assert told(tmp_path / "two")[0] == 1

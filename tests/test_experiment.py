@@ -88,32 +88,47 @@ def test_the_same_run_has_the_same_name_and_another_case_another():
     ("text", "told"),
     [
         ("x = 1", "has the unknown key 'x'; the keys are title, measure, grid, case"),
-        ("grid = 3", "grid: is 3, expected a table"),
-        ("[grid]\nprotocol = 'fifo'\nn = 3", "case 1: has the unknown key 'n'; the keys are protocol,"),
-        ("[grid]\nprocesses = 3", "case 1, protocol: is missing: name a protocol"),
-        ("[grid]\nprotocol = []", "case 1, protocol: is an empty list"),
-        ("[grid]\nprotocol = 'magic'", "case 1, protocol: is 'magic', expected one of"),
-        ("[[case]]\nname = 'a'\nprotocol = 'fifo'\nseeds = 0", "case a, seeds: is 0: it must be 1 or more"),
-        ("[grid]\nprotocol = 'fifo'\nprocesses = ['3']", "case 1, processes: is '3', expected a number"),
-        ("[grid]\nprotocol = 'fifo'\nmessages = true", "case 1, messages: is True, expected a number"),
-        ("[grid]\nprotocol = 'fifo'\nmessages = 0", "case 1, messages: is 0, expected 1 to"),
-        ("[grid]\nprotocol = 'fifo:5'", "case 1, protocol: is 'fifo:5': write NAME"),
+        ("grid = 3", "grid must be a table, not 3"),
+        ("[grid]\nprotocol = 'fifo'\nn = 3", "case 1 has the unknown key 'n'; the keys are protocol,"),
+        ("[grid]\nprocesses = 3", "case 1, protocol is missing: name a protocol"),
+        ("[grid]\nprotocol = []", "case 1, protocol is an empty list"),
+        ("[grid]\nprotocol = 'magic'", "case 1: protocol must be one of"),
+        ("[[case]]\nname = 'a'\nprotocol = 'fifo'\nseeds = 0", "case a, seeds is 0: it must be 1 or more"),
+        (
+            "[grid]\nprotocol = 'fifo'\nprocesses = ['3']",
+            "case 1, processes must be a number, or a list of them, not '3'",
+        ),
+        (
+            "[grid]\nprotocol = 'fifo'\nmessages = true",
+            "case 1, messages must be a number, or a list of them, not True",
+        ),
+        ("[grid]\nprotocol = 'fifo'\nmessages = 0", "case 1: messages must be 1 to"),
+        ("[grid]\nprotocol = 'fifo:5'", "case 1, protocol is 'fifo:5': write NAME"),
         ("[grid\n", "is no TOML"),
         ("[grid]\nprotocol = 'fifo'\nnetwork = 'pigeons'", "case 1, network"),
-        ("[grid]\nprotocol = 'fifo'\nworkload = 'uniform:size=99'", "case 1, workload size: is 99"),
-        ("[grid]\nprotocol = 'bounded'\nparameters.k = 3", "case 1, bounded k: is 3, expected n < k"),
-        ("[grid]\nprotocol = 'bounded:k=5/6'", "case 1, simulate k: is 5/6, for 2, expected values for 8"),
+        (
+            "[grid]\nprotocol = 'fifo'\nworkload = 'uniform:size=99'",
+            "case 1, workload: size must be 1 to 7",
+        ),
+        ("[grid]\nprotocol = 'bounded'\nparameters.k = 3", "case 1, bounded: k must be more than n"),
+        (
+            "[grid]\nprotocol = 'bounded:k=5/6'",
+            "case 1, simulate: k must have values for 8 processes, and 5/6 has 2",
+        ),
         (
             "measure = 'weight'\n[grid]\nprotocol = 'fifo'",
-            "measure: is 'weight', expected stamps, history:PROCESS",
+            "measure must be stamps, history:PROCESS, ",
         ),
         ("measure = 'history:p1'\n[grid]\nprotocol = 'fifo'", "fifo keeps no history"),
         ("measure = 'stamps:q1'\n[grid]\nprotocol = 'fifo'", "q1"),
         (
             "measure = 'busy:routers'\n[grid]\nprotocol = 'fifo'\ntopology = 'star'",
-            "expected a protocol that",
+            "measure busy needs a protocol that routers run",
         ),
-        ("measure = 'entries:sea'\n[grid]\nprotocol = 'fifo'", "measure: is 'entries:sea', expected"),
+        (
+            "measure = 'entries:sea'\n[grid]\nprotocol = 'fifo'",
+            "measure must be stamps, history:PROCESS, entries:wan and so on, not 'entries:sea'",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(tmp_path, capsys, text, told):
@@ -201,7 +216,7 @@ def test_ctrl_c_keeps_what_was_made(tmp_path):
 def test_results_of_another_experiment_are_not_mixed_in(tmp_path):
     experiment, out = load(written(tmp_path)), tmp_path / "out"
     sweep(Experiment("one", "", experiment.runs[:1]), out, jobs=1)
-    with pytest.raises(InputError, match="expected runs of other only"):
+    with pytest.raises(InputError, match="is not one of other"):
         sweep(Experiment("other", "", experiment.runs[1:]), out, jobs=1)
 
 
@@ -340,5 +355,5 @@ def test_bad_experiment_has_its_facts_as_fields():
         expand({"grid": {"protocol": 3}}, "file")
     assert (caught.value.place, caught.value.reason) == (
         "file: case 1, protocol",
-        "is 3, expected a text, or a list of texts",
+        "must be a text, or a list of texts, not 3",
     )

@@ -156,7 +156,7 @@ def test_a_program_that_the_machines_cannot_run_is_refused() -> None:
         explore(TRIANGLE, machines("matrix", View.numbered(2)))
     with pytest.raises(Unsupported, match="broadcast: message x"):
         explore(TRIANGLE, machines("broadcast", TRIANGLE.view))
-    with pytest.raises(Unsupported, match="matrix: message x: it does not order by label 'red'"):
+    with pytest.raises(Unsupported, match="matrix: message x: it cannot order by label 'red'"):
         explore(parse("p1: send x to p1 label red"), machines("matrix", View.numbered(1)))
 
 
@@ -430,7 +430,7 @@ class Straying(Unordered):
 class Refusing(Fifo):
     def _check(self, packet: Packet[Any]) -> None:
         if packet.stamp.sequence > 1:
-            raise self._bad_stamp(packet, "a second packet", "one")
+            raise self._bad_stamp(packet, "it is a second packet")
 
 
 class Doubtful(Fifo):
@@ -462,7 +462,7 @@ FAULTY: Mapping[type[Machine], tuple[str, str]] = {
     Lossy: ("blocked", "nothing can happen any more, and not everything is delivered"),
     Stuttering: ("duplicate", "p2, x: duplicate: it was delivered here before"),
     Straying: ("unaddressed", "p1, x: unaddressed: it is addressed to others"),
-    Refusing: ("refused", "p2, y: refused: p2 refused a packet of p1: stamp a second packet, expected one"),
+    Refusing: ("refused", "p2, y: refused: p2 refused a packet of p1: it is a second packet"),
     Doubtful: ("broken", "p2, y: broken: sequence below 2"),
     Chatty: ("endless", "it goes on for ever: more than"),
 }

@@ -148,7 +148,7 @@ def test_an_expression_of_a_file_that_is_none_is_rejected_like_a_line():
     rows = by_expression('(?<clock>\n(\na\nann {"ann":1}\n')
     assert short(rows) == [("ann", 0, "a", 3)]
     assert [(line, text) for line, text, _ in rejected(rows)] == [(1, "(?<clock>"), (2, "(")]
-    assert "expected a regular expression" in rejected(rows)[0][2]
+    assert "must be a regular expression" in rejected(rows)[0][2]
 
 
 def test_what_the_caller_says_wins():
@@ -309,7 +309,7 @@ def test_events_of_tlaplus():
     ("line", "reason"),
     [
         ('{"N":2}', "no event in JSON"),  # constants stand on the first line only
-        ('{"event":"?","node":0,"pkt":{"vc":{"0":1}}}', "event is ?, expected >, < or d"),
+        ('{"event":"?","node":0,"pkt":{"vc":{"0":1}}}', "event is ?, and must be >, < or d"),
         ('{"event":">","node":0,"pkt":{"vc":{"0":1}}}', "but snd of its packet is null"),
         ('{"event":"<","node":0,"pkt":{"snd":0,"rcv":1,"vc":{"0":1}}}', "but rcv of its packet is 1"),
         ('{"event":"d","node":0,"pkt":{"vc":{"1":1}}}', "no entry of its own process 0"),

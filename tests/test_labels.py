@@ -202,7 +202,7 @@ def test_merged_labels_are_in_the_order_that_merging_makes(name):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not PROTOCOLS[name].labels])
 def test_protocols_without_labels_say_who_has_them(name):
-    with pytest.raises(Unsupported, match=f"{name}: label 'a': only histories order by label"):
+    with pytest.raises(Unsupported, match=f"{name}: it cannot order by label 'a': only history has labels"):
         create(name, View.numbered(3), 0).send(range(3), label="a")
 
 
@@ -237,6 +237,6 @@ def test_a_peer_has_only_so_many_labels(monkeypatch):
     _, [packet] = p1.send(1, b"", label="d")
     for machine in (p2, restore(p2.snapshot())):
         before = machine.snapshot()
-        with pytest.raises(BadStamp, match="with label 'd', expected one of the 3 of this sender"):
+        with pytest.raises(BadStamp, match="its label 'd' is one more than the 3 that a sender may use"):
             machine.receive(packet)  # type: ignore[arg-type]
         assert machine.snapshot() == before

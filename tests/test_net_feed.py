@@ -83,8 +83,8 @@ def test_many_who_ask_at_once_get_the_same(tmp_path):
     ("data", "told"),
     [
         (b"GET / HTTP/1.1\r\n", "malformed"),
-        (ask(3, 6), "feed: events is 3 to 6, expected within 0 to 5 of a"),
-        (b'{"feed":2}\n', "version 2, expected 1"),
+        (ask(3, 6), "feed: a has events 0 to 5, not 3 to 6"),
+        (b'{"feed":2}\n', "version 2, and this release reads 1"),
         (b'{"start":-1}\n', "events -1 to 0"),
     ],
 )

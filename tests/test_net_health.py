@@ -79,7 +79,8 @@ def test_others_read_metrics_only_if_the_operator_says_so():
     async def main():
         async with in_memory(1) as (p1,):
             with pytest.raises(
-                BadParameter, match=r"0\.0\.0\.0:0, expected one of this machine \(loopback\), or"
+                BadParameter,
+                match=r"0\.0\.0\.0:0 is reached from other machines: give an address of this machine \(loopback\), or",
             ):
                 Health("0.0.0.0:0", p1.status)
             async with Health("0.0.0.0:0", p1.status, open_to_others=True) as health:

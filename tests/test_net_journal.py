@@ -162,7 +162,7 @@ def test_a_journal_is_for_one_node_at_a_time(tmp_path):
 
 
 def test_bad_parameters_are_refused(tmp_path):
-    with pytest.raises(BadParameter, match="sync is 'never'"):
+    with pytest.raises(BadParameter, match="sync must be one of full, normal, not 'never'"):
         open_journal(tmp_path / "a.db", sync="never")  # type: ignore[arg-type]
     with pytest.raises(CannotWrite):
         open_journal(tmp_path / "missing" / "a.db")

@@ -248,10 +248,10 @@ def test_close_waits_until_what_was_sent_has_arrived():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"peers": ["a", "b"]}, "names without addresses"),
-        ({"peers": {"a": "localhost:1", "b": "nowhere"}}, "'nowhere', expected host:port"),
+        ({"peers": ["a", "b"]}, "peers need an address each"),
+        ({"peers": {"a": "localhost:1", "b": "nowhere"}}, "an address must be host:port, not 'nowhere'"),
         ({"peers": {"b": "localhost:1"}, "protocol": "magic"}, "magic"),
-        ({"peers": {"b": "localhost:1"}, "groups": {"b": ["a"]}}, "other names than the processes'"),
+        ({"peers": {"b": "localhost:1"}, "groups": {"b": ["a"]}}, "must not have the names of processes: b"),
         (
             {"peers": {"b": "localhost:1"}, "parameters": {"topology": shapes.star(2)}},
             "those of the topology",
@@ -340,10 +340,10 @@ def test_nothing_more_is_read_while_many_bytes_wait_for_the_disk(tmp_path):
 @pytest.mark.parametrize(
     ("chosen", "told"),
     [
-        ({"limits": Limits(packet_bytes=1 << 20)}, "packet_bytes is 1048576"),
-        ({"limits": Limits(payload_bytes=8 << 20)}, "packet_bytes is 4194304"),
-        ({"held_bytes": 1000}, "held_bytes is 1000, expected 262144 or more"),
-        ({"queue_bytes": 0}, "queue_bytes is 0, expected 1 or more"),
+        ({"limits": Limits(packet_bytes=1 << 20)}, "packet_bytes must be .*, not 1048576"),
+        ({"limits": Limits(payload_bytes=8 << 20)}, "packet_bytes must be .*, not 4194304"),
+        ({"held_bytes": 1000}, "held_bytes must be 262144 or more"),
+        ({"queue_bytes": 0}, "queue_bytes must be 1 or more, not 0"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(chosen, told):

@@ -92,8 +92,8 @@ def test_a_peer_that_cannot_prove_its_name_is_refused(authority, caplog, name, k
 @pytest.mark.parametrize(
     ("name", "keys", "told"),
     [
-        ("b", "", r"b\.pem of the name b, expected one of this node's name, a"),
-        ("a", "other", "a.pem, expected one that its own authority .* signed, and that is valid now"),
+        ("b", "", r"b\.pem is for b, and this node is a"),
+        ("a", "other", "a.pem must be signed by its own authority .*, and valid now"),
         ("a", "late", "valid now: certificate has expired"),
     ],
     ids=["another name", "another authority", "expired"],
@@ -181,7 +181,7 @@ def test_a_client_without_a_certificate_is_refused(authority):
 
 def test_beyond_loopback_there_is_no_talking_without_tls(authority):
     with pytest.raises(
-        BadParameter, match=r"10\.0\.0\.2:7000, expected one of this machine \(loopback\), or TLS"
+        BadParameter, match=r"10\.0\.0\.2:7000 is on another machine, or reached from one: give TLS"
     ):
         Node("a", {"b": "10.0.0.2:7000"})
     Node("a", {"b": "10.0.0.2:7000"}, tls=tls(authority, "a"))

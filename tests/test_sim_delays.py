@@ -96,22 +96,25 @@ def test_units() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "delay: text is '', expected a name, such as those that --help lists"),
+        ("", "delay: '' has no name: write one of those that --help lists"),
         (
             "gamma:3ms",
-            "delay: distribution is 'gamma', expected one of constant, uniform, exponential, lognormal, empirical",
+            "delay: the distribution must be one of constant, uniform, exponential, lognormal, empirical, not 'gamma'",
         ),
-        ("exponential", "delay: exponential is without mean, expected exponential:MEAN"),
-        ("exponential:50", "delay: mean is '50', expected a time such as 50ms, 200us or 1.5s"),
-        ("exponential:-5ms", "delay: mean is '-5ms', expected a time such as 50ms, 200us or 1.5s"),
-        ("exponential:5ms,6ms", "delay: exponential is given '6ms', expected mean"),
-        ("exponential:mean=5ms,mean=6ms", "delay: argument is 'mean=6ms', expected key=value, each key once"),
-        ("uniform:9ms,1ms", "delay: uniform:9ms,1ms is more than the second time, expected the lesser first"),
-        ("lognormal:5ms,sigma=x", "delay: sigma is 'x', expected a number above 0, at most 5"),
-        ("lognormal:5ms,sigma=NaN", "delay: sigma is 'NaN', expected a number above 0, at most 5"),
+        ("exponential", "delay: exponential needs mean: write exponential:MEAN"),
+        ("exponential:50", "delay: mean must be a time such as 50ms, 200us or 1.5s, not '50'"),
+        ("exponential:-5ms", "delay: mean must be a time such as 50ms, 200us or 1.5s, not '-5ms'"),
+        ("exponential:5ms,6ms", "delay: exponential does not take '6ms'; it takes mean"),
+        (
+            "exponential:mean=5ms,mean=6ms",
+            "delay: arguments must be key=value, each key once, not 'mean=6ms'",
+        ),
+        ("uniform:9ms,1ms", "delay: uniform:9ms,1ms must have the lesser time first"),
+        ("lognormal:5ms,sigma=x", "delay: sigma must be a number above 0, at most 5, not 'x'"),
+        ("lognormal:5ms,sigma=NaN", "delay: sigma must be a number above 0, at most 5, not 'NaN'"),
         (
             "empirical:no-such-file",
-            "no-such-file: No such file or directory, expected a file with one time a line",
+            "no-such-file: No such file or directory; it must be a file with one time a line",
         ),
     ],
 )
@@ -124,8 +127,8 @@ def test_a_wrong_delay_is_refused_in_a_sentence(text: str, sentence: str) -> Non
 def test_a_file_without_times_is_refused_with_its_place(tmp_path: Path) -> None:
     file = tmp_path / "d.txt"
     file.write_text("1ms\nfast\n")
-    with pytest.raises(AntecedeError, match=r"d\.txt:2: delay is 'fast'"):
+    with pytest.raises(AntecedeError, match=r"d\.txt:2: delay must be a time such as .*, not 'fast'"):
         Delay.parse(f"empirical:{file}")
     file.write_text("# nothing\n")
-    with pytest.raises(AntecedeError, match="found no time"):
+    with pytest.raises(AntecedeError, match="the file has no times"):
         Delay.parse(f"empirical:{file}")

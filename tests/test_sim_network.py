@@ -135,17 +135,17 @@ def test_what_is_remembered_of_rows_is_bounded(monkeypatch: pytest.MonkeyPatch) 
     [
         (
             "slow",
-            "network: name is 'slow', expected one of constant, uniform, exponential, lognormal, empirical, zones",
+            "network: the name must be one of constant, uniform, exponential, lognormal, empirical, zones",
         ),
-        ("constant:1ms,bandwidth=10", "network: bandwidth is '10', expected a bandwidth such as 10Mbit/s"),
-        ("constant:1ms,loss=95%", "network: loss is 95%, expected at most 90%"),
-        ("constant:1ms,loss=two", "network: loss is 'two', expected a share such as 0.2 or 20%"),
-        ("constant:1ms,fifo=yes", "network: fifo is 'yes', expected true or false"),
-        ("zones:zones=0", "network: zones is 0, expected 1 or more"),
-        ("zones:shape=cube", "network: distribution is 'cube', expected one of"),
+        ("constant:1ms,bandwidth=10", "network: bandwidth must be a bandwidth such as 10Mbit/s, not '10'"),
+        ("constant:1ms,loss=95%", "network: loss must be at most 90%, not 95%"),
+        ("constant:1ms,loss=two", "network: loss must be a share such as 0.2 or 20%, not 'two'"),
+        ("constant:1ms,fifo=yes", "network: fifo must be one of true, false, not 'yes'"),
+        ("zones:zones=0", "network: zones must be 1 or more, not 0"),
+        ("zones:shape=cube", "network: the distribution must be one of"),
         (
             "constant:1ms,speed=9",
-            "network: constant is given 'speed=9', expected delay, bandwidth, fifo, loss, duplicate",
+            "network: constant does not take 'speed=9'; it takes delay, bandwidth, fifo, loss, duplicate",
         ),
     ],
 )

@@ -52,7 +52,9 @@ def test_a_table_is_put_where_the_document_has_a_place_for_it():
 
 
 def test_a_table_without_a_place_is_an_error():
-    with pytest.raises(AntecedeError, match=r"extra\.md: found places for .*, expected nothing of the kind"):
+    with pytest.raises(
+        AntecedeError, match=r"extra\.md: it has places for .*, and the tables are nothing of the kind"
+    ):
         tables.write("extra", {"nothing of the kind": ""})
 
 

@@ -307,7 +307,7 @@ def test_closed_early_it_is_a_shorter_trace(tmp_path):
     writer.close()
     write(tmp_path / "whole", rows=20)
     assert rows_of(tmp_path) == rows_of(tmp_path / "whole")[:6]
-    with pytest.raises(BadParameter, match="writer is closed, expected one that is open"):
+    with pytest.raises(BadParameter, match="run r1: its writer is closed: open another"):
         fill(writer, 1)
 
 
@@ -403,7 +403,7 @@ def test_a_name_that_ends_like_another_is_another_run(tmp_path):
 def test_a_run_that_is_there_is_not_overwritten(tmp_path):
     write(tmp_path)
     before = contents(tmp_path)
-    with pytest.raises(BadParameter, match="run is r1, which is there, expected another name"):
+    with pytest.raises(BadParameter, match="run r1 is there already: take another name"):
         TraceWriter(tmp_path, info())
     assert contents(tmp_path) == before
 
@@ -412,7 +412,7 @@ def test_a_run_that_is_being_written_is_not_overwritten(tmp_path):
     with TraceWriter(tmp_path, info()) as writer:
         fill(writer, 4)
         for replace in (True, False):
-            with pytest.raises(BadParameter, match="run is r1, which is being written"):
+            with pytest.raises(BadParameter, match="run r1 is being written by another writer"):
                 TraceWriter(tmp_path, info(), replace=replace)
     assert len(rows_of(tmp_path)) == 4
 
@@ -434,16 +434,16 @@ def test_a_run_can_be_replaced(tmp_path):
         ((3, SEND, 0, 1, (0,)), UnknownProcess, "process 3 is not in the view of 3"),
         ((0, SEND, -1, 1, (0,)), UnknownProcess, "process -1 is not in the view of 3"),
         ((0, SEND, 0, 1, (0, 7)), UnknownProcess, "process 7 is not in the view of 3"),
-        ((0, 3, 0, 1), BadParameter, "kind is 3, expected 0 to 2"),
+        ((0, 3, 0, 1), BadParameter, "run r1: kind must be 0 to 2, not 3"),
         (
             (0, SEND, 0, 1 << 63, (0,)),
             BadParameter,
-            "run r1: event is .*, expected integers of the column's size",
+            "run r1: an event has a value that does not fit its column: .",
         ),
         (
             (0, SEND, 0, "one", (0,)),
             BadParameter,
-            "run r1: event is .*, expected integers of the column's size",
+            "run r1: an event has a value that does not fit its column: .",
         ),
     ],
 )
@@ -456,10 +456,10 @@ def test_a_row_that_cannot_be_is_refused(tmp_path, row, error, told):
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"run": ""}, "run is empty, expected a name"),
-        ({"processes": ()}, "processes is .*, expected one or more different names"),
-        ({"processes": ("a", "a")}, "processes is .*, expected one or more different names"),
-        ({"seed": 1 << 63}, "seed is 9223372036854775808, expected an integer of 64 bits"),
+        ({"run": ""}, "a run needs a name, and this one is empty"),
+        ({"processes": ()}, "processes must be one or more different names, not"),
+        ({"processes": ("a", "a")}, "processes must be one or more different names, not"),
+        ({"seed": 1 << 63}, "seed must be an integer of 64 bits, not 9223372036854775808"),
     ],
 )
 def test_a_run_that_cannot_be_described_is_refused(fields, told):
@@ -468,11 +468,9 @@ def test_a_run_that_cannot_be_described_is_refused(fields, told):
 
 
 def test_names_and_places_that_no_file_can_have_are_refused(tmp_path):
-    with pytest.raises(
-        BadParameter, match=r"run is x{20}\.\.\. \(201 bytes\), expected at most 200 bytes, escaped"
-    ):
+    with pytest.raises(BadParameter, match=r"run x{20}\.\.\. has 201 bytes when escaped, and may have 200"):
         TraceWriter(tmp_path / "t", info("x" * 201))
-    with pytest.raises(BadParameter, match="directory is s3://bucket/t, expected a local path"):
+    with pytest.raises(BadParameter, match="directory must be a local path, not s3://bucket/t"):
         read_events("s3://bucket/t")
 
 
@@ -511,26 +509,54 @@ def described_as(directory: Path, **values: object) -> None:
 
 EVENT_FILE = "events/00000-r1.parquet"
 DAMAGE = [
-    ("no directory", lambda t: t.rename(t.with_name("moved")), "t: found nothing, expected a directory with"),
-    ("no runs", lambda t: (t / "runs.parquet").unlink(), "t/runs.parquet: found nothing, expected a table"),
-    ("no events", lambda t: (t / "events").rename(t / "e"), "t/events: found nothing, expected a directory"),
-    ("events lost", lambda t: (t / EVENT_FILE).unlink(), "t/events: found no events of run r1, expected"),
-    ("cut short", lambda t: truncate(t / EVENT_FILE, 2000), f"t/{EVENT_FILE}: found no whole Parquet file"),
-    ("empty file", lambda t: truncate(t / EVENT_FILE, 0), f"t/{EVENT_FILE}: found no whole Parquet file"),
-    ("runs cut short", lambda t: truncate(t / "runs.parquet", 99), "t/runs.parquet: found no whole Parquet"),
+    (
+        "no directory",
+        lambda t: t.rename(t.with_name("moved")),
+        "t: there is nothing here: a trace is a directory with",
+    ),
+    ("no runs", lambda t: (t / "runs.parquet").unlink(), "t/runs.parquet: the file is missing"),
+    ("no events", lambda t: (t / "events").rename(t / "e"), "t/events: the directory is missing"),
+    ("events lost", lambda t: (t / EVENT_FILE).unlink(), "t/events: run r1 is in runs.parquet and has no"),
+    (
+        "cut short",
+        lambda t: truncate(t / EVENT_FILE, 2000),
+        f"t/{EVENT_FILE}: the file is not a complete Parquet file",
+    ),
+    (
+        "empty file",
+        lambda t: truncate(t / EVENT_FILE, 0),
+        f"t/{EVENT_FILE}: the file is not a complete Parquet file",
+    ),
+    (
+        "runs cut short",
+        lambda t: truncate(t / "runs.parquet", 99),
+        "t/runs.parquet: the file is not a complete",
+    ),
     (
         "no column",
         lambda t: retyped(t, number=None),
-        r"found columns run, .*, expected also number \(int64\)",
+        r"column number \(int64\) is missing; the columns are run, ",
     ),
-    ("type", lambda t: retyped(t, index=pa.string()), "found column index of type string, expected int64"),
-    ("width", lambda t: retyped(t, clock=pa.int32()), "found column clock of type int32, expected int64"),
-    ("list", lambda t: retyped(t, to=None), r"expected also to \(list<string>\)"),
-    ("kind", lambda t: revalued(t, "kind", "sent"), "found kind sent, expected send or receive or deliver"),
-    ("process", lambda t: revalued(t, "process", "p7"), "run r1: found process p7, expected one of the 3"),
-    ("null", lambda t: described_as(t, protocol=None), "found 1 nulls in column protocol, expected a value"),
-    ("json", lambda t: described_as(t, parameters="{"), "runs.parquet: found .*, expected runs with a name"),
-    ("processes", lambda t: described_as(t, processes=[]), "runs.parquet: found .*, expected runs with"),
+    (
+        "type",
+        lambda t: retyped(t, index=pa.string()),
+        "column index has type string, and must have type int64",
+    ),
+    (
+        "width",
+        lambda t: retyped(t, clock=pa.int32()),
+        "column clock has type int32, and must have type int64",
+    ),
+    ("list", lambda t: retyped(t, to=None), r"column to \(list<string>\) is missing"),
+    (
+        "kind",
+        lambda t: revalued(t, "kind", "sent"),
+        "an event is of kind sent; the kinds are send, receive, deliver",
+    ),
+    ("process", lambda t: revalued(t, "process", "p7"), "run r1: process p7 is not one of the 3"),
+    ("null", lambda t: described_as(t, protocol=None), "column protocol has 1 nulls, and may have none"),
+    ("json", lambda t: described_as(t, parameters="{"), "runs.parquet: a run needs a name, .*truncated"),
+    ("processes", lambda t: described_as(t, processes=[]), "runs.parquet: a run needs a name, .*not \\[\\]"),
 ]
 
 
@@ -548,21 +574,23 @@ def test_damage_inside_a_file_is_said_of_that_file(tmp_path):
     data = bytearray(path.read_bytes())
     data[100 : len(data) // 2] = bytes(len(data) // 2 - 100)
     path.write_bytes(bytes(data))
-    with pytest.raises(BadTrace, match=f"{EVENT_FILE}: found no whole Parquet file"):
+    with pytest.raises(BadTrace, match=f"{EVENT_FILE}: the file is not a complete Parquet file"):
         read_events(tmp_path).read_all()
 
 
 def test_a_run_that_is_not_there_is_said_with_those_that_are(tmp_path):
     write(tmp_path)
-    with pytest.raises(BadTrace, match="found runs r1, expected one called r7"):
+    with pytest.raises(BadTrace, match=r"there is no run called r7; the runs are r1$"):
         read_events(tmp_path, "r7")
-    with pytest.raises(BadParameter, match="column is colour, expected one of run, process"):
+    with pytest.raises(BadParameter, match=r"a column must be one of run, process, .*, not 'colour'"):
         read_events(tmp_path, columns=["colour"])
 
 
 def test_a_file_in_the_place_of_a_trace_is_said(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadTrace, match=r"found a file, expected a directory with runs\.parquet and events/"):
+    with pytest.raises(
+        BadTrace, match=r"this is a file: a trace is a directory with runs\.parquet and events/"
+    ):
         read_runs(tmp_path / "file")
 
 

@@ -76,10 +76,10 @@ def test_the_result_is_typed_sorted_and_written_whole(tmp_path):
     found.write(tmp_path / "out")
     assert pq.read_table(tmp_path / "out" / "findings") == found.findings
     assert pq.read_table(tmp_path / "out" / "verdicts") == found.runs
-    with pytest.raises(BadParameter, match="findings, which is there"):
+    with pytest.raises(BadParameter, match="findings is there already"):
         found.write(tmp_path / "out")
     (tmp_path / "half" / "verdicts").mkdir(parents=True)
-    with pytest.raises(BadParameter, match="verdicts, which is there"):
+    with pytest.raises(BadParameter, match="verdicts is there already"):
         found.write(tmp_path / "half")
     assert [path.name for path in (tmp_path / "half").iterdir()] == ["verdicts"]
 
@@ -140,23 +140,23 @@ def set_field(row, **fields):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (set_field(3, index=2), "run r, process p1: found index 2 after index "),
-        (set_field(0, index=1), "run r, process p0: found index 1 "),
+        (set_field(3, index=2), "run r, process p1: index 2 comes after index "),
+        (set_field(0, index=1), "run r, process p0: index 1 comes "),
         (
             set_field(5, clock=3),
-            "found clock 3, index 2, after clock 4 of p0, index 2, expected rows in the order",
+            "clock 3, index 2, stands after clock 4 of p0, index 2; the file says that its rows are sorted",
         ),
-        (set_field(5, process="p7"), "run r: found process p7, expected one of the run's processes"),
-        (set_field(5, sender="p7"), "run r: found sender p7, expected one of the run's processes"),
-        (set_field(4, to=["p7"]), "run r: found destination p7, expected one of the run's processes"),
-        (set_field(5, kind="lost"), "run r: found kind lost, expected send or receive or deliver"),
+        (set_field(5, process="p7"), "run r: process p7 is not one of the run's processes"),
+        (set_field(5, sender="p7"), "run r: sender p7 is not one of the run's processes"),
+        (set_field(4, to=["p7"]), "run r: destination p7 is not one of the run's processes"),
+        (set_field(5, kind="lost"), "run r: kind lost is not one of send, receive, deliver"),
         (
             set_field(4, sender="p1"),
-            "process p0, index 2: found a send by another process of message 3 of p1",
+            "process p0, index 2: message 3 of p1 is sent by another process than its sender",
         ),
         (
             set_field(1, number=4),
-            "index 0: found a delivery, before its send, of message 4 of p0, expected sends before",
+            "index 0: message 4 of p0 is delivered before it is sent, by its clocks",
         ),
     ],
 )
@@ -177,7 +177,7 @@ def test_one_bad_run_does_not_keep_the_others_from_being_judged(tmp_path, parts,
     assert list(found.refused) == ["r"]
     bad = {**found.runs.filter(pc.field("run") == "r").to_pylist()[0]}
     assert (bad["verdict"], bad["deliveries"]) == ("unknown", 0)
-    assert "found sender p7, expected one of the run's processes" in bad["reason"]
+    assert "sender p7 is not one of the run's processes" in bad["reason"]
     assert "r" not in found.findings["run"].to_pylist()
     rest = found.runs.filter(pc.field("run") != "r")
     assert wrong(Verification("no", rest, found.findings, "", {}), RUNS[:8]) == []
@@ -199,7 +199,7 @@ def test_a_bad_run_in_a_file_that_others_share_does_not_keep_them_from_being_jud
 @pytest.mark.parametrize("parts", [None, 3])
 def test_a_number_that_is_used_again_later_is_refused(tmp_path, parts):
     trace = read_local_trace(planted.write(tmp_path / "trace", [broken(set_field(6, number=1))], group=2))
-    with pytest.raises(BadTrace, match=r"run r, process p0, index 3: found a second send of message 1 of p0"):
+    with pytest.raises(BadTrace, match=r"run r, process p0, index 3: message 1 of p0 is sent a second time"):
         verify_local(trace, parts)
 
 

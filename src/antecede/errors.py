@@ -1,4 +1,4 @@
-"""One tree of errors. Each says whose fault it was, with the facts as fields.
+"""One tree of errors. The class says whose fault it was, `place` where, and `reason` what is wrong and what to do.
 
 AntecedeError
 ├── CallerError
@@ -32,12 +32,14 @@ AntecedeError
     └── BadRun
 
 A raised error leaves the machine as it was. Broken invariants are assertions: bugs, not errors.
+
+A reason is a sentence: what was given, and what must be given instead ("queue must be 1 or more, not 0").
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Self
 
 __all__ = [
     "AntecedeError",
@@ -77,6 +79,16 @@ class AntecedeError(Exception):
     """The root of every error that Antecede raises on purpose."""
 
 
+class AtPlace(AntecedeError):
+    """Something is wrong at a place: a call, a file, a line, a key. `reason` is a sentence about it."""
+
+    joint: ClassVar[str] = ": "
+
+    def __init__(self, place: str, reason: str) -> None:
+        self.place, self.reason = place, reason
+        super().__init__(f"{place}{self.joint}{reason}")
+
+
 class CallerError(AntecedeError):
     """The caller asked for something that cannot be."""
 
@@ -97,16 +109,6 @@ class FromPeer(PeerError):
         super().__init__(reason)
 
 
-class AtPlace(InputError):
-    """An input is wrong at a place: a file, a line, a key. `reason` is a sentence about that place."""
-
-    joint: ClassVar[str] = ": "
-
-    def __init__(self, place: str, reason: str) -> None:
-        self.place, self.reason = place, reason
-        super().__init__(f"{place}{self.joint}{reason}")
-
-
 class UnknownProcess(CallerError):
     """A name or number is not in the view."""
 
@@ -125,12 +127,17 @@ class NoDestination(CallerError):
         super().__init__(f"{sender} sends to nobody: a message needs at least one destination")
 
 
-class BadParameter(CallerError):
-    """A protocol, a topology or a call cannot be built with this parameter."""
+class BadParameter(AtPlace, CallerError):
+    """A protocol, a topology or a call cannot take this parameter. `place` is the call or what it makes."""
 
-    def __init__(self, owner: str, parameter: str, found: object, expected: str) -> None:
-        self.owner, self.parameter, self.found, self.expected = owner, parameter, found, expected
-        super().__init__(f"{owner}: {parameter} is {found}, expected {expected}")
+    @classmethod
+    def choice(cls, place: str, what: str, given: object, known: Iterable[str]) -> Self:
+        """None of the values that there are.
+
+        >>> print(BadParameter.choice("order", "--by", "time", ("receiver", "closed")))
+        order: --by must be one of receiver, closed, not 'time'
+        """
+        return cls(place, f"{what} must be one of {', '.join(known)}, not {given!r}")
 
 
 class CannotWrite(CallerError, OSError):
@@ -197,20 +204,14 @@ class NodeFailed(AntecedeError):
         super().__init__(f"node {node} failed {during}: {type(cause).__name__}: {cause}"[:1000])
 
 
-class Unsupported(CallerError):
+class Unsupported(AtPlace, CallerError):
     """The protocol does not offer this: labels, a set of destinations, and so on."""
 
-    def __init__(self, protocol: str, what: str) -> None:
-        self.protocol, self.what = protocol, what
-        super().__init__(f"{protocol}: {what}")
 
+class NoSpark(AtPlace, CallerError):
+    """Spark does not start, or is not where it was said to be. Its sentence begins with the Spark that was asked."""
 
-class NoSpark(CallerError):
-    """Spark does not start, or is not where it was said to be."""
-
-    def __init__(self, which: str, why: str) -> None:
-        self.which, self.why = which, why
-        super().__init__(f"{which}: {why}")
+    joint = " "
 
 
 class NotEligible(CallerError):
@@ -232,9 +233,9 @@ class Misrouted(PeerError):
 class BadStamp(PeerError):
     """A stamp has another protocol or size, or contradicts its message."""
 
-    def __init__(self, process: str, source: str, found: str, expected: str) -> None:
-        self.process, self.source, self.found, self.expected = process, source, found, expected
-        super().__init__(f"{process} refused a packet of {source}: stamp {found}, expected {expected}")
+    def __init__(self, process: str, source: str, reason: str) -> None:
+        self.process, self.source, self.reason = process, source, reason
+        super().__init__(f"{process} refused a packet of {source}: {reason}")
 
 
 class Refused(PeerError):
@@ -267,39 +268,58 @@ class WireError(FromPeer):
         return self.reason if self.at is None else f"not a packet at byte {self.at}: {self.reason}"
 
 
-class BadConfig(AtPlace):
+class BadConfig(AtPlace, InputError):
     """A configuration describes no node."""
 
 
-class BadJournal(AtPlace):
+class BadJournal(AtPlace, InputError):
     """A journal is damaged, in use, or belongs to another node. Its sentence begins with the journal."""
 
     joint = " "
 
 
 class BadSnapshot(InputError):
-    """A snapshot has another protocol, process, view or version."""
+    """A snapshot has another protocol, process, view or version. `reason` is a sentence about it."""
 
-    def __init__(self, field: str, found: object, expected: object) -> None:
-        self.field, self.found, self.expected = field, found, expected
-        super().__init__(f"snapshot: {field} is {found!r}, expected {expected!r}")
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+    @classmethod
+    def changed(cls, what: str, found: object, wanted: object) -> Self:
+        """A checkpoint of a stream with other settings.
+
+        >>> print(BadSnapshot.changed("buckets", 16, 4))
+        the checkpoint was written with buckets 16, not 4: give the query the same, or a new checkpoint
+        """
+        return cls(
+            f"the checkpoint was written with {what} {found}, not {wanted}: give the query the "
+            "same, or a new checkpoint"
+        )
+
+    @classmethod
+    def version(cls, what: str, found: object, known: object) -> Self:
+        """A version that this release does not read.
+
+        >>> print(BadSnapshot.version("the link", 9, "1 to 3"))
+        the link has a snapshot of version 9; this release reads version 1 to 3
+        """
+        return cls(f"{what} has a snapshot of version {found}; this release reads version {known}")
 
 
-class BadProgram(AtPlace):
+class BadProgram(AtPlace, InputError):
     """A program for the explorer cannot be run."""
 
 
-class BadExperiment(AtPlace):
-    """An experiment file describes no runs."""
+class BadExperiment(AtPlace, InputError):
+    """An experiment file describes no runs. Its sentence begins with the place."""
+
+    joint = " "
 
 
-class BadTrace(InputError):
+class BadTrace(AtPlace, InputError):
     """A trace is incomplete, damaged, or no trace."""
 
-    def __init__(self, place: str, found: str, expected: str) -> None:
-        self.place, self.found, self.expected = place, found, expected
-        super().__init__(f"{place}: found {found}, expected {expected}")
 
-
-class BadRun(AtPlace):
+class BadRun(AtPlace, InputError):
     """Events cannot be a run."""

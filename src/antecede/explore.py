@@ -404,7 +404,10 @@ def validate(program: Program, make: Make) -> None:
         if refusal is not None:
             raise Unsupported(machine.name, f"message {step.name}: {refusal}")
         if step.label and not machine.labels:
-            raise Unsupported(machine.name, f"message {step.name}: it does not order by label {step.label!r}")
+            raise Unsupported(
+                machine.name,
+                f"message {step.name}: it cannot order by label {step.label!r}: only history has labels",
+            )
 
 
 def _nameless(script: tuple[Step, ...], numbers: dict[str, int]) -> tuple[tuple[Step, ...], tuple[int, ...]]:

@@ -95,12 +95,14 @@ class Link:
         `peer` is the incarnation of the other end, 0 if it must be found out: both ends of a new link know each other.
         """
         if window < 1:
-            raise BadParameter("link", "window", window, "1 or more")
+            raise BadParameter("link", f"window must be 1 or more, not {window}")
         if not 1 <= least_timeout_ns <= most_timeout_ns or timeout_ns < 1 or ack_delay_ns < 0:
             found = (least_timeout_ns, timeout_ns, most_timeout_ns, ack_delay_ns)
-            raise BadParameter("link", "times", found, "1 <= least <= most, ack delay 0 or more")
+            raise BadParameter(
+                "link", f"times must have 1 <= least <= most and an ack delay of 0 or more, not {found}"
+            )
         if epoch < 1 or peer < 0:
-            raise BadParameter("link", "epoch, peer", (epoch, peer), "1 or more, 0 or more")
+            raise BadParameter("link", f"epoch must be 1 or more and peer 0 or more, not {epoch} and {peer}")
         self.window, self.ordered = window, ordered
         self.timeout_ns, self.ack_delay_ns = timeout_ns, ack_delay_ns
         self.least_timeout_ns, self.most_timeout_ns = least_timeout_ns, most_timeout_ns
@@ -279,7 +281,7 @@ class Link:
     def restore(cls, snapshot: Mapping[str, Any]) -> Link:
         """The end whose snapshot this was, in the same incarnation; it sends again what is not acknowledged."""
         if snapshot.get("version") != SNAPSHOT_VERSION:
-            raise BadSnapshot("link version", snapshot.get("version"), SNAPSHOT_VERSION)
+            raise BadSnapshot.version("the link", snapshot.get("version"), SNAPSHOT_VERSION)
         try:
             link = cls(
                 window=snapshot["window"],
@@ -293,7 +295,9 @@ class Link:
             )
             link._load(snapshot)
         except (LookupError, TypeError, ValueError, BadParameter) as error:
-            raise BadSnapshot("link", f"{type(error).__name__}: {error}", "the state of a link") from error
+            raise BadSnapshot(
+                f"the snapshot does not restore a link: {type(error).__name__}: {error}"
+            ) from error
         return link
 
     def _load(self, snapshot: Mapping[str, Any]) -> None:

@@ -60,7 +60,9 @@ class View(Struct, frozen=True):
     def __post_init__(self) -> None:
         if len(set(self.names)) != len(self.names):
             repeated = sorted({name for name in self.names if self.names.count(name) > 1})
-            raise BadParameter("view", "names", f"{', '.join(repeated)} twice", "each process once")
+            raise BadParameter(
+                "view", f"each process needs a name of its own, and {', '.join(repeated)} is there twice"
+            )
 
     @classmethod
     def of(cls, *names: str) -> View:
@@ -136,7 +138,9 @@ class CausalContext(Struct, frozen=True):
         try:
             view, obligations = msgpack.decode(data, type=tuple[int, list[Obligation]])
         except MsgspecError as error:
-            raise BadParameter("context", "bytes", str(error), "what CausalContext.encode gave") from error
+            raise BadParameter(
+                "context", f"the bytes are not what CausalContext.encode returned: {error}"
+            ) from error
         return cls(frozenset(obligations), view)
 
 

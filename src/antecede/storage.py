@@ -301,4 +301,6 @@ def remove(path: str) -> None:
 
 
 def taken(target: str) -> BadParameter:
-    return BadParameter("output", "path", f"{target}, which is there", "a new place, or leave to replace it")
+    return BadParameter(
+        "output", f"{target} is there already: write to a new place, or allow it to be replaced"
+    )

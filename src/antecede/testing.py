@@ -139,9 +139,7 @@ def identify(rows: Iterable[Mapping[str, Any]]) -> tuple[dict[str, tuple[str, in
         if row["kind"] == "send":
             if row["message"] in ids:
                 place = f"recorder, process {row['process']}"
-                raise BadTrace(
-                    place, f"a second send of message {row['message']}", "one send of each message"
-                )
+                raise BadTrace(place, f"message {row['message']} is sent a second time")
             counts[row["process"]] = counts.get(row["process"], 0) + 1
             ids[row["message"]] = (row["process"], counts[row["process"]])
     for row in rows:
@@ -150,7 +148,7 @@ def identify(rows: Iterable[Mapping[str, Any]]) -> tuple[dict[str, tuple[str, in
             counts[NOBODY] = counts.get(NOBODY, 0) + 1
             ids[row["message"]] = (NOBODY, counts[NOBODY])
     if not processes:
-        raise BadParameter("recorder", "events", "none", "one or more: does the system call it?")
+        raise BadParameter("recorder", "there are no events: does the system call the recorder?")
     return ids, tuple(processes)
 
 
@@ -194,7 +192,7 @@ def assert_causal(source: Recorder | str | os.PathLike[str], *, allow: Collectio
     __tracebackhide__ = True  # pytest shows the line of the test.
     for kind in allow:
         if kind not in KINDS:
-            raise BadParameter("assert_causal", "allow", kind, f"one of {', '.join(KINDS)}")
+            raise BadParameter.choice("assert_causal", "allow", kind, KINDS)
     if isinstance(source, Recorder):
         with tempfile.TemporaryDirectory(prefix="antecede-") as directory:
             names = source.write(directory)

@@ -100,11 +100,11 @@ def test_quantiles_cut_evenly():
     [
         (
             file("a", [(0, 9)], run="x"),
-            "a: found events of run x, expected only runs that runs.parquet names",
+            "a: it has events of run x, which runs.parquet does not name",
         ),
         (
             Footer("a", 0, True, "r", (Group(1, ("s", "s"), (0, 1)),)),
-            "a: found events of run s, expected only run r, as the file says",
+            "a: it has events of run s, and says that it has only run r",
         ),
     ],
 )

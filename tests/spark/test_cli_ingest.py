@@ -24,15 +24,15 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[in
 @pytest.mark.parametrize(
     ("options", "wrong"),
     [
-        (["--format", "shiviz", "--pattern", "("], "expected a regular expression"),
+        (["--format", "shiviz", "--pattern", "("], "pattern must be a regular expression"),
         (
             ["--format", "shiviz", "--pattern", "(?<host>.)"],
             "expected the named groups host, clock and event",
         ),
-        (["--format", "table", "--map", "process"], "--map is process, expected OURS=THEIRS"),
+        (["--format", "table", "--map", "process"], "--map must be OURS=THEIRS"),
         (["--format", "table", "--map", "run=a", "--map", "run=b"], "--map is run twice"),
-        (["--format", "csv"], "expected one of shiviz, tracing, tlaplus, table"),
-        (["--format", "table"], "map is missing, expected it for a table"),
+        (["--format", "csv"], "--format must be one of shiviz, tracing, tlaplus, table"),
+        (["--format", "table"], "a table needs map"),
         ([], "Missing option '--format'"),
     ],
 )

@@ -45,4 +45,4 @@ def test_the_demo_says_who_kept_causal_order_and_at_what_price(capsys, tmp_path)
 
 def test_a_demo_of_nothing_is_refused(capsys):
     assert run(["demo", "--messages", "0"]) == 2
-    assert capsys.readouterr().err == "antecede: demo: --messages is 0, expected 1 or more\n"
+    assert capsys.readouterr().err == "antecede: demo: --messages must be 1 or more, not 0\n"

@@ -133,7 +133,7 @@ def test_nothing_is_left_where_something_is(spark, written):
     from antecede.spark.ingest.api import ingest
 
     read, place = written
-    with pytest.raises(BadParameter, match="which is there"):
+    with pytest.raises(BadParameter, match="is there already"):
         ingest(spark, place, "tracing").write(read.path)
 
 
@@ -220,11 +220,11 @@ def test_a_table_with_the_identities_of_a_trace(spark):
 @pytest.mark.parametrize(
     ("arguments", "wrong"),
     [
-        ({"paths": "nowhere.log", "format": "shiviz"}, "nowhere.log, expected a file"),
-        ({"paths": "x", "format": "csv"}, "expected one of shiviz"),
-        ({"paths": "x", "format": "tracing", "pattern": "x"}, "shiviz only"),
+        ({"paths": "nowhere.log", "format": "shiviz"}, "nowhere.log must be a file"),
+        ({"paths": "x", "format": "csv"}, "format must be one of shiviz, .*, not 'csv'"),
+        ({"paths": "x", "format": "tracing", "pattern": "x"}, "pattern is for shiviz, not for tracing"),
         ({"paths": "x", "format": "shiviz", "pattern": "("}, "a regular expression"),
-        ({"paths": "x", "format": "table"}, "for a table"),
+        ({"paths": "x", "format": "table"}, "a table needs map"),
         ({"paths": [], "format": "shiviz"}, "one or more"),
     ],
 )
@@ -395,7 +395,7 @@ def test_an_empty_table_is_named(spark, tmp_path):
     from antecede.spark.ingest.api import ingest
 
     (tmp_path / "t.csv").write_text("")
-    with pytest.raises(BadTrace, match=r"t\.csv: found an empty file, expected a first line"):
+    with pytest.raises(BadTrace, match=r"t\.csv: the file is empty; its first line"):
         ingest(spark, tmp_path / "t.csv", "table", mapping={"process": "p", "time_ns": "t"})
 
 
@@ -404,7 +404,7 @@ def test_a_table_of_another_library_is_refused_by_name():
 
     from antecede.spark.ingest.api import ingest_table
 
-    with pytest.raises(BadParameter, match="table is a DataFrame of pandas, expected a Spark DataFrame"):
+    with pytest.raises(BadParameter, match="the table must be a Spark DataFrame, not a DataFrame of pandas"):
         ingest_table(pd.DataFrame({"p": ["a"]}), {"process": "p"})  # type: ignore[arg-type]
 
 

@@ -47,10 +47,13 @@ def test_what_was_found_is_written_told_and_not_found_again(spark, tmp_path):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ([], "verify --stream: --out is not given, expected where findings go, and what is kept"),
-        (["--out", "x", "--every", "0"], "--every is 0.0, expected more than 0 seconds"),
+        ([], "verify --stream: --out is missing: findings go there"),
+        (["--out", "x", "--every", "0"], "--every must be more than 0 seconds, not 0.0"),
         *(
-            (["--out", "x", f"--{name}", "0"], f"--{name} is 0, expected a time such as 30 seconds or 7 days")
+            (
+                ["--out", "x", f"--{name}", "0"],
+                f"--{name} must be a time such as 30 seconds or 7 days, not '0'",
+            )
             for name in ("patience", "remember")
         ),
     ],
@@ -61,7 +64,7 @@ def test_a_wrong_request_is_refused_before_spark_starts(tmp_path, capsys, option
 
 
 def test_a_broker_without_a_stream_is_refused(spark):
-    with pytest.raises(BadParameter, match="a stream too"):
+    with pytest.raises(BadParameter, match="names a server and no stream"):
         events_at(spark, "nats://localhost:4222")
 
 

@@ -162,7 +162,9 @@ def test_state_is_bounded_by_what_is_in_flight():
 
 
 def test_what_is_not_its_state_is_refused():
-    with pytest.raises(BadSnapshot, match="version of live verification is 9, expected 1"):
+    with pytest.raises(
+        BadSnapshot, match="live verification has a snapshot of version 9; this release reads version 1"
+    ):
         Judge.restore(b"\x91\x09")
     with pytest.raises(BadSnapshot):
         Judge.restore(b"nonsense")

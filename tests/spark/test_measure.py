@@ -87,7 +87,7 @@ def test_many_runs_in_files_of_any_kind(spark, tmp_path, files, shuffled):
         for name in ("runs", "processes", "channels", "histograms"):
             table = pq.read_table(tmp_path / "measures" / name)
             assert table.num_rows == getattr(measures, name).count()
-        with pytest.raises(Exception, match="which is there"):
+        with pytest.raises(Exception, match="is there already"):
             measures.write(tmp_path)
     measures.release()
 
@@ -239,8 +239,8 @@ def test_runs_that_cannot_be_measured_are_refused_by_name_and_the_others_are_mea
     measures = measure(Trace.read(spark, trace))
     refused = {run: str(why) for run, why in measures.refused.items()}
     assert refused.keys() == {"bad", "twice", "torn"}
-    assert re.search(r"run bad, process p\d: found index 3 after index 1", refused["bad"])
-    assert "a second send of message 1 of a" in refused["twice"]
+    assert re.search(r"run bad, process p\d: index 3 comes after index 1", refused["bad"])
+    assert "message 1 of a is sent a second time" in refused["twice"]
     assert "00000-torn.parquet" in refused["torn"]
     check(measures, {"good": runs["good"]})
     assert [row["protocol"] for row in measures.overall.collect()] == ["made up g"]

@@ -273,11 +273,11 @@ def broken(change):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda s, d: [d, s], "process p0: found the send of message 1 of p0 after a delivery of it"),
-        (lambda s, d: [s, s, d], "process p0: found a second send of message 1 of p0"),
+        (lambda s, d: [d, s], "process p0: message 1 of p0 is sent after a delivery of it"),
+        (lambda s, d: [s, s, d], "process p0: message 1 of p0 is sent a second time"),
         (
             lambda s, d: [{**s, "process": "p1"}],
-            "process p1: found a send of message 1 of p0, expected its sender",
+            "process p1: message 1 of p0 is sent by another process than its sender",
         ),
     ],
 )

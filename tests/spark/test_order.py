@@ -148,23 +148,23 @@ def changed(rows, place, **fields):
 BAD = {
     "a gap": (
         changed(CYCLE, 1, index=2),
-        "process a: 2 events with index 0 to 2, expected 0, 1, 2, ... without",
+        "process a: 2 events have indices 0 to 2; indices must count 0, 1, 2, ...",
     ),
     "an index twice": (
         changed(CYCLE, 3, index=0),
-        "process b: 2 events with 1 different indices, expected one",
+        "process b: 2 events have 1 different indices; each needs its own",
     ),
     "an index below 0": (
         changed(CYCLE, 0, index=-1),
-        "process a: 2 events with index -1 to 1, expected 0, 1",
+        "process a: 2 events have indices -1 to 1; indices must count 0, 1",
     ),
     "a kind": (
         changed(CYCLE, 0, kind="sent"),
-        "process a, index 0: an event of kind sent, expected send or",
+        "process a, index 0: the event is of kind sent; the kinds are send, ",
     ),
     "a cycle": (
         CYCLE,
-        "a cycle: a delivers b.1 at index 0, b delivers a.1 at index 0, each before it sends",
+        "the events form a cycle: a delivers b.1 at index 0, b delivers a.1 at index 0, each before it sends",
     ),
 }
 

@@ -62,5 +62,5 @@ def test_a_table_that_changed_since_it_was_counted_is_told():
     [batch] = pa.table(rows).to_batches()
     [found] = order_block([batch], ASKED, ["id"], {0: (7, 2)})
     assert found["position"].to_pylist() == [7, 8]
-    with pytest.raises(BadTrace, match="a table that stays as it is"):
+    with pytest.raises(BadTrace, match="it changed while it was ordered"):
         list(order_block([batch], ASKED, ["id"], {0: (0, 3)}))

@@ -67,7 +67,7 @@ def test_a_cycle_is_refused_and_nothing_is_written(tmp_path, warm):
     assert (done.returncode, done.stdout) == (2, "")
     [line] = done.stderr.splitlines()
     assert line.startswith(
-        "antecede: run r: found a cycle: a delivers b.1 at index 0, b delivers a.1 at index 0, "
+        "antecede: run r: the events form a cycle: a delivers b.1 at index 0, b delivers a.1 at index 0, "
     )
     assert [path.name for path in tmp_path.iterdir()] == ["trace"]
 
@@ -76,18 +76,24 @@ ID = ("--id", "id", "--causes", "cause")
 WRONG = [
     (
         (),
-        "columns is not named, expected --id and --causes, or --process and --vector, of the columns id, cause",
+        "name the columns: --id and --causes, or --process and --vector, of id, cause",
     ),
-    (("--id", "id"), "columns is --id id, --causes None, expected both of them, or neither"),
-    ((*ID, "--process", "p"), "columns is those of several forms, expected --id and --causes or "),
-    ((*ID, "--time", "at", "--window", "noon"), "--window is noon, expected two times, separated by a comma"),
-    ((*ID, "--window", "1,2"), "--window is 1,2, expected it with --time"),
-    (("--no-cause", "root"), "--no-cause is root, expected it with --id and --causes"),
+    (("--id", "id"), "give --id and --causes together, or neither"),
+    ((*ID, "--process", "p"), "name the columns of one form: --id and --causes or "),
+    (
+        (*ID, "--time", "at", "--window", "noon"),
+        "--window must be two times, separated by a comma, not 'noon'",
+    ),
+    ((*ID, "--window", "1,2"), "--window needs --time"),
+    (("--no-cause", "root"), "--no-cause needs --id and --causes"),
     (("--protocol", "matrix"), "columns is --protocol matrix, --processes None"),
-    ((*ID, "--set", "x"), "--set is 'x', expected key=value"),
-    ((*ID, "--time", "at", "--window", "noon,night"), "window is noon, expected times"),
-    ((*ID, "--time", "at"), "--time is at, expected one of the columns id, cause"),
-    (("--id", "nobody", "--causes", "cause"), "--id is nobody, expected one of the columns id, cause"),
+    ((*ID, "--set", "x"), "--set must be key=value, each key once, not 'x'"),
+    (
+        (*ID, "--time", "at", "--window", "noon,night"),
+        "window must be two times, ISO 8601 or integers, and has 'noon'",
+    ),
+    ((*ID, "--time", "at"), "--time must be one of the columns id, cause, not 'at'"),
+    (("--id", "nobody", "--causes", "cause"), "--id must be one of the columns id, cause, not 'nobody'"),
 ]
 
 

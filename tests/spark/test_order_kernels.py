@@ -73,8 +73,7 @@ def test_a_cycle_is_named(case):
     with pytest.raises(BadTrace) as error:
         add_clocks(table(rows))
     assert str(error.value) == (
-        f"run r: found a cycle: {told}, each before it sends what the one before it delivers, "
-        "expected each delivery after its send"
+        f"run r: the events form a cycle: {told}, each before it sends what the one before it delivers"
     )
 
 
@@ -83,11 +82,11 @@ def test_a_cycle_is_named(case):
     [
         (
             [event("a", 0, "send", "a", 1), event("a", 1, "send", "a", 1)],
-            "run r, process a, index 1: found a second send of message a.1, expected one send of each message",
+            "run r, process a, index 1: message a.1 is sent a second time",
         ),
         (
             [event("a", 0, "send", "b", 1)],
-            "run r, process a, index 0: found a send of message b.1, expected its sender to send it",
+            "run r, process a, index 0: the process sends message b.1, which only its sender can send",
         ),
     ],
 )

@@ -65,22 +65,24 @@ def test_a_path_is_ordered_by_what_is_there(spark, tmp_path, write, expected, gr
 
 
 def test_what_is_no_messages_is_refused(spark, tmp_path):
-    with pytest.raises(BadTrace, match="found nothing, expected a trace, an ingested log, or a table"):
+    with pytest.raises(
+        BadTrace, match=r"it must be a trace, an ingested log, or a table .*, and has nothing"
+    ):
         order_path(spark, tmp_path / "absent", Asked())
     (tmp_path / "said.txt").write_text("hello\n")
-    with pytest.raises(BadTrace, match=r"found \.txt, expected a trace"):
+    with pytest.raises(BadTrace, match=r"it must be a trace, .*, and has \.txt"):
         order_path(spark, tmp_path / "said.txt", Asked())
     (tmp_path / "torn.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(BadTrace, match=r"torn\.parquet: found no whole Parquet file"):
+    with pytest.raises(BadTrace, match=r"torn\.parquet: the file is not a complete Parquet file"):
         order_path(spark, tmp_path / "torn.parquet", Asked())
     (tmp_path / "bad.jsonl").write_text("{")
-    with pytest.raises(BadTrace, match="found no line that is an object, expected JSON Lines"):
+    with pytest.raises(BadTrace, match="JSON Lines must have an object on each line, and there is none"):
         order_path(spark, tmp_path / "bad.jsonl", Asked())
     (tmp_path / "bad.jsonl").write_text('{"process": "a", "vector": {"a": 1}}\nnothing\n')
     bad = order_path(spark, tmp_path / "bad.jsonl", Asked())
     assert [row.reason for row in refused(bad).collect()] == ["a row has no name of its process"]
     assert [row._corrupt_record for row in bad.where("process is null").collect()] == ["nothing"]
-    with pytest.raises(BadParameter, match="columns is named, expected them for a table only"):
+    with pytest.raises(BadParameter, match="name columns for a table only"):
         order_path(spark, write_log(tmp_path), Asked(vector="vector"))
 
 

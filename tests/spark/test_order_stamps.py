@@ -97,9 +97,11 @@ def test_partitions_are_systems_of_their_own(spark):
 
 def test_what_is_no_table_of_packets_is_refused(spark):
     table = spark.createDataFrame([("a",)], "sender string")
-    with pytest.raises(BadParameter, match="also stamp, receiver, number: a row is a packet"):
+    with pytest.raises(
+        BadParameter, match="needs the columns stamp, receiver, number, each once: a row is a packet"
+    ):
         order(table, protocol="matrix", processes=["a", "b"])
-    with pytest.raises(BadParameter, match="protocol is matrix with a trace"):
+    with pytest.raises(BadParameter, match="protocol does not go with a trace"):
         order(table, protocol="matrix")
     with pytest.raises(BadParameter, match="which a stream does not see"):
         order(spark.createDataFrame(given("matrix")[1]), protocol="permit", processes=["a", "b"])

@@ -258,12 +258,12 @@ def test_a_long_run_is_carried_in_windows(page_of, results, monkeypatch):
 
 
 def test_a_window_of_no_run_is_refused(page_of, place):
-    with pytest.raises(BadParameter, match="such as small"):
+    with pytest.raises(BadParameter, match="one with events is small"):
         page_of(place, "smal:1:2")
 
 
 def test_what_is_no_trace_is_refused(page_of, tmp_path):
-    with pytest.raises(BadTrace, match="expected a trace"):
+    with pytest.raises(BadTrace, match="a trace is a directory with"):
         page_of(tmp_path)
 
 

@@ -257,7 +257,7 @@ def test_a_source_that_cannot_be_is_refused(options, told):
 def test_files_that_are_no_trace_are_told(spark, tmp_path):
     (tmp_path / "events").mkdir()
     pa.parquet.write_table(pa.table({"x": [1]}), tmp_path / "events" / "a.parquet")
-    with pytest.raises(BadTrace, match="also run"):
+    with pytest.raises(BadTrace, match=r"column run .*is missing"):
         traces(spark, tmp_path)
     with pytest.raises(BadTrace, match="a directory"):
         traces(spark, tmp_path / "events" / "a.parquet")

@@ -269,18 +269,18 @@ def test_a_line_of_csv_with_too_few_or_too_many_values_is_no_root(spark, tmp_pat
 @pytest.mark.parametrize(
     ("format", "mapping", "wrong"),
     [
-        ("zipkin", None, "format is zipkin, expected one of otlp, jaeger, spans"),
+        ("zipkin", None, "format must be one of otlp, jaeger, spans, not 'zipkin'"),
         ("otlp", {"id": "a", "trace_id": "b"}, "map is given for otlp"),
         ("spans", {"id": "SpanID"}, "map is without trace_id"),
         (
             "spans",
             {"id": "SpanID", "trace_id": "t", "span": "x"},
-            "map is span=x, expected one of id, trace_id",
+            "the key of map span=x must be one of id, trace_id",
         ),
         ("spans", {**NEZHA, "link_span_ids": "x"}, "map is only one of link_trace_ids and link_span_ids"),
         ("spans", {**NEZHA, "duration_ns": "x"}, "map is both end_ns and duration_ns"),
-        ("spans", NEZHA, "map is id=SpanID, expected a column of the table: a, b"),
-        ("spans", None, "map is id=SpanId, expected a column of the table: a, b"),
+        ("spans", NEZHA, "map has id=SpanID, and the table has no such column; its columns are a, b"),
+        ("spans", None, "map has id=SpanId, and the table has no such column; its columns are a, b"),
     ],
 )
 def test_a_wrong_request_is_refused(spark, tmp_path, format, mapping, wrong):
@@ -363,7 +363,10 @@ def test_the_command_reads_real_spans(warm, tmp_path):
 @pytest.mark.parametrize(
     ("options", "wrong"),
     [
-        (["--format", "zipkin"], "expected one of shiviz, tracing, tlaplus, table, otlp, jaeger, spans"),
+        (
+            ["--format", "zipkin"],
+            "--format must be one of shiviz, tracing, tlaplus, table, otlp, jaeger, spans, not 'zipkin'",
+        ),
         (["--format", "jaeger", "--map", "id=a"], "map is given for jaeger"),
         (["--format", "spans", "--map", "id=a,span=b"], "map is span=b"),
         (["--format", "otlp", "--pattern", "a"], "--pattern is given for otlp"),

@@ -44,7 +44,7 @@ def test_a_directory_is_there_when_it_is_whole(root):
     with whole(target) as aside:
         put(join(aside, "rows"), "one")
     assert found(root) == {"new/table/rows/part-0": "one"}
-    with pytest.raises(BadParameter, match="which is there"), whole(target):
+    with pytest.raises(BadParameter, match="is there already"), whole(target):
         pass
 
 

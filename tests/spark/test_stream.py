@@ -226,7 +226,7 @@ def test_another_number_of_buckets_is_refused(spark, tmp_path):
 
     run(2)
     written(tmp_path / "in", rows, 1, first=1)
-    with pytest.raises(StreamingQueryException, match="buckets of the stream is 2, expected 4"):
+    with pytest.raises(StreamingQueryException, match="written with buckets 2, not 4"):
         run(4)
 
 
@@ -240,15 +240,18 @@ def test_what_is_no_stream_of_packets_is_refused(spark, tmp_path):
     columns = "receiver string, sender string, number long, stamp binary, payload binary, at string"
     rows = spark.readStream.schema(columns).parquet(str(tmp_path))
     asked: dict[str, Any] = {"protocol": "matrix", "processes": ["p1"]}
-    with pytest.raises(BadParameter, match="columns is receiver, expected also sender, number, stamp"):
+    with pytest.raises(
+        BadParameter,
+        match="the table needs the columns sender, number, stamp: a row is a packet; it has receiver",
+    ):
         order(rows.select("receiver"), **asked)
-    with pytest.raises(BadParameter, match="time is at of type string, expected integers or times"):
+    with pytest.raises(BadParameter, match="time must be integers or timestamps, and at is string"):
         order(rows, **asked, time="at")
     with pytest.raises(BadParameter, match="protocol is 'permit'"):
         order(rows, protocol="permit", processes=["p1"])
-    with pytest.raises(BadParameter, match="buckets is 0, expected 1 or more"):
+    with pytest.raises(BadParameter, match="buckets must be 1 or more, not 0"):
         order(rows, **asked, buckets=0)
-    with pytest.raises(BadParameter, match="a stream without names of columns"):
+    with pytest.raises(BadParameter, match="a stream needs the names of its columns"):
         order(rows)
 
 

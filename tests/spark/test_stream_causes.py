@@ -154,7 +154,7 @@ def test_identifiers_are_forgotten_after_a_time_and_then_are_missing():
 def test_a_state_of_another_version_is_refused():
     bucket = CausesBucket(CausesSettings())
     bucket.advance(table_of([("", "b", ["a"])]), 0)
-    with pytest.raises(BadSnapshot, match="buckets of the stream is 16, expected 4"):
+    with pytest.raises(BadSnapshot, match="written with buckets 16, not 4"):
         CausesBucket.load(bucket.dump(), [], CausesSettings(buckets=4))
 
 

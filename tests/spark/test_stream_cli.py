@@ -57,7 +57,7 @@ def test_a_stream_with_a_missing_cause_is_answered_with_no_and_how_many_wait(tmp
         (["--protocol", "fifo", "--processes", "3", "--every", "0"], "--every is 0.0"),
         (
             ["--protocol", "fifo", "--processes", "3", "--group", "a,b"],
-            "--partition-by is a,b, expected one column",
+            "--partition-by takes one column with stamps, not a,b",
         ),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_hot_monitor_is_ordered_by_closed_sets(spark, tmp_path):
     assert spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled") == "true", (
         "the session is as it was"
     )
-    with pytest.raises(BadParameter, match="--by is closed, expected a --receiver"):
+    with pytest.raises(BadParameter, match="--by closed needs a --receiver"):
         order_files(spark, structs.replace(source, receiver=None), tmp_path / "o", tmp_path / "c", once=True)
 
 
@@ -175,4 +175,4 @@ def test_events_of_files_are_ordered_by_their_vectors(warm, tmp_path):
     assert [row["who"] for row in rows] == ["ann", "bob"]
     done = warm(*request, "--out", tmp_path / "other", "--patience", "soon")
     assert done.returncode == 2
-    assert "--patience is soon, expected a time such as 30 seconds" in done.stderr
+    assert "--patience must be a time such as 30 seconds or 7 days, not 'soon'" in done.stderr

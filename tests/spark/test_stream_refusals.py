@@ -49,17 +49,17 @@ def typed(path: Path) -> None:
 
 
 DAMAGE = {
-    "half of it": (half, "found no whole Parquet file (Parquet magic bytes not found"),
+    "half of it": (half, "the file is not a complete Parquet file: Parquet magic bytes not found"),
     "nothing in it": (
         lambda path: path.write_bytes(b""),
-        "found no whole Parquet file (Parquet file size is 0",
+        "the file is not a complete Parquet file: Parquet file size is 0",
     ),
-    "text": (lambda path: path.write_text("no Parquet " * 9), "found no whole Parquet file"),
+    "text": (lambda path: path.write_text("no Parquet " * 9), "the file is not a complete Parquet file"),
     "other columns": (
         lambda path: pq.write_table(pa.table({"a": [1]}), path),
-        "found columns a, expected also ",
+        "is missing; the columns are a",
     ),
-    "other types": (typed, "found column number of type string, expected int64"),
+    "other types": (typed, "column number has type string, and must have type int64"),
 }
 
 
@@ -92,11 +92,11 @@ def test_a_place_without_files_is_refused_where_none_are_waited_for(spark, tmp_p
     (tmp_path / "empty").mkdir()
     nowhere, out = tmp_path / "nowhere", tmp_path / "out"
     line = refused(capsys, "order", nowhere, *MATRIX, "--out", out)
-    assert f"input is file:{nowhere}, which is not there, expected a directory of Parquet files" in line
+    assert f"a directory of files of packets, and file:{nowhere} is not there" in line
     line = refused(capsys, "order", tmp_path / "empty", *MATRIX, "--out", out)
-    assert f"input is file:{tmp_path / 'empty'}, expected a directory with Parquet files of packets" in line
+    assert f"file:{tmp_path / 'empty'} has no Parquet files of packets" in line
     line = refused(capsys, "verify", nowhere, *STREAM, "--out", out)
-    assert f"{nowhere}/events: found no Parquet files, expected the events of a trace" in line
+    assert f"{nowhere}/events: there are no Parquet files" in line
     assert not nowhere.exists()
     assert not out.exists()
 
@@ -116,19 +116,19 @@ def test_a_query_does_not_go_on_where_another_was(spark, tmp_path, capsys):
     for arguments, words in (
         (
             [*ordering, "--protocol", "fifo"],
-            "of a query with protocol matrix, expected one with protocol fifo",
+            "of a query with protocol matrix, not fifo",
         ),
         (
             [*ordering, "--processes", "a,b,c"],
-            "with processes p1, p2, p3, expected one with processes a, b, c",
+            "with processes p1, p2, p3, not a, b, c",
         ),
         (
             ["order", tmp_path / "other", *MATRIX, "--out", out],
-            f"expected one with input file:{tmp_path}/other",
+            f", not file:{tmp_path}/other",
         ),
         (
             ["verify", tmp_path / "trace", *STREAM, "--out", out],
-            "with command order, expected one with command",
+            "with command order, not ",
         ),
         ([*ordering, "--checkpoint", tmp_path / "new"], f"output is file:{out}/delivered, which is there"),
     ):

@@ -221,26 +221,26 @@ GOT = Event(1, "deliver", 0, 1)
 
 
 @pytest.mark.parametrize(
-    ("events", "chunks", "found"),
+    ("events", "chunks", "reason"),
     [
-        ([SENT, SENT], [2], "a second send of"),
-        ([Event(1, "send", 0, 1, (1,))], [1], "a send by another process of"),
-        ([GOT, SENT], [1, 1], "a delivery, before its send, of"),
-        ([GOT, SENT], [2], "a delivery, before its send, of"),
-        ([Event(2, "send", 2, 1, (1,)), GOT, SENT], [1, 2], "a send, after its delivery, of"),
+        ([SENT, SENT], [2], "is sent a second time"),
+        ([Event(1, "send", 0, 1, (1,))], [1], "is sent by another process than its sender"),
+        ([GOT, SENT], [1, 1], "is delivered before it is sent, by its clocks"),
+        ([GOT, SENT], [2], "is delivered before it is sent, by its clocks"),
+        ([Event(2, "send", 2, 1, (1,)), GOT, SENT], [1, 2], "is sent after its delivery, by its clocks"),
         (
             [SENT, GOT, Event(1, "deliver", 0, 2), Event(0, "send", 0, 2, (1,))],
             [2, 1, 1],
-            "a delivery, before its send, of",
+            "is delivered before it is sent, by its clocks",
         ),
     ],
 )
-def test_rows_that_cannot_be_a_run(events: list[Event], chunks: list[int], found: str) -> None:
+def test_rows_that_cannot_be_a_run(events: list[Event], chunks: list[int], reason: str) -> None:
     rows, ends = rows_of(events), np.cumsum([0, *chunks])
     parts = [rows.take(np.arange(a, b)) for a, b in pairwise(ends)]
     with pytest.raises(Impossible) as error:
         verify_chunks([lambda part=part: [part] for part in parts], 2)  # type: ignore[misc]
-    assert error.value.found == found
+    assert error.value.reason == reason
     assert error.value.process in (0, 1)
 
 

@@ -136,16 +136,15 @@ def test_what_is_wrong_with_the_rows_is_said_in_one_line(spark, tmp_path):
     rows = [{**one_event()[0], "index": 1}]
     path = planted.write(tmp_path / "trace", [("one", ["a", "b"], rows)])
     with pytest.raises(
-        BadTrace, match=r"00000-one.parquet, run one, process a: found index 1 first, expected index 0"
+        BadTrace,
+        match=r"00000-one.parquet, run one, process a: index 1 comes first; indices must count 0, 1, 2",
     ):
         verify(Trace.read(spark, path))
     rows = [{**one_event()[0], "process": "c"}]
     events = spark.createDataFrame(
         [tuple(rows[0].get(name) for name in SPARK_EVENTS.names)], schema=SPARK_EVENTS
     )
-    with pytest.raises(
-        BadTrace, match=r"events, run one: found process c, expected one of the run's processes"
-    ):
+    with pytest.raises(BadTrace, match=r"events, run one: process c is not one of the run's processes"):
         verify(Trace.of(events, Trace.read(spark, path).runs))
 
 
@@ -156,7 +155,7 @@ def test_findings_and_verdicts_are_written_both_or_neither(spark, trace, tmp_pat
     assert written.count() == found.findings.count()
     assert spark.read.parquet(str(tmp_path / "results" / "verdicts")).columns == found.runs.columns
     (tmp_path / "taken" / "verdicts").mkdir(parents=True)
-    with pytest.raises(BadParameter, match="verdicts, which is there"):
+    with pytest.raises(BadParameter, match="verdicts is there already"):
         found.write(tmp_path / "taken")
     assert [path.name for path in (tmp_path / "taken").iterdir()] == ["verdicts"]
     found.release()

@@ -169,7 +169,7 @@ def test_large_partitions_are_judged_by_joins_alike(spark, rows):
     asked = ByCauses("id", "causes", ("part",), "at")
     found = verify_causes(table, asked, "consumer", full=25)
     assert {row["part"]: row["reason"] for row in found.refused} == {
-        "cyclic": "a cycle: c0 -> c2 -> c1 -> c0",
+        "cyclic": "the causes form a cycle: c0 -> c2 -> c1 -> c0",
         "nameless": "1 row without an id",
     }
     kept = replace(
@@ -236,8 +236,8 @@ def test_bad_partitions_are_refused_by_name_and_the_others_are_judged(spark, row
     table = spark.createDataFrame(some + bad, TYPES)
     found = verify(table, **NAMES, position="at", partition_by="part")
     assert {row["part"]: row["reason"] for row in found.refused} == {
-        "cycle": "a cycle: a -> b -> c -> a",
-        "itself": "a cycle: a -> a",
+        "cycle": "the causes form a cycle: a -> b -> c -> a",
+        "itself": "the causes form a cycle: a -> a",
         "nameless": "1 row without an id",
         "nowhere": "1 row handed to a consumer at no position or time",
     }
@@ -250,7 +250,7 @@ def test_bad_partitions_are_refused_by_name_and_the_others_are_judged(spark, row
     rest = verify(spark.createDataFrame(some, TYPES), **NAMES, position="at", partition_by="part")
     good = found.findings.where("kind != 'refused'")
     assert sorted(map(repr, good.collect())) == sorted(map(repr, rest.findings.collect()))
-    with pytest.raises(BadTrace, match="part cycle: found a cycle: a -> b -> c -> a"):
+    with pytest.raises(BadTrace, match="part cycle: the causes form a cycle: a -> b -> c -> a"):
         verify(spark.createDataFrame(bad[:5], TYPES), **NAMES, position="at", partition_by="part")
 
 
@@ -333,14 +333,17 @@ def test_compiled_and_interpreted_find_the_same(seed):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({}, "position and time is None and None, expected one of them"),
+        ({}, "give position or time, one of them"),
         ({"position": "at", "time": "at"}, "position and time is at and at"),
-        ({"position": "where"}, "position or time is where, expected one of the columns"),
+        ({"position": "where"}, "position or time must be one of the columns .*, not 'where'"),
         ({"position": "causes"}, "causes of type array<string>"),
-        ({"position": "at", "consumer": "who"}, "consumer is who, expected one of the columns"),
+        ({"position": "at", "consumer": "who"}, "consumer must be one of the columns .*, not 'who'"),
         ({"position": "at", "consumer": "causes"}, "expected text or integers"),
         ({"position": "at", "id": None}, "expected id, causes and consumer"),
-        ({"position": "at", "partition_by": "consumer"}, "expected a name that findings do not have"),
+        (
+            {"position": "at", "partition_by": "consumer"},
+            "partition_by cannot be consumer: findings have the columns",
+        ),
         ({"position": "at", "chunks": 3}, "chunks is 3 with a DataFrame"),
     ],
 )
@@ -352,14 +355,14 @@ def test_what_is_asked_wrongly_is_refused(spark, options, told):
 
 
 def test_tables_of_others_streams_and_names_for_a_trace_are_refused(spark):
-    with pytest.raises(BadParameter, match="expected a Spark DataFrame"):
+    with pytest.raises(BadParameter, match="must be a Spark DataFrame"):
         verify([], **NAMES, position="at")  # type: ignore[call-overload]
-    with pytest.raises(BadParameter, match="consumer is v, expected one of the columns"):
+    with pytest.raises(BadParameter, match=r"consumer must be one of the columns .*, not 'v'"):
         verify(
             spark.readStream.format("rate").load(), id="value", causes="value", consumer="v", time="timestamp"
         )
     empty = spark.createDataFrame([], SPARK_EVENTS)
-    with pytest.raises(BadParameter, match="id is id with a trace"):
+    with pytest.raises(BadParameter, match="id does not go with a trace"):
         verify(Trace.of(empty), id="id")  # type: ignore[call-overload]
 
 
@@ -404,9 +407,9 @@ def test_the_command_says_no_and_writes_what_it_found(warm, tmp_path):
         "1 violation, 1 partition refused",
     )
     assert (told["violations"], told["refused"], told["partitions"]) == (1, 1, 2)
-    assert told["refusals"] == [{"part": "q", "reason": "a cycle: a -> a"}]
+    assert told["refusals"] == [{"part": "q", "reason": "the causes form a cycle: a -> a"}]
     assert "part p: x was handed a after its effect c: a -> b -> c" in done.stderr
-    assert "refused: part q: a cycle: a -> a" in done.stderr
+    assert "refused: part q: the causes form a cycle: a -> a" in done.stderr
     findings = pq.read_table(tmp_path / "out" / "findings").to_pylist()
     assert {(row["kind"], row["part"], row["id"], tuple(row["chain"] or ())) for row in findings} == {
         ("violation", "p", "a", ("a", "b", "c")),
@@ -440,7 +443,7 @@ def test_a_refused_partition_alone_is_code_1_and_no_other_partition_code_2(warm,
     path = lines(tmp_path / "all.jsonl", [("q", "a", ["a"], "x", 1)])
     done = warm("verify", path, *OPTIONS, "--partition-by", "part", "--out", tmp_path / "out")
     assert done.returncode == 2
-    assert "part q: found a cycle: a -> a" in done.stderr
+    assert "part q: the causes form a cycle: a -> a" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -144,7 +144,7 @@ def _order(order: str) -> Order:
     match order:
         case "causal" | "fifo" | "none":
             return order
-    raise BadParameter("check", "--order", order, "causal, fifo or none")
+    raise BadParameter.choice("check", "--order", order, ("causal", "fifo", "none"))
 
 
 def _parameters(protocol: str, n: int, settings: Iterable[str]) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _parameters(protocol: str, n: int, settings: Iterable[str]) -> dict[str, Any
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key:
-            raise BadParameter("check", "--set", repr(setting), "key=value")
+            raise BadParameter("check", f"--set must be key=value, not {setting!r}")
         parameters[key] = _value(value)
     if protocol in PROTOCOLS:
         parameters = {**PROTOCOLS[protocol].tightest(n), **parameters}
@@ -180,10 +180,12 @@ SHAPES: dict[str, Callable[[int], Topology]] = {
 def _shape(name: str, processes: tuple[str, ...]) -> Topology:
     """A graph by its name, with so many processes."""
     if name not in SHAPES:
-        raise BadParameter("check", "--topology", name, f"one of {', '.join(SHAPES)}")
+        raise BadParameter.choice("check", "--topology", name, SHAPES)
     shape = SHAPES[name](len(processes))
     if len(shape.processes) != len(processes):
-        raise BadParameter("check", "--processes", len(processes), f"{len(shape.processes)}, as {name} has")
+        raise BadParameter(
+            "check", f"--processes must be {len(shape.processes)}, as {name} has, not {len(processes)}"
+        )
     return shape
 
 
@@ -204,7 +206,7 @@ def _programs(task: Task, messages: int, unicast: bool, symmetry: bool) -> list[
     )
     if not programs:
         raise BadParameter(
-            "check", "programs", 0, f"one that {task.protocol} accepts: {machines[0].accepts(0, (0,))}"
+            "check", f"{task.protocol} accepts none of the programs: {machines[0].accepts(0, (0,))}"
         )
     return programs
 

@@ -80,7 +80,9 @@ def refuse_unknown_columns(owner: str, events: str, named: Iterable[tuple[str, s
     there = peek_columns(events)
     for option, name in named:
         if there is not None and name is not None and name not in there:
-            raise BadParameter(owner, f"--{option}", name, f"one of the columns {', '.join(there)}")
+            raise BadParameter(
+                owner, f"--{option} must be one of the columns {', '.join(there)}, not {name!r}"
+            )
 
 
 def peek_columns(path: str) -> list[str] | None:
@@ -89,7 +91,7 @@ def peek_columns(path: str) -> list[str] | None:
     if place is None or not os.path.isfile(place):
         return None
     if os.path.getsize(place) == 0:
-        raise BadTrace(place, "an empty file", "a table")
+        raise BadTrace(place, "the file is empty, and must be a table")
     base, end = os.path.splitext(place)
     opened: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(end)
     if place.endswith(".parquet"):

@@ -92,7 +92,7 @@ def demo(
     Succeeds if every protocol that promises causal order kept it, and no other did.
     """
     if messages < 1:
-        raise BadParameter("demo", "--messages", messages, "1 or more")
+        raise BadParameter("demo", f"--messages must be 1 or more, not {messages}")
     started = time.perf_counter()
     directory = out or Path(tempfile.mkdtemp(prefix="antecede-demo-"))
     with open_work(master, remote, "simulating", small=True) as work:

@@ -80,7 +80,7 @@ def perform(protocol: str) -> Performance:
     ['M3', 'M1']
     """
     if protocol not in PROTOCOLS:
-        raise BadParameter("triangle", "--protocol", repr(protocol), f"one of {', '.join(PROTOCOLS)}")
+        raise BadParameter.choice("triangle", "--protocol", protocol, PROTOCOLS)
     return _Stage(protocol).perform()
 
 

@@ -85,11 +85,11 @@ def ingest(
     """
     mapping = parse_mapping(columns)
     if format not in (known := (*FORMATS, *SPAN_FORMATS)):
-        raise BadParameter("ingest", "format", format, f"one of {', '.join(known)}")
+        raise BadParameter.choice("ingest", "--format", format, known)
     if format in SPAN_FORMATS:
         refuse_options(format, pattern=pattern, delimiter=delimiter)
         if no_cause and format != "spans":
-            raise BadParameter("ingest", "--no-cause", f"given for {format}", "it for spans only")
+            raise BadParameter("ingest", f"--no-cause is for the format spans, not for {format}")
         refuse_span_request(format, mapping)
         asked = {
             "no_cause": no_cause or ["root"],
@@ -121,9 +121,7 @@ def ingest(
 def refuse_options(format: str, **options: object) -> None:
     for name, given in options.items():
         if given:
-            raise BadParameter(
-                "ingest", f"--{name.replace('_', '-')}", f"given for {format}", "no such option"
-            )
+            raise BadParameter("ingest", f"the format {format} has no option --{name.replace('_', '-')}")
 
 
 def ingest_spans(
@@ -184,9 +182,9 @@ def parse_mapping(columns: Sequence[str] | None) -> dict[str, str] | None:
     for column in (part for given in columns for part in re.split(r",(?=\w+=)", given)):
         ours, equals, theirs = column.partition("=")
         if not equals or not ours or not theirs:
-            raise BadParameter("ingest", "--map", column, "OURS=THEIRS, as in process=host")
+            raise BadParameter("ingest", f"--map must be OURS=THEIRS, as in process=host, not {column!r}")
         if ours in mapping:
-            raise BadParameter("ingest", "--map", f"{ours} twice", "each of ours once")
+            raise BadParameter("ingest", f"--map names {ours} twice: name each of ours once")
         mapping[ours] = theirs
     return mapping
 

@@ -134,7 +134,7 @@ def order(
     }
     if stream:
         if window is not None:
-            raise BadParameter("order --stream", "--window", window, "it for a table")
+            raise BadParameter("order --stream", "--window is for a table, not for a stream")
         place = Asked(
             "order --stream", out, checkpoint, once, every, patience, as_json, master, remote, remember
         )
@@ -142,7 +142,7 @@ def order(
         return
     for option, given in (("--patience", patience), ("--remember", remember)):
         if given is not None:
-            raise BadParameter("order", option, given, "it with --stream")
+            raise BadParameter("order", f"{option} needs --stream")
     columns["window"] = None if window is None else split_window(window)
     refuse_request(columns)
     named = [(name, columns[name]) for name in ("id", "causes", "process", "vector", "time")]
@@ -171,7 +171,7 @@ def split_window(window: str) -> tuple[str, str]:
     """
     start, comma, end = window.partition(",")
     if not (start and comma and end):
-        raise BadParameter("order", "--window", window, "two times, separated by a comma")
+        raise BadParameter("order", f"--window must be two times, separated by a comma, not {window!r}")
     from antecede.spark.order.api import refuse_bound
 
     refuse_bound(start)
@@ -183,24 +183,24 @@ def refuse_unnamed_columns(events: str) -> None:
     """Without names of columns a table has vectors."""
     there = peek_columns(events)
     if there is not None and not {"process", "vector"} <= set(there):
-        expected = f"--id and --causes, or --process and --vector, of the columns {', '.join(there)}"
-        raise BadParameter("order", "columns", "not named", expected)
+        raise BadParameter(
+            "order", f"name the columns: --id and --causes, or --process and --vector, of {', '.join(there)}"
+        )
 
 
 def refuse_request(columns: dict[str, Any]) -> None:
     """What can be refused without a Spark."""
     for one, other in (("id", "causes"), ("protocol", "processes")):
         if bool(columns[one]) != bool(columns[other]):
-            found = f"--{one} {columns[one]}, --{other} {columns[other] or None}"
-            raise BadParameter("order", "columns", found, "both of them, or neither")
+            raise BadParameter("order", f"give --{one} and --{other} together, or neither")
     forms = [any(columns[name] for name in form) for form in FORMS]
     if sum(forms) > 1:
         expected = " or ".join(" and ".join(f"--{name}" for name in form) for form in FORMS)
-        raise BadParameter("order", "columns", "those of several forms", expected)
+        raise BadParameter("order", f"name the columns of one form: {expected}")
     if columns["id"] is None and len(columns["no_cause"]) > 1:
-        raise BadParameter("order", "--no-cause", columns["no_cause"][1], "it with --id and --causes")
+        raise BadParameter("order", "--no-cause needs --id and --causes")
     if columns["window"] is not None and columns["time"] is None and any(forms):
-        raise BadParameter("order", "--window", ",".join(columns["window"]), "it with --time")
+        raise BadParameter("order", "--window needs --time")
 
 
 def report(outcome: Outcome, out: str, as_json: bool) -> None:

@@ -65,15 +65,17 @@ def refuse_request(rows: Rows, asked: Asked) -> None:
     ]
     if given in (["protocol"], ["processes"]):
         other = "processes" if given == ["protocol"] else "protocol"
-        raise BadParameter(asked.command, f"--{other}", "not given", "that of the packets' stamps")
+        raise BadParameter(asked.command, f"--{other} is missing: it says how to read the packets' stamps")
     if given not in (["id", "causes"], ["process", "vector"], ["protocol", "processes"]):
         found = ", ".join(f"--{name}" for name in given) or "none"
-        raise BadParameter(asked.command, "columns", found, forms)
+        raise BadParameter(asked.command, f"name the columns by {forms}, not by {found}")
     groups = rows.columns["partition_by"] or ()
     if rows.columns["protocol"] is not None and len(groups) > 1:
-        raise BadParameter(asked.command, "--partition-by", ",".join(groups), "one column")
+        raise BadParameter(
+            asked.command, f"--partition-by takes one column with stamps, not {','.join(groups)}"
+        )
     if rows.columns["protocol"] is not None and asked.remember is not None:
-        raise BadParameter(asked.command, "--remember", asked.remember, "it with --causes or --vector")
+        raise BadParameter(asked.command, "--remember needs --causes or --vector")
 
 
 def split_processes(processes: str) -> tuple[str, ...]:

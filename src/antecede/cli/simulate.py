@@ -105,7 +105,7 @@ def parameters(command: str, settings: list[str]) -> dict[str, Any]:
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key or key in found:
-            raise BadParameter(command, "--set", repr(setting), "key=value, each key once")
+            raise BadParameter(command, f"--set must be key=value, each key once, not {setting!r}")
         if value in ("true", "false"):
             found[key] = value == "true"
         else:

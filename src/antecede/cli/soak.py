@@ -158,7 +158,7 @@ def soak(
     protocols = tuple(protocol or CAUSAL)
     for name in protocols:
         if name not in PROTOCOLS:
-            raise BadParameter("soak", "--protocol", repr(name), f"one of {', '.join(PROTOCOLS)}")
+            raise BadParameter.choice("soak", "--protocol", name, PROTOCOLS)
     started = time.monotonic()
     tally = Tally()
 

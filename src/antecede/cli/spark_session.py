@@ -106,10 +106,10 @@ def refuse_request(
 ) -> None:
     """Say what is wrong with a request, as far as the disk of this machine tells: at once, before Spark starts."""
     if master is not None and remote is not None:
-        raise BadParameter("spark", "--master and --remote", f"{master} and {remote}", "one of them")
+        raise BadParameter("spark", f"give --master or --remote, not both ({master}, {remote})")
     for path in filter(None, map(local, reads)):
         if not os.path.exists(path):
-            raise BadTrace(path, "nothing", "a file or a directory")
+            raise BadTrace(path, "there is no such file or directory")
     for path in filter(None, map(local, writes)):
         if os.path.lexists(path):
             raise taken(path)
@@ -156,7 +156,7 @@ def keep_log() -> Iterator[str]:
             raise KeyboardInterrupt from None
         ours = find_error(error)
         kept = ours is None
-        raise ours or NoSpark("Spark", f"{describe_failure(error)} (its log: {path})") from None
+        raise ours or NoSpark("Spark", f"failed: {describe_failure(error)} (its log: {path})") from None
     finally:
         if not kept:
             with suppress(OSError):

@@ -61,7 +61,7 @@ class Streaming(NamedTuple):
 def open_stream(asked: Asked, step: str) -> Iterator[Streaming]:
     """A session for a stream, until Ctrl-C."""
     if asked.every_s <= 0:
-        raise BadParameter(asked.command, "--every", asked.every_s, "more than 0 seconds")
+        raise BadParameter(asked.command, f"--every must be more than 0 seconds, not {asked.every_s}")
     for option, text in (("--patience", asked.patience), ("--remember", asked.remember)):
         if text is not None:
             parse_duration(asked.command, option, text)

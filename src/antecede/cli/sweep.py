@@ -51,9 +51,9 @@ def sweep(
     from antecede.sim import experiment as experiments
 
     if jobs < 0:
-        raise BadParameter("sweep", "--jobs", jobs, "1 or more")
+        raise BadParameter("sweep", f"--jobs must be 1 or more, not {jobs}")
     if local and (master or remote):
-        raise BadParameter("sweep", "--local", "given with --master or --remote", "one of them")
+        raise BadParameter("sweep", "--local does not go with --master or --remote: give one of them")
     asked = experiments.load(experiment)
     asked.check()
     started = time.perf_counter()
@@ -92,9 +92,9 @@ def _on_spark(
     experiment: Experiment, out: str, jobs: int, traces: bool, master: str | None, remote: str | None
 ) -> tuple[int, Sequence[Failure]]:
     if find_spec("pyspark") is None:
-        raise NoSpark("sweep", "Spark is not installed: pip install 'antecede[spark]', or add --local")
+        raise NoSpark("Spark", "is not installed: pip install 'antecede[spark]', or add --local")
     if jobs and (master or remote):
-        raise BadParameter("sweep", "--jobs", f"{jobs} with --master or --remote", "one of them")
+        raise BadParameter("sweep", "--jobs does not go with --master or --remote: give one of them")
     with open_work(f"local[{jobs}]" if jobs else master, remote, "simulating") as work:
         from antecede.spark.sweep.api import sweep as run_all
 

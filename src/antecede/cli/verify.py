@@ -109,15 +109,15 @@ def verify(
     Exit code 0: yes, or not known to be broken. 1: no. docs/verification.md explains findings and cost.
     """
     if causality not in (None, "stated", "potential"):
-        raise BadParameter("verify", "--causality", causality, "stated or potential")
+        raise BadParameter.choice("verify", "--causality", causality, ("stated", "potential"))
     columns = Columns(id_, causes, consumer, position, time, partition_by, tuple(no_cause or ()))
     if columns.given() and explain:
-        raise BadParameter("verify", "--explain", "given", "it for a trace, without --id and --causes")
+        raise BadParameter("verify", "--explain is for a trace, without --id and --causes")
     if stream:
         if columns.given():
             refuse_request(columns)
         if out is None:
-            raise BadParameter("verify --stream", "--out", "not given", "where findings go, and what is kept")
+            raise BadParameter("verify --stream", "--out is missing: findings go there, and what is kept")
         asked = Asked(
             "verify --stream", out, checkpoint, once, every, patience, as_json, master, remote, remember
         )
@@ -125,7 +125,7 @@ def verify(
         return
     for option, text in (("--patience", patience), ("--remember", remember)):
         if text is not None:
-            raise BadParameter("verify", option, text, "it with --stream")
+            raise BadParameter("verify", f"{option} needs --stream")
     if columns.given():
         verify_causes(trace, columns, out, as_json, master, remote)
         return

@@ -99,10 +99,11 @@ def refuse_request(columns: Columns) -> None:
     """What can be refused without a Spark."""
     for option in ("id", "causes", "consumer"):
         if getattr(columns, option) is None:
-            raise BadParameter("verify", f"--{option}", "not given", "--id, --causes and --consumer together")
+            raise BadParameter(
+                "verify", f"--{option} is missing: give --id, --causes and --consumer together"
+            )
     if (columns.position is None) == (columns.time is None):
-        found = f"{columns.position} and {columns.time}"
-        raise BadParameter("verify", "--position and --time", found, "one of them")
+        raise BadParameter("verify", "give --position or --time, one of them")
 
 
 def report(found: CausesVerification, examples: list[str], out: str | None, as_json: bool) -> None:

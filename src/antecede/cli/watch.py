@@ -54,9 +54,9 @@ def watch(
 def found(path: Path) -> Path:
     """Where the statuses are, or will be."""
     if path.exists() and not path.is_dir():
-        raise BadParameter("watch", "DIR", f"{path}, a file", "the directory of a stream's checkpoint")
+        raise BadParameter("watch", f"{path} is a file: give the directory of a stream's checkpoint")
     if not path.exists() and not path.absolute().parent.is_dir():
-        raise BadParameter("watch", "DIR", f"{path}, which is not there", "a stream's checkpoint")
+        raise BadParameter("watch", f"{path} is not there: give the directory of a stream's checkpoint")
     return path if path.name == STATUS else path / STATUS
 
 

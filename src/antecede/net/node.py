@@ -205,11 +205,13 @@ class Node(Lifecycle):
         addresses = dict(peers) if isinstance(peers, Mapping) else {}
         view = self._named = _view({name, *peers}, options.get("parameters") or {})
         if clash := groups & set(view.names):
-            raise BadParameter("node", "groups", ", ".join(sorted(clash)), "other names than the processes'")
+            raise BadParameter(
+                "node", f"groups must not have the names of processes: {', '.join(sorted(clash))}"
+            )
         transport, listen = options.get("transport"), options.get("listen")
         if transport is None and len(addresses) < len(view) - 1:
             raise BadParameter(
-                "node", "peers", "names without addresses", "an address for each, or a transport"
+                "node", "peers need an address each, or a transport: give a mapping of names to host:port"
             )
         self.state, self.changed = options.get("state"), options.get("changed")
         self._admit = options.get("admit")
@@ -559,7 +561,9 @@ def _view(names: set[str], parameters: Mapping[str, Any]) -> View:
     ordered = tuple(topology["names"] if isinstance(topology, Mapping) else topology.names)
     if set(ordered) != names:
         raise BadParameter(
-            "node", "peers", ", ".join(sorted(names)), f"those of the topology: {', '.join(ordered)}"
+            "node",
+            f"the names of the peers must be those of the topology, {', '.join(ordered)}, not "
+            f"{', '.join(sorted(names))}",
         )
     return View(ordered)
 

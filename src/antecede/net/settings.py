@@ -19,10 +19,10 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
     >>> Settings(queue=0)
     Traceback (most recent call last):
-    antecede.errors.BadParameter: settings: queue is 0, expected 1 or more
+    antecede.errors.BadParameter: settings: queue must be 1 or more, not 0
     >>> Settings(limits=Limits(payload_bytes=8 << 20))
     Traceback (most recent call last):
-    antecede.errors.BadParameter: limits: packet_bytes is 4194304, expected 8399104 or more for payload_bytes
+    antecede.errors.BadParameter: limits: packet_bytes must be 8399104 or more for payload_bytes, not 4194304
     """
 
     queue: int = 1024
@@ -81,18 +81,25 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             "snapshot_inputs",
         ):
             if getattr(self, name) < 1:
-                raise BadParameter("settings", name, getattr(self, name), "1 or more")
+                raise BadParameter("settings", f"{name} must be 1 or more, not {getattr(self, name)}")
         if not 0 < self.first_retry_s <= self.last_retry_s or not 0 < self.beat_s < self.dead_s:
             found: tuple[float, ...] = (self.first_retry_s, self.last_retry_s, self.beat_s, self.dead_s)
-            raise BadParameter("settings", "times", found, "0 < first <= last retry, 0 < beat < dead")
+            raise BadParameter(
+                "settings",
+                f"times must have 0 < first_retry_s <= last_retry_s and 0 < beat_s < dead_s, not {found}",
+            )
         if self.hello_s <= 0 or self.trace_s <= 0 or self.drain_s < 0:
             found = (self.hello_s, self.trace_s, self.drain_s)
-            raise BadParameter("settings", "hello_s, trace_s, drain_s", found, "longer than none")
+            raise BadParameter(
+                "settings", f"hello_s and trace_s must be more than 0, and drain_s 0 or more, not {found}"
+            )
         self.limits.check()
         if (least := self.limits.payload_bytes // 4) > self.held_bytes:
             # Or one message of the largest size would cut off whoever sends it.
-            expected = f"{least} or more, a fourth of limits.payload_bytes"
-            raise BadParameter("settings", "held_bytes", self.held_bytes, expected)
+            raise BadParameter(
+                "settings",
+                f"held_bytes must be {least} or more, a fourth of limits.payload_bytes, not {self.held_bytes}",
+            )
 
 
 class Backoff:

@@ -89,7 +89,9 @@ class Member:
         """
         roll = self._host.core.changing.roll
         if self._host.core.view.id(name) == self._me:
-            raise BadParameter("node", "remove", name, "another node: leave() is for this one")
+            raise BadParameter(
+                "node", f"remove is for other nodes: {name} is this one, and goes with leave()"
+            )
         if name in roll.shown or not self._host.core.changing.membership.going:
             changing = self._host.core.changing
             await self._change(
@@ -186,7 +188,8 @@ class Member:
         """Come to a change, if it is next, and tell it; whether there was one to come to or to tell."""
         if self._calling is asyncio.current_task():
             raise BadParameter(
-                "node", "receive", "called by state() or changed()", "a call after it has returned"
+                "node",
+                "receive cannot be called inside state() or changed(): call it after they have returned",
             )
         async with self._passing:
             self._calling = asyncio.current_task()
@@ -236,7 +239,9 @@ def grouped(view: View, groups: Mapping[str, Iterable[str]] | Iterable[str] | No
     if groups is None:
         return {}
     if not isinstance(groups, Mapping):
-        raise BadParameter("node", "groups", "names alone", "the members of each, unless it joins")
+        raise BadParameter(
+            "node", "groups need the members of each: only a node that joins gives names alone"
+        )
     found = {group: list(members) for group, members in groups.items()}
     for members in found.values():
         for name in members:
@@ -254,6 +259,6 @@ def asking(
 ) -> Join:
     """What one that joins asks for."""
     if len(view) < 2:
-        raise BadParameter("node", "peers", "nobody else", "members to ask, since it joins")
+        raise BadParameter("node", "a node that joins needs peers: members to ask")
     flat = flat_parameters(protocol, parameters or {})
     return Join(name, "", protocol, flat, "", tuple(groups or ()), where=where)

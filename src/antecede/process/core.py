@@ -417,11 +417,10 @@ class Core:
     def _in_view(self, after: CausalContext) -> CausalContext:
         """The context as the machine has it. Of an older view, nothing is left to wait for."""
         if after.view > self.roll_number:
-            found, expected = (
-                f"of view {after.view}",
-                f"one of view {self.roll_number} or before: join it first",
+            raise BadParameter(
+                "message",
+                f"after is of view {after.view}, and this node is in view {self.roll_number}: join that view first",
             )
-            raise BadParameter("message", "after", found, expected)
         return after if after.view == self.roll_number else CausalContext()
 
     def context_of(self, message: Message) -> CausalContext:

@@ -73,7 +73,7 @@ class Journal:
         snapshot_inputs: int = 20_000,
     ) -> None:
         if sync not in ("full", "normal"):
-            raise BadParameter("journal", "sync", repr(sync), "full or normal")
+            raise BadParameter.choice("journal", "sync", sync, ("full", "normal"))
         self.place = place
         self.position = 0
         """Of the last input that is durable."""

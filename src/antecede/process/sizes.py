@@ -6,7 +6,7 @@ trace.
 >>> limits = Limits(packet_bytes=70_000, payload_bytes=1000, label_bytes=100)
 >>> check_message(limits, bytes(1001), "", "")
 Traceback (most recent call last):
-antecede.errors.BadParameter: message: payload is 1001 bytes, expected at most 1000
+antecede.errors.BadParameter: message: the payload has 1001 bytes, and may have 1000
 >>> free_bytes(create("permit", View.numbered(3), 0), limits)
 1000
 """
@@ -35,11 +35,13 @@ def check_message(limits: Limits, payload: bytes, label: str, context: str) -> N
     """Refuse what the wire would not carry, whatever its stamp."""
     size, most = len(payload), limits.payload_bytes
     if size > most:
-        raise BadParameter("message", "payload", f"{size} bytes", f"at most {most}")
+        raise BadParameter("message", f"the payload has {size} bytes, and may have {most}")
     for name, text in (("label", label), ("context", context)):
         size, most = len(text.encode(errors="replace")), limits.label_bytes
         if size > most or any("\ud800" <= one <= "\udfff" for one in text):
-            raise BadParameter("message", name, f"{size} bytes", f"Unicode text of at most {most}")
+            raise BadParameter(
+                "message", f"{name} must be Unicode text of at most {most} bytes, and has {size}"
+            )
 
 
 def check_packets(
@@ -60,7 +62,9 @@ def check_packets(
         if isinstance(effect, Packet):
             size, most = len(encode_whole(effect, limits)), limits.packet_bytes
             if size > most:
-                raise BadParameter("message", "packet", f"{size} bytes with its stamp", f"at most {most}")
+                raise BadParameter(
+                    "message", f"its packet has {size} bytes with its stamp, and may have {most}"
+                )
 
 
 def _stamp_bytes(machine: Machine, limits: Limits, label: str = "", more: int = 0) -> int:

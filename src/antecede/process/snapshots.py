@@ -93,7 +93,9 @@ def restore(kind: type[Core], snapshot: Mapping[str, Any], limits: wire.Limits) 
         }
         _gather(core, snapshot["out"])
     except (LookupError, TypeError, ValueError, CallerError, PeerError) as error:
-        raise BadSnapshot("process", f"{type(error).__name__}: {error}", "the state of one") from error
+        raise BadSnapshot(
+            f"the snapshot does not restore a process: {type(error).__name__}: {error}"
+        ) from error
     return core
 
 

@@ -14,7 +14,7 @@ version  until    what is different
 
 >>> upgrade({"antecede": 2}, Limits())
 Traceback (most recent call last):
-antecede.errors.BadSnapshot: snapshot: process version is 2, expected '3 to 4'
+antecede.errors.BadSnapshot: the process has a snapshot of version 2; this release reads version 3 to 4
 """
 
 from __future__ import annotations
@@ -39,15 +39,17 @@ def upgrade(snapshot: Mapping[str, Any], limits: Limits) -> Mapping[str, Any]:
     if version == VERSION:
         return snapshot
     if version != OLDEST:
-        raise BadSnapshot("process version", version, f"{OLDEST} to {VERSION}")
+        raise BadSnapshot.version("the process", version, f"{OLDEST} to {VERSION}")
     machine = snapshot.get("machine")
     kind = PROTOCOLS.get(str(machine.get("protocol"))) if isinstance(machine, Mapping) else None
     if kind is not None and kind.routed:
-        now = "hops with clocks: let 0.1 deliver all that is under way, stop all nodes, and give them new journals"
-        raise BadSnapshot("routing", "by hops without clocks, as in 0.1", now)
+        raise BadSnapshot(
+            "the snapshot has hops without clocks, as in 0.1: let 0.1 deliver all that is under way, stop all nodes, "
+            "and give them new journals"
+        )
     changing = snapshot.get("changing")
     if not isinstance(changing, Mapping):
-        raise BadSnapshot("process", "changing", "the state of a view")
+        raise BadSnapshot("the snapshot of the process has no state of its view")
     told = plain(limits)
     return {
         **snapshot,

@@ -67,16 +67,17 @@ def create(protocol: str, view: View, me: str | int, **parameters: Any) -> Machi
     """A machine of the protocol with this name, for one process of the view."""
     kind = PROTOCOLS.get(protocol)
     if kind is None:
-        raise BadParameter("protocol", "name", repr(protocol), f"one of {', '.join(PROTOCOLS)}")
+        raise BadParameter.choice("protocol", "the name", protocol, PROTOCOLS)
     try:
         return kind(view, me, **parameters)
     except TypeError as error:
         known = kind(view, me).parameters
         unknown = [name for name in parameters if name not in known]
         if not unknown:
-            raise BadParameter(protocol, "parameters", parameters, f"other values: {error}") from error
-        expected = f"one of {', '.join(known)}" if known else "none: it has no parameters"
-        raise BadParameter(protocol, "parameter", ", ".join(unknown), expected) from error
+            raise BadParameter(protocol, f"it cannot take {parameters}: {error}") from error
+        raise BadParameter(
+            protocol, f"it has no parameter {', '.join(unknown)}; it has {', '.join(known) or 'none'}"
+        ) from error
 
 
 def listen(
@@ -93,12 +94,14 @@ def restore(snapshot: Mapping[str, Any]) -> Machine:
     """The machine whose `snapshot()` this was."""
     for field in ("antecede", "protocol", "view", "me", "parameters", "state"):
         if field not in snapshot:
-            raise BadSnapshot(field, None, "a value")
+            raise BadSnapshot(f"the snapshot has no {field}: it was not made by snapshot()")
     if snapshot["antecede"] != SNAPSHOT_VERSION:
-        raise BadSnapshot("version", snapshot["antecede"], SNAPSHOT_VERSION)
+        raise BadSnapshot.version("the machine", snapshot["antecede"], SNAPSHOT_VERSION)
     protocol = snapshot["protocol"]
     if not isinstance(protocol, str) or protocol not in PROTOCOLS:
-        raise BadSnapshot("protocol", protocol, ", ".join(PROTOCOLS))
+        raise BadSnapshot(
+            f"the snapshot is of protocol {protocol!r}, which is not one of {', '.join(PROTOCOLS)}"
+        )
     try:
         view, parameters = View(tuple(snapshot["view"])), snapshot["parameters"]
         if heard_by(snapshot["state"]):
@@ -106,6 +109,8 @@ def restore(snapshot: Mapping[str, Any]) -> Machine:
         else:
             machine = create(protocol, view, snapshot["me"], **parameters)
     except (CallerError, TypeError, ValueError) as error:
-        raise BadSnapshot("view, me or parameters", str(error), f"those of a {protocol} machine") from error
+        raise BadSnapshot(
+            f"the snapshot's view, me or parameters do not fit a {protocol} machine: {error}"
+        ) from error
     machine.load(snapshot["state"])
     return machine

@@ -66,7 +66,8 @@ class Bounded(Receiver):
         # The parameters of a snapshot, or of a command, may be of any type.
         if not isinstance(self.k, int) or not n < self.k <= n * n:  # type: ignore[redundant-expr]
             raise BadParameter(
-                self.name, "k", self.k, f"n < k <= n*n, that is {n} < k <= {n * n} for {n} processes"
+                self.name,
+                f"k must be more than n and at most n*n, that is {n} < k <= {n * n} for {n} processes, not {self.k}",
             )
         self._columns: list[dict[int, int]] = [{} for _ in range(n)]
         """_columns[j][i] = M[i, j], where it is more than 0."""
@@ -148,14 +149,12 @@ class Bounded(Receiver):
         before = 0
         for i, j, count in entries:
             if not (0 <= i < n and 0 <= j < n and count > 0):
-                raise self._bad_stamp(
-                    packet, f"entry {(i, j, count)}", f"processes 0..{n - 1} and counts of 1 or more"
-                )
+                raise self._bad_stamp(packet, self._bad_entry(i, j, count))
             if i == me and count > self._columns[j].get(me, 0):
                 raise self._unsent(packet, count, self._columns[j].get(me, 0))
             if i == packet.source and j == me:
                 before = count
         if stamp.sequence != before + 1:
             raise self._bad_stamp(
-                packet, f"sequence {stamp.sequence}", f"{before + 1}, after those it counts"
+                packet, f"its sequence is {stamp.sequence}, and it counts {before} messages before it"
             )

@@ -67,10 +67,13 @@ class Broadcast(Receiver):
     def _check(self, packet: Packet[Any]) -> None:
         vector, number = packet.stamp.vector, packet.message.number  # type: ignore[union-attr]
         if len(vector) != self.n:
-            raise self._bad_stamp(packet, f"of {len(vector)} entries", f"{self.n}")
+            raise self._bad_stamp(packet, f"its vector has {len(vector)} entries for {self.n} processes")
         if min(vector) < 0:
-            raise self._bad_stamp(packet, f"with a count of {min(vector)}", "counts of 0 or more")
+            raise self._bad_stamp(packet, f"its vector has a count of {min(vector)}, and counts start at 0")
         if vector[self.me] > self.sent:
             raise self._unsent(packet, vector[self.me], self.sent)
         if vector[packet.source] != number:
-            raise self._bad_stamp(packet, f"that counts {vector[packet.source]} of its sender", f"{number}")
+            raise self._bad_stamp(
+                packet,
+                f"its vector counts {vector[packet.source]} messages of its sender, and this is message {number}",
+            )

@@ -179,5 +179,5 @@ class Buffer(Queue):
         stamp = packet.stamp
         if isinstance(stamp, Acknowledge) and stamp.number > self.sent:
             raise self._bad_stamp(
-                packet, f"acknowledges {stamp.number}", f"at most {self.sent}, the last sent"
+                packet, f"it acknowledges message {stamp.number}, and the last one sent is {self.sent}"
             )

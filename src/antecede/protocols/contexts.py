@@ -105,7 +105,8 @@ class Contexts(Receiver):
         """The context that has this message, and what it was sent after: of the last one sent or delivered here."""
         if self._latest is None or self._latest[0].id != message.id:
             raise BadParameter(
-                self.name, "message", message.id, "the last one that was sent or delivered: ask at once"
+                self.name,
+                f"message {message.id} is not the last one that was sent or delivered: ask for its context at once",
             )
         return self._latest[1]
 
@@ -134,7 +135,7 @@ class Contexts(Receiver):
             most = self._sequence[dest] if sender == self.me and 0 <= dest < self.n else BEYOND
             if not (0 <= sender < self.n and 0 <= dest < self.n and 1 <= count <= most):
                 found = f"message {count} of {self.view.name(sender)} to {self.view.name(dest)}"
-                raise BadParameter(self.name, "after", found, "messages of this view that were sent")
+                raise BadParameter(self.name, f"after names {found}, which was never sent in this view")
 
     def _send(self, message: Message) -> list[Effect]:
         effects = self._copies_of(message, [(s, d, c) for (s, d), c in self._history.items()], False)
@@ -208,14 +209,17 @@ class Contexts(Receiver):
         message, stamp = packet.message, packet.stamp
         assert message is not None
         if len(stamp.counts) != len(message.to) or min(stamp.counts) < 1:
-            raise self._bad_stamp(packet, f"counts {stamp.counts}", f"{len(message.to)}, from 1")
+            raise self._bad_stamp(
+                packet,
+                f"it has counts {stamp.counts} for {len(message.to)} destinations; it needs one for each, from 1",
+            )
         own = dict(zip(message.to, stamp.counts, strict=True))
         for sender, dest, count in stamp.after:
             if not (0 <= sender < self.n and 0 <= dest < self.n and count >= 1):
-                found = f"obligation ({sender}, {dest}, {count})"
-                raise self._bad_stamp(packet, found, f"processes 0..{self.n - 1}, counts from 1")
+                raise self._bad_stamp(packet, self._bad_entry(sender, dest, count))
             if sender == self.me and count > self._sequence[dest]:
                 raise self._unsent(packet, count, self._sequence[dest])
             if sender == message.sender and count >= own.get(dest, BEYOND):
-                found = f"obligation ({sender}, {dest}, {count})"
-                raise self._bad_stamp(packet, found, "earlier messages")
+                raise self._bad_stamp(
+                    packet, f"it is sent after message {count} of {sender} to {dest}, which was sent later"
+                )

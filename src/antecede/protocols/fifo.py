@@ -43,7 +43,9 @@ class Fifo(Receiver):
 
     def _check(self, packet: Packet[Any]) -> None:
         if packet.stamp.sequence < 1:
-            raise self._bad_stamp(packet, f"sequence {packet.stamp.sequence}", "1 or more")
+            raise self._bad_stamp(
+                packet, f"its sequence is {packet.stamp.sequence}, and sequences start at 1"
+            )
 
     def _position(self, packet: Packet[Any]) -> Need:
         return packet.source, packet.stamp.sequence

@@ -84,14 +84,16 @@ class Forwarder(Queue, History):
     ) -> None:
         History.__init__(self, view, me, **rules)
         if r9 and not self.rules.r6:
-            raise BadParameter(self.name, "r6", "off", "on, since R9 reads the carbon copies")
+            raise BadParameter(self.name, "R9 reads the carbon copies of R6: set r6=True, or r9=False")
         try:
             self.topology = _mesh(view.names) if topology is None else Topology.load(topology)
         except ValueError as error:
-            raise BadParameter(self.name, "topology", str(error), "a topology") from error
+            raise BadParameter(self.name, f"this is not a topology: {error}") from error
         if self.topology.names != view.names:
-            found = f"a topology of {', '.join(self.topology.names)}"
-            raise BadParameter(self.name, "topology", found, f"one of the view: {', '.join(view.names)}")
+            raise BadParameter(
+                self.name,
+                f"the topology is for {', '.join(self.topology.names)}, and the view has {', '.join(view.names)}",
+            )
         self.r9 = r9
         self._inbox: deque[Message] = deque()
         self._retained: dict[Id, Retained] = {}
@@ -126,7 +128,7 @@ class Forwarder(Queue, History):
         return bool(self.plan.processes >> process & 1)
 
     def merge(self, source: str, into: str) -> None:
-        raise Unsupported(self.name, "labels: all messages share one history")
+        raise Unsupported(self.name, "it has no labels: all messages share one history")
 
     def accepts(self, sender: int, to: tuple[int, ...]) -> str | None:
         plan, name = self.plan, self.view.name
@@ -228,12 +230,16 @@ class Forwarder(Queue, History):
         stamp, me, plan = packet.stamp, self.view.name(self.me), self.plan
         if message.number < 1 or message.label:
             raise self._bad_stamp(
-                packet, f"message {message.number} labelled {message.label!r}", "1 or more, no label"
+                packet,
+                f"its message has number {message.number} and label {message.label!r}; numbers "
+                "start at 1, and there are no labels",
             )
         if not message.to or not all(0 <= process < self.n for process in (message.sender, *message.to)):
             raise Misrouted(me, f"message {message.id} to {message.to} names processes outside the view")
         if not stamp.targets or stamp.targets & ~mask(message.to):
-            raise self._bad_stamp(packet, f"targets {stamp.targets:b}", "some destinations of the message")
+            raise self._bad_stamp(
+                packet, f"its targets, {stamp.targets:b}, are not destinations of its message"
+            )
         if message.sender == self.me and plan.place[packet.source] != self.place:
             raise Misrouted(me, f"{self.view.name(packet.source)} sent it a message of its own")
 
@@ -245,17 +251,20 @@ class Forwarder(Queue, History):
                 f"it comes from {self.view.name(packet.source)}, which is no neighbour",
             )
         if stamp.number < 1 or stamp.version < 0 or stamp.clock < 1:
-            raise self._bad_stamp(packet, f"hop {stamp.number} in version {stamp.version}", "hops from 1")
+            raise self._bad_stamp(
+                packet, f"its hop is {stamp.number} in version {stamp.version}, and hops start at 1"
+            )
         if stamp.to < 0 or stamp.to >> self.n or stamp.to >> packet.source & 1 or not stamp.to >> self.me & 1:
             raise self._bad_stamp(
-                packet, f"a hop to {stamp.to:b}", "one to this vertex, among those of the view"
+                packet, f"its hop goes to {stamp.to:b}, which is not this vertex and others of the view"
             )
         for entry in stamp.history:
             if not 0 <= entry.sender < self.n or entry.number < 1 or entry.to >> self.n or entry.to < 1:
-                expected = f"vertices 0..{self.n - 1}, hops from 1"
-                raise self._bad_stamp(packet, f"entry ({entry.sender}, {entry.number})", expected)
+                raise self._bad_stamp(packet, self._bad_entry(entry.sender, entry.number))
             if entry.sender == self.me and entry.number > self.hops:
-                raise self._bad_stamp(packet, f"hop {entry.number} of ours", f"at most {self.hops}")
+                raise self._bad_stamp(
+                    packet, f"it counts {entry.number} of our hops, and we made {self.hops}"
+                )
 
     # In order, one exit
 

@@ -114,9 +114,13 @@ class Rules(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not self.r6 and (self.r6_1 or self.r7 or self.r8):
-            raise BadParameter("history", "r6", "off", "on, since R6.1, R7 and R8 read the carbon copies")
+            raise BadParameter(
+                "history", "R6.1, R7 and R8 read the carbon copies of R6: set r6=True, or these to False"
+            )
         if type(self.delta) is not int or self.delta < 0:
-            raise BadParameter("history", "delta", self.delta, "a number of `pass_time`'s units, or 0")
+            raise BadParameter(
+                "history", f"delta must be a number of `pass_time`'s units, or 0, not {self.delta!r}"
+            )
 
 
 class Histories:
@@ -474,17 +478,16 @@ class History(Receiver):
         for entry in packet.stamp.history:
             sender, number = entry.sender, entry.number
             if number < 1 or (entry.to | entry.copies) & outside or not entry.to or not 0 <= sender < self.n:
-                raise self._bad_stamp(
-                    packet, f"entry ({sender}, {number})", f"processes 0..{self.n - 1}, numbers from 1"
-                )
+                raise self._bad_stamp(packet, self._bad_entry(sender, number))
             if sender in limits and number > limits[sender]:
                 if sender == self.me:
                     raise self._unsent(packet, number, self.sent)
-                raise self._bad_stamp(packet, f"entry ({sender}, {number})", "earlier messages")
+                raise self._bad_stamp(packet, f"its history has ({sender}, {number}), which was sent later")
         if self.rules.r5 and self._delivered.labels[message.sender] >= LABELS:
             self._check_label(packet, message)
 
     def _check_label(self, packet: Packet[Any], message: Message) -> None:
         if (message.sender, message.label) not in self._delivered:
-            found = f"with label {message.label!r}"
-            raise self._bad_stamp(packet, found, f"one of the {LABELS} of this sender that were delivered")
+            raise self._bad_stamp(
+                packet, f"its label {message.label!r} is one more than the {LABELS} that a sender may use"
+            )

@@ -167,5 +167,7 @@ def heard_by(state: Mapping[str, Any]) -> str:
 def listener_of(kind: type[Machine]) -> type[Listener]:
     """The listener of a protocol. Raises `BadParameter` if it does not decide at the receiver."""
     if not issubclass(kind, Receiver):
-        raise BadParameter("listener", "protocol", kind.name, "one that decides at the receiver")
+        raise BadParameter(
+            "listener", f"{kind.name} does not decide at the receiver: a listener cannot follow it"
+        )
     return cast(type[Listener], type(f"{kind.__name__}Listener", (Listener, kind), {}))

@@ -134,7 +134,7 @@ class Machine(ABC):
         if self._choosy and (refusal := self.accepts(self.me, targets)) is not None:
             raise Unsupported(self.name, refusal)
         if label and not self.labels:
-            raise Unsupported(self.name, f"label {label!r}: only histories order by label")
+            raise Unsupported(self.name, f"it cannot order by label {label!r}: only history has labels")
         if after is not None:
             self._check_context(after)
         self.sent = number = self.sent + 1
@@ -143,11 +143,11 @@ class Machine(ABC):
 
     def merge(self, source: str, into: str) -> None:
         """Messages labelled `into` that are sent from now on follow all that is in the history of `source`."""
-        raise Unsupported(self.name, "labels: only histories order by label")
+        raise Unsupported(self.name, "it cannot order by label: only history has labels")
 
     def context_of(self, message: Message) -> CausalContext:
         """The context that has this message, and what it was sent after: of the last one sent or delivered here."""
-        raise Unsupported(self.name, "contexts: take the protocol `contexts`")
+        raise Unsupported(self.name, "it has no contexts: use the protocol contexts")
 
     def _resolve(self, to: str | int | Iterable[str | int]) -> tuple[int, ...]:
         """The positions of these processes, in increasing order."""
@@ -234,7 +234,7 @@ class Machine(ABC):
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             self.__dict__.update(before)
             raise BadSnapshot(
-                "state", f"{type(error).__name__}: {error}", f"the state of {self.name}"
+                f"the state does not belong to {self.name}: {type(error).__name__}: {error}"
             ) from error
 
     def _load(self, state: Mapping[str, Any]) -> None:
@@ -253,7 +253,7 @@ class Machine(ABC):
 
     def _check_context(self, after: CausalContext) -> None:
         """Refuse a context that cannot be, before the message has a number."""
-        raise Unsupported(self.name, "a context to send after: take the protocol `contexts`")
+        raise Unsupported(self.name, "it cannot send after a context: use the protocol contexts")
 
     def _check(self, packet: Packet[Any]) -> None:
         """Refuse a stamp that cannot be: raise `_bad_stamp`."""
@@ -269,10 +269,10 @@ class Machine(ABC):
         """A stamp of another protocol, a message without one of its own, or control with a message."""
         kind = type(packet.stamp)
         if kind not in self.stamps:
-            return self._bad_stamp(packet, kind.__name__, f"one of {self.name}")
+            return self._bad_stamp(packet, f"its stamp is a {kind.__name__}, which {self.name} does not use")
         if packet.message is None:
-            return self._bad_stamp(packet, f"{kind.__name__} without a message", "a message")
-        return self._bad_stamp(packet, f"{kind.__name__} with a message", "no message")
+            return self._bad_stamp(packet, f"its {kind.__name__} needs a message, and there is none")
+        return self._bad_stamp(packet, f"its {kind.__name__} has a message, and may have none")
 
     def _check_message(self, packet: Packet[Any], message: Message) -> None:
         if message.sender != packet.source:
@@ -286,9 +286,11 @@ class Machine(ABC):
             reason = f"{self.name} sends no message to {message.to}: {refusal}"
             raise Misrouted(self.view.name(self.me), reason)
         if message.number < 1:
-            raise self._bad_stamp(packet, f"message number {message.number}", "1 or more")
+            raise self._bad_stamp(packet, f"its message has number {message.number}, and numbers start at 1")
         if message.label and not self.labels:
-            raise self._bad_stamp(packet, f"label {message.label!r}", "none")
+            raise self._bad_stamp(
+                packet, f"its message has label {message.label!r}, and {self.name} has no labels"
+            )
 
     def _check_destinations(self, to: tuple[int, ...]) -> None:
         me = self.view.name(self.me)
@@ -305,10 +307,13 @@ class Machine(ABC):
 
     def _unsent(self, packet: Packet[Any], found: int, sent: int) -> BadStamp:
         """A stamp counts messages of ours that we never sent: no honest peer can know them."""
-        return self._bad_stamp(packet, f"counts {found} of our messages", f"at most the {sent} that we sent")
+        return self._bad_stamp(packet, f"it counts {found} of our messages, and we sent {sent}")
 
-    def _bad_stamp(self, packet: Packet[Any], found: str, expected: str) -> BadStamp:
-        return BadStamp(self.view.name(self.me), self.view.name(packet.source), found, expected)
+    def _bad_stamp(self, packet: Packet[Any], reason: str) -> BadStamp:
+        return BadStamp(self.view.name(self.me), self.view.name(packet.source), reason)
+
+    def _bad_entry(self, *entry: int) -> str:
+        return f"its stamp has the entry {entry}; processes are 0 to {self.n - 1}, and counts start at 1"
 
     def _copies(self, message: Message, stamp: Callable[[int], Stamp]) -> list[Effect]:
         """The packets of a message, each with the stamp for its destination; the own copy is received at once."""

@@ -148,12 +148,12 @@ class Matrix(Receiver):
         rows, message = packet.stamp.rows, packet.message
         assert message is not None
         if not rows or rows[-1].process != packet.source:
-            raise self._bad_stamp(packet, "without the sender's row", "the sender's row last")
+            raise self._bad_stamp(packet, "its last row is not the sender's")
         if len(rows) > 1:
             self._check_rows(packet, rows)
         own = rows[-1]
         if len(own.counts) != self.n or own.counts[self.me] < 1 or own.version != message.number:
-            raise self._bad_stamp(packet, "that does not count its own message", "a count of 1 or more")
+            raise self._bad_stamp(packet, "its sender's row does not count its own message")
 
     def _check_rows(self, packet: Packet[Any], rows: tuple[Row, ...]) -> None:
         n, versions = self.n, self._versions
@@ -162,7 +162,9 @@ class Matrix(Receiver):
             newer = [row for row in rows if row.version > versions[row.process]]
             self._sifted = packet.stamp, newer
         except IndexError:
-            raise self._bad_stamp(packet, f"row {max(row.process for row in rows)}", f"0..{n - 1}") from None
+            raise self._bad_stamp(
+                packet, f"it has row {max(row.process for row in rows)} for {n} processes"
+            ) from None
         bad = [
             row
             for row in newer
@@ -174,5 +176,8 @@ class Matrix(Receiver):
     def _bad_row(self, packet: Packet[Any], row: Row) -> BadStamp:
         if row.process == self.me:
             return self._unsent(packet, row.version, self.sent)
-        found = f"row {row.process} of {len(row.counts)} counts, {min(row.counts, default=0)} the least"
-        return self._bad_stamp(packet, found, f"rows 0..{self.n - 1} of {self.n} counts, 0 or more")
+        return self._bad_stamp(
+            packet,
+            f"it has row {row.process} of {len(row.counts)} counts, the least "
+            f"{min(row.counts, default=0)}, for {self.n} processes; counts start at 0",
+        )

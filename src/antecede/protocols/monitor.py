@@ -110,12 +110,18 @@ class Monitor(Receiver):
     def _check(self, packet: Packet[Any]) -> None:
         stamp = packet.stamp
         if len(stamp.vector) != self.n:
-            raise self._bad_stamp(packet, f"of {len(stamp.vector)} entries", f"{self.n}")
+            raise self._bad_stamp(
+                packet, f"its vector has {len(stamp.vector)} entries for {self.n} processes"
+            )
         if min(stamp.vector) < 0:
-            raise self._bad_stamp(packet, f"with a count of {min(stamp.vector)}", "counts of 0 or more")
+            raise self._bad_stamp(
+                packet, f"its vector has a count of {min(stamp.vector)}, and counts start at 0"
+            )
         if stamp.vector[self.me] > self._known[self.me]:
             raise self._unsent(packet, stamp.vector[self.me], self._known[self.me])
         if stamp.sequence < 1 or (
             self.me == self.monitor and stamp.sequence != stamp.vector[packet.source] + 1
         ):
-            raise self._bad_stamp(packet, f"sequence {stamp.sequence}", "the count after those in its vector")
+            raise self._bad_stamp(
+                packet, f"its sequence is {stamp.sequence}, not the count after those in its vector"
+            )

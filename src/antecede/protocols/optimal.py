@@ -104,11 +104,9 @@ class Optimal(Receiver):
             if sender == self.me and clock > self.sent:
                 raise self._unsent(packet, clock, self.sent)
             if sender == packet.source and clock >= message.number:
-                raise self._bad_stamp(packet, f"entry ({sender}, {clock})", f"clocks before {message.number}")
+                raise self._bad_stamp(packet, f"its log has ({sender}, {clock}), which was sent later")
             if not 0 <= sender < self.n or clock < 1 or dests < 0 or dests >> self.n:
-                raise self._bad_stamp(
-                    packet, f"entry ({sender}, {clock})", f"processes 0..{self.n - 1}, clocks from 1"
-                )
+                raise self._bad_stamp(packet, self._bad_entry(sender, clock))
 
 
 def _newest(log: Iterable[Id]) -> dict[int, int]:

@@ -304,8 +304,9 @@ class Permit(Queue):
     def _check(self, packet: Packet[Any]) -> None:
         stamp, source, kind = packet.stamp, packet.source, type(packet.stamp)
         if kind is PermitStamp and stamp.sequence < 1:
-            raise self._bad_stamp(packet, f"sequence {stamp.sequence}", "1 or more")
+            raise self._bad_stamp(packet, f"its sequence is {stamp.sequence}, and sequences start at 1")
         if kind is Taken and stamp.sequence > self._sequence[source]:
             raise self._bad_stamp(
-                packet, f"acknowledges {stamp.sequence}", f"at most {self._sequence[source]}, the last sent"
+                packet,
+                f"it acknowledges message {stamp.sequence}, and the last one sent is {self._sequence[source]}",
             )

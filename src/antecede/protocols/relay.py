@@ -118,7 +118,7 @@ class Relay(Forwarder):
         if not 0 <= packet.source < self.n or packet.source == self.me:
             raise self._misrouted(packet)
         if not 0 <= stamp.source < self.n or not self.plan.dead >> stamp.source & 1:
-            raise self._bad_stamp(packet, f"a hop of vertex {stamp.source}, relayed", "one that failed")
+            raise self._bad_stamp(packet, f"it relays a hop of vertex {stamp.source}, which has not failed")
         hop = HopStamp(stamp.number, stamp.to, stamp.targets, stamp.version, stamp.clock, stamp.history)
         return super().receive(Packet(stamp.source, packet.dest, hop, packet.message))
 

@@ -181,9 +181,12 @@ class Separator(Relay):
     def reconfigure(self, topology: Topology) -> list[Effect]:
         """Take the next topology: forward what is now ours to forward, and what waited for somebody to be there."""
         if topology.version != self.topology.version + 1 or topology.names[: self.n] != self.view.names:
-            found = f"version {topology.version} of {', '.join(topology.names)}"
-            expected = f"version {self.topology.version + 1}, with the same vertices and at most one more"
-            raise BadParameter(self.name, "topology", found, expected)
+            raise BadParameter(
+                self.name,
+                f"the next topology must be version {self.topology.version + 1}, with the same "
+                f"vertices and at most one more, not version {topology.version} of "
+                f"{', '.join(topology.names)}",
+            )
         self._install(topology)
         return self._release() + self._receive_early()
 
@@ -287,11 +290,13 @@ class Separator(Relay):
     def adopt(self, states: Iterable[Mapping[str, Any] | Handover]) -> list[Effect]:
         """Start from what the other members of the separator know, or the last that failed knew."""
         if not self._joining:
-            raise Unsupported(self.name, f"{self.view.name(self.me)} is not joining a separator")
+            raise Unsupported(
+                self.name, f"{self.view.name(self.me)} cannot adopt a state: it is not joining a separator"
+            )
         try:
             given = [one if isinstance(one, Handover) else typed(one, Handover) for one in states]
         except ValueError as error:
-            raise BadParameter(self.name, "handover", str(error), "what handover() gave") from error
+            raise BadParameter(self.name, f"a state is not what handover() returned: {error}") from error
         self._check_sources(given)
         for state in given:
             self._known.learn_all(state.history)
@@ -320,9 +325,7 @@ class Separator(Relay):
         """All that live; if none does, the last that failed, or all neighbours. Each names vertices that there are."""
         for state in given:
             if not state.is_possible(self.n):
-                raise BadParameter(
-                    self.name, "handover", "one that names no vertex", f"one of {self.n} vertices"
-                )
+                raise BadParameter(self.name, f"a handover names a vertex that is not one of the {self.n}")
         members = self.topology.stations[self.place].members
         needed = [v for v in members if v != self.me and v not in self.topology.dead]
         oldest, what = self._begun, "a member"
@@ -333,9 +336,11 @@ class Separator(Relay):
             what = "the last member to fail (from stable memory)"
         for vertex in needed:
             if not any(state.member == vertex and state.version >= oldest for state in given):
-                expected = f"that of {self.view.name(vertex)}, {what}"
                 found = ", ".join(self.view.name(s.member) for s in given) or "nobody"
-                raise BadParameter(self.name, "handover", f"that of {found}", expected)
+                raise BadParameter(
+                    self.name,
+                    f"adopt() needs the handover of {self.view.name(vertex)}, {what}, and was given those of {found}",
+                )
 
     def dump(self) -> dict[str, Any]:
         return {**super().dump(), "early": [plain(self._early[key]) for key in sorted(self._early)]}
@@ -361,7 +366,7 @@ def decode_handover(data: bytes) -> Handover:
     try:
         return _DECODER.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadParameter(Separator.name, "handover", str(error), "what handover() gave") from None
+        raise BadParameter(Separator.name, f"the bytes are not what handover() returned: {error}") from None
 
 
 def _portable(handover: Handover) -> dict[str, Any]:

@@ -161,18 +161,20 @@ class Sparing(Bounded):
         else:
             entries = stamp.matrix
             if len(stamp.counts) != len(message.to):
-                raise self._bad_stamp(packet, f"{len(stamp.counts)} counts", f"{len(message.to)}")
+                raise self._bad_stamp(
+                    packet, f"it has {len(stamp.counts)} counts for {len(message.to)} destinations"
+                )
             own = dict(zip(message.to, stamp.counts, strict=True))
         if min(own.values()) < 1:
-            raise self._bad_stamp(packet, f"counts {own}", "1 or more")
+            raise self._bad_stamp(packet, f"its counts are {own}, and counts start at 1")
         if stamp.taken > self._sequence[packet.source]:
             raise self._unsent(packet, stamp.taken, self._sequence[packet.source])
         for i, j, count in entries:
             if not (0 <= i < n and 0 <= j < n and count > 0):
-                raise self._bad_stamp(
-                    packet, f"entry {(i, j, count)}", f"processes 0..{n - 1} and counts of 1 or more"
-                )
+                raise self._bad_stamp(packet, self._bad_entry(i, j, count))
             if i == me and count > self._sequence[j]:
                 raise self._unsent(packet, count, self._sequence[j])
             if i == packet.source and count >= own.get(j, BEYOND):
-                raise self._bad_stamp(packet, f"entry {(i, j, count)}", f"less than {own[j]}, its own count")
+                raise self._bad_stamp(
+                    packet, f"its entry {(i, j, count)} counts its own message, {own[j]}, or a later one"
+                )

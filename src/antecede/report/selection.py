@@ -244,32 +244,32 @@ def parse_window(text: str, extents: Mapping[str, Extent]) -> Range:
     """
     parts = text.rsplit(":", 2)
     if len(parts) != 3:
-        raise BadParameter("report", "--window", repr(text), EXPECTED)
+        raise BadParameter("report", f"--window must be {EXPECTED}, not {text!r}")
     run, first, last = parts
     extent = extents.get(run)
     if extent is None:
         near = get_close_matches(run, extents, 1) or sorted(extents)[:1]
         raise BadParameter(
-            "report", "--window", f"of run {run!r}", f"a run with events, such as {', '.join(near)}"
+            "report", f"--window names run {run!r}, which has no events; one with events is {', '.join(near)}"
         )
     title = f"{first} to {last}"
     if first.isdigit() and last.isdigit():
         low, high = int(first), int(last)
         if extent.axis == "time":
-            raise BadParameter("report", "--window", repr(text), f"times: run {run} has no clocks")
+            raise BadParameter("report", f"--window {text!r} must be in times: run {run} has no clocks")
         found = Range(run, title, "clock", low, high)
     else:
         start = extent.time_low or 0
         found = Range(run, title, "time", start + _parse_time(first, text), start + _parse_time(last, text))
     if found.low > found.high:
-        raise BadParameter("report", "--window", repr(text), "FROM before TO")
+        raise BadParameter("report", f"--window must have FROM before TO, and is {text!r}")
     return found
 
 
 def _parse_time(word: str, text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(\D+)", word)
     if match is None or match[2] not in UNITS:
-        raise BadParameter("report", "--window", repr(text), EXPECTED)
+        raise BadParameter("report", f"--window must be {EXPECTED}, not {text!r}")
     whole, _, fraction = match[1].partition(".")
     unit = UNITS[match[2]]
     # Whole nanoseconds: a float would miss an event of a long run.

@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from antecede.errors import BadParameter, InputError
 from antecede.sim.chance import Words
-from antecede.sim.specs import Options, Spec, choice, duration, word
+from antecede.sim.specs import Options, Spec, duration, word
 
 __all__ = ["DISTRIBUTIONS", "Delay"]
 
@@ -60,9 +60,7 @@ class Delay(Struct, frozen=True):
             case "uniform":
                 low, high = options.value("least", duration), options.value("most", duration)
                 if low > high:
-                    raise BadParameter(
-                        owner, str(options.spec), "more than the second time", "the lesser first"
-                    )
+                    raise BadParameter(owner, f"{options.spec} must have the lesser time first")
                 return cls.of(_uniform(low, high))
             case "exponential":
                 return cls.exponential(options.value("mean", duration))
@@ -71,7 +69,7 @@ class Delay(Struct, frozen=True):
                 return cls.of(_scaled(_lognormal(options.value("sigma", _sigma, Decimal(1))), mean))
             case "empirical":
                 return cls.of(_measured(options.value("file", word)))
-        raise choice(owner, "distribution", name, DISTRIBUTIONS)
+        raise BadParameter.choice(owner, "the distribution", name, DISTRIBUTIONS)
 
     @classmethod
     def constant(cls, time: int) -> Delay:
@@ -161,7 +159,7 @@ def _sigma(owner: str, what: str, text: str) -> Decimal:
     except ArithmeticError:
         sigma = Decimal(-1)
     if not sigma.is_finite() or not 0 < sigma <= 5:
-        raise BadParameter(owner, what, repr(text), "a number above 0, at most 5")
+        raise BadParameter(owner, f"{what} must be a number above 0, at most 5, not {text!r}")
     return sigma
 
 
@@ -171,7 +169,7 @@ def _measured(path: str) -> list[int]:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "no text in UTF-8"
-        raise InputError(f"{path}: {why}, expected a file with one time a line") from error
+        raise InputError(f"{path}: {why}; it must be a file with one time a line") from error
     times = []
     for number, line in enumerate(text.splitlines(), start=1):
         entry = line.partition("#")[0].strip()
@@ -179,6 +177,6 @@ def _measured(path: str) -> list[int]:
             bare = entry.replace(".", "", 1).isdigit()
             times.append(duration(f"{path}:{number}", "delay", entry + "ms" * bare))
     if not times:
-        raise InputError(f"{path}: found no time, expected one a line")
+        raise InputError(f"{path}: the file has no times; it must have one a line")
     times.sort()
     return [times[(2 * i + 1) * len(times) // (2 * SIZE)] for i in range(SIZE)]

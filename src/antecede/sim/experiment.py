@@ -91,8 +91,7 @@ class Experiment(Struct, frozen=True):
             try:
                 Measures(run.measure, run.spec.build())
             except BadParameter as error:
-                place = f"{self.name}: case {run.case}, {error.owner} {error.parameter}"
-                raise BadExperiment(place, f"is {error.found}, expected {error.expected}") from error
+                raise BadExperiment(f"{self.name}: case {run.case}, {error.place}:", error.reason) from error
             except AntecedeError as error:
                 raise InputError(f"{self.name}: case {run.case}: {error}") from error
 
@@ -187,9 +186,7 @@ def _spec(place: str, values: dict[str, Any]) -> RunSpec:
         parameters = {**values.get("parameters", {}), **given}
         return RunSpec.load({**values, "protocol": protocol.name, "parameters": parameters}, place)
     except BadParameter as error:
-        raise BadExperiment(
-            f"{place}, {error.parameter}", f"is {error.found}, expected {error.expected}"
-        ) from error
+        raise BadExperiment(f"{place}:", error.reason) from error
 
 
 def _value(text: str) -> Any:
@@ -203,9 +200,9 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _typed(place: str, value: Any, kind: type, expected: str) -> Any:
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise BadExperiment(place, f"is {value!r}, expected {expected}")
+def _typed(place: str, value: Any, type_: type, kind: str) -> Any:
+    if not isinstance(value, type_) or (type_ is int and isinstance(value, bool)):
+        raise BadExperiment(place, f"must be {kind}, not {value!r}")
     return value
 
 

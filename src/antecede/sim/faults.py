@@ -105,7 +105,8 @@ def _parse(text: str) -> Fault:
             found = share("faults", kind, rest)
             if found > ONE * 9 // 10:
                 raise BadParameter(
-                    "faults", kind, repr(rest), "at most 90%: something must arrive in the end"
+                    "faults",
+                    f"{kind} must be at most 90%, so that something arrives in the end, not {rest!r}",
                 )
             return Always(kind, found)
         case "partition" | "pause" | "crash":
@@ -115,7 +116,7 @@ def _parse(text: str) -> Fault:
             if kind == "partition":
                 return Partition(_groups(text, who), start, end)
             return Outage(kind, who, start, end)
-    raise BadParameter("faults", "kind", repr(kind), f"one of {', '.join(KINDS)}")
+    raise BadParameter.choice("faults", "a kind", kind, KINDS)
 
 
 def _random(kind: Literal["partition", "pause", "crash"], text: str) -> Random:
@@ -124,7 +125,7 @@ def _random(kind: Literal["partition", "pause", "crash"], text: str) -> Random:
     down = options.option("down", duration, 10**9)
     options.end()
     if mean < 1 or down < 1:
-        raise BadParameter("faults", kind, repr(text), "times longer than none")
+        raise BadParameter("faults", f"{kind} must have times longer than none, and is {text!r}")
     return Random(kind, mean, down)
 
 
@@ -132,10 +133,10 @@ def _when(text: str, rest: str) -> tuple[str, int, int]:
     who, at, times = rest.rpartition("@")
     start, dash, end = times.partition("-")
     if not at or not dash or not who.strip():
-        raise BadParameter("faults", "fault", repr(text), "who@start-end, such as crash:p3@2s-4s")
+        raise BadParameter("faults", f"a fault must be who@start-end, such as crash:p3@2s-4s, not {text!r}")
     found = duration("faults", "start", start), duration("faults", "end", end)
     if found[0] >= found[1]:
-        raise BadParameter("faults", "end", repr(end), f"later than the start, {start.strip()}")
+        raise BadParameter("faults", f"the end must be later than the start, {start.strip()}, not {end!r}")
     return who.strip(), *found
 
 
@@ -146,7 +147,8 @@ def _groups(text: str, who: str) -> tuple[tuple[str, ...], ...]:
     names = [name for group in groups for name in group]
     if not all(groups) or len(set(names)) != len(names):
         raise BadParameter(
-            "faults", "partition", repr(text), "groups of different processes, such as p1,p2|p3"
+            "faults",
+            f"a partition must have groups of different processes, such as p1,p2|p3, and is {text!r}",
         )
     return groups
 
@@ -162,7 +164,9 @@ def check(faults: Sequence[Fault], view: View) -> None:
             view.id(fault.process)
             for other in outages.setdefault(fault.process, []):
                 if fault.start_ns <= other.end_ns and other.start_ns <= fault.end_ns:
-                    raise BadParameter("faults", str(fault), f"during {other}", "one of a process at a time")
+                    raise BadParameter(
+                        "faults", f"{fault} comes during {other}: a process can have one at a time"
+                    )
             outages[fault.process].append(fault)
 
 

@@ -82,7 +82,8 @@ class Measures:
         elif what == "history" and where:
             if not isinstance(machines[0], History | Optimal):
                 raise BadParameter(
-                    "experiment", "measure", name, f"stamps: {machines[0].name} keeps no history"
+                    "experiment",
+                    f"measure cannot be {name}: {machines[0].name} keeps no history; measure stamps",
                 )
             if where in parts:
                 self._own |= dict.fromkeys(parts[where], count)
@@ -97,13 +98,13 @@ class Measures:
                     self._time(router)
         else:
             raise BadParameter(
-                "experiment", "measure", repr(name), "stamps, history:PROCESS, entries:wan ..."
+                "experiment", f"measure must be stamps, history:PROCESS, entries:wan and so on, not {name!r}"
             )
 
     def _time(self, router: int) -> None:
         """Have what a router does with a packet timed."""
         if not self.routed:
-            raise BadParameter("experiment", "measure", "busy", "a protocol that routers run: separator")
+            raise BadParameter("experiment", "measure busy needs a protocol that routers run: separator")
         machine, busy = self.machines[router], self._busy
         receive = machine.receive
 

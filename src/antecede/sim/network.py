@@ -30,7 +30,7 @@ from typing import TypeAlias
 from antecede.errors import BadParameter
 from antecede.sim.chance import Words
 from antecede.sim.delays import DISTRIBUTIONS, Delay
-from antecede.sim.specs import Options, Spec, bits_per_second, boolean, choice, count, share, word
+from antecede.sim.specs import Options, Spec, bits_per_second, boolean, count, share, word
 from antecede.topology import Topology
 
 __all__ = ["NETWORKS", "Network"]
@@ -84,7 +84,7 @@ class Network:
         network.duplicate = options.option("duplicate", share, 0)
         options.end()
         if network.loss > share("network", "loss", "90%"):
-            raise BadParameter("network", "loss", options.spec.options["loss"], "at most 90%")
+            raise BadParameter("network", f"loss must be at most 90%, not {options.spec.options['loss']}")
         return network
 
     @property
@@ -154,7 +154,7 @@ def _paths(
             (delay,) * (len(topology.route(topology.names[source], topology.names[dest])) - 1)
         )
     else:
-        raise choice("network", "name", name, NETWORKS)
+        raise BadParameter.choice("network", "the name", name, NETWORKS)
     if topology is None or not direct:
         return lambda source, dest: (link(source, dest),)
 
@@ -179,7 +179,7 @@ def _zones(
         return lambda a, b: delays[kind(a, b)]
     total = options.option("zones", count, 4)
     if not total:
-        raise BadParameter("network", "zones", 0, "1 or more")
+        raise BadParameter("network", "zones must be 1 or more, not 0")
     zone = [v * total // n for v in range(n)]
     if topology is not None and len(topology.zones) > 1:
         zone, total = _zones_of(topology), len(topology.zones)

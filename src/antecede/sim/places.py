@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from antecede.errors import BadParameter
 from antecede.model import View
-from antecede.sim.specs import Options, Spec, choice, count, word
+from antecede.sim.specs import Options, Spec, count, word
 from antecede.topology import Topology, shapes
 
 if TYPE_CHECKING:
@@ -92,9 +92,13 @@ def place(spec: RunSpec, names: tuple[str, ...] | None = None) -> Place:
     n = spec.processes or SIZES.get(name, 8)
     if names is not None:
         if name != "mesh":
-            raise BadParameter("simulate", "topology", name, "mesh, since a script names its own processes")
+            raise BadParameter(
+                "simulate", f"topology must be mesh, since a script names its own processes, not {name}"
+            )
         if spec.processes not in (0, len(names)):
-            raise BadParameter("simulate", "processes", spec.processes, f"{len(names)}, as the script has")
+            raise BadParameter(
+                "simulate", f"processes must be {len(names)}, as the script has, not {spec.processes}"
+            )
         return Place(names, len(names))
     if name == "mesh":
         options.end()
@@ -107,7 +111,9 @@ def place(spec: RunSpec, names: tuple[str, ...] | None = None) -> Place:
         topology = topology.filtering_at(*(() if filters == "none" else filters.split("+")))
     options.end()
     if len(topology.processes) != n:
-        raise BadParameter("simulate", "processes", n, f"{len(topology.processes)}, as {spec.topology} has")
+        raise BadParameter(
+            "simulate", f"processes must be {len(topology.processes)}, as {spec.topology} has, not {n}"
+        )
     members = tuple(tuple(sorted(topology.id(p) for p in group)) for group in groups.values())
     return Place(topology.names, n, topology, members)
 
@@ -132,22 +138,24 @@ def _shape(options: Options, n: int) -> tuple[Topology, Groups]:
             return shapes.gateway(small, n - small), shapes.gateway_groups(small, n - small)
         case "figure-7.6":
             if n % 3:
-                raise BadParameter("simulate", "processes", n, "a multiple of 3 in figure-7.6")
+                raise BadParameter("simulate", f"processes must be a multiple of 3 in figure-7.6, not {n}")
             return shapes.three_networks(n // 3), shapes.three_networks_groups(n // 3)
-    raise choice("topology", "name", options.spec.name, PLACES)
+    raise BadParameter.choice("topology", "the name", options.spec.name, PLACES)
 
 
 def _nodes(owner: str, what: str, text: str) -> tuple[int, int, int]:
     numbers = _numbers(owner, what, text)
     if len(numbers) != 3:
-        raise BadParameter(owner, what, text, "how many are at n1, n2 and n3: 2/2/2")
+        raise BadParameter(owner, f"{what} must be how many are at n1, n2 and n3, such as 2/2/2, not {text}")
     return numbers[0], numbers[1], numbers[2]
 
 
 def _wan(options: Options, n: int) -> Topology:
     zones = options.option("zones", count, 2)
     if zones < 1 or n % zones:
-        raise BadParameter("topology", "zones", zones, f"a divisor of {n}, the number of processes")
+        raise BadParameter(
+            "topology", f"zones must be a divisor of {n}, the number of processes, not {zones}"
+        )
     gateways, witnesses = options.option("gateways", count, 2), options.option("witnesses", count, 0)
     return shapes.wan_of_lans(zones, n // zones, gateways, witnesses)
 
@@ -158,8 +166,10 @@ def _hierarchy(options: Options, n: int) -> Place:
     options.end()
     whole = prod(inside)
     if not whole or n % whole or n < 2 * whole:
-        expected = f"two or more times {whole}, as {'/'.join(map(str, inside))} are"
-        raise BadParameter("topology", "processes", n, expected)
+        raise BadParameter(
+            "topology",
+            f"processes must be two or more times {whole}, as {'/'.join(map(str, inside))} are, not {n}",
+        )
     topology = shapes.hierarchy(n // whole, inside, gateways)
     department, organisation = prod(inside[:2]), prod(inside[:3])
     routers: dict[str, Sequence[int]] = {}

@@ -89,7 +89,7 @@ class Host:
 
     def __init__(self, machine: Machine, every: int | None) -> None:
         if every is not None and every < 1:
-            raise BadParameter("journal", "inputs a snapshot", every, "1 or more")
+            raise BadParameter("journal", f"a snapshot must take the place of 1 input or more, not {every}")
         view, me = machine.view, machine.me
         links = {
             peer: Link(window=WINDOW, ordered=machine.needs_fifo, **TIMES)

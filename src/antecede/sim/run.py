@@ -58,14 +58,16 @@ class RunSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
-            raise BadParameter("simulate", "protocol", repr(self.protocol), f"one of {', '.join(PROTOCOLS)}")
+            raise BadParameter.choice("simulate", "protocol", self.protocol, PROTOCOLS)
         for field, least, most in (
             ("processes", 0, PROCESSES_MOST),
             ("messages", 1, 10**12),
             ("seed", 0, 2**63 - 1),
         ):
             if not least <= getattr(self, field) <= most:
-                raise BadParameter("simulate", field, getattr(self, field), f"{least} to {most}")
+                raise BadParameter(
+                    "simulate", f"{field} must be {least} to {most}, not {getattr(self, field)}"
+                )
 
     @classmethod
     def load(cls, table: Mapping[str, Any], place: str = "run") -> RunSpec:
@@ -161,7 +163,8 @@ class Simulation:
             refusal = machines[process].accepts(process, to)
             if refusal is not None:
                 raise BadParameter(
-                    "simulate", "workload", self.spec.workload, f"one for {self.spec.protocol}: {refusal}"
+                    "simulate",
+                    f"{self.spec.protocol} cannot run the workload {self.spec.workload}: {refusal}",
                 )
 
     def info(self, name: str | None = None) -> RunInfo:
@@ -209,7 +212,9 @@ def _each(key: str, text: str, n: int) -> list[int]:
         value, _, times = part.partition("*")
         values += [count("simulate", key, value)] * count("simulate", key, times or "1")
     if len(values) != n:
-        raise BadParameter("simulate", key, f"{text}, for {len(values)}", f"values for {n} processes")
+        raise BadParameter(
+            "simulate", f"{key} must have values for {n} processes, and {text} has {len(values)}"
+        )
     return values
 
 

@@ -15,7 +15,7 @@ means the same numbers on every machine: times are nanoseconds, shares are parts
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from decimal import Decimal
 from typing import TypeVar
 
@@ -64,11 +64,11 @@ class Spec(Struct, frozen=True):
             if not equals:
                 values.append(item)
             elif not key or not value or key in options:
-                raise BadParameter(owner, "argument", repr(item), "key=value, each key once")
+                raise BadParameter(owner, f"arguments must be key=value, each key once, not {item!r}")
             else:
                 options[key] = value
         if not name:
-            raise BadParameter(owner, "text", repr(text), "a name, such as those that --help lists")
+            raise BadParameter(owner, f"{text!r} has no name: write one of those that --help lists")
         return cls(name, tuple(values), options)
 
     def __str__(self) -> str:
@@ -94,9 +94,7 @@ class Options:
         if self._values:
             return read(self.owner, what, self._values.pop(0))
         if default is None:
-            raise BadParameter(
-                self.owner, str(self.spec), f"without {what}", f"{self.spec.name}:{what.upper()}"
-            )
+            raise BadParameter(self.owner, f"{self.spec} needs {what}: write {self.spec.name}:{what.upper()}")
         return default
 
     def option(self, key: str, read: Callable[[str, str, str], T], default: T) -> T:
@@ -116,17 +114,13 @@ class Options:
         left = [*self._values, *(f"{key}={value}" for key, value in self._options.items())]
         if left:
             known = ", ".join(self._known) or "no arguments"
-            raise BadParameter(self.owner, self.spec.name, f"given {left[0]!r}", f"{known}")
-
-
-def choice(owner: str, kind: str, found: str, names: Iterable[str]) -> BadParameter:
-    return BadParameter(owner, kind, repr(found), f"one of {', '.join(names)}")
+            raise BadParameter(self.owner, f"{self.spec.name} does not take {left[0]!r}; it takes {known}")
 
 
 def _scaled(owner: str, what: str, text: str, units: dict[str, int], example: str) -> Decimal:
     match = _NUMBER.fullmatch(text.strip())
     if match is None or match[2] not in units:
-        raise BadParameter(owner, what, repr(text), example)
+        raise BadParameter(owner, f"{what} must be {example}, not {text!r}")
     return Decimal(match[1]) * units[match[2]]
 
 
@@ -146,7 +140,7 @@ def bits_per_second(owner: str, what: str, text: str) -> int:
     """`10Mbit/s`."""
     found = int(_scaled(owner, what, text, _BITS, "a bandwidth such as 10Mbit/s"))
     if found < 1:
-        raise BadParameter(owner, what, repr(text), "more than none")
+        raise BadParameter(owner, f"{what} must be more than none, not {text!r}")
     return found
 
 
@@ -154,7 +148,7 @@ def rate(owner: str, what: str, text: str) -> int:
     """How often a process sends, `10/s`, as the mean time between two sends in nanoseconds."""
     number = _scaled(owner, what, text.removesuffix("/s"), {"": 1}, "a rate such as 10/s")
     if not Decimal("0.000001") <= number <= 10**9:
-        raise BadParameter(owner, what, repr(text), "from 0.000001/s to 1000000000/s")
+        raise BadParameter(owner, f"{what} must be from 0.000001/s to 1000000000/s, not {text!r}")
     return max(1, int(10**9 / number))
 
 
@@ -162,19 +156,19 @@ def share(owner: str, what: str, text: str) -> int:
     """A part of a whole, `0.2` or `20%`, as a part of 2**32."""
     found = _scaled(owner, what, text, {"": 100, "%": 1}, "a share such as 0.2 or 20%")
     if found > 100:
-        raise BadParameter(owner, what, repr(text), "at most 1, or 100%")
+        raise BadParameter(owner, f"{what} must be at most 1, or 100%, not {text!r}")
     return int(found * ONE / 100)
 
 
 def count(owner: str, what: str, text: str) -> int:
     if not text.isascii() or not text.isdigit():
-        raise BadParameter(owner, what, repr(text), "a whole number")
+        raise BadParameter(owner, f"{what} must be a whole number, not {text!r}")
     return int(text)
 
 
 def boolean(owner: str, what: str, text: str) -> bool:
     if text not in ("true", "false"):
-        raise BadParameter(owner, what, repr(text), "true or false")
+        raise BadParameter.choice(owner, what, text, ("true", "false"))
     return text == "true"
 
 

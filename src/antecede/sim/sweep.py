@@ -245,7 +245,9 @@ class Results:
         for row in rows:
             if row.run not in known:
                 place, name = f"{self.name}/results.jsonl", self.experiment.name
-                raise InputError(f"{place}: found {row.run} of case {row.case}, expected runs of {name} only")
+                raise InputError(
+                    f"{place}: run {row.run} of case {row.case} is not one of {name}: sweep into a new directory"
+                )
         self.found = {row.run: row for row in rows}
         self.stage.system.create_dir(self.stage.root, recursive=True)
         self.gather()
@@ -298,7 +300,7 @@ def read_lines(data: bytes, place: str) -> list[Row]:
         try:
             rows.append(Row.load(msgspec.json.decode(text)))
         except (msgspec.MsgspecError, TypeError, AntecedeError) as error:
-            raise InputError(f"{place}, line {number}: {error}, expected a result of this version") from error
+            raise InputError(f"{place}, line {number} is not a result of this version: {error}") from error
     return rows
 
 

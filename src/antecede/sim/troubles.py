@@ -92,7 +92,8 @@ class Troubles:
         engine = self.engine
         if engine.stalled(process):
             raise BadParameter(
-                "faults", f"outage of {self.view.name(process)}", "during another", "one at a time"
+                "faults",
+                f"an outage of {self.view.name(process)} comes during another: a process can have one at a time",
             )
         engine.stall(process, lose=crash)
         if not crash:

@@ -35,7 +35,7 @@ from antecede.errors import BadParameter
 from antecede.model import Message, View
 from antecede.sim.chance import Words, pick
 from antecede.sim.delays import Delay
-from antecede.sim.specs import ONE, Options, Spec, choice, count, rate, share, size, word
+from antecede.sim.specs import ONE, Options, Spec, count, rate, share, size, word
 
 __all__ = ["WORKLOADS", "Draft", "Workload", "create"]
 
@@ -120,7 +120,7 @@ class Workload:
 
     def _needs(self, least: int) -> None:
         if self.n < least:
-            raise BadParameter("workload", "processes", self.n, f"{least} or more")
+            raise BadParameter("workload", f"it needs {least} processes or more, not {self.n}")
 
     def _process(self, owner: str, what: str, text: str) -> int:
         return self.view.id(text)
@@ -132,7 +132,7 @@ class Uniform(Workload):
         self.size = options.option("size", count, 1)
         if not 1 <= self.size < self.n:
             raise BadParameter(
-                "workload", "size", self.size, f"1 to {self.n - 1}, the number of other processes"
+                "workload", f"size must be 1 to {self.n - 1}, the number of other processes, not {self.size}"
             )
 
     def draft(self, process: int) -> Draft:
@@ -158,7 +158,8 @@ class ClientServer(Workload):
         self.servers = options.option("servers", count, 1)
         if not 1 <= self.servers < self.n:
             raise BadParameter(
-                "workload", "servers", self.servers, f"1 to {self.n - 1}: at least one client is needed"
+                "workload",
+                f"servers must be 1 to {self.n - 1}, so that there is a client, not {self.servers}",
             )
         self.request, self.answer = self._tagged(1), self._tagged(0)
 
@@ -183,7 +184,7 @@ class Chain(Workload):
         self.length = options.option("length", count, 4)
         if not 2 <= self.length <= 1000:
             raise BadParameter(
-                "workload", "length", self.length, "2 to 1000: a request and its answer at least"
+                "workload", f"length must be 2 to 1000, a request and its answer at least, not {self.length}"
             )
 
     def draft(self, process: int) -> Draft:
@@ -235,8 +236,10 @@ class OverlappingGroups(Workload):
         members = options.option("size", count, min(4, self.n))
         total = options.option("count", count, self.n)
         if not 2 <= members <= self.n or total < 1:
-            found = f"{total} of {members}"
-            raise BadParameter("workload", "groups", found, f"one or more, of 2 to {self.n} processes")
+            raise BadParameter(
+                "workload",
+                f"groups must be one or more, of 2 to {self.n} processes, not {total} of {members}",
+            )
         starts = [i * self.n // total for i in range(total)]
         return [tuple(sorted((start + k) % self.n for k in range(members))) for start in starts]
 
@@ -256,9 +259,13 @@ class Local(Workload):
         size = options.option("size", count, min(4, blocks[0]))
         if any(outer % inner or outer <= inner for inner, outer in pairwise(blocks)):
             found = "/".join(map(str, blocks[:-1]))
-            raise BadParameter("workload", "blocks", found, f"each a part of the next, and of {self.n}")
+            raise BadParameter(
+                "workload", f"blocks must each be a part of the next, and of {self.n}, not {found}"
+            )
         if not 2 <= size <= blocks[0]:
-            raise BadParameter("workload", "size", size, f"2 to {blocks[0]}, the processes of a department")
+            raise BadParameter(
+                "workload", f"size must be 2 to {blocks[0]}, the processes of a department, not {size}"
+            )
         near = [[p - p % blocks[0] + (p + k) % blocks[0] for k in range(size)] for p in self.all]
         self.levels = [_by_member(near, self.n)]
         for inner, outer in pairwise(blocks):
@@ -327,13 +334,15 @@ class Mix(Workload):
         self.table: list[int] = []
         for name, weight in options.rest().items():
             if name not in WORKLOADS or name == "mix":
-                raise choice("workload", "part of the mix", name, [n for n in WORKLOADS if n != "mix"])
+                raise BadParameter.choice(
+                    "workload", "a part of the mix", name, [n for n in WORKLOADS if n != "mix"]
+                )
             spec = Options("workload", Spec(name, (), {"payload": str(self.payload_bytes)}))
             self.table += [len(self.parts)] * count("workload", name, weight)
             self.parts.append(WORKLOADS[name](self.view, self.words, spec, groups, len(self.parts) + 1))
         if not self.table:
             raise BadParameter(
-                "workload", "mix", "empty", "parts with weights, such as mix:uniform=8,broadcast=1"
+                "workload", "mix has no parts: write parts with weights, such as mix:uniform=8,broadcast=1"
             )
         self.reacts = any(part.reacts for part in self.parts)
 
@@ -369,7 +378,7 @@ def create(text: str, view: View, words: Words, groups: Groups = ()) -> Workload
     """
     spec = Spec.parse("workload", text)
     if spec.name not in WORKLOADS:
-        raise choice("workload", "name", spec.name, [*WORKLOADS, "script"])
+        raise BadParameter.choice("workload", "the name", spec.name, [*WORKLOADS, "script"])
     options = Options("workload", spec)
     workload = WORKLOADS[spec.name](view, words, options, groups)
     options.end()

@@ -40,24 +40,32 @@ def refuse_columns(
     named |= {f"partition_by {place + 1}": name for place, name in enumerate(asked.partition_by)}
     for what, name in named.items():
         if rows.columns.count(name) != 1:
-            raise BadParameter(owner, what, name, f"one of the columns {', '.join(rows.columns)}")
+            raise BadParameter(
+                owner, f"{what} must be one of the columns {', '.join(rows.columns)}, not {name!r}"
+            )
     for name in added:
         if name in rows.columns:
             raise BadParameter(
-                owner, "table", f"one with a column {name}", f"none of that name: {owner} adds it"
+                owner, f"the table has a column {name}, and {owner} adds one of that name: rename it"
             )
     kind = rows.schema[asked.id].dataType
     cause = rows.schema[asked.causes].dataType
     element = cause.elementType if isinstance(cause, ArrayType) else cause
     if not isinstance(kind, (StringType, *WHOLE)):
-        raise BadParameter(owner, "id", f"{asked.id} of type {kind.simpleString()}", "text or integers")
+        raise BadParameter(owner, f"id must be text or integers, and {asked.id} is {kind.simpleString()}")
     if not isinstance(element, StringType if isinstance(kind, StringType) else (StringType, *WHOLE)):
-        found = f"{asked.causes} of type {cause.simpleString()} with ids of type {kind.simpleString()}"
-        raise BadParameter(owner, "causes", found, "one identifier, or an array of them")
+        raise BadParameter(
+            owner,
+            f"causes must be one identifier or an array of them, as ids are, and {asked.causes} is "
+            f"{cause.simpleString()} with ids of {kind.simpleString()}",
+        )
     for name in asked.partition_by:
         if isinstance(rows.schema[name].dataType, (ArrayType, MapType, StructType, VariantType)):
-            found = f"{name} of type {rows.schema[name].dataType.simpleString()}"
-            raise BadParameter(owner, "partition_by", found, "columns of plain values")
+            raise BadParameter(
+                owner,
+                f"partition_by must name columns of plain values, and {name} is "
+                f"{rows.schema[name].dataType.simpleString()}",
+            )
 
 
 def id_type(rows: DataFrame, asked: ByCauses) -> DataType:

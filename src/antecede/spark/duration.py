@@ -29,7 +29,7 @@ def parse_duration(owner: str, name: str, text: object) -> int:
     (30000, 129600000)
     >>> parse_duration("order", "patience", "soon")
     Traceback (most recent call last):
-    antecede.errors.BadParameter: order: patience is soon, expected a time such as 30 seconds or 7 days
+    antecede.errors.BadParameter: order: patience must be a time such as 30 seconds or 7 days, not 'soon'
     """
     rest = text.strip().lower().removeprefix("interval ") if isinstance(text, str) else ""
     total, at = 0.0, 0
@@ -37,5 +37,5 @@ def parse_duration(owner: str, name: str, text: object) -> int:
         total += float(found[1]) * UNITS[found[2]]
         at = found.end()
     if at < len(rest) or round(total) < 1:
-        raise BadParameter(owner, name, text, "a time such as 30 seconds or 7 days")
+        raise BadParameter(owner, f"{name} must be a time such as 30 seconds or 7 days, not {text!r}")
     return round(total)

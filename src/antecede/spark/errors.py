@@ -11,7 +11,7 @@ likes. `mark_errors` wraps what such a task runs. Spark carries the text of the 
 in that text behind a mark of ours, and `find_error` looks for the mark and for nothing else. `raise_task_errors` wraps
 the action.
 
-    found = rows.mapInArrow(mark_errors(judge), SCHEMA)      # judge may raise BadTrace("a.parquet", "no clock", "one")
+    found = rows.mapInArrow(mark_errors(judge), SCHEMA)      # judge may raise BadTrace("a.parquet", "has no clock")
     with raise_task_errors():
         found.write.parquet(path)                            # raises that BadTrace
 """
@@ -61,8 +61,8 @@ T = TypeVar("T")
 def encode_error(error: AntecedeError) -> str:
     """One line of JSON: the class of the error, and the facts that its constructor takes.
 
-    >>> encode_error(BadTrace("a.parquet", "no clock", "one"))
-    '{"error": "antecede.errors.BadTrace", "facts": {"place": "a.parquet", "found": "no clock", "expected": "one"}}'
+    >>> encode_error(BadTrace("a.parquet", "row 3 has no clock"))
+    '{"error": "antecede.errors.BadTrace", "facts": {"place": "a.parquet", "reason": "row 3 has no clock"}}'
     """
     facts = {name: getattr(error, name) for name in inspect.signature(type(error)).parameters}
     kind = type(error)
@@ -72,8 +72,8 @@ def encode_error(error: AntecedeError) -> str:
 def decode_error(text: str) -> AntecedeError:
     """The error that `encode_error` made the text of; what follows it in the text is ignored.
 
-    >>> decode_error('{"error": "antecede.errors.BadTrace", "facts": {"place": "a", "found": "b", "expected": ""}} ...')
-    BadTrace('a: found b, expected ')
+    >>> decode_error('{"error": "antecede.errors.BadTrace", "facts": {"place": "a", "reason": "it has no clock"}} ...')
+    BadTrace('a: it has no clock')
     """
     told, _ = json.JSONDecoder().raw_decode(text)
     module, _, name = told["error"].rpartition(".")
@@ -131,16 +131,18 @@ def raise_task_errors() -> Iterator[None]:
 def find_error(error: BaseException) -> AntecedeError | None:
     """The error of ours that Spark's carries, if it does. A file that Spark finds damaged becomes a `BadTrace`.
 
-    >>> line = encode_error(BadTrace("run r", "no send", "one"))
+    >>> line = encode_error(BadTrace("run r", "message 3 is never sent"))
     >>> find_error(PySparkException(f"Job aborted.\\n{MARK}{line}\\n  at java.lang.Thread.run"))
-    BadTrace('run r: found no send, expected one')
+    BadTrace('run r: message 3 is never sent')
     """
     at = str(error).rfind(MARK)
     if at >= 0:
         return decode_error(str(error)[at + len(MARK) :])
     for condition, parameters in conditions_of(error):
         if condition.split(".")[0] in UNREADABLE:
-            return BadTrace(parameters.get("path", "a file"), "what cannot be read", "a whole Parquet file")
+            return BadTrace(
+                parameters.get("path", "a file"), "Spark cannot read it: it is not a complete Parquet file"
+            )
     return None
 
 

@@ -51,13 +51,16 @@ def refuse_other_tables(owner: str, table: object) -> None:
 
     >>> refuse_other_tables("order", [1, 2])
     Traceback (most recent call last):
-    antecede.errors.BadParameter: order: table is a list, expected a Spark DataFrame (spark.createDataFrame)
+    antecede.errors.BadParameter: order: the table must be a Spark DataFrame, not a list: \
+spark.createDataFrame makes one
     """
     if not isinstance(table, DataFrame):
         kind = type(table)
         library = kind.__module__.partition(".")[0]
         name = kind.__name__ if library == "builtins" else f"{kind.__name__} of {library}"
-        raise BadParameter(owner, "table", f"a {name}", "a Spark DataFrame (spark.createDataFrame)")
+        raise BadParameter(
+            owner, f"the table must be a Spark DataFrame, not a {name}: spark.createDataFrame makes one"
+        )
 
 
 def refuse_unlike_vectors(rows: DataFrame, process: str, vector: str) -> DataType:
@@ -69,11 +72,16 @@ def refuse_unlike_vectors(rows: DataFrame, process: str, vector: str) -> DataTyp
         case ArrayType(elementType=value) if isinstance(value, WHOLE):
             wanted = WHOLE
         case _:
-            found = f"{vector} of type {kind.simpleString()}"
-            raise BadParameter("order", "vector", found, "map<string,bigint> or array<bigint>")
+            raise BadParameter(
+                "order",
+                f"vector must be map<string,bigint> or array<bigint>, and {vector} is {kind.simpleString()}",
+            )
     if not isinstance(own, wanted):
-        found = f"{process} of type {own.simpleString()} with vectors of type {kind.simpleString()}"
-        raise BadParameter("order", "process", found, "names with maps, positions with arrays")
+        raise BadParameter(
+            "order",
+            f"process must be text with maps and integers with arrays, and {process} is "
+            f"{own.simpleString()} with vectors of {kind.simpleString()}",
+        )
     return StringType() if wanted == (StringType,) else LongType()
 
 

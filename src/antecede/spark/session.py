@@ -69,7 +69,7 @@ def connect(
 ) -> SparkSession:
     """A session. `log` is a file for what Spark and its Java say on standard error; without it they say it there."""
     if master is not None and remote is not None:
-        raise BadParameter("spark", "master and remote", f"{master} and {remote}", "one of them")
+        raise BadParameter("spark", f"give master or remote, not both ({master}, {remote})")
     settings = settings or {}
     if remote is not None:
         return start(SparkSession.builder.remote(remote), settings, f"the Spark at {remote}")
@@ -147,11 +147,11 @@ def need_java() -> None:
         "install one (Debian: openjdk-17-jre-headless), set JAVA_HOME, or use a Spark elsewhere with remote"
     )
     if java is None:
-        raise NoSpark("Spark", f"{wanted} and found none: {advice}")
+        raise NoSpark("Spark", f"{wanted} and there is none: {advice}")
     version = java_version(java)
     if version is None or version < JAVA:
         found = version or "one that does not tell its version"
-        raise NoSpark("Spark", f"{wanted} and found {found} ({java}): {advice}")
+        raise NoSpark("Spark", f"{wanted} and has {found} ({java}): {advice}")
 
 
 def java_version(java: str) -> int | None:

@@ -38,9 +38,9 @@ PACKED: Final = (".gz", ".bz2", ".zst", ".lz4")
 BROKEN: Final = "_corrupt_record"
 """Where Spark puts a line that is no JSON."""
 NO_COLUMNS: Final = {
-    "parquet": ("no columns", "a table"),
-    "csv": ("no line of names", "CSV whose first line names the columns"),
-    "json": ("no line that is an object", "JSON Lines: an object on each line"),
+    "parquet": "the table has no columns",
+    "csv": "the first line of a CSV file must name the columns, and there is none",
+    "json": "JSON Lines must have an object on each line, and there is none",
 }
 MAP, ARRAY = "map<string,bigint>", "array<bigint>"
 """What a vector in text can be."""
@@ -77,8 +77,9 @@ class StreamFiles(Struct, frozen=True):
             return msgspec.json.decode(known, type=TableFiles)
         names = visible_files(spark, self.path)
         if not names:
-            expected = "a directory with a first file, which tells the columns"
-            raise BadParameter(command, "input", absolute(self.path), expected)
+            raise BadParameter(
+                command, f"{absolute(self.path)} is empty: put a first file there, which tells the columns"
+            )
         return describe_files(spark, self.path, names, self.vector)
 
     def read(self, spark: SparkSession, found: TableFiles) -> DataFrame:
@@ -103,8 +104,10 @@ def refuse_directory(command: str, path: str, what: str = "events") -> None:
     """A stream reads a directory."""
     here = local(absolute(path))
     if here is not None and not os.path.isdir(here):
-        found = f"{absolute(path)}, {'a file' if os.path.exists(here) else 'which is not there'}"
-        raise BadParameter(command, "input", found, f"a directory of files of {what}")
+        found = "is a file" if os.path.exists(here) else "is not there"
+        raise BadParameter(
+            command, f"the input must be a directory of files of {what}, and {absolute(path)} {found}"
+        )
 
 
 def read_table(
@@ -142,7 +145,8 @@ def describe_files(
     if format is None:
         shown = ", ".join(kind or "files without an ending" for kind in kinds) or "nothing"
         raise BadTrace(
-            absolute(path), shown, "a trace, an ingested log, or a table: Parquet, CSV or JSON Lines"
+            absolute(path),
+            f"it must be a trace, an ingested log, or a table (Parquet, CSV or JSON Lines), and has {shown}",
         )
     if format == "parquet" and readable(absolute(path)):
         refuse_files(spark, names, pa.schema([]))
@@ -150,10 +154,11 @@ def describe_files(
     try:
         table = spark.read.format(format).options(**options).load([escaped(name) for name in names])
     except SparkError as error:
-        raise BadTrace(absolute(path), describe_failure(error), "files of one schema") from None
+        raise BadTrace(
+            absolute(path), f"Spark cannot read the files as one table: {describe_failure(error)}"
+        ) from None
     if not set(table.columns) - {BROKEN}:
-        found, expected = NO_COLUMNS[format]
-        raise BadTrace(absolute(path), found, expected)
+        raise BadTrace(absolute(path), NO_COLUMNS[format])
     schema, text = table.schema, None
     if vector is not None and vector in table.columns and format != "parquet":
         if isinstance(schema[vector].dataType, StringType):

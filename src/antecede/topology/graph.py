@@ -42,8 +42,8 @@ class Station(Struct, frozen=True):
     """Whether its members use rule R9."""
 
 
-def bad(parameter: str, found: object, expected: str) -> BadParameter:
-    return BadParameter("topology", parameter, found, expected)
+def bad(reason: str) -> BadParameter:
+    return BadParameter("topology", reason)
 
 
 def shown(names: Sequence[str], vertices: Iterable[int]) -> str:
@@ -60,7 +60,7 @@ def graph_of(names: Sequence[str], links: Iterable[tuple[int, int]], islands: bo
     parts = sorted(sorted(part) for part in nx.connected_components(graph))
     if len(parts) > 1 and not islands:
         pair = f"{names[parts[0][0]]} and {names[parts[1][0]]}"
-        raise bad("links", f"a graph in {len(parts)} parts: no path between {pair}", "a connected graph")
+        raise bad(f"the graph must be connected, and has {len(parts)} parts: there is no path between {pair}")
     return graph
 
 
@@ -74,11 +74,11 @@ def stations_of(
         for vertex in members:
             if vertex in owner:
                 both = f"{shown(names, owner[vertex])} and {shown(names, members)}"
-                raise bad("separators", f"{names[vertex]} in {both}", "no vertex in two of them")
+                raise bad(f"{names[vertex]} is in two separators, {both}: a vertex can be in one")
             owner[vertex] = members
     for vertex in witnesses:
         if vertex not in owner:
-            raise bad("witnesses", names[vertex], "a member of a separator that is named")
+            raise bad(f"witness {names[vertex]} must be a member of a separator")
     found = {
         Station(
             owner.get(vertex, (vertex,)),
@@ -96,16 +96,16 @@ def _check_members(
     graph: Graph, names: Sequence[str], members: tuple[int, ...], witnesses: Sequence[int]
 ) -> None:
     if not members or len(set(members)) != len(members):
-        raise bad("separators", shown(names, members), "one or more different vertices")
+        raise bad(f"a separator must be one or more different vertices, not {shown(names, members)}")
     if all(vertex in witnesses for vertex in members):
-        raise bad("separators", f"{shown(names, members)}, all witnesses", "a member that forwards")
+        raise bad(f"separator {shown(names, members)} needs a member that forwards, and has only witnesses")
     neighbours = sorted({u for v in members for u in graph[v]} - set(members))
     for a, b in (*combinations(members, 2), *product(members, neighbours)):
         if not graph.has_edge(a, b):
-            expected = (
-                f"members that can stand in for each other: the link {names[a]} - {names[b]} is missing"
+            raise bad(
+                f"the members of separator {shown(names, members)} must be able to stand in for "
+                f"each other: the link {names[a]} - {names[b]} is missing"
             )
-            raise bad("separators", shown(names, members), expected)
 
 
 def _check_separators(graph: Graph, names: Sequence[str], stations: Sequence[Station]) -> None:
@@ -120,10 +120,10 @@ def _check_separators(graph: Graph, names: Sequence[str], stations: Sequence[Sta
             members = shown(names, station.members)
             neighbours = sorted({u for v in station.members for u in graph[v]} - set(station.members))
             if len(neighbours) < 2:
-                raise bad("separators", f"{members}, with one side only", "vertices between two others")
+                raise bad(f"separator {members} must be between two others, and has one side only")
             rest = graph.subgraph(set(graph) - set(station.members))
             path = " - ".join(names[v] for v in nx.shortest_path(rest, neighbours[0], neighbours[-1]))
-            raise bad("separators", f"{members}, which {path} avoids", "a set that every path must pass")
+            raise bad(f"separator {members} must be on every path, and {path} avoids it")
 
 
 def _contract(graph: Graph, stations: Sequence[Station]) -> Graph:

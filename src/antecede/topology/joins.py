@@ -40,7 +40,7 @@ class Join(Struct, frozen=True):
 def failed(topology: Topology, name: str) -> Topology:
     vertex = topology.id(name)
     if vertex in topology.dead:
-        raise bad("failure", name, "a vertex that lives: it failed before")
+        raise bad(f"{name} cannot fail: it has failed before")
     return msgspec.structs.replace(
         topology, dead=(*topology.dead, vertex), version=topology.version + 1, joining=()
     )
@@ -55,17 +55,21 @@ def joined(
     witness: bool,
 ) -> Join:
     if name in topology.names:
-        raise bad("join", name, "a new name: whoever comes back is a new vertex")
+        raise bad(
+            f"{name} cannot join: the name is taken, and whoever comes back is a new vertex with a new name"
+        )
     linked = [topology.id(n) for n in links]
     for vertex in linked:
         if vertex in topology.dead:
-            raise bad("join", f"a link {name} - {topology.names[vertex]}", "links to vertices that live")
+            raise bad(f"{name} cannot join with a link to {topology.names[vertex]}, which has failed")
     if not linked:
-        raise bad("join", f"{name} without links", "one or more")
+        raise bad(f"{name} cannot join without links: give one or more")
     if member_of is not None:
         return _as_member(topology, name, linked, topology.id(member_of), process, witness)
     if witness:
-        raise bad("join", f"{name} as a witness", "member_of, the separator that it witnesses")
+        raise bad(
+            f"{name} cannot join as a witness of nothing: give member_of, the separator that it witnesses"
+        )
     return _as_station(topology, name, linked, process)
 
 
@@ -79,16 +83,18 @@ def _as_member(
     place = plan.place[member]
     station = topology.stations[place]
     if not station.separator:
-        raise bad("join", f"{name} as a member of {shown(names, station.members)}", "a separator")
+        raise bad(f"{name} cannot join as a member of {shown(names, station.members)}, which is no separator")
     needed = plan.live[place]
     for neighbour in plan.neighbours[place]:
         needed |= plan.live[neighbour]
     for vertex in bits(needed & ~mask(linked)):
-        raise bad("join", f"{name} without a link to {names[vertex]}", "the links of the other members")
+        raise bad(
+            f"{name} cannot join without a link to {names[vertex]}: it needs the links of the other members"
+        )
     for vertex in bits(mask(linked) & ~needed):
-        raise bad("join", f"a link {name} - {names[vertex]}", "no other links than the other members have")
+        raise bad(f"{name} cannot join with a link to {names[vertex]}, which the other members do not have")
     if plan.active[place] is None and witness:
-        raise bad("join", f"{name} as a witness", "a member that forwards: none of the others lives")
+        raise bad(f"{name} cannot join as a witness: none of the other members lives, and one must forward")
     if not plan.live[place]:
         _check_order_at_neighbours(topology, name, place)
     vertex = len(names)
@@ -114,9 +120,9 @@ def _check_order_at_neighbours(topology: Topology, name: str, place: int) -> Non
     for a, b in combinations(plan.neighbours[place], 2):
         if b in plan.neighbours[a]:
             both = " and ".join(shown(names, topology.stations[s].members) for s in (a, b))
-            expected = f"a witness that lives: {both} are linked, so what waits at them has no order"
             raise bad(
-                "join", f"{name} in place of {shown(names, topology.stations[place].members)}", expected
+                f"{name} cannot join in place of {shown(names, topology.stations[place].members)} "
+                f"without a witness that lives: {both} are linked, so what waits at them has no order"
             )
 
 
@@ -130,7 +136,7 @@ def _as_station(topology: Topology, name: str, linked: list[int], process: bool)
         for vertex in bits(plan.live[place] & ~mask(linked)):
             station = shown(names, topology.stations[place].members)
             raise bad(
-                "join", f"{name} without a link to {names[vertex]}", f"links to all that live of {station}"
+                f"{name} cannot join without a link to {names[vertex]}: it needs links to all that live of {station}"
             )
     parts: list[list[int]] = []
     for place in places:
@@ -158,18 +164,17 @@ def _check_block(topology: Topology, name: str, part: list[int]) -> None:
         between = plan.way(a, b)[1:-1]
         gone = next((s for s in between if plan.active[s] is None), None)
         place = shown(names, topology.stations[between[0] if gone is None else gone].members)
-        expected = f"no second way around {place}"
+        reason = f"{name} cannot join with links to {links}, a second way around {place}"
         if gone is not None:
-            expected += (
-                f", which failed: join as a member of it, with the state that it left (case iv) for {name}"
-            )
-        raise bad("join", f"{name} linked with {links}", expected)
+            reason += ", which failed: join as a member of it, with the state that it left (case iv)"
+        raise bad(reason)
     if len(part) > 1:
         for other in plan.neighbours[part[0]]:
             if other not in part and all(other in plan.neighbours[s] for s in part):
                 missing = shown(names, topology.stations[other].members)
                 raise bad(
-                    "join", f"{name} without a link to {missing}", "links to the whole block, or to one of it"
+                    f"{name} cannot join without a link to {missing}: it needs links to the whole "
+                    "block, or to one of it"
                 )
 
 

@@ -84,7 +84,7 @@ def wan_of_lans(zones: int, size: int, gateways: int = 2, witnesses: int = 0) ->
     zone can be witnesses: z.w1, ...
     """
     if min(zones, size, gateways) < 1:
-        raise bad("shape", f"{zones} zones of {size} with {gateways} gateways", "one or more of each")
+        raise bad(f"zones, size and gateways must be 1 or more, not {zones}, {size} and {gateways}")
     names = _processes(zones * size)
     links: list[tuple[str, str]] = []
     gates = [
@@ -117,7 +117,9 @@ def hierarchy(outermost: int, inside: Sequence[int] = (4, 4, 2), gateways: int =
     """
     if outermost < 2 or not 1 <= len(inside) <= len(LEVELS) or min(*inside, gateways) < 1:
         found = f"{outermost} of {'/'.join(map(str, inside))} with {gateways} gateways"
-        raise bad("shape", found, "two or more, of one to four levels with one or more in each")
+        raise bad(
+            f"a hierarchy needs two or more of the outermost, one to four levels, and one or more in each, not {found}"
+        )
     names = _processes(outermost * prod(inside))
     below: list[tuple[str, ...]] = [(name,) for name in names]
     links: list[tuple[str, str]] = []
@@ -146,7 +148,7 @@ def example(extended: bool = False, at: tuple[int, int, int] = (2, 2, 2)) -> Top
     n1, n2 and n3.
     """
     if sum(at) != 6 or min(at) < 0:
-        raise bad("nodes", "/".join(map(str, at)), "p1 to p6 at n1, n2 and n3, such as 2/2/2")
+        raise bad(f"nodes must place p1 to p6 at n1, n2 and n3, such as 2/2/2, not {'/'.join(map(str, at))}")
     names = _processes(6)
     nodes = {"n1": names[: at[0]], "n2": names[at[0] : at[0] + at[1]], "n3": names[at[0] + at[1] :]}
     if extended:
@@ -177,7 +179,7 @@ def gateway(small: int = 4, large: int = 12) -> Topology:
     p1 to p4 in the small one and 12 in the large one, unless told otherwise.
     """
     if min(small, large) < 2:
-        raise bad("shape", f"{small} and {large} processes", "two or more on each side")
+        raise bad(f"each side needs two processes or more, and they have {small} and {large}")
     names = _processes(small + large)
     links = [*combinations((*names[:small], "g"), 2), *combinations((*names[small:], "g"), 2)]
     return Topology.of(links, names, separators=["g"])
@@ -208,7 +210,7 @@ def three_networks_groups(size: int = 4) -> Mapping[str, tuple[str, ...]]:
     the processes of a network, and three more groups join a process of one network with one of the next.
     """
     if size < 2:
-        raise bad("shape", f"{size} processes in a network", "two or more")
+        raise bad(f"a network needs two processes or more, not {size}")
     names = _processes(3 * size)
     nets = [tuple(names[z * size : (z + 1) * size]) for z in range(3)]
     groups = {str(z + 1): net for z, net in enumerate(nets)}
@@ -217,7 +219,7 @@ def three_networks_groups(size: int = 4) -> Mapping[str, tuple[str, ...]]:
 
 def _processes(n: int) -> list[str]:
     if n < 1:
-        raise bad("shape", f"{n} processes", "one or more")
+        raise bad(f"it needs one process or more, not {n}")
     return [f"p{i + 1}" for i in range(n)]
 
 

@@ -109,7 +109,7 @@ class Topology(Struct, frozen=True, cache_hash=True):
         extra = places - cuts(len(self.stations), self.trunk)
         if extra:
             names = ", ".join(self.names[v] for p in sorted(extra) for v in self.stations[p].members)
-            raise bad("separators", names, "stations without which the trunk falls apart")
+            raise bad(f"{names} cannot filter: the trunk does not fall apart without it")
         stations = tuple(
             Station(s.members, s.witnesses, index in places) for index, s in enumerate(self.stations)
         )
@@ -221,7 +221,7 @@ class _Numbers:
 
     def one(self, parameter: str, name: str) -> int:
         if name not in self.number:
-            raise bad(parameter, f"with {name!r}", f"vertices among {', '.join(self.number)}")
+            raise bad(f"{parameter} name {name!r}, which is not one of the vertices {', '.join(self.number)}")
         return self.number[name]
 
     def all(self, parameter: str, names: Iterable[str]) -> tuple[int, ...]:
@@ -229,7 +229,7 @@ class _Numbers:
 
     def link(self, a: str, b: str) -> tuple[int, int]:
         if a == b:
-            raise bad("links", f"{a} - {b}", "links between two vertices")
+            raise bad(f"a link must be between two vertices, not {a} - {b}")
         one, two = self.one("links", a), self.one("links", b)
         return min(one, two), max(one, two)
 
@@ -244,7 +244,7 @@ def _names(
     names = (*processes, *routers)
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise bad("vertices", f"{twice} twice", "each once, as a process or as a router")
+        raise bad(f"{twice} is there twice: name each vertex once, as a process or as a router")
     if not processes:
-        raise bad("processes", "empty", "one or more")
+        raise bad("it needs one process or more")
     return names, processes

@@ -100,7 +100,7 @@ def pack_rows(
             refuse_nulls(batch.select(["run"]), place)
         for run, own in by_run(batch):
             if run not in names:
-                raise BadTrace(place, f"events of run {run}", "only runs that runs.parquet names")
+                raise BadTrace(place, f"it has events of run {run}, which runs.parquet does not name")
             if run not in cuts:
                 continue
             try:

@@ -101,8 +101,8 @@ class Sequence:
         before = f"clock {self._key[0]} of {self._names[int(self._key[1])]}"
         return BadTrace(
             where,
-            f"clock {rows.clock[at]}, index {index}, after {before}, index {self._key[2]}",
-            "rows in the order of clock, process, index, as the file says",
+            f"clock {rows.clock[at]}, index {index}, stands after {before}, index {self._key[2]}; "
+            "the file says that its rows are sorted by clock, process and index",
         )
 
 
@@ -160,17 +160,13 @@ def refuse_second_sends(run: str, names: Names, place: str, rows: Iterable[Rows]
     for row in np.flatnonzero((sends[1:, :2] == sends[:-1, :2]).all(axis=1)):
         process, number, index = sends[row + 1]
         where = f"{place}, run {run}, process {names[int(process)]}, index {index}"
-        raise BadTrace(
-            where,
-            f"a second send of message {number} of {names[int(process)]}",
-            "each message to be sent once",
-        )
+        raise BadTrace(where, f"message {number} of {names[int(process)]} is sent a second time")
 
 
 def gap(where: str, expected: int, found: int) -> BadTrace:
-    after = f"after index {expected - 1}" if expected else "first"
+    after = f"comes after index {expected - 1}" if expected else "comes first"
     return BadTrace(
-        where, f"index {found} {after}", f"index {expected}: no gaps, and clocks that grow with it"
+        where, f"index {found} {after}; indices must count 0, 1, 2, ..., and clocks grow with them"
     )
 
 
@@ -188,7 +184,8 @@ def refuse_borders(run: str, names: Names, parts: Listed[Ends]) -> None:
                 raise Tied
             where = f"{part.place}, run {run}, process {names[part.first[1]]}"
             raise BadTrace(
-                where, f"clock {part.first[0]} after clock {before.last[0]}", "files in the order of time"
+                where,
+                f"clock {part.first[0]} comes after clock {before.last[0]}; the files must be in the order of time",
             )
         nexts = np.maximum(nexts, np.frombuffer(part.nexts, np.int64))
         before = part

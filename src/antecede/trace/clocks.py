@@ -75,8 +75,8 @@ def no_event(row: dict[str, object]) -> BadTrace:
     """What is wrong with a row that lacks a value or is of no kind."""
     empty = [name for name in NEEDED if row[name] is None]
     if empty:
-        return BadTrace(place(row), f"no {' and no '.join(empty)}", "null only where the format allows it")
-    return BadTrace(place(row), f"an event of kind {row['kind']}", " or ".join(KINDS))
+        return BadTrace(place(row), f"the event has no {' and no '.join(empty)}; these may not be null")
+    return BadTrace(place(row), f"the event is of kind {row['kind']}; the kinds are {', '.join(KINDS)}")
 
 
 def codes(names: pa.ChunkedArray) -> Column:
@@ -95,7 +95,9 @@ def edges(table: pa.Table, keys: Column, sent_by: Column, starts: Column) -> Col
     foreign = np.flatnonzero(sends & (keys != sent_by))
     if len(foreign):
         row = named(table, int(foreign[0]))
-        raise BadTrace(place(row), f"a send of message {message(row)}", "its sender to send it")
+        raise BadTrace(
+            place(row), f"the process sends message {message(row)}, which only its sender can send"
+        )
     lines = keys[starts]
     line = np.searchsorted(lines, sent_by) if (np.diff(lines) > 0).all() else ranks(lines, sent_by)
     known = (line < len(lines)) & (lines[np.minimum(line, len(lines) - 1)] == sent_by)
@@ -105,7 +107,7 @@ def edges(table: pa.Table, keys: Column, sent_by: Column, starts: Column) -> Col
     cause, again = causes(line, numbers, sends, deliveries)
     if again != NONE:
         row = named(table, again)
-        raise BadTrace(place(row), f"a second send of message {message(row)}", "one send of each message")
+        raise BadTrace(place(row), f"message {message(row)} is sent a second time")
     return cause
 
 
@@ -190,8 +192,7 @@ def cycle(table: pa.Table, starts: Column, heads: Column, cause: Column, line: i
     more = [f"{len(rows) - SHOWN} more"] if len(rows) > SHOWN else []
     return BadTrace(
         f"run {rows[0]['run']}",
-        f"a cycle: {', '.join(told + more)}, each before it sends what the one before it delivers",
-        "each delivery after its send",
+        f"the events form a cycle: {', '.join(told + more)}, each before it sends what the one before it delivers",
     )
 
 

@@ -62,16 +62,24 @@ class Names:
     def __reduce__(self) -> tuple[Any, ...]:
         return Names.of, (self.names,)
 
-    def codes(self, column: pa.Array, place: str = "events", what: str = "process") -> Column:
+    def codes(
+        self,
+        column: pa.Array,
+        place: str = "events",
+        what: str = "process",
+        among: str = "the run's processes",
+    ) -> Column:
         """The integers of these names. A name that the run does not have is a `BadTrace`."""
         if not pa.types.is_dictionary(column.type):
             found = column.cast(pa.string()) if not pa.types.is_string(column.type) else column
-            return _known(pc.index_in(found, value_set=self.values), found, None, place, what)
+            return _known(pc.index_in(found, value_set=self.values), found, None, place, what, among)
         table = pc.index_in(column.dictionary.cast(pa.string()), value_set=self.values)
-        return _known(table, column.dictionary, column.indices, place, what)
+        return _known(table, column.dictionary, column.indices, place, what, among)
 
 
-def _known(codes: pa.Array, names: pa.Array, indices: pa.Array | None, place: str, what: str) -> Column:
+def _known(
+    codes: pa.Array, names: pa.Array, indices: pa.Array | None, place: str, what: str, among: str
+) -> Column:
     """Codes for the names or, if there are indices, for the rows that these point to."""
     if codes.null_count == 0:
         table = codes.to_numpy(zero_copy_only=False)
@@ -81,7 +89,7 @@ def _known(codes: pa.Array, names: pa.Array, indices: pa.Array | None, place: st
     strange = np.flatnonzero(found == ABSENT)
     if len(strange):  # A dictionary may hold names that no row uses.
         at = int(strange[0]) if indices is None else int(integers(indices)[strange[0]])
-        raise BadTrace(place, f"{what} {names[at]}", "one of the run's processes")
+        raise BadTrace(place, f"{what} {names[at]} is not one of {among}")
     return found
 
 
@@ -204,10 +212,7 @@ def rows_of(batch: pa.RecordBatch, names: Names, place: str = "events") -> Rows:
 
 def kinds_of(column: pa.Array, place: str) -> Column:
     """Kinds as SEND, RECEIVE and DELIVER."""
-    try:
-        return KIND_NAMES.codes(column, place, "kind").astype(np.int8)
-    except BadTrace as error:
-        raise BadTrace(place, error.found, " or ".join(KINDS)) from None
+    return KIND_NAMES.codes(column, place, "kind", ", ".join(KINDS)).astype(np.int8)
 
 
 def by_run(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -229,7 +234,7 @@ def refuse_nulls(batch: pa.RecordBatch, place: str) -> None:
     """Nulls where the contract has none."""
     for name in batch.schema.names:
         if name in EVENTS.names and not EVENTS.field(name).nullable and (n := batch.column(name).null_count):
-            raise BadTrace(place, f"{n} nulls in column {name}", "a value in each row")
+            raise BadTrace(place, f"column {name} has {n} nulls, and may have none")
 
 
 def integers(column: pa.Array) -> Column:
@@ -255,5 +260,7 @@ def _destinations(column: pa.Array, names: Names, place: str) -> tuple[Column, C
         flat = column.values[first:last]
         offsets = offsets - first if first else offsets
     if flat.null_count:
-        raise BadTrace(place, f"{flat.null_count} nulls among the destinations of a send", "names")
+        raise BadTrace(
+            place, f"a send has {flat.null_count} nulls among its destinations; each must be a name"
+        )
     return offsets, names.codes(flat, place, "destination")

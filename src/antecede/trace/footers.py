@@ -59,16 +59,12 @@ def open_parquet(path: str) -> Iterator[Any]:
     try:
         source = opened(path)
     except (pa.ArrowException, OSError) as error:
-        raise BadTrace(
-            path, f"a file that cannot be opened ({one_line(error)})", "one that may be read"
-        ) from None
+        raise BadTrace(path, f"the file cannot be opened: {one_line(error)}") from None
     with source:
         try:
             yield source
         except (pa.ArrowException, OSError) as error:
-            raise BadTrace(
-                path, f"no whole Parquet file ({one_line(error)})", "one that is complete"
-            ) from None
+            raise BadTrace(path, f"the file is not a complete Parquet file: {one_line(error)}") from None
 
 
 def one_line(error: Exception) -> str:
@@ -123,7 +119,9 @@ def read_runs_table(paths: Sequence[str]) -> pa.Table:
     table = pa.concat_tables(tables)
     for count in pc.value_counts(table["run"]).to_pylist():
         if count["counts"] > 1:
-            raise BadTrace(paths[0], f"{count['counts']} runs called {count['values']}", "one of each name")
+            raise BadTrace(
+                paths[0], f"{count['counts']} runs are called {count['values']}; each needs a name of its own"
+            )
     return table
 
 
@@ -148,7 +146,9 @@ def read_local_trace(path: str | os.PathLike[str]) -> LocalTrace:
     root, tables = locate(absolute(path), list_local)
     files = list_local(join(root, "events"))
     if not files:
-        raise BadTrace(join(root, "events"), "no Parquet files", "the events of the trace's runs")
+        raise BadTrace(
+            join(root, "events"), "there are no Parquet files: the events of the trace's runs are missing"
+        )
     return LocalTrace(root, read_runs_table(tables), read_footers(files))
 
 
@@ -166,7 +166,7 @@ def locate(root: str, list_files: Callable[[str], list[str]]) -> tuple[str, list
     for place in (root, join(root, "trace")):
         if tables := list_files(join(place, "runs.parquet")):
             return place, tables
-    raise BadTrace(root, "no runs.parquet", "a trace: a directory with runs.parquet and events/")
+    raise BadTrace(root, "there is no trace here: a trace is a directory with runs.parquet and events/")
 
 
 def list_local(path: str) -> list[str]:

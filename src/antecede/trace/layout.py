@@ -31,13 +31,13 @@ class Layout:
     'traces/monday/events/00007-a%2Fb.parquet'
     >>> Layout("s3://bucket/trace")
     Traceback (most recent call last):
-    antecede.errors.BadParameter: trace: directory is s3://bucket/trace, expected a local path
+    antecede.errors.BadParameter: trace: the directory must be a local path, not s3://bucket/trace
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         text = os.fspath(directory)
         if "://" in text and not text.startswith("file://"):
-            raise BadParameter("trace", "directory", text, "a local path")
+            raise BadParameter("trace", f"the directory must be a local path, not {text}")
         self.root = Path(text.removeprefix("file://"))
         self.events = self.root / "events"
         self.runs = self.root / "runs.parquet"
@@ -47,7 +47,8 @@ class Layout:
         name = quote(run, safe="=,+@")
         if len(name) > LONGEST:
             raise BadParameter(
-                "trace", "run", f"{run[:20]}... ({len(name)} bytes)", f"at most {LONGEST} bytes, escaped"
+                "trace",
+                f"the name of run {run[:20]}... has {len(name)} bytes when escaped, and may have {LONGEST}",
             )
         return self.events / f"{serial:05d}-{name}.parquet"
 

@@ -188,11 +188,13 @@ def by_run(files: Sequence[Footer], known: set[str]) -> tuple[dict[str, list[Str
         for number, group in enumerate(file.groups):
             first, last = group.runs or (file.run, file.run)
             if file.run is not None and first != file.run:
-                raise BadTrace(file.path, f"events of run {first}", f"only run {file.run}, as the file says")
+                raise BadTrace(
+                    file.path, f"it has events of run {first}, and says that it has only run {file.run}"
+                )
             if first is None or last is None or first != last:
                 blind |= {run for run in known if (first or "") <= run and (last is None or run <= last)}
             elif first not in known:
-                raise BadTrace(file.path, f"events of run {first}", "only runs that runs.parquet names")
+                raise BadTrace(file.path, f"it has events of run {first}, which runs.parquet does not name")
             elif group.rows:
                 own.setdefault(first, []).append(Stretch(file.path, number, group, file.ordered))
                 blind |= {first} if group.clocks is None else set()

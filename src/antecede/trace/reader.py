@@ -51,10 +51,10 @@ def read_runs(path: str | os.PathLike[str]) -> list[RunInfo]:
     """The runs of a trace, by name."""
     layout = Layout(path)
     if not layout.root.is_dir():
-        found = "a file" if layout.root.exists() else "nothing"
-        raise BadTrace(str(layout.root), found, "a directory with runs.parquet and events/")
+        found = "this is a file" if layout.root.exists() else "there is nothing here"
+        raise BadTrace(str(layout.root), f"{found}: a trace is a directory with runs.parquet and events/")
     if not layout.runs.exists():
-        raise BadTrace(str(layout.runs), "nothing", "a table of the trace's runs")
+        raise BadTrace(str(layout.runs), "the file is missing: it lists the trace's runs")
     with parquet(layout.runs, RUNS) as file:
         table = file.read(columns=RUNS.names)
         refuse_nulls(layout.runs, table, RUNS)
@@ -62,7 +62,7 @@ def read_runs(path: str | os.PathLike[str]) -> list[RunInfo]:
         runs = [RunInfo.of_row(row) for row in table.to_pylist()]
     except (msgspec.MsgspecError, BadParameter) as error:
         raise BadTrace(
-            str(layout.runs), str(error), "runs with a name, processes and parameters in JSON"
+            str(layout.runs), f"a run needs a name, processes and parameters in JSON: {error}"
         ) from None
     return sorted(runs, key=lambda run: run.run.encode())
 
@@ -71,7 +71,7 @@ def event_files(path: str | os.PathLike[str]) -> list[EventFile]:
     """The event files of a trace, in the order of their names, which is the order of time within a run."""
     layout = Layout(path)
     if not layout.events.is_dir():
-        raise BadTrace(str(layout.events), "nothing", "a directory of event files")
+        raise BadTrace(str(layout.events), "the directory is missing: it has the trace's event files")
     # Hidden names are files in the making.
     return [described(path) for path in sorted(layout.events.glob("[!._]*.parquet"))]
 
@@ -86,11 +86,12 @@ def read_events(
     runs = [info.run for info in read_runs(path)]
     if run is not None and run not in runs:
         raise BadTrace(
-            str(path), f"runs {', '.join(runs[:8])}{', ...' * (len(runs) > 8)}", f"one called {run}"
+            str(path),
+            f"there is no run called {run}; the runs are {', '.join(runs[:8])}{', ...' * (len(runs) > 8)}",
         )
     for name in columns or ():
         if name not in READ.names:
-            raise BadParameter("read_events", "column", name, f"one of {', '.join(READ.names)}")
+            raise BadParameter.choice("read_events", "a column", name, READ.names)
     wanted = READ if columns is None else pa.schema([READ.field(name) for name in columns])
     files = event_files(path)
     plan = [(name, files_of(path, name, files)) for name in (runs if run is None else [run])]
@@ -115,8 +116,10 @@ def events_of(path: str | os.PathLike[str], run: str) -> list[Event]:
             )
         ]
     except KeyError as error:
-        expected = f"one of the {len(ids)} that runs.parquet names"
-        raise BadTrace(f"{path}, run {run}", f"process {error.args[0]}", expected) from None
+        raise BadTrace(
+            f"{path}, run {run}",
+            f"process {error.args[0]} is not one of the {len(ids)} that runs.parquet names",
+        ) from None
 
 
 # Files
@@ -132,7 +135,7 @@ def parquet(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
             yield file
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())
-        raise BadTrace(str(path), f"no whole Parquet file ({reason})", "one that is complete") from None
+        raise BadTrace(str(path), f"the file is not a complete Parquet file: {reason}") from None
 
 
 def refuse_columns(path: Path | str, found: pa.Schema, expected: pa.Schema) -> None:
@@ -140,17 +143,21 @@ def refuse_columns(path: Path | str, found: pa.Schema, expected: pa.Schema) -> N
     for field in expected:
         if field.name not in found.names:
             raise BadTrace(
-                str(path), f"columns {', '.join(found.names)}", f"also {field.name} ({shown(field.type)})"
+                str(path),
+                f"column {field.name} ({shown(field.type)}) is missing; the columns are {', '.join(found.names)}",
             )
         kind = found.field(field.name).type
         if shown(kind) != shown(field.type):
-            raise BadTrace(str(path), f"column {field.name} of type {shown(kind)}", shown(field.type))
+            raise BadTrace(
+                str(path),
+                f"column {field.name} has type {shown(kind)}, and must have type {shown(field.type)}",
+            )
 
 
 def refuse_nulls(path: Path, rows: pa.RecordBatch | pa.Table, schema: pa.Schema) -> None:
     for name in rows.schema.names:
         if not schema.field(name).nullable and (nulls := rows.column(name).null_count):
-            raise BadTrace(str(path), f"{nulls} nulls in column {name}", "a value in each row")
+            raise BadTrace(str(path), f"column {name} has {nulls} nulls, and may have none")
 
 
 def shown(kind: pa.DataType) -> str:
@@ -186,9 +193,7 @@ def files_of(path: str | os.PathLike[str], run: str, files: Sequence[EventFile])
     """The files that hold events of the run, or may."""
     own = [file for file in files if file.run in (None, run)]
     if not own:
-        raise BadTrace(
-            str(Layout(path).events), f"no events of run {run}", "those of each run in runs.parquet"
-        )
+        raise BadTrace(str(Layout(path).events), f"run {run} is in runs.parquet and has no events")
     return own
 
 
@@ -234,7 +239,7 @@ def file_events(file: EventFile, run: str, columns: Sequence[str]) -> Iterator[p
 def refuse_kinds(path: Path, kinds: pa.Array) -> None:
     for kind in pc.unique(kinds).to_pylist():
         if kind not in KINDS:
-            raise BadTrace(str(path), f"kind {kind}", " or ".join(KINDS))
+            raise BadTrace(str(path), f"an event is of kind {kind}; the kinds are {', '.join(KINDS)}")
 
 
 def stored(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:

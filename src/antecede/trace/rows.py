@@ -89,7 +89,9 @@ class Renderer:
                 raise UnknownProcess(int(wrong[0]), self.run.processes)
         wrong = kind[(kind < 0) | (kind >= len(KINDS))]
         if len(wrong):
-            raise BadParameter(f"run {self.run.run}", "kind", int(wrong[0]), f"0 to {len(KINDS) - 1}")
+            raise BadParameter(
+                f"run {self.run.run}", f"kind must be 0 to {len(KINDS) - 1}, not {int(wrong[0])}"
+            )
 
     def _index(self, process: Column) -> Column:
         """Each row's position in its process's own order, going on from the groups before."""

@@ -124,13 +124,14 @@ class RunInfo(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not self.run:
-            raise BadParameter("trace", "run", "empty", "a name")
+            raise BadParameter("trace", "a run needs a name, and this one is empty")
         if not self.processes or len(set(self.processes)) != len(self.processes):
             raise BadParameter(
-                f"run {self.run}", "processes", list(self.processes), "one or more different names"
+                f"run {self.run}",
+                f"processes must be one or more different names, not {list(self.processes)}",
             )
         if self.seed is not None and not -(1 << 63) <= self.seed < 1 << 63:
-            raise BadParameter(f"run {self.run}", "seed", self.seed, "an integer of 64 bits")
+            raise BadParameter(f"run {self.run}", f"seed must be an integer of 64 bits, not {self.seed}")
 
     def row(self) -> dict[str, Any]:
         """The row of `runs.parquet`."""

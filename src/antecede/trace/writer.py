@@ -168,14 +168,16 @@ class TraceWriter:
             taken = layout.runs.exists() and any(known.run == run for known in read_runs(layout.root))
             if taken and not replace:
                 raise BadParameter(
-                    place, "run", f"{run}, which is there", "another name, or leave to replace it"
+                    place, f"run {run} is there already: take another name, or allow it to be replaced"
                 )
             claim = first.open("ab")
             try:
                 fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 claim.close()
-                raise BadParameter(place, "run", f"{run}, which is being written", "another name") from None
+                raise BadParameter(
+                    place, f"run {run} is being written by another writer: take another name"
+                ) from None
             self._claim = claim
             for path in layout.files(run):
                 if path != first:
@@ -238,8 +240,10 @@ class TraceWriter:
 
     def _refused(self, error: struct.error) -> Exception:
         if self._claim is None:
-            return BadParameter(f"run {self.run.run}", "writer", "closed", "one that is open")
-        return BadParameter(f"run {self.run.run}", "event", str(error), "integers of the column's size")
+            return BadParameter(f"run {self.run.run}", "its writer is closed: open another")
+        return BadParameter(
+            f"run {self.run.run}", f"an event has a value that does not fit its column: {error}"
+        )
 
     @contextmanager
     def _whole_or_nothing(self) -> Iterator[None]:

@@ -118,9 +118,9 @@ class Scan:
 
 
 WRONG: Final = {
-    SECOND_SEND: ("a second send of", "each message to be sent once"),
-    EARLY_DELIVERY: ("a send, after its delivery, of", "sends before deliveries in the order of clocks"),
-    WRONG_SENDER: ("a send by another process of", "its sender to send it"),
+    SECOND_SEND: "is sent a second time",
+    EARLY_DELIVERY: "is sent after its delivery, by its clocks",
+    WRONG_SENDER: "is sent by another process than its sender",
 }
 MOST_ROWS: Final = (1 << 31) - 2
 """Ordinals are int32."""
@@ -184,9 +184,8 @@ class Scanner:
 
     def _serve(self, status: int, columns: Columns, row: int) -> None:
         if status in WRONG:
-            found, expected = WRONG[status]
             at = (columns.process, columns.indices, columns.sender, columns.number)
-            raise Impossible(found, expected, *(int(column[row]) for column in at))
+            raise Impossible(WRONG[status], *(int(column[row]) for column in at))
         more = {
             MORE_SLABS: self._more_slabs,
             MORE_TABLE: self._more_table,

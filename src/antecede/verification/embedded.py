@@ -71,7 +71,9 @@ class Verification:
         """Write `findings` and `verdicts` as Parquet into a local directory: both, or nothing."""
         place = absolute(path)
         if local(place) is None:
-            raise BadParameter("output", "path", os.fspath(path), "a local path where Spark is not used")
+            raise BadParameter(
+                "output", f"the path must be local where Spark is not used, not {os.fspath(path)}"
+            )
         with all_whole([join(place, name) for name in ("findings", "verdicts")]) as asides:
             for table, aside in zip((self.findings, self.runs), asides, strict=True):
                 inside = local(aside)
@@ -177,8 +179,9 @@ class Embedded:
                         if run in found:
                             found[run].append(own)
                         elif run not in self.processes:
-                            expected = "only runs that runs.parquet names"
-                            raise BadTrace(file.path, f"events of run {run}", expected)
+                            raise BadTrace(
+                                file.path, f"it has events of run {run}, which runs.parquet does not name"
+                            )
         return found
 
     @property

@@ -163,11 +163,17 @@ def findings_of(
 
 
 class Impossible(Exception):
-    """Rows that cannot be a run in this order. The caller knows file and names, and says so in a `BadTrace`."""
+    """Rows that cannot be a run in this order. The caller knows file and names, and raises a `BadTrace` with them.
 
-    def __init__(self, found: str, expected: str, process: int, index: int, sender: int, number: int) -> None:
-        self.found, self.expected = found, expected
-        self.process, self.index, self.sender, self.number = process, index, sender, number
-        super().__init__(
-            f"process {process}, index {index}: {found} message {number} of {sender}, expected {expected}"
+    `reason` goes on after the name of a message: "is sent twice".
+    """
+
+    def __init__(self, reason: str, process: int, index: int, sender: int, number: int) -> None:
+        self.reason, self.process, self.index, self.sender, self.number = (
+            reason,
+            process,
+            index,
+            sender,
+            number,
         )
+        super().__init__(f"process {process}, index {index}: message {number} of {sender} {reason}")

@@ -179,18 +179,17 @@ def describe_finding(
 
 
 def refusal(error: BadTrace, run: str = "", part: int = 0) -> Told:
-    return Told("error", run, part, msgspec.msgpack.encode((error.place, error.found, error.expected)))
+    return Told("error", run, part, msgspec.msgpack.encode((error.place, error.reason)))
 
 
 def error_of(blob: bytes) -> BadTrace:
-    return BadTrace(*msgspec.msgpack.decode(blob, type=tuple[str, str, str]))
+    return BadTrace(*msgspec.msgpack.decode(blob, type=tuple[str, str]))
 
 
 def impossible(error: Impossible, place: str, run: str, names: Names) -> BadTrace:
     """What a kernel refused, with names."""
     where = f"{place}, run {run}, process {names[error.process]}, index {error.index}"
-    message = f"message {error.number} of {names[error.sender]}"
-    return BadTrace(where, f"{error.found} {message}", error.expected)
+    return BadTrace(where, f"message {error.number} of {names[error.sender]} {error.reason}")
 
 
 # Identities as bytes

@@ -159,8 +159,7 @@ def _refuse_early(unknown: Array, sent: dict[str, Array], at: Array) -> None:
     early = (chunk > unknown[:, 4]) | ((chunk == unknown[:, 4]) & (position > unknown[:, 5]))
     if early.any():
         process, sender, number, index = (int(x) for x in unknown[np.argmax(early), :4])
-        expected = "sends before deliveries in the order of clocks"
-        raise Impossible("a delivery, before its send, of", expected, process, index, sender, number)
+        raise Impossible("is delivered before it is sent, by its clocks", process, index, sender, number)
 
 
 def _within(rows: Array, block: tuple[int, int]) -> Array:

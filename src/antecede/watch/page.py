@@ -52,7 +52,7 @@ class Page(ThreadingHTTPServer):
         try:
             super().__init__(("127.0.0.1", port), Handler)
         except (OSError, OverflowError) as error:
-            raise BadParameter("watch", "port", f"{port} ({error})", "one that is free") from None
+            raise BadParameter("watch", f"port {port} cannot be used: {error}") from None
 
     @property
     def url(self) -> str:

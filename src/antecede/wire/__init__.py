@@ -69,7 +69,7 @@ def encode(packet: Packet[Any], limits: Limits = LIMITS) -> bytes:
         _put_message(writer, packet, packet.message)
     kind.put(writer, packet)
     if len(writer.out) > limits.packet_bytes:
-        raise BadParameter("packet", "size", f"{len(writer.out)} bytes", f"at most {limits.packet_bytes}")
+        raise BadParameter("packet", f"it has {len(writer.out)} bytes, and may have {limits.packet_bytes}")
     return bytes(writer.out)
 
 
@@ -120,11 +120,12 @@ _NO_STAMP = Stamp()
 def _kind(packet: Packet[Any]) -> Kind:
     kind = BY_STAMP.get(type(packet.stamp))
     if kind is None:
-        name = type(packet.stamp).__name__
-        raise BadParameter("packet", "stamp", name, "one with a code in antecede.wire.stamps")
+        raise BadParameter(
+            "packet", f"its stamp, {type(packet.stamp).__name__}, has no code in antecede.wire.stamps"
+        )
     if kind.stamp.control is not (packet.message is None):
-        expected = "none" if kind.stamp.control else "one"
-        raise BadParameter("packet", "message", packet.message, f"{expected} with {kind.stamp.__name__}")
+        expected = "no message" if kind.stamp.control else "a message"
+        raise BadParameter("packet", f"{kind.stamp.__name__} goes with {expected}")
     return kind
 
 
@@ -140,7 +141,7 @@ def _put_message(writer: Writer, packet: Packet[Any], message: Message) -> None:
     if flags & DESTINATIONS:
         members = mask(to) if to and min(to) >= 0 else 0
         if not members or tuple(listed(members)) != to:
-            writer.refuse("destinations", to, "processes in increasing order, one at least")
+            writer.refuse(f"destinations must be processes in increasing order, one at least, not {to}")
         writer.members(members)
     if flags & LABEL:
         writer.text(message.label)

@@ -162,7 +162,7 @@ def encode_bundle(packets: Sequence[Packet[Any]], limits: Limits = LIMITS) -> by
     try:
         return _ENCODER.encode(runs)
     except OverflowError:
-        raise BadParameter("packet", "a number", "one of 2**64 or more", "one below 2**63") from None
+        raise BadParameter("packet", "a number must be below 2**63, and one is 2**64 or more") from None
 
 
 def _extent(packets: Sequence[Packet[Any]], start: int) -> int:

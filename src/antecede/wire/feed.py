@@ -42,7 +42,7 @@ class Question(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.feed != VERSION:
-            raise ValueError(f"version {self.feed}, expected {VERSION}")
+            raise ValueError(f"it has version {self.feed}, and this release reads {VERSION}")
         if not 0 <= self.start <= self.end < 1 << 63:
             raise ValueError(f"events {self.start} to {self.end}")
 

@@ -47,9 +47,12 @@ def encode_head(frame: Frame, agreed: tuple[int, int] = (0, 0), limits: Limits =
     """What comes before the payload, which can then follow without a copy of it."""
     payload = b"" if frame.bare else frame.payload
     if type(payload) is not bytes or len(payload) > limits.packet_bytes:
-        raise BadParameter("frame", "payload", type(payload).__name__, f"{limits.packet_bytes} bytes at most")
+        raise BadParameter(
+            "frame",
+            f"the payload must be at most {limits.packet_bytes} bytes, not a {type(payload).__name__} of more",
+        )
     if (frame.greets and not frame.bare) or frame.early & 1 or not 0 <= frame.early < 1 << EARLY_BITS:
-        raise BadParameter("frame", "flags", repr(frame)[:200], "those of a link")
+        raise BadParameter("frame", f"its flags are not those of a link: {frame!r}"[:200])
     epochs = (frame.epoch, frame.peer) != agreed
     if not epochs and not frame.early and not frame.greets:
         head = _short_head(frame.bare, frame.number, frame.ack)

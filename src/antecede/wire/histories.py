@@ -76,7 +76,7 @@ def _take_identifiers(reader: Reader) -> Iterator[Id]:
 def put_log(writer: Writer, packet: Packet[LogStamp]) -> None:
     log = {(sender, clock): dests for sender, clock, dests in packet.stamp.log}
     if len(log) < len(packet.stamp.log):
-        writer.refuse("stamp", f"log {packet.stamp.log}", "each message once")
+        writer.refuse(f"the log {packet.stamp.log} has a message twice")
     for dests in _put_identifiers(writer, log):
         writer.members(dests)
 
@@ -127,7 +127,7 @@ def _label(packet: Packet[Any]) -> str:
 def _put_entries(writer: Writer, history: tuple[Entry, ...], label: str) -> None:
     entries = {(entry.sender, entry.number): entry for entry in history}
     if len(entries) < len(history):
-        writer.refuse("stamp", f"history {history}", "each message once")
+        writer.refuse(f"the history {history} has a message twice")
     copies = any(entry.copies for entry in history)
     labels = any(entry.label != label for entry in history)
     writer.uint(COPIES * copies | LABELS * labels)
@@ -179,7 +179,7 @@ def put_contexts(writer: Writer, packet: Packet[ContextStamp]) -> None:
     stamp, message = packet.stamp, packet.message
     assert message is not None, "the stamp of a message"
     if len(stamp.counts) != len(message.to):
-        writer.refuse("stamp", f"{len(stamp.counts)} counts", f"{len(message.to)}, one for each destination")
+        writer.refuse(f"the stamp has {len(stamp.counts)} counts for {len(message.to)} destinations")
     writer.uint(stamp.explicit)
     writer.counts(stamp.counts)
     writer.reserve(len(stamp.after))
@@ -187,7 +187,7 @@ def put_contexts(writer: Writer, packet: Packet[ContextStamp]) -> None:
     for sender, dest, count in stamp.after:
         at.setdefault(dest, {})[sender, count] = None
     if sum(map(len, at.values())) < len(stamp.after):
-        writer.refuse("stamp", f"context {stamp.after}", "each obligation once")
+        writer.refuse(f"the context {stamp.after} has an obligation twice")
     writer.members(mask(at))
     for dest in sorted(at):
         for _ in _put_identifiers(writer, at[dest]):

@@ -63,15 +63,16 @@ class Limits(Struct, frozen=True, gc=False):
 
         >>> Limits(payload_bytes=8 << 20).check()
         Traceback (most recent call last):
-        antecede.errors.BadParameter: limits: packet_bytes is 4194304, expected 8399104 or more for payload_bytes
+        antecede.errors.BadParameter: limits: packet_bytes must be 8399104 or more for payload_bytes, not 4194304
         """
         for name, value in asdict(self).items():
             if value < 1:
-                raise BadParameter("limits", name, value, "1 or more")
+                raise BadParameter("limits", f"{name} must be 1 or more, not {value}")
         least = self.payload_bytes + 2 * self.label_bytes + self.processes // 8 + ROOM
         if self.packet_bytes < least:
-            expected = f"{least} or more for payload_bytes"
-            raise BadParameter("limits", "packet_bytes", self.packet_bytes, expected)
+            raise BadParameter(
+                "limits", f"packet_bytes must be {least} or more for payload_bytes, not {self.packet_bytes}"
+            )
 
     def widen(self, other: Limits) -> Limits:
         """The limits that let everything pass that one of both lets pass.
@@ -125,7 +126,7 @@ class Writer:
             self.out.append(value)
             return
         if not 0 <= value <= MAX_UINT:
-            raise BadParameter("packet", "a number", value, "0 or more, below 2**63")
+            raise BadParameter("packet", f"a number must be 0 or more and below 2**63, not {value}")
         while value > 127:
             self.out.append(value & 127 | 128)
             value >>= 7
@@ -133,18 +134,20 @@ class Writer:
 
     def process(self, process: int) -> None:
         if not 0 <= process < self.limits.processes:
-            self.refuse("a process", process, f"0 or more, below {self.limits.processes}")
+            self.refuse(f"a process must be 0 or more and below {self.limits.processes}, not {process}")
         self.uint(process)
 
     def members(self, members: int) -> None:
         """A set as the bits of an integer."""
         if members < 0 or members.bit_length() > self.limits.processes:
             found = members.bit_length() - 1 if members >= 0 else members
-            self.refuse("a process", found, f"0 or more, below {self.limits.processes}")
+            self.refuse(f"a process must be 0 or more and below {self.limits.processes}, not {found}")
         if members.bit_length() > SMALL:
             self.room -= members.bit_length() >> 3
             if self.room < 0:
-                self.refuse("stamp", "too many large sets", f"{_most(self.limits)} bytes of them in memory")
+                self.refuse(
+                    f"large sets in its stamp take more memory than is allowed: {_most(self.limits)} bytes"
+                )
         header = _header(members)
         self.uint(header)
         if header & 3 == BITMAP:
@@ -159,7 +162,7 @@ class Writer:
         if not values:
             return
         if min(values) < 1:
-            self.refuse("a count", min(values), "1 or more")
+            self.refuse(f"a count must be 1 or more, not {min(values)}")
         if max(values) < 128:
             self.out += bytes(values)
             return
@@ -178,25 +181,27 @@ class Writer:
         try:
             raw = text.encode()
         except UnicodeEncodeError as error:
-            raise BadParameter("packet", "label", repr(text), f"Unicode text: {error.reason}") from error
+            raise BadParameter(
+                "packet", f"the label must be Unicode text, and {text!r} is not: {error.reason}"
+            ) from error
         if len(raw) > self.limits.label_bytes:
-            self.refuse("label", f"{len(raw)} bytes", f"at most {self.limits.label_bytes}")
+            self.refuse(f"the label has {len(raw)} bytes, and may have {self.limits.label_bytes}")
         self.uint(len(raw))
         self.out += raw
 
     def blob(self, raw: bytes) -> None:
         if len(raw) > self.limits.payload_bytes:
-            self.refuse("payload", f"{len(raw)} bytes", f"at most {self.limits.payload_bytes}")
+            self.refuse(f"the payload has {len(raw)} bytes, and may have {self.limits.payload_bytes}")
         self.uint(len(raw))
         self.out += raw
 
     def reserve(self, entries: int) -> None:
         """A stamp with so many entries is being written."""
         if entries > self.limits.entries:
-            self.refuse("stamp", f"{entries} entries", f"at most {self.limits.entries}")
+            self.refuse(f"the stamp has {entries} entries, and may have {self.limits.entries}")
 
-    def refuse(self, what: str, found: object, expected: str) -> NoReturn:
-        raise BadParameter("packet", what, found, expected)
+    def refuse(self, reason: str) -> NoReturn:
+        raise BadParameter("packet", reason)
 
 
 class Reader:

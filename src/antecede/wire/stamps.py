@@ -134,7 +134,7 @@ def _put_vector(writer: Writer, packet: Packet[VectorStamp]) -> None:
     source, vector, number = packet.source, packet.stamp.vector, _message(packet).number
     writer.reserve(len(vector))
     if source >= len(vector) or vector[source] != number:
-        writer.refuse("stamp", f"a vector {vector}", f"one that counts message {number} of #{source}")
+        writer.refuse(f"the vector {vector} must count message {number} of #{source}")
     writer.uint(len(vector))
     writer.vector(vector[:source] + vector[source + 1 :])
 
@@ -167,13 +167,13 @@ def _take_monitor(reader: Reader, packet: Packet[Any]) -> MonitorStamp:
 def _put_matrix(writer: Writer, packet: Packet[MatrixStamp]) -> None:
     rows, source, number = packet.stamp.rows, packet.source, _message(packet).number
     if not rows or (rows[-1].process, rows[-1].version) != (source, number):
-        writer.refuse("stamp", f"rows {rows}", f"row {source} of version {number} last")
+        writer.refuse(f"row {source} of version {number} must be the last of the rows {rows}")
     n = len(rows[-1].counts)
     others = [row.process for row in rows[:-1]]
     if any(len(row.counts) != n for row in rows):
-        writer.refuse("stamp", "a matrix whose rows differ in length", f"rows of {n}")
+        writer.refuse(f"the rows of a matrix must have {n} counts each")
     if source in others or others != sorted(set(others)):
-        writer.refuse("stamp", f"rows of {others}", f"others than {source}, in increasing order")
+        writer.refuse(f"the rows must be of others than {source}, in increasing order, not of {others}")
     writer.reserve(n * len(rows))
     writer.uint(n)
     writer.members(mask(others))
@@ -242,14 +242,14 @@ def _columns_of(writer: Writer, matrix: tuple[tuple[int, int, int], ...]) -> dic
     for i, j, count in matrix:
         columns.setdefault(j, {})[i] = count
     if sum(map(len, columns.values())) < len(matrix):
-        writer.refuse("stamp", f"matrix {matrix}", "each entry once")
+        writer.refuse(f"the matrix {matrix} has an entry twice")
     return columns
 
 
 def _put_sparing(writer: Writer, packet: Packet[SparingStamp]) -> None:
     stamp, to = packet.stamp, _message(packet).to
     if len(stamp.counts) != len(to):
-        writer.refuse("stamp", f"{len(stamp.counts)} counts", f"{len(to)}, one for each destination")
+        writer.refuse(f"the stamp has {len(stamp.counts)} counts for {len(to)} destinations")
     writer.counts(stamp.counts)
     writer.uint(stamp.taken)
     columns = _columns_of(writer, stamp.matrix)
@@ -268,7 +268,7 @@ def _put_sparing_extra(writer: Writer, packet: Packet[SparingExtra]) -> None:
     column = dict(stamp.column)
     writer.reserve(len(column))
     if len(column) < len(stamp.column):
-        writer.refuse("stamp", f"column {stamp.column}", "each entry once")
+        writer.refuse(f"the column {stamp.column} has an entry twice")
     writer.uint(stamp.sequence)
     writer.uint(stamp.taken)
     _put_column(writer, column)
@@ -285,7 +285,7 @@ def _put_extra(writer: Writer, packet: Packet[Extra]) -> None:
     column = dict(packet.stamp.column)
     writer.reserve(len(column))
     if len(column) < len(packet.stamp.column):
-        writer.refuse("stamp", f"column {packet.stamp.column}", "each entry once")
+        writer.refuse(f"the column {packet.stamp.column} has an entry twice")
     _check_sequence(writer, packet, column)
     _put_column(writer, column)
 
@@ -301,7 +301,7 @@ def _check_sequence(writer: Writer, packet: Packet[Any], column: dict[int, int])
     """It is not written: the column of the destination tells it."""
     told = column.get(packet.source, 0) + 1
     if packet.stamp.sequence != told:
-        writer.refuse("stamp", f"of sequence {packet.stamp.sequence}", f"{told}, the next of its column")
+        writer.refuse(f"the sequence must be {told}, the next of its column, not {packet.stamp.sequence}")
 
 
 KINDS = (

@@ -24,7 +24,7 @@ A program that does not import OpenTelemetry pays one look into a dictionary for
 '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'
 >>> joined("garbage", "")
 Traceback (most recent call last):
-antecede.errors.BadParameter: message: traceparent is 'garbage', expected version-trace-span-flags in hex digits
+antecede.errors.BadParameter: message: traceparent must be version-trace-span-flags in hex digits, not 'garbage'
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def joined(traceparent: str, tracestate: str) -> str:
     if not traceparent:
         return ""
     if len(traceparent) > LONGEST or _PARENT.fullmatch(traceparent) is None:
-        found = repr(traceparent[:80])
-        raise BadParameter("message", "traceparent", found, "version-trace-span-flags in hex digits")
+        raise BadParameter(
+            "message", f"traceparent must be version-trace-span-flags in hex digits, not {traceparent[:80]!r}"
+        )
     fits = tracestate.isascii() and tracestate.isprintable() and len(tracestate) <= LONGEST
     return f"{traceparent}\n{tracestate}" if tracestate and fits else traceparent
 
@@ -119,8 +120,10 @@ def extract(context: str) -> Any:
         from opentelemetry.context import Context
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
     except ImportError:
-        expected = "it, for a message's context: pip install 'antecede[otel]'"
-        raise BadParameter("tracing", "opentelemetry", "not installed", expected) from None
+        raise BadParameter(
+            "tracing",
+            "opentelemetry is not installed, and a message's context needs it: pip install 'antecede[otel]'",
+        ) from None
     traceparent, _, tracestate = context.partition("\n")
     headers = {"traceparent": traceparent, "tracestate": tracestate}
     return TraceContextTextMapPropagator().extract(headers, context=Context())

@@ -384,10 +384,7 @@ class Mesh:
                 self.transport.check(join.address)
             except BadParameter as error:
                 # Nobody could dial it.
-                raise BadHello(
-                    f"members cannot dial {join.name[:100]} at {join.address[:100]!r}: it needs "
-                    + error.expected
-                ) from None
+                raise BadHello(f"members cannot dial {join.name[:100]}: {error}"[:500]) from None
         await self.joins.let_join(connection, join)
 
     def _note_slow(self, connection: Connection, peer: Peer | None) -> None:

@@ -80,7 +80,7 @@ def flat_parameters(protocol: str, parameters: Mapping[str, Any]) -> Parameters:
         return msgspec.convert(dict(parameters), Parameters)
     except msgspec.ValidationError as error:
         raise BadParameter(
-            protocol, "parameters", str(error), "numbers and short texts, since it joins"
+            protocol, f"a node that joins must have parameters that are numbers and short texts: {error}"
         ) from None
 
 

@@ -92,7 +92,10 @@ class Feed(Answering):
         self, address: str, trace: str | os.PathLike[str], run: str, node: str, tls: Tls | None = None
     ) -> None:
         if not is_loopback(parse_address(address)[0]) and tls is None:
-            raise BadParameter("feed", "address", address, "one of this machine (loopback), or TLS")
+            raise BadParameter(
+                "feed",
+                f"{address} is reached from other machines: give an address of this machine (loopback), or TLS",
+            )
         super().__init__(address, LINE_BYTES, None if tls is None else tls.context(server=True))
         self._shelf, self._run, self._node = Shelf(trace, run, node), run, node
         self._looking = asyncio.Lock()
@@ -115,8 +118,9 @@ class Feed(Answering):
     def _check(self, asked: Question) -> None:
         first, after = self._shelf.first, self._shelf.next
         if asked.end > asked.start and not first <= asked.start < asked.end <= after:
-            found = f"{asked.start} to {asked.end}"
-            raise BadParameter("feed", "events", found, f"within {first} to {after} of {self._node}")
+            raise BadParameter(
+                "feed", f"{self._node} has events {first} to {after}, not {asked.start} to {asked.end}"
+            )
 
     async def _events(self, writer: asyncio.StreamWriter, asked: Question) -> None:
         sink = BytesIO()

@@ -32,16 +32,19 @@ class Health(Answering):
 
     >>> Health("0.0.0.0:9100", lambda: None)
     Traceback (most recent call last):
-    antecede.errors.BadParameter: metrics: address is 0.0.0.0:9100, expected one of this machine (loopback), or \
-metrics_open_to_others = true
+    antecede.errors.BadParameter: metrics: 0.0.0.0:9100 is reached from other machines: give an address of \
+this machine (loopback), or set metrics_open_to_others = true
     """
 
     kind = "metrics"
 
     def __init__(self, address: str, status: Callable[[], Status], *, open_to_others: bool = False) -> None:
         if not is_loopback(parse_address(address)[0]) and not open_to_others:
-            expected = "one of this machine (loopback), or metrics_open_to_others = true"
-            raise BadParameter("metrics", "address", address, expected)
+            raise BadParameter(
+                "metrics",
+                f"{address} is reached from other machines: give an address of this machine "
+                "(loopback), or set metrics_open_to_others = true",
+            )
         super().__init__(address, HEAD_BYTES)
         self._status = status
 

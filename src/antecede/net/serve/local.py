@@ -81,9 +81,7 @@ class Local:
         """Refuse a path that is taken: asyncio would remove the socket of another node."""
         try:
             if not stat.S_ISSOCK(self.path.stat().st_mode):
-                raise BadParameter(
-                    "node", "socket", str(self.path), "a path without a file that is no socket"
-                )
+                raise BadParameter("node", f"{self.path} is a file and no socket: give another path")
         except FileNotFoundError:
             return
         with socket.socket(socket.AF_UNIX) as probe, suppress(ConnectionRefusedError):

@@ -67,7 +67,7 @@ def open_journal(
 ) -> Journal:
     """The journal at this path; a new one, if there is none."""
     if sync not in ("full", "normal"):
-        raise BadParameter("journal", "sync", repr(sync), "full or normal")
+        raise BadParameter.choice("journal", "sync", sync, ("full", "normal"))
     place = f"journal {os.fspath(path)}"
     return Journal(Database(os.fspath(path), place, sync), place, sync, snapshot_inputs)
 

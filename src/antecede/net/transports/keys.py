@@ -38,7 +38,8 @@ def make_keys(directory: str | os.PathLike[str], names: list[str], days: int = 3
     for name in names:
         if not NAME.fullmatch(name) or name == "authority":
             raise BadParameter(
-                "keys", "name", repr(name), "letters, digits, '.', '_' and '-', not 'authority'"
+                "keys",
+                f"a name must be letters, digits, '.', '_' and '-', and not 'authority': {name!r} is not",
             )
     root = Path(directory)
     made: list[Path] = []
@@ -99,9 +100,7 @@ def _openssl(*arguments: str) -> None:
     try:
         result = subprocess.run(["openssl", *arguments], capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise BadParameter(
-            "keys", "openssl", "no such command", "OpenSSL 1.1.1 or newer to be installed"
-        ) from None
+        raise BadParameter("keys", "there is no command openssl: install OpenSSL 1.1.1 or newer") from None
     if result.returncode:
         reason = result.stderr.strip().splitlines()[-1:] or ["no reason given"]
-        raise BadParameter("keys", f"openssl {arguments[0]}", reason[0], "it to succeed")
+        raise BadParameter("keys", f"openssl {arguments[0]} failed: {reason[0]}")

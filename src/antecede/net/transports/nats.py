@@ -72,7 +72,7 @@ class Nats:
 
     >>> Nats("nats://10.0.0.1:4222", "orders")
     Traceback (most recent call last):
-    antecede.errors.BadParameter: nats: server is 10.0.0.1, expected one of this machine (loopback), or tls
+    antecede.errors.BadParameter: nats: the server 10.0.0.1 is on another machine: give tls, or plain=True
     """
 
     def __init__(
@@ -90,11 +90,15 @@ class Nats:
         self._urls = [part.strip() for part in url.split(",")]
         for host in map(_host, self._urls):
             if not is_loopback(host) and tls is None and not plain:
-                raise BadParameter("nats", "server", host, "one of this machine (loopback), or tls")
+                raise BadParameter(
+                    "nats", f"the server {host} is on another machine: give tls, or plain=True"
+                )
         if not all(TOKEN.fullmatch(part) for part in prefix.split(".")):
-            raise BadParameter("nats", "prefix", repr(prefix), "words of letters, digits, _ and -, and dots")
+            raise BadParameter(
+                "nats", f"prefix must be words of letters, digits, _ and -, joined by dots, not {prefix!r}"
+            )
         if window < 1:
-            raise BadParameter("nats", "window", window, "1 or more bytes")
+            raise BadParameter("nats", f"window must be 1 byte or more, not {window}")
         self._tls, self._local = tls, all(is_loopback(_host(url)) for url in self._urls)
         self._client_class = _client_class()
         self._name, self._prefix, self._window = name, prefix, window
@@ -285,7 +289,7 @@ def _host(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("nats", "tls") or not parts.hostname:
         # Not the address itself, which may have a password in it.
-        raise BadParameter("nats", "url", f"of the scheme {parts.scheme!r}", "nats://host:port")
+        raise BadParameter("nats", f"url must be nats://host:port, and has the scheme {parts.scheme!r}")
     return parts.hostname
 
 
@@ -293,7 +297,7 @@ def _client_class() -> Any:
     try:
         from nats.aio.client import Client
     except ImportError:
-        raise BadParameter("nats", "transport", "without nats-py", "pip install 'antecede[nats]'") from None
+        raise BadParameter("nats", "nats-py is not installed: pip install 'antecede[nats]'") from None
     return Client
 
 

@@ -6,7 +6,7 @@ Beyond loopback there is no talking without TLS (`security`), unless the caller 
 (('localhost', 7001), ('::1', 7001))
 >>> parse_address("localhost")
 Traceback (most recent call last):
-antecede.errors.BadParameter: peers: address is 'localhost', expected host:port
+antecede.errors.BadParameter: peers: an address must be host:port, not 'localhost'
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def parse_address(address: str) -> tuple[str, int]:
     """Host and port."""
     host, colon, port = address.rpartition(":")
     if not colon or not 0 < len(host) < 256 or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
-        raise BadParameter("peers", "address", repr(address), "host:port")
+        raise BadParameter("peers", f"an address must be host:port, not {address!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -46,7 +46,8 @@ class Tcp:
 
     >>> Tcp("0.0.0.0:7000", {})
     Traceback (most recent call last):
-    antecede.errors.BadParameter: peers: address is 0.0.0.0:7000, expected one of this machine (loopback), or TLS
+    antecede.errors.BadParameter: peers: 0.0.0.0:7000 is on another machine, or reached from one: give TLS, or \
+plain=True
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Tcp:
     def address(self) -> str:
         """Where it listens, once it does."""
         if self._server is None or not self._server.sockets:
-            raise BadParameter("node", "address", "none", "a node that listens")
+            raise BadParameter("node", "it has no address: it does not listen")
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -85,7 +86,9 @@ class Tcp:
 
     def check(self, address: str) -> None:
         if not is_loopback(parse_address(address)[0]) and self._guarded:
-            raise BadParameter("peers", "address", address, "one of this machine (loopback), or TLS")
+            raise BadParameter(
+                "peers", f"{address} is on another machine, or reached from one: give TLS, or plain=True"
+            )
 
     def learn(self, peer: str, address: str) -> None:
         """Where a peer that joined is found."""

@@ -30,7 +30,7 @@ class Tls(Struct, frozen=True):
 
     >>> Tls("nowhere/authority.pem", "nowhere/a.pem", "nowhere/a.key").context(server=True)
     Traceback (most recent call last):
-    antecede.errors.BadParameter: tls: keys is nowhere/..., expected files that can be read: No such file or directory
+    antecede.errors.BadParameter: tls: the files nowhere/... cannot be read: No such file or directory
     """
 
     authority: str | PathLike[str]
@@ -48,9 +48,11 @@ class Tls(Struct, frozen=True):
             context.load_cert_chain(self.certificate, self.key)
             context.load_verify_locations(self.authority)
         except OSError as error:
-            found = f"{self.authority}, {self.certificate}, {self.key}"
             reason = error.strerror or str(error)
-            raise BadParameter("tls", "keys", found, f"files that can be read: {reason}") from None
+            raise BadParameter(
+                "tls",
+                f"the files {self.authority}, {self.certificate} and {self.key} cannot be read: {reason}",
+            ) from None
         return context
 
     def check_name(self, name: str) -> None:
@@ -71,22 +73,20 @@ class Tls(Struct, frozen=True):
                 continue
             except ssl.SSLError as error:
                 reason = getattr(error, "verify_message", "") or error.reason or str(error)
-                expected = (
-                    f"one that its own authority {self.authority} signed, and that is valid now: {reason}"
-                )
-                raise BadParameter("tls", "certificate", self.certificate, expected) from None
+                raise BadParameter(
+                    "tls",
+                    f"certificate {self.certificate} must be signed by its own authority "
+                    f"{self.authority}, and valid now: {reason}",
+                ) from None
         try:
             found = name_of(ends[0].getpeercert())
         except BadHello as error:
             raise BadParameter(
-                "tls", "certificate", self.certificate, f"one of this node: {error.reason}"
+                "tls", f"certificate {self.certificate} is for no node: {error.reason}"
             ) from None
         if found != name:
             raise BadParameter(
-                "tls",
-                "certificate",
-                f"{self.certificate} of the name {found}",
-                f"one of this node's name, {name}",
+                "tls", f"certificate {self.certificate} is for {found}, and this node is {name}"
             )
 
 

@@ -141,7 +141,7 @@ class Memory:
 
     def listen(self, name: str, accept: Accept) -> None:
         if name in self._accepting:
-            raise BadParameter("transport", "name", f"{name}, which listens already", "another")
+            raise BadParameter("transport", f"{name} listens already: take another name")
         self._accepting[name] = accept
 
     def forget(self, name: str) -> None:

@@ -58,8 +58,11 @@ def parameters_among(protocol: str, parameters: Mapping[str, Any], founders: Seq
 def check_state(state: bytes) -> None:
     """Refuse a state that nobody would take."""
     if len(state) > STATE_BYTES:
-        expected = f"at most {STATE_BYTES}: give a place where one that joins finds the rest"
-        raise BadParameter("node", "state()", f"{len(state)} bytes", expected)
+        raise BadParameter(
+            "node",
+            f"state() returned {len(state)} bytes, and may return {STATE_BYTES}: give a place "
+            "where one that joins finds the rest",
+        )
 
 
 class Changing:
@@ -442,7 +445,7 @@ class Changing:
     def accepts(self, names: tuple[str, ...]) -> CallerError | None:
         core = self._core
         if not names:
-            return BadParameter("view", "members", "nobody", "one at least: the last one closes")
+            return BadParameter("view", "a view needs one member at least: the last one closes")
         if self.routes.on:
             return None
         try:

@@ -156,7 +156,7 @@ class Judge:
         self.commit(me, position)
         self._pending[me].clear()
         if (known := {one for one in taken if one[1]}) != self._open[me]:
-            words = f"#{me} comes back with {sorted(known)[:3]} to acknowledge, expected {sorted(self._open[me])[:3]}"
+            words = f"#{me} comes back with {sorted(known)[:3]} to acknowledge, and had {sorted(self._open[me])[:3]}"
             self.find("again", words)
 
     def _pass(self, me: int, change: Change, places: View) -> None:

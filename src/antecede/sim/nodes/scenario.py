@@ -115,9 +115,11 @@ def parse(text: str) -> Scenario:
     try:
         scenario = msgspec.json.decode(text, type=Scenario)
     except msgspec.MsgspecError as error:
-        raise BadParameter("soak", "--scenario", text[:80], f"a run as a soak prints it: {error}") from None
+        raise BadParameter(
+            "soak", f"--scenario must be a run as a soak prints it, and {text[:80]} is not: {error}"
+        ) from None
     if scenario.protocol not in PROTOCOLS:
-        raise BadParameter("soak", "protocol", repr(scenario.protocol), f"one of {', '.join(PROTOCOLS)}")
+        raise BadParameter.choice("soak", "protocol", scenario.protocol, PROTOCOLS)
     return scenario
 
 
@@ -189,7 +191,7 @@ def topology_of(scenario: Scenario) -> Topology | None:
             return shapes.ring(n)
         case "tree":
             return shapes.tree(n, 2)
-    raise BadParameter("soak", "topology", scenario.topology, "mesh, star, line, ring or tree")
+    raise BadParameter.choice("soak", "topology", scenario.topology, ("mesh", "star", "line", "ring", "tree"))
 
 
 def founders_of(scenario: Scenario) -> View:

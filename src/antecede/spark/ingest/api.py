@@ -177,7 +177,7 @@ def ingest(
     refuse_request(format, pattern, delimiter, mapping)
     many = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not many:
-        raise BadParameter("ingest", "files", "none", "one or more")
+        raise BadParameter("ingest", "name one file or more")
     if mapping is not None:
         return ingest_table(read_table(spark, many, mapping), mapping, run=run)
     asked = shiviz.expressions(pattern, delimiter)

@@ -85,7 +85,8 @@ def read_table(
     kinds = {kind_of(name) for name in names}
     if len(kinds) != 1 or not kinds <= {".parquet", ".csv", ".json", ".jsonl", ".ndjson"}:
         raise BadParameter(
-            "ingest", "files", ", ".join(sorted(kinds)), "Parquet, CSV or JSON Lines, all of one kind"
+            "ingest",
+            f"the files must be Parquet, CSV or JSON Lines, all of one kind, not {', '.join(sorted(kinds))}",
         )
     [kind] = kinds
     places = [escaped(name) for name in names]
@@ -99,7 +100,7 @@ def read_table(
         fields = [StructField(name, types.get(ours, StringType())) for ours, name in mapping.items()]
         table = spark.read.schema(StructType(fields)).json(places)
     if not table.columns:
-        raise BadTrace(names[0], "an empty file", "a first line with the names of the columns")
+        raise BadTrace(names[0], "the file is empty; its first line must name the columns")
     # Within a block of a file ids grow with the rows.
     at = F.struct("_metadata.file_block_start", F.monotonically_increasing_id())
     # Spark writes the beginning of a local path in two ways.
@@ -145,18 +146,22 @@ def map_columns(table: DataFrame, mapping: Mapping[str, str], run: str | None) -
 def refuse_mapping(table: DataFrame, mapping: Mapping[str, str], run: str | None) -> None:
     for ours, name in mapping.items():
         if ours not in COLUMNS:
-            raise BadParameter("ingest", "map", f"{ours}={name}", f"one of {', '.join(COLUMNS)}")
+            raise BadParameter.choice("ingest", f"the key of map {ours}={name}", ours, COLUMNS)
         if name not in table.columns:
             shown = ", ".join(column for column in table.columns if column not in OWN)
-            raise BadParameter("ingest", "map", f"{ours}={name}", f"a column of the table: {shown}")
+            raise BadParameter(
+                "ingest", f"map has {ours}={name}, and the table has no such column; its columns are {shown}"
+            )
     if "process" not in mapping:
-        raise BadParameter("ingest", "map", "without process", "the column that says where it happened")
+        raise BadParameter("ingest", "map must name the column for process: where each event happened")
     if run is not None and "run" in mapping:
-        raise BadParameter("ingest", "run", f"{run} and a column", "one of them")
+        raise BadParameter("ingest", f"run is given as {run} and as a column of map: give one of them")
     if not {"index", "vector", "clock", "time_ns"} & set(mapping):
-        raise BadParameter("ingest", "map", "without an order", "index, vector, clock or time_ns")
+        raise BadParameter(
+            "ingest", "map must name a column for the order of events: index, vector, clock or time_ns"
+        )
     if ("sender" in mapping) != ("number" in mapping):
-        raise BadParameter("ingest", "map", "only one of sender and number", "both, or message")
+        raise BadParameter("ingest", "map has only one of sender and number: give both, or message")
 
 
 def cast_column(ours: str, name: str, found: str) -> Column:

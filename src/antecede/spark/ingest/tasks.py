@@ -54,7 +54,7 @@ def list_files(spark: SparkSession, paths: Sequence[str | os.PathLike[str]]) -> 
     for path in paths:
         names = files(spark, os.fspath(path), "*")
         if not names:
-            raise BadParameter("ingest", "file", os.fspath(path), "a file, or a directory with files")
+            raise BadParameter("ingest", f"{os.fspath(path)} must be a file, or a directory with files")
         found.update(names)
     return sorted(found, key=str.encode)
 

@@ -313,7 +313,7 @@ def follow_rows(trace: Trace, processes: Mapping[str, tuple[str, ...]], among: i
             raise
         # Whose rows a file has that cannot be read, its footer tells. The others are tried again without it.
         lost = {run for run in processes for group in damaged[0].groups if has_run(group, run)}
-        wrong = [Found(run, error=(error.place, error.found, error.expected)) for run in sorted(lost)]
+        wrong = [Found(run, error=(error.place, error.reason)) for run in sorted(lost)]
         left = {run: names for run, names in processes.items() if run not in lost}
         return wrong + (follow_rows(trace.without(damaged[0]), left, among) if left else [])
     return [msgspec.msgpack.decode(row["found"], type=Found) for row in found]

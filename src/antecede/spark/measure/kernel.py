@@ -208,16 +208,13 @@ class Scan:
 
     def _refused(self, rows: Rows, at: int) -> BadTrace:
         process, sender = self.names[int(rows.process[at])], self.names[int(rows.sender[at])]
-        message = f"message {rows.number[at]} of {sender}"
-        found, expected = {
-            FOREIGN: (f"a send of {message}", "its sender to send it"),
-            SECOND: (f"a second send of {message}", "each message to be sent once"),
-            LATE: (
-                f"the send of {message} after a delivery of it, by the order of clock, process and index",
-                "a clock that extends happened-before",
-            ),
+        reason = {
+            FOREIGN: "is sent by another process than its sender",
+            SECOND: "is sent a second time",
+            LATE: "is sent after a delivery of it, by the order of clock, process and index",
         }[int(self.state.totals[WRONG])]
-        return BadTrace(f"{self.place}, process {process}", found, expected)
+        message = f"message {rows.number[at]} of {sender}"
+        return BadTrace(f"{self.place}, process {process}", f"{message} {reason}")
 
 
 def columns_of(rows: Rows) -> Columns:

@@ -55,7 +55,7 @@ class Found(Struct, frozen=True):
     sends: int = 0
     longest_chain: int = 0
     received: bool = False
-    error: tuple[str, str, str] | None = None
+    error: tuple[str, str] | None = None
     """The fields of a `BadTrace`."""
 
 
@@ -133,10 +133,8 @@ class Spool:
         self._writer.close()
         with self._file:
             if self.run not in processes:
-                return Found(
-                    self.run,
-                    error=(place, f"events of run {self.run}", "only runs that the table of runs names"),
-                )
+                reason = f"it has events of run {self.run}, which the table of runs does not name"
+                return Found(self.run, error=(place, reason))
             names = Names.of(processes[self.run])
             return follow(self.run, names, lambda: self._read(names, place), place, 0, len(names))
 
@@ -163,5 +161,5 @@ def follow(run: str, names: Names, read: Any, place: str, low: int, high: int) -
     try:
         chains = follow_chains(names, watched, low, high, place=f"{place}, run {run}")
     except BadTrace as error:
-        return Found(run, error=(error.place, error.found, error.expected))
+        return Found(run, error=(error.place, error.reason))
     return Found(run, chains.past, chains.sends, chains.longest, chains.received)

@@ -139,7 +139,7 @@ def order(
         for name in ("position", "waits_for"):
             if name in table.columns:
                 raise BadParameter(
-                    "order", "table", f"one with a column {name}", "none of that name: order adds it"
+                    "order", f"the table has a column {name}, and order adds one of that name: rename it"
                 )
     match form:
         case ByCauses():
@@ -160,7 +160,7 @@ def order(
 def keep_window(ordered: DataFrame, time: str | None, window: tuple[Any, Any]) -> DataFrame:
     """The rows whose time is in the window: at or after its first value, and before its second."""
     if time is None:
-        raise BadParameter("order", "window", f"{window} without a time", "the column of times as time=")
+        raise BadParameter("order", "a window needs the column of times: give time=")
     for bound in window:
         refuse_bound(bound)
     bounded = ordered.withColumns({"__from": F.lit(window[0]), "__until": F.lit(window[1])})
@@ -174,14 +174,16 @@ def refuse_bound(bound: Any) -> None:
         try:
             datetime.fromisoformat(bound)
         except ValueError:
-            raise BadParameter("order", "window", bound, "times: ISO 8601, or integers") from None
+            raise BadParameter(
+                "order", f"window must be two times, ISO 8601 or integers, and has {bound!r}"
+            ) from None
 
 
 def refuse_names(form: str, **names: object) -> None:
     for name, given in names.items():
         if given:
             both = "id and causes together, process and vector together, protocol and processes together, or a trace"
-            raise BadParameter("order", name, f"{given} with {form}", both)
+            raise BadParameter("order", f"{name} does not go with {form}: name {both}")
 
 
 def missing(ordered: DataFrame) -> DataFrame:
@@ -252,8 +254,6 @@ def read_form(ordered: DataFrame) -> Form:
     refuse_other_tables("order", ordered)
     note = ordered.schema["waits_for"].metadata.get(NOTE) if "waits_for" in ordered.columns else None
     if note is None:
-        raise BadParameter(
-            "order", "table", "one without a note of its order", "the result of order, with waits_for"
-        )
+        raise BadParameter("order", "the table must be a result of order, with its column waits_for")
     told: dict[str, Any] = msgspec.json.decode(note)
     return msgspec.convert(told, FORMS[told.pop("form")])

@@ -395,8 +395,9 @@ def order_block(
         return
     start, count = starts[own["__block"][0].as_py()]
     if len(own) != count:
-        found = f"{len(own)} rows where {count} were counted"
-        raise BadTrace("table", found, "a table that stays as it is while it is ordered")
+        raise BadTrace(
+            "table", f"it changed while it was ordered: {len(own)} rows are where {count} were counted"
+        )
     outside, _ = split_outside(table, one_array(own[asked.id]).type)
     with kernels_for(len(own)):
         ordered = order_table(own, asked, columns, outside=outside)

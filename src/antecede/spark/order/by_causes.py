@@ -160,7 +160,7 @@ def join_places(rows: DataFrame, places: DataFrame, asked: ByCauses, node: Colum
     copies = Window.partitionBy(*(quote(name) for name in asked.partition_by), "__own")
     copy = F.row_number().over(copies.orderBy("__own")) - 1
     changed = BadTrace(
-        "table", "rows that were not there when they were counted", "a table that stays as it is"
+        "table", "it changed while it was ordered: it has rows that were not there when they were counted"
     )
     known = F.when(F.col("__place").isNull(), raise_marked(changed).cast("long")).otherwise(F.col("__place"))
     return joined.withColumn("position", F.when(known >= 0, known + copy).cast("long"))
@@ -207,5 +207,8 @@ def explain_refused(ordered: DataFrame, asked: ByCauses) -> DataFrame:
     bad = ordered.where("position is null").groupBy(*names)
     cycle = F.first("waits_for").cast("array<string>")
     told = bad.agg(F.count(F.lit(1)).alias("rows"), cycle.alias("__cycle"))
-    reason = F.concat(F.lit("a cycle: "), F.array_join(F.concat("__cycle", F.slice("__cycle", 1, 1)), " -> "))
+    reason = F.concat(
+        F.lit("the causes form a cycle: "),
+        F.array_join(F.concat("__cycle", F.slice("__cycle", 1, 1)), " -> "),
+    )
     return told.where("rows > 0").select(*names, "rows", reason.alias("reason"))

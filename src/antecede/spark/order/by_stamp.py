@@ -67,7 +67,9 @@ def refuse_columns(rows: DataFrame, asked: ByStamp) -> None:
     lacking = [name for name in dict.fromkeys(named) if rows.columns.count(name) != 1]
     if lacking:
         raise BadParameter(
-            "order", "columns", ", ".join(rows.columns), f"also {', '.join(lacking)}: a row is a packet"
+            "order",
+            f"the table needs the columns {', '.join(lacking)}, each once: a row is a packet; it "
+            f"has {', '.join(rows.columns)}",
         )
 
 

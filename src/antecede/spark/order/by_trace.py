@@ -106,8 +106,10 @@ def raise_times(events: DataFrame, time: str) -> DataFrame:
     """The events with `__key`: the greatest of their own time and the keys of what happened before them."""
     kind = events.schema[time].dataType if events.columns.count(time) == 1 else None
     if kind is None or isinstance(kind, (DoubleType, FloatType)):
-        found = time if kind is None else f"{time} of type {kind.simpleString()}"
-        raise BadParameter("order", "time", found, "a column of integers, timestamps or text")
+        found = "is no column of the trace" if kind is None else f"is {kind.simpleString()}"
+        raise BadParameter(
+            "order", f"time must be a column of integers, timestamps or text, and {time} {found}"
+        )
     line = Window.partitionBy("run", "process").orderBy("index").rowsBetween(Window.unboundedPreceding, 0)
     never = F.lit(np.iinfo(np.int64).min)
     names = ["run", "process", "index"]
@@ -189,7 +191,7 @@ def explain_refused(ordered: DataFrame) -> DataFrame:
 def reason_of(error: BadTrace) -> str:
     """What is wrong, without the name of the run."""
     place = error.place.partition(", ")[2]
-    return f"{place + ': ' if place else ''}{error.found}, expected {error.expected}"
+    return f"{place + ': ' if place else ''}{error.reason}"
 
 
 def find_missing(ordered: DataFrame) -> DataFrame:

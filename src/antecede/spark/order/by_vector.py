@@ -163,7 +163,9 @@ def refuse_columns(rows: DataFrame, asked: ByVector) -> None:
     named |= {f"partition_by {place + 1}": name for place, name in enumerate(asked.partition_by)}
     for what, name in named.items():
         if rows.columns.count(name) != 1:
-            raise BadParameter("order", what, name, f"one of the columns {', '.join(rows.columns)}")
+            raise BadParameter(
+                "order", f"{what} must be one of the columns {', '.join(rows.columns)}, not {name!r}"
+            )
     refuse_unlike_vectors(rows, asked.process, asked.vector)
 
 

@@ -81,12 +81,15 @@ def clocks(low: str, high: str, lacking: Column) -> tuple[Column, ...]:
 def describe_run(row: dict[str, object]) -> BadTrace:
     place = f"run {row['run']}, process {row['process']}"
     if row["empty"]:
-        return BadTrace(place, "an event without a run, a process or an index", "these in each event")
+        return BadTrace(place, "an event has no run, process or index")
     if row["rows"] != row["different"]:
-        found = f"{row['rows']} events with {row['different']} different indices"
-        return BadTrace(place, found, "one of each index")
-    found = f"{row['rows']} events with index {row['first']} to {row['last']}"
-    return BadTrace(place, found, "0, 1, 2, ... without gaps")
+        return BadTrace(
+            place, f"{row['rows']} events have {row['different']} different indices; each needs its own"
+        )
+    return BadTrace(
+        place,
+        f"{row['rows']} events have indices {row['first']} to {row['last']}; indices must count 0, 1, 2, ...",
+    )
 
 
 WRONG: Final = "kind is null or sender is null or number is null or control is null or kind not in " + str(

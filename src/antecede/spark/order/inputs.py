@@ -55,9 +55,7 @@ def default_partition(asked: Asked, table: DataFrame) -> Asked:
 
 def refuse_columns_of(named: bool) -> None:
     if named:
-        raise BadParameter(
-            "order", "columns", "named", "them for a table only: a trace and a log have their own"
-        )
+        raise BadParameter("order", "name columns for a table only: a trace and a log have their own")
 
 
 def order_log(log: DataFrame, window: tuple[str, str] | None = None) -> DataFrame:

@@ -146,12 +146,12 @@ def build(
     rows = read_packets(spark, source) if table is None else source.files.read(spark, table)
     if source.by == "closed":
         if source.receiver is None or asked.partition_by or not source.stamped:
-            raise BadParameter(COMMAND, "--by", "closed", "a --receiver, stamps and no --partition-by")
+            raise BadParameter(COMMAND, "--by closed needs a --receiver and stamps, and no --partition-by")
         places = {"receiver": source.receiver, "out": out, "checkpoint": checkpoint}
         options: dict[str, Any] = {"parameters": asked.parameters, "patience": asked.patience}
         return deliver_closed(rows, str(asked.protocol), asked.processes, **options, **places)
     if source.by != "receiver":
-        raise BadParameter(COMMAND, "--by", source.by, "receiver or closed")
+        raise BadParameter.choice(COMMAND, "--by", source.by, ("receiver", "closed"))
     ordered = order_stream(rows, default_partition(asked, rows))
     writer = ordered.writeStream.format("parquet").outputMode("append").option("path", absolute(out))
     return writer.option("checkpointLocation", absolute(checkpoint))
@@ -174,13 +174,15 @@ def refuse(spark: SparkSession, source: Source, once: bool, new: bool) -> None:
     """Check existing files before the query starts: Spark never skips a file that a micro-batch has planned."""
     place = absolute(source.path)
     if source.files_per_batch is not None and source.files_per_batch < 1:
-        raise BadParameter(COMMAND, "--files", source.files_per_batch, "1 or more")
+        raise BadParameter(COMMAND, f"--files must be 1 or more, not {source.files_per_batch}")
     if not source.stamped:
         return
     refuse_directory(COMMAND, place, "packets")
     there = files(spark, place)
     if once and not there:
-        raise BadParameter(COMMAND, "input", place, "a directory with Parquet files of packets")
+        raise BadParameter(
+            COMMAND, f"{place} has no Parquet files of packets, and --once reads only what is there"
+        )
     if new and readable(place):
         refuse_files(spark, there, packet_columns(source), optional=("arrival", "label"))
 

@@ -66,9 +66,7 @@ def write_ordered(ordered: DataFrame, path: str | os.PathLike[str]) -> Outcome:
         ).collect()
         reasons = collect_reasons(there) if total["refused"] else []
         if reasons and there.where("position is not null").isEmpty():
-            raise BadTrace(
-                place_of(reasons[0], read_form(there).partition_by), *split_reason(reasons[0]["reason"])
-            )
+            raise BadTrace(place_of(reasons[0], read_form(there).partition_by), reasons[0]["reason"])
         lacking = missing(there)
         if not total["waiting"]:
             # Whatever is missing, a row waits for it: there is nothing to look for.
@@ -107,11 +105,6 @@ def collect_reasons(ordered: DataFrame) -> list[dict[str, Any]]:
 
 def place_of(row: dict[str, Any], names: tuple[str, ...]) -> str:
     return ", ".join(f"{name} {row[name]}" for name in names) or "table"
-
-
-def split_reason(reason: str) -> tuple[str, str]:
-    found, _, expected = reason.partition(", expected ")
-    return found, expected or "rows that have an order"
 
 
 def count_missing(

@@ -88,13 +88,19 @@ def take_events(
     several causes. `time` likewise becomes the column `time`, as text. All columns of the records stay.
     """
     if where not in ("headers", "value"):
-        raise BadParameter("kafka", "where", where, "headers or value")
+        raise BadParameter.choice("kafka", "where", where, ("headers", "value"))
     if where not in records.columns:
-        advice = "one with headers: option includeHeaders" if where == "headers" else "one of Kafka's source"
-        raise BadParameter("kafka", "table", ", ".join(records.columns), advice)
+        advice = (
+            "give its source the option includeHeaders"
+            if where == "headers"
+            else "read it from Kafka's source"
+        )
+        raise BadParameter("kafka", f"the table has no column {where}: {advice}")
     for name in ("id", "causes", *(["time"] if time is not None else [])):
         if name in records.columns:
-            raise BadParameter("kafka", "table", f"one with a column {name}", "none: take_events adds it")
+            raise BadParameter(
+                "kafka", f"the table has a column {name}, and take_events adds one of that name: rename it"
+            )
     read = read_header if where == "headers" else read_field
     columns = {"id": F.get(read(id), F.lit(0)), "causes": F.flatten(F.transform(read(causes), split_causes))}
     if time is not None:
@@ -156,9 +162,9 @@ def kafka(
 class LostRecords(InputError):
     """Records that were to be read are not in the topic any more."""
 
-    def __init__(self, topic: str, partition: int, found: str, expected: str) -> None:
-        self.topic, self.partition, self.found, self.expected = topic, partition, found, expected
-        super().__init__(f"topic {topic}, partition {partition}: found {found}, expected {expected}")
+    def __init__(self, topic: str, partition: int, reason: str) -> None:
+        self.topic, self.partition, self.reason = topic, partition, reason
+        super().__init__(f"topic {topic}, partition {partition}: {reason}")
 
 
 class DroppedRecords(UserWarning):
@@ -182,18 +188,18 @@ class Kafka(DataSource):
         given = {name.lower(): value for name, value in options.items()}
         for needed in ("kafka.bootstrap.servers", "subscribe"):
             if not given.get(needed):
-                raise BadParameter("kafka", needed, "not given", "an option")
+                raise BadParameter("kafka", f"the option {needed} is missing")
         self.topics = [name.strip() for name in given["subscribe"].split(",") if name.strip()]
         self.starting = given.get("startingoffsets", "earliest")
         if self.starting not in ("earliest", "latest"):
-            raise BadParameter("kafka", "startingOffsets", self.starting, "earliest or latest")
+            raise BadParameter.choice("kafka", "startingOffsets", self.starting, ("earliest", "latest"))
         most = given.get("maxoffsetspertrigger", str(MOST))
         if not most.isdecimal() or int(most) < 1:
-            raise BadParameter("kafka", "maxOffsetsPerTrigger", most, "1 or more")
+            raise BadParameter("kafka", f"maxOffsetsPerTrigger must be 1 or more, not {most}")
         self.max_rows = int(most)
         fail = given.get("failondataloss", "true").lower()
         if fail not in ("true", "false"):
-            raise BadParameter("kafka", "failOnDataLoss", fail, "true or false")
+            raise BadParameter.choice("kafka", "failOnDataLoss", fail, ("true", "false"))
         self.fail = fail == "true"
         own = {name[6:]: value for name, value in given.items() if name.startswith("kafka.")}
         self.brokers = Brokers(own, self.fail)
@@ -214,7 +220,7 @@ def load_client() -> Any:
         import confluent_kafka
     except ImportError:
         raise BadParameter(
-            "kafka", "client", "not installed", "confluent-kafka: pip install antecede[kafka]"
+            "kafka", "confluent-kafka is not installed: pip install 'antecede[kafka]'"
         ) from None
     return confluent_kafka
 
@@ -353,8 +359,12 @@ class Brokers:
     def miss(self, topic: str, partition: int, at: int, first: int) -> int:
         """Records from `at` to before `first` were dropped: an error, or a warning."""
         if self.fail:
-            expected = f"{at}, which was not read yet: failOnDataLoss=false goes on without"
-            raise LostRecords(topic, partition, f"{first:,} as the first offset", expected)
+            raise LostRecords(
+                topic,
+                partition,
+                f"its first offset is {first:,}, and {at} was not read yet: set failOnDataLoss to "
+                "false to go on without",
+            )
         many = f"{first - at:,} record{'s' * (first - at != 1)}"
         which = f"offsets {at} to {first - 1}"
         told = f"topic {topic}, partition {partition}: {many} dropped before they were read ({which})"
@@ -392,8 +402,10 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         at = {one: max(known.get(one, found.first), found.first) for one, found in reach.items()}
         for one, offset in known.items():
             if one in reach and offset > reach[one].end and self._target is None:
-                found = f"{reach[one].end:,} as the next offset"
-                raise LostRecords(*one, found, f"at least {offset:,}, which was read: it was made anew")
+                reason = (
+                    f"its next offset is {reach[one].end:,}, and {offset:,} was read before: it was made anew"
+                )
+                raise LostRecords(*one, reason)
         there = {one: max(0, found.end - at[one]) for one, found in reach.items()}
         most = sum(there.values())
         if not isinstance(limit, ReadAllAvailable):

@@ -86,12 +86,14 @@ class NodeFeed(DataSource):
         for place in places:
             host, _, port = place.rpartition(":")
             if not host or not port.isdecimal():
-                raise BadParameter("feed", "address", repr(place), "host:port")
+                raise BadParameter("feed", f"an address must be host:port, not {place!r}")
         keys = tuple(options[name] for name in KEYS if name in options)
         if len(keys) not in (0, 3):
-            raise BadParameter("feed", "tls", f"{len(keys)} files", "authority, certificate and key")
+            raise BadParameter(
+                "feed", f"TLS needs authority, certificate and key, and {len(keys)} of them are given"
+            )
         if not options.get("maxRows", "1").isdecimal() or int(options.get("maxRows", "1")) < 1:
-            raise BadParameter("feed", "maxRows", options["maxRows"], "1 or more")
+            raise BadParameter("feed", f"maxRows must be 1 or more, not {options['maxRows']}")
         patience_s = float(options.get("patience_s", "30"))
         self.clients = {place: Client(place, keys, patience_s) for place in places}
         self.max_rows = int(options.get("maxRows", "100000"))
@@ -134,14 +136,18 @@ class Client:
                 log.info("feed %s: %s", self.address, error)
             if at < end:
                 if time.monotonic() > until:
-                    found = f"no event {at} for {self.patience_s:g} s"
-                    raise BadTrace(f"feed {self.address}", found, f"events up to {end}, which it had")
+                    raise BadTrace(
+                        f"feed {self.address}",
+                        f"no event {at} came for {self.patience_s:g} s, and the node had events up to {end}",
+                    )
                 time.sleep(RETRY_S)
 
     def _check(self, batch: pa.RecordBatch, at: int) -> None:
         indices = batch.column("index").to_pylist()
         if indices != list(range(at, at + len(batch))):
-            raise BadTrace(f"feed {self.address}", f"events {indices[:3]}...", f"{at}, {at + 1} and so on")
+            raise BadTrace(
+                f"feed {self.address}", f"it sent events {indices[:3]}..., not {at}, {at + 1} and so on"
+            )
 
     @contextmanager
     def _asked(self, start: int, end: int) -> Iterator[tuple[Answer, BinaryIO]]:
@@ -157,9 +163,13 @@ class Client:
                 try:
                     told = answer(line)
                 except WireError as error:
-                    raise BadTrace(f"feed {self.address}", error.reason, "an answer") from None
+                    raise BadTrace(
+                        f"feed {self.address}", f"its answer cannot be read: {error.reason}"
+                    ) from None
                 if told.error is not None:
-                    raise BadTrace(f"feed {self.address}", told.error, f"events {start} to {end}")
+                    raise BadTrace(
+                        f"feed {self.address}", f"it refused events {start} to {end}: {told.error}"
+                    )
                 yield told, stream
 
     def _context(self) -> ssl.SSLContext:
@@ -217,11 +227,14 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _end(self, place: str, at: int) -> int:
         told = self._reach(place, Answer(first=at, next=at))
         if told.next < at:
-            found = f"events up to {told.next} of {told.node}"
-            raise BadTrace(f"feed {place}", found, f"at least {at}, which were read: it has another trace")
+            raise BadTrace(
+                f"feed {place}",
+                f"{told.node} has events up to {told.next}, and {at} were read: it has another trace",
+            )
         if told.first > at:
             raise BadTrace(
-                f"feed {place}", f"{told.first} as its first event", f"{at}, which was not read yet"
+                f"feed {place}",
+                f"its first event is {told.first}, and {at} was not read yet: the node has dropped what is between",
             )
         return told.next if self._target is None else max(at, min(told.next, self._target[place]))
 

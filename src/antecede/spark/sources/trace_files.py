@@ -28,13 +28,13 @@ def traces(spark: SparkSession, path: str | os.PathLike[str], *, max_files: int 
     node's files come in order, unless clocks of file systems differ: `verify_stream` needs no order.
     """
     if max_files < 1:
-        raise BadParameter("traces", "max_files", max_files, "1 or more")
+        raise BadParameter("traces", f"max_files must be 1 or more, not {max_files}")
     root = absolute(path)
     events = join(root, "events")
     if (here := local(events)) is not None:
         _make(Path(here))
     elif not files(spark, events):
-        raise BadTrace(events, "no Parquet files", "the events of a trace")
+        raise BadTrace(events, "there are no Parquet files: the events of a trace are missing")
     if readable(events):
         refuse_files(spark, files(spark, events)[:1], EVENTS)
     return (
@@ -46,4 +46,6 @@ def _make(events: Path) -> None:
     try:
         events.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadTrace(str(events), error.strerror or str(error), "a directory of event files") from None
+        raise BadTrace(
+            str(events), f"the directory of event files cannot be made: {error.strerror or error}"
+        ) from None

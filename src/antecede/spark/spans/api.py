@@ -156,7 +156,7 @@ def read_rows(
     refuse_span_request(format, mapping)
     many = [path] if isinstance(path, str | os.PathLike) else list(path)
     if not many:
-        raise BadParameter("read_spans", "files", "none", "one or more")
+        raise BadParameter("read_spans", "name one file or more")
     names = list_files(spark, many)
     attributes = (process,) if isinstance(process, str) else tuple(process)
     if format == "otlp":

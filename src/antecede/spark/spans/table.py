@@ -52,8 +52,10 @@ def read_table(
     """The spans in these files, and what cannot be read."""
     kinds = {kind_of(name) for name in names}
     if len(kinds) != 1 or not kinds <= {".parquet", ".csv", *JSON}:
-        found = ", ".join(sorted(kinds))
-        raise BadParameter("read_spans", "files", found, "Parquet, CSV or JSON Lines, all of one kind")
+        raise BadParameter(
+            "read_spans",
+            f"the files must be Parquet, CSV or JSON Lines, all of one kind, not {', '.join(sorted(kinds))}",
+        )
     [kind] = kinds
     asked = OTEL_TRACES if mapping is None else mapping
     if kind == ".parquet":
@@ -68,8 +70,11 @@ def read_table(
     for ours in ("id", "trace_id", *asked):
         if asked.get(ours) not in table.columns:
             shown = ", ".join(column for column in table.columns if column not in OWN)
-            found = f"{ours}={(mapping or OTEL_TRACES)[ours]}"
-            raise BadParameter("read_spans", "map", found, f"a column of the table: {shown}")
+            raise BadParameter(
+                "read_spans",
+                f"map has {ours}={(mapping or OTEL_TRACES)[ours]}, and the table has no such "
+                f"column; its columns are {shown}",
+            )
     return describe_rows(table, asked, no_cause, process)
 
 
@@ -77,7 +82,7 @@ def read_csv(spark: SparkSession, names: list[str]) -> DataFrame:
     places = [escaped(name) for name in names]
     columns = spark.read.options(**CSV).csv(places).columns
     if not columns:
-        raise BadTrace(names[0], "an empty file", "a first line with the names of the columns")
+        raise BadTrace(names[0], "the file is empty; its first line must name the columns")
     types = ", ".join(f"{quote(name)} string" for name in (*columns, BROKEN))
     # Without `columnPruning` Spark counts the values of each line, whatever columns are asked for.
     options = {**CSV, "columnNameOfCorruptRecord": BROKEN, "columnPruning": False}

@@ -63,7 +63,7 @@ def order_stream(df: DataFrame, asked: Asked) -> DataFrame:
     """The rows of a stream in causal order."""
     buckets = BUCKETS if asked.buckets is None else asked.buckets
     if buckets < 1:
-        raise BadParameter("order", "buckets", buckets, "1 or more")
+        raise BadParameter("order", f"buckets must be 1 or more, not {buckets}")
     groups = asked.partition_by or ()
     if asked.id is not None and asked.causes is not None:
         refuse_others(asked, "explicit causes", "process", "vector", "stamp", "protocol", "processes")
@@ -74,7 +74,7 @@ def order_stream(df: DataFrame, asked: Asked) -> DataFrame:
         return order_vectors(df, asked, buckets)
     refuse_others(asked, "stamps", "id", "causes", "process", "vector", "remember")
     if asked.protocol is None or not asked.processes:
-        raise BadParameter("order", "table", "a stream without names of columns", FORMS)
+        raise BadParameter("order", f"a stream needs the names of its columns: {FORMS}")
     return order_stamps(
         df,
         protocol=asked.protocol,
@@ -91,7 +91,7 @@ def order_stream(df: DataFrame, asked: Asked) -> DataFrame:
 def refuse_others(asked: Asked, form: str, *names: str) -> None:
     for name in names:
         if getattr(asked, name):
-            raise BadParameter("order", name, f"{getattr(asked, name)} with {form}", FORMS)
+            raise BadParameter("order", f"{name} does not go with {form}: name {FORMS}")
 
 
 def order_vectors(df: DataFrame, asked: Asked, buckets: int) -> DataFrame:
@@ -122,9 +122,12 @@ def refuse_columns(df: DataFrame, asked: Asked) -> DataType:
     named |= {f"partition_by {place + 1}": name for place, name in enumerate(asked.partition_by or ())}
     for what, name in named.items():
         if name is None or df.columns.count(name) != 1:
-            raise BadParameter("order", what, name, f"one of the columns {', '.join(df.columns)}")
+            raise BadParameter(
+                "order", f"{what} must be one of the columns {', '.join(df.columns)}, not {name!r}"
+            )
     for name in ADDED:
         if name in df.columns:
-            expected = "none of that name: order adds it"
-            raise BadParameter("order", "table", f"one with a column {name}", expected)
+            raise BadParameter(
+                "order", f"the table has a column {name}, and order adds one of that name: rename it"
+            )
     return refuse_unlike_vectors(df, str(asked.process), str(asked.vector))

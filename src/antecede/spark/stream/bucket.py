@@ -84,7 +84,7 @@ class Bucket:
             out.append(
                 make_refusals(
                     rows,
-                    [(row, f"the receiver is no process, expected {expected}") for row in unknown.tolist()],
+                    [(row, f"the receiver must be {expected}") for row in unknown.tolist()],
                 )
             )
         lane, served = self._receivers(group, receiver)
@@ -262,15 +262,15 @@ class Bucket:
             state = msgspec.msgpack.decode(data)
             version = state["antecede stream"]
         except (msgspec.DecodeError, LookupError, TypeError):
-            raise BadSnapshot("stream", "other bytes", "the state of a stream") from None
+            raise BadSnapshot("the checkpoint does not have the state of a stream") from None
         if not 1 <= version <= STATE_VERSION:
-            raise BadSnapshot("version of the stream's state", version, f"1 to {STATE_VERSION}")
+            raise BadSnapshot.version("the stream", version, f"1 to {STATE_VERSION}")
         if state["protocol"] == settings.protocol:
             # What a parameter decides that the writer did not know yet, its default decided then.
             state["parameters"] = replace(settings, parameters={}).machine(0).parameters | state["parameters"]
         for name, wanted in settings.decided().items():
             if state[name] != wanted:
-                raise BadSnapshot(f"{name} of the stream", state[name], wanted)
+                raise BadSnapshot.changed(name, state[name], wanted)
         bucket = cls(settings, kernel)
         for part in state["lanes"]:
             receiver = MachineReceiver.load(settings, part, state["machines"])

@@ -436,9 +436,9 @@ class CausesBucket:
     def load(cls, head: bytes, pieces: Iterable[bytes], settings: CausesSettings) -> CausesBucket:
         state = msgspec.msgpack.decode(head)
         if state.get("antecede causes") != STATE_VERSION:
-            raise BadSnapshot("version of the stream by causes", state.get("antecede causes"), STATE_VERSION)
+            raise BadSnapshot.version("the stream by causes", state.get("antecede causes"), STATE_VERSION)
         if state["buckets"] != settings.buckets:
-            raise BadSnapshot("buckets of the stream", state["buckets"], settings.buckets)
+            raise BadSnapshot.changed("buckets", state["buckets"], settings.buckets)
         bucket = cls(settings)
         bucket.serial = state["serial"]
         bucket.table = None if state["table"] is None else from_ipc(state["table"])

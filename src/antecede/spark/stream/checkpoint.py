@@ -65,11 +65,15 @@ class Checkpoint:
         if not new:
             self._compare(command, msgspec.json.decode(wanted))
         if new and not vacant(target):
-            found, expected = f"{target}, which is there", "a new place, or the checkpoint of who wrote it"
-            raise BadParameter(command, "output", found, expected)
+            raise BadParameter(
+                command,
+                f"the output {target} is there already: take a new place, or the checkpoint of the query that wrote it",
+            )
         if vacant(target) and not vacant(join(self.place, "commits")):
-            found, expected = f"{target}, where nothing is", f"what the query of {self.place} has written"
-            raise BadParameter(command, "output", found, expected)
+            raise BadParameter(
+                command,
+                f"the output {target} is empty, and the query of {self.place} has written to another: give that one",
+            )
         for directory in filter(None, (local(target), local(self.place))):
             _make(directory)
         put(join(self.place, NOTE), wanted)
@@ -83,12 +87,15 @@ class Checkpoint:
             return
         except (OSError, msgspec.MsgspecError) as error:
             raise BadParameter(
-                command, "checkpoint", f"{self.place} ({error})", "one with its note"
+                command, f"the checkpoint {self.place} has a note that cannot be read: {error}"
             ) from None
         for name in (*what, *noted):
             if noted.get(name) != what.get(name):
-                found = f"{self.place}, of a query with {name} {shown(noted.get(name))}"
-                raise BadParameter(command, "checkpoint", found, f"one with {name} {shown(what.get(name))}")
+                raise BadParameter(
+                    command,
+                    f"the checkpoint {self.place} is of a query with {name} "
+                    f"{shown(noted.get(name))}, not {shown(what.get(name))}",
+                )
 
     def read_columns(self) -> bytes | None:
         """What `write_columns` kept. A query of an older version has kept nothing."""

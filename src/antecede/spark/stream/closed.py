@@ -105,10 +105,10 @@ def deliver_closed(
     settings = Settings.of(protocol, processes, parameters, patience)
     about = "stream by closed sets"
     if settings.protocol not in cut.KINDS:
-        raise BadParameter(about, "protocol", settings.protocol, f"one of {', '.join(cut.KINDS)}")
+        raise BadParameter.choice(about, "protocol", settings.protocol, cut.KINDS)
     me = settings.view.id(receiver)
     if not settings.machine(me).orders_at(me):
-        raise BadParameter(about, "receiver", receiver, "the one that the protocol orders for")
+        raise BadParameter(about, f"receiver must be the one that the protocol orders for, not {receiver}")
     closing = Closing(settings, me, absolute(out), States(checkpoint, settings, me))
     rows = select_packets(df, None, None).select("receiver", "sender", "number", "stamp", "payload")
     return rows.writeStream.foreachBatch(closing).option("checkpointLocation", absolute(checkpoint))

@@ -172,7 +172,7 @@ class States:
             ("receiver", state.receiver, self.settings.processes[self.me]),
         ):
             if found_one != wanted:
-                raise BadSnapshot(f"{what} of the stream", found_one, wanted)
+                raise BadSnapshot.changed(what, found_one, wanted)
         return state
 
     def before(self, spark: SparkSession, batch: int) -> tuple[State, list[Chunk]]:
@@ -183,7 +183,7 @@ class States:
         old = read_version_2(self.home, self.first())
         if old is None or old[0].batch != batch - 1:
             raise BadSnapshot(
-                "state of micro-batch", "not there", f"that of micro-batch {batch - 1} in {self.home}"
+                f"{self.home} has no state of micro-batch {batch - 1}: begin with a new checkpoint and output"
             )
         state, tables = old
         code, reached = CODES[state.decided["protocol"]], np.array(state.reached, np.int64)
@@ -227,7 +227,7 @@ def read_slot(spark: SparkSession, home: str, at: int) -> tuple[State, list[Chun
 def decode_state(data: bytes) -> State:
     version = msgspec.msgpack.decode(data)["version"]
     if version != VERSION:
-        raise BadSnapshot("version of the stream by closed sets", version, VERSION)
+        raise BadSnapshot.version("the stream by closed sets", version, VERSION)
     return msgspec.msgpack.decode(data, type=State)
 
 
@@ -300,7 +300,7 @@ def read_version_2(home: str, first: State) -> tuple[State, list[pa.Table]] | No
         return None
     old = msgspec.msgpack.decode((found[-1] / "state").read_bytes())
     if old["version"] != 2:
-        raise BadSnapshot("version of the stream by closed sets", old["version"], f"2 or {VERSION}")
+        raise BadSnapshot.version("the stream by closed sets", old["version"], f"2 or {VERSION}")
     tables = []
     for name in old["held"]:
         with pa.memory_map(str(found[-1] / Path(name).name)) as file:

@@ -210,10 +210,12 @@ def decode_state(snapshot: bytes) -> State:
     except msgspec.MsgspecError as error:
         version = _version(snapshot)
         if version == VERSION:
-            raise BadSnapshot("live verification", str(error), "its own state") from None
-        raise BadSnapshot("version of live verification", version, VERSION) from None
+            raise BadSnapshot(
+                f"the checkpoint does not have the state of live verification: {error}"
+            ) from None
+        raise BadSnapshot.version("live verification", version, VERSION) from None
     if state.version != VERSION:
-        raise BadSnapshot("version of live verification", state.version, VERSION)
+        raise BadSnapshot.version("live verification", state.version, VERSION)
     return state
 
 

@@ -64,8 +64,11 @@ def remember_rows(owner: str, rows: DataFrame, settings: RememberingSettings, bu
     """What comes out of the buckets of these rows, packed. `rows` has the column `__bucket`."""
     provider = str(rows.sparkSession.conf.get(PROVIDER))
     if "RocksDB" not in provider:
-        expected = f"{PROVIDER} set to {ROCKSDB} in the session"
-        raise BadParameter(owner, "state store", provider.rpartition(".")[2], expected)
+        raise BadParameter(
+            owner,
+            f"the state store must be RocksDB, not {provider.rpartition('.')[2]}: set {PROVIDER} "
+            f"to {ROCKSDB} in the session",
+        )
     processor = Processor(settings, uuid.uuid4().hex)
     packed = pack(rows, buckets).groupBy("bucket")
     stepped = packed.transformWithStateInPandas(processor, STEPPED, "append", "ProcessingTime")

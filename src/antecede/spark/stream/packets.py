@@ -125,7 +125,9 @@ def stamp_of(packet: Packet[Any], limits: Limits = LIMITS) -> bytes:
     """
     kind = BY_STAMP.get(type(packet.stamp))
     if kind is None:
-        raise BadParameter("packet", "stamp", type(packet.stamp).__name__, "one of antecede.wire.stamps")
+        raise BadParameter(
+            "packet", f"stamp must be one of antecede.wire.stamps, not {type(packet.stamp).__name__}"
+        )
     writer = Writer(limits)
     writer.out.append(kind.code)
     kind.put(writer, packet)

@@ -36,8 +36,8 @@ class Settings(Struct, frozen=True):
 
     >>> Settings("permit", ("p1", "p2"))
     Traceback (most recent call last):
-    antecede.errors.BadParameter: stream: protocol is 'permit' (its order is made by senders that wait for permits, \
-which a stream does not see), expected one of fifo, matrix, bounded, monitor, history, broadcast, optimal
+    antecede.errors.BadParameter: stream: protocol must be one of fifo, matrix, bounded, monitor, history, \
+broadcast, optimal, not 'permit' (its order is made by senders that wait for permits, which a stream does not see)
     """
 
     protocol: str
@@ -52,11 +52,11 @@ which a stream does not see), expected one of fifo, matrix, bounded, monitor, hi
         if self.protocol not in ORDERING:
             why = ELSEWHERE.get(self.protocol)
             found = f"{self.protocol!r} ({why})" if why else repr(self.protocol)
-            raise BadParameter("stream", "protocol", found, f"one of {', '.join(ORDERING)}")
+            raise BadParameter("stream", f"protocol must be one of {', '.join(ORDERING)}, not {found}")
         if self.patience_ms is not None and self.patience_ms < 0:
-            raise BadParameter("stream", "patience", f"{self.patience_ms} ms", "0 or more")
+            raise BadParameter("stream", f"patience must be 0 or more, not {self.patience_ms} ms")
         if not self.processes:
-            raise BadParameter("stream", "processes", "none", "the names of all that take part")
+            raise BadParameter("stream", "processes must name all that take part, and names nobody")
         self.machine(0)
 
     @classmethod

@@ -72,9 +72,11 @@ def order_stamps(
     one that rows are taken by (default: `arrival`, if there is one).
     """
     if buckets < 1:
-        raise BadParameter("order", "buckets", buckets, "1 or more")
+        raise BadParameter("order", f"buckets must be 1 or more, not {buckets}")
     if len(partition_by) > 1:
-        raise BadParameter("order", "partition_by", ", ".join(partition_by), "one column, for stamps")
+        raise BadParameter(
+            "order", f"partition_by takes one column with stamps, not {', '.join(partition_by)}"
+        )
     wait = None if patience is None else parse_duration("order", "patience", patience)
     settings = Settings(protocol, tuple(processes), dict(parameters or {}), wait, buckets)
     group = partition_by[0] if partition_by else None
@@ -93,12 +95,15 @@ def select_columns(df: DataFrame, stamp: str, group: str | None, time: str | Non
     wanted = ["receiver", "sender", "number", stamp, *(name for name in (group, time) if name is not None)]
     missing = [name for name in wanted if name not in found]
     if missing:
-        expected = f"also {', '.join(missing)}: a row is a packet"
-        raise BadParameter("order", "columns", ", ".join(found), expected)
+        raise BadParameter(
+            "order",
+            f"the table needs the columns {', '.join(missing)}: a row is a packet; it has {', '.join(found)}",
+        )
     for name in ADDED:
         if name in found:
-            expected = "none of that name: order adds it"
-            raise BadParameter("order", "table", f"one with a column {name}", expected)
+            raise BadParameter(
+                "order", f"the table has a column {name}, and order adds one of that name: rename it"
+            )
     columns = [
         F.col("receiver").cast("string").alias("__receiver"),
         F.col("sender").cast("string").alias("__sender"),
@@ -121,7 +126,9 @@ def select_columns(df: DataFrame, stamp: str, group: str | None, time: str | Non
 def select_packets(df: DataFrame, group: str | None, time: str | None) -> DataFrame:
     """The columns of packets under the names that they have in `PACKETS`, and no others."""
     if "payload" not in df.columns:
-        raise BadParameter("order", "columns", ", ".join(df.columns), "also payload: a row is a packet")
+        raise BadParameter(
+            "order", f"the table needs the column payload: a row is a packet; it has {', '.join(df.columns)}"
+        )
     rows = select_columns(df, "stamp", group, time)
     own = [F.col(name).alias(name.removeprefix("__")) for name in OWN if name in rows.columns]
     return rows.select(*own, F.coalesce(F.col("payload").cast("binary"), F.lit(b"")).alias("payload"))
@@ -133,7 +140,7 @@ def arrival_column(time: str, kind: Any) -> Any:
         return F.unix_micros(column).alias("__arrival")
     if isinstance(kind, ByteType | ShortType | IntegerType | LongType):
         return column.cast("long").alias("__arrival")
-    raise BadParameter("order", "time", f"{time} of type {kind.simpleString()}", "integers or times")
+    raise BadParameter("order", f"time must be integers or timestamps, and {time} is {kind.simpleString()}")
 
 
 def output_schema(df: DataFrame, group: str | None) -> StructType:
@@ -316,7 +323,7 @@ class StampedBucket:
             state = msgspec.msgpack.decode(data)
             version = state["antecede stream"]
         except (msgspec.DecodeError, LookupError, TypeError):
-            raise BadSnapshot("stream", "other bytes", "the state of a stream") from None
+            raise BadSnapshot("the checkpoint does not have the state of a stream") from None
         if version == 1:
             bucket = cls(opened, Bucket.load(data, opened.settings))
             names = opened.settings.processes
@@ -326,7 +333,7 @@ class StampedBucket:
             }
             return bucket
         if version != STATE_VERSION:
-            raise BadSnapshot("version of the stream's state", version, f"1 to {STATE_VERSION}")
+            raise BadSnapshot.version("the stream", version, f"1 to {STATE_VERSION}")
         bucket = cls(opened, Bucket.load(state["packets"], opened.settings))
         bucket.rows = None if state["rows"] is None else from_ipc(state["rows"])
         bucket.next_row = state["next"]

@@ -395,11 +395,9 @@ class VectorBucket:
     def load(cls, data: bytes, settings: VectorSettings) -> VectorBucket:
         state = msgspec.msgpack.decode(data)
         if state.get("antecede vectors") != STATE_VERSION:
-            raise BadSnapshot(
-                "version of the stream by vectors", state.get("antecede vectors"), STATE_VERSION
-            )
+            raise BadSnapshot.version("the stream by vectors", state.get("antecede vectors"), STATE_VERSION)
         if state["buckets"] != settings.buckets:
-            raise BadSnapshot("buckets of the stream", state["buckets"], settings.buckets)
+            raise BadSnapshot.changed("buckets", state["buckets"], settings.buckets)
         bucket = cls(settings)
         bucket.processes = {name: code for code, name in enumerate(state["processes"])}
         gaps = {channel: [(first, last) for first, last in gaps] for channel, gaps in state["gaps"]}

@@ -64,7 +64,7 @@ def verify_stream(
         for name, text in (("patience", patience), ("remember", remember))
     )
     if messages < 1:
-        raise BadParameter("verify_stream", "messages", messages, "1 or more")
+        raise BadParameter("verify_stream", f"messages must be 1 or more, not {messages}")
 
     def judge(
         key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState

@@ -64,7 +64,7 @@ def events_at(spark: SparkSession, place: str) -> DataFrame:
         url, _, stream = place.rpartition("/")
         if url.endswith("/") or not stream:
             raise BadParameter(
-                "verify --stream", "source", "a server", "a stream too: nats://HOST:PORT/STREAM"
+                "verify --stream", "the source names a server and no stream: write nats://HOST:PORT/STREAM"
             )
         return jetstream(spark, url, stream, rows="events")
     return traces(spark, place)
@@ -181,6 +181,6 @@ def refuse(spark: SparkSession, place: str, once: bool, new: bool) -> None:
     events = join(absolute(place), "events")
     there = files(spark, events)
     if once and not there:
-        raise BadTrace(events, "no Parquet files", "the events of a trace")
+        raise BadTrace(events, "there are no Parquet files: the events of a trace are missing")
     if new and readable(events):
         refuse_files(spark, there, EVENTS)

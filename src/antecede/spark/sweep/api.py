@@ -100,7 +100,7 @@ def sweep(
     """
     root = absolute(out)
     if not readable(root):
-        raise BadParameter("sweep", "out", root, "a path or a URI that PyArrow can write to")
+        raise BadParameter("sweep", f"out must be a path or a URI that PyArrow can write to, not {root}")
     name = local(root) or root
     results = Results(experiment, Stage(*place(root)), name)
     with results.writing():

@@ -95,7 +95,9 @@ class Trace:
         events = read_events(spark, root)
         found = sorted((absolute(unquote(file)) for file in events.inputFiles()), key=str.encode)
         if not found:
-            raise BadTrace(join(root, "events"), "no Parquet files", "the events of the trace's runs")
+            raise BadTrace(
+                join(root, "events"), "there are no Parquet files: the events of the trace's runs are missing"
+            )
         read = tuple(footers(spark, tables, found)) if readable(root) else None
         runs = spark.read.schema(SPARK_RUNS).parquet(*map(escaped, tables))
         return cls(events, runs, root, read)
@@ -138,7 +140,9 @@ def read_events(spark: SparkSession, root: str) -> DataFrame:
         return reading.parquet(escaped(join(root, "events")))
     except AnalysisException as error:
         if error.getCondition() == "PATH_NOT_FOUND":
-            raise BadTrace(join(root, "events"), "nothing", "the events of the trace's runs") from None
+            raise BadTrace(
+                join(root, "events"), "the directory is missing: it has the events of the trace's runs"
+            ) from None
         raise
 
 
@@ -149,10 +153,15 @@ def table_of(spark: SparkSession, runs: pa.Table) -> DataFrame:
 def refuse_types(table: DataFrame, schema: StructType) -> None:
     for field in schema:
         if field.name not in table.columns:
-            raise BadTrace("table", f"columns {', '.join(table.columns)}", f"also {field.name}")
+            raise BadTrace(
+                "table", f"column {field.name} is missing; the columns are {', '.join(table.columns)}"
+            )
         found = table.schema[field.name].dataType.simpleString()
         if found != field.dataType.simpleString():
-            raise BadTrace("table", f"column {field.name} of type {found}", field.dataType.simpleString())
+            raise BadTrace(
+                "table",
+                f"column {field.name} has type {found}, and must have type {field.dataType.simpleString()}",
+            )
 
 
 def unknown_runs(events: DataFrame) -> DataFrame:

@@ -163,10 +163,12 @@ def verify(
     refuse_other_tables("verify", table)
     refuse_names("a DataFrame", chunks=chunks, rows=rows)
     if id is None or causes is None or consumer is None:
-        expected = "id, causes and consumer; a table of a trace's events is Trace.of(table)"
-        raise BadParameter("verify", "table", "a DataFrame without names of columns", expected)
+        raise BadParameter(
+            "verify",
+            "a DataFrame needs id, causes and consumer; a table of a trace's events is Trace.of(table)",
+        )
     if (position is None) == (time is None):
-        raise BadParameter("verify", "position and time", f"{position} and {time}", "one of them")
+        raise BadParameter("verify", f"give position or time, one of them (they are {position} and {time})")
     none = (no_cause,) if isinstance(no_cause, str) else tuple(no_cause)
     asked = ByCauses(id, causes, groups, position or time, none)
     if table.isStreaming:
@@ -178,8 +180,10 @@ def verify(
 def refuse_names(form: str, **names: object) -> None:
     for name, given in names.items():
         if given:
-            expected = "columns of a DataFrame, or chunks and rows of a trace"
-            raise BadParameter("verify", name, f"{given} with {form}", expected)
+            raise BadParameter(
+                "verify",
+                f"{name} does not go with {form}: name the columns of a DataFrame, or chunks and rows of a trace",
+            )
 
 
 def verify_trace(trace: Trace, chunks: int | None, rows: int | None) -> Verification:
@@ -256,7 +260,7 @@ class OnSpark:
         first = double.groupBy("run").agg(F.min(F.struct("sender", "number", "count")).alias("first"))
         for run, (sender, number, count) in first.collect():
             place = f"{trace.path or 'events'}, run {run}, process {sender}"
-            yield run, BadTrace(place, f"{count} sends of message {number}", "one of each number")
+            yield run, BadTrace(place, f"message {number} is sent {count} times")
 
     def _keep(self, table: DataFrame) -> DataFrame:
         # Read more than once: by the next round and by the findings. Summaries are small.

@@ -127,7 +127,7 @@ def verify_causes(
     if refused and counts["refused"] == counts["partitions"]:
         results.unpersist()
         place = ", ".join(f"{name} {refused[0][name]}" for name in asked.partition_by) or "table"
-        raise BadTrace(place, refused[0]["reason"], "events that can be judged")
+        raise BadTrace(place, refused[0]["reason"])
     verdict, reason = sum_up(counts)
     return CausesVerification(
         findings, partitions, verdict, reason, counts, asked.partition_by, refused, (results, *kept)
@@ -180,22 +180,26 @@ def refuse_request(rows: DataFrame, asked: ByCauses, consumer: str) -> None:
     assert asked.time is not None
     for what, name in (("consumer", consumer), ("position or time", asked.time)):
         if rows.columns.count(name) != 1:
-            raise BadParameter("verify", what, name, f"one of the columns {', '.join(rows.columns)}")
+            raise BadParameter(
+                "verify", f"{what} must be one of the columns {', '.join(rows.columns)}, not {name!r}"
+            )
     refuse_columns(rows, asked, owner="verify", added=())
     kind = rows.schema[consumer].dataType
     if not isinstance(kind, (StringType, *WHOLE)):
         raise BadParameter(
-            "verify", "consumer", f"{consumer} of type {kind.simpleString()}", "text or integers"
+            "verify", f"consumer must be text or integers, and {consumer} is {kind.simpleString()}"
         )
     kind = rows.schema[asked.time].dataType
     known = (StringType, DoubleType, FloatType, TimestampType, TimestampNTZType, DateType, *WHOLE)
     if not isinstance(kind, known) and not (isinstance(kind, DecimalType) and kind.scale == 0):
-        found = f"{asked.time} of type {kind.simpleString()}"
-        raise BadParameter("verify", "position or time", found, "numbers, timestamps or text")
+        raise BadParameter(
+            "verify",
+            f"position or time must be numbers, timestamps or text, and {asked.time} is {kind.simpleString()}",
+        )
     for name in asked.partition_by:
         if name in OWN:
             raise BadParameter(
-                "verify", "partition_by", name, f"a name that findings do not have: {', '.join(OWN)}"
+                "verify", f"partition_by cannot be {name}: findings have the columns {', '.join(OWN)}"
             )
 
 

@@ -240,10 +240,11 @@ class JudgingBucket:
     def load(cls, head: bytes, pieces: Iterable[bytes], settings: JudgingSettings) -> JudgingBucket:
         state = msgspec.msgpack.decode(head)
         if state.get("antecede judging") != STATE_VERSION:
-            found = state.get("antecede judging")
-            raise BadSnapshot("version of the stream that is verified", found, STATE_VERSION)
+            raise BadSnapshot.version(
+                "the stream that is verified", state.get("antecede judging"), STATE_VERSION
+            )
         if state["buckets"] != settings.buckets:
-            raise BadSnapshot("buckets of the stream", state["buckets"], settings.buckets)
+            raise BadSnapshot.changed("buckets", state["buckets"], settings.buckets)
         bucket = cls(settings)
         bucket.serial, bucket.checked = state["serial"], state["checked"]
         bucket.told = {(kind, where, consumer, id): when for kind, where, consumer, id, when in state["told"]}

@@ -215,7 +215,7 @@ def give_clocks(trace: Trace, runs: Sequence[str], processes: Collection[str], l
     for run in found:
         if run not in processes:
             raise BadTrace(
-                trace.path or "events", f"events of run {run}", "only runs that are in the table of runs"
+                trace.path or "events", f"it has events of run {run}, which the table of runs does not name"
             )
     if all(size.clocks == size.rows for size in found.values()):
         return Clocked(events, found)

@@ -147,7 +147,7 @@ def show_cycles(
 
 
 def describe_cycle(ids: list[str]) -> str:
-    return f"a cycle: {' -> '.join(map(str, [*ids, ids[0]]))}"
+    return f"the causes form a cycle: {' -> '.join(map(str, [*ids, ids[0]]))}"
 
 
 def explain_groups(

@@ -23,13 +23,17 @@ def refuse_request(
 
     >>> refuse_request("csv", None, None, None)
     Traceback (most recent call last):
-    antecede.errors.BadParameter: ingest: format is csv, expected one of shiviz, tracing, tlaplus, table
+    antecede.errors.BadParameter: ingest: format must be one of shiviz, tracing, tlaplus, table, not 'csv'
     """
     if format not in FORMATS:
-        raise BadParameter("ingest", "format", format, f"one of {', '.join(FORMATS)}")
+        raise BadParameter.choice("ingest", "format", format, FORMATS)
     if format != "shiviz" and (pattern or delimiter):
-        raise BadParameter("ingest", "pattern", f"given for {format}", "it for shiviz only")
+        raise BadParameter("ingest", f"pattern is for shiviz, not for {format}")
     if (format == TABLE) != (mapping is not None):
-        found = "given" if mapping else "missing"
-        raise BadParameter("ingest", "map", found, "it for a table, and only there")
+        raise BadParameter(
+            "ingest",
+            f"map is for a table, not for {format}"
+            if mapping
+            else "a table needs map, the names of its columns",
+        )
     shiviz.expressions(pattern, delimiter)

@@ -173,5 +173,5 @@ def refusal_of_clock(process: str, vector: Mapping[str, int]) -> str | None:
         return f"its clock has no entry of its own process {process}"
     for name, entry in vector.items():
         if not 0 <= entry <= LARGEST:
-            return f"its clock's entry of {name} is {entry}, expected 0 to {LARGEST}"
+            return f"its clock's entry of {name} is {entry}, and must be 0 to {LARGEST}"
     return None

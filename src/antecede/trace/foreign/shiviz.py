@@ -55,7 +55,8 @@ def expressions(pattern: str | None, delimiter: str | None) -> Expressions:
 
     >>> expressions("(?<host>.*)", None)
     Traceback (most recent call last):
-    antecede.errors.BadParameter: shiviz: pattern is (?<host>.*), expected the named groups host, clock and event
+    antecede.errors.BadParameter: shiviz: pattern must have the named groups host, clock and event, and is \
+(?<host>.*)
     """
     if pattern is not None:
         refuse_groups(pattern, compile_expression(pattern, "pattern"))
@@ -73,12 +74,16 @@ def compile_expression(text: str, which: str) -> re.Pattern[str]:
             warnings.simplefilter("ignore", FutureWarning)
             return re.compile(python, re.MULTILINE)
     except (re.error, RecursionError, OverflowError) as error:
-        raise BadParameter("shiviz", which, text, f"a regular expression ({error})") from None
+        raise BadParameter(
+            "shiviz", f"{which} must be a regular expression, and {text} is none: {error}"
+        ) from None
 
 
 def refuse_groups(text: str, pattern: re.Pattern[str]) -> None:
     if not all(name in pattern.groupindex for name in NEEDED):
-        raise BadParameter("shiviz", "pattern", text, "the named groups host, clock and event")
+        raise BadParameter(
+            "shiviz", f"pattern must have the named groups host, clock and event, and is {text}"
+        )
 
 
 def read(

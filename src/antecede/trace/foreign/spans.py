@@ -83,21 +83,25 @@ def refuse_span_request(format: str, mapping: Mapping[str, str] | None) -> None:
 
     >>> refuse_span_request("spans", {"id": "SpanID"})
     Traceback (most recent call last):
-    antecede.errors.BadParameter: read_spans: map is without trace_id, expected columns for id and trace_id
+    antecede.errors.BadParameter: read_spans: map must name the columns for id and trace_id, and has no trace_id
     """
     if format not in SPAN_FORMATS:
-        raise BadParameter("read_spans", "format", format, f"one of {', '.join(SPAN_FORMATS)}")
+        raise BadParameter.choice("read_spans", "format", format, SPAN_FORMATS)
     if mapping is None:
         return
     if format != "spans":
-        raise BadParameter("read_spans", "map", f"given for {format}", "it for spans only")
+        raise BadParameter("read_spans", f"map is for the format spans, not for {format}")
     for ours, name in mapping.items():
         if ours not in SPAN_COLUMNS:
-            raise BadParameter("read_spans", "map", f"{ours}={name}", f"one of {', '.join(SPAN_COLUMNS)}")
+            raise BadParameter.choice("read_spans", f"the key of map {ours}={name}", ours, SPAN_COLUMNS)
     for needed in ("id", "trace_id"):
         if needed not in mapping:
-            raise BadParameter("read_spans", "map", f"without {needed}", "columns for id and trace_id")
+            raise BadParameter(
+                "read_spans", f"map must name the columns for id and trace_id, and has no {needed}"
+            )
     if (SPAN_LISTS[0] in mapping) != (SPAN_LISTS[1] in mapping):
-        raise BadParameter("read_spans", "map", f"only one of {' and '.join(SPAN_LISTS)}", "both, or none")
+        raise BadParameter(
+            "read_spans", f"map has only one of {' and '.join(SPAN_LISTS)}: give both, or none"
+        )
     if "end_ns" in mapping and "duration_ns" in mapping:
-        raise BadParameter("read_spans", "map", "both end_ns and duration_ns", "one of them")
+        raise BadParameter("read_spans", "map has both end_ns and duration_ns: give one of them")

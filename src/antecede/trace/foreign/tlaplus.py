@@ -72,7 +72,7 @@ def read(rows: Rows, run: str, number: int, line: bytes) -> None:
 def refusal(event: Line, node: str) -> str | None:
     """Why an event cannot be one of this node, or None."""
     if event.event not in KINDS:
-        return f"event is {event.event}, expected >, < or d"
+        return f"event is {event.event}, and must be >, < or d"
     if event.event != "d":
         name, place = ("snd", event.pkt.snd) if event.event == ">" else ("rcv", event.pkt.rcv)
         # A name or a number: one that is quoted is the same node.

@@ -49,9 +49,9 @@ class Stored(NamedTuple):
 class Lost(InputError):
     """Messages that were to be read are not in the stream any more."""
 
-    def __init__(self, stream: str, found: str, expected: str) -> None:
-        self.stream, self.found, self.expected = stream, found, expected
-        super().__init__(f"stream {stream}: found {found}, expected {expected}")
+    def __init__(self, stream: str, reason: str) -> None:
+        self.stream, self.reason = stream, reason
+        super().__init__(f"stream {stream}: {reason}")
 
 
 class Away(Exception):
@@ -64,7 +64,7 @@ class Broker:
 
     >>> Broker("localhost", "orders")
     Traceback (most recent call last):
-    antecede.errors.BadParameter: jetstream: url is of the scheme '', expected nats://host:port
+    antecede.errors.BadParameter: jetstream: url must be nats://host:port, and has the scheme ''
     """
 
     url: str
@@ -79,7 +79,9 @@ class Broker:
             parts = urlsplit(url.strip())
             if parts.scheme not in ("nats", "tls") or not parts.hostname:
                 # Not the address itself, which may have a password in it.
-                raise BadParameter("jetstream", "url", f"of the scheme {parts.scheme!r}", "nats://host:port")
+                raise BadParameter(
+                    "jetstream", f"url must be nats://host:port, and has the scheme {parts.scheme!r}"
+                )
 
     @property
     def where(self) -> str:
@@ -129,7 +131,7 @@ class Broker:
     def _wait(self, until: float, error: Away) -> None:
         if time.monotonic() > until:
             raise BadParameter(
-                "jetstream", "server", f"away: {error}", f"one that has {self.where}"
+                "jetstream", f"the server that should have {self.where} does not answer: {error}"
             ) from None
         time.sleep(RETRY_S)
 
@@ -187,9 +189,7 @@ class Broker:
             )
             yield client, client.jetstream(timeout=ANSWER_S)
         except NotFoundError:
-            raise BadParameter(
-                "jetstream", "stream", f"not there: {self.where}", "a stream that is"
-            ) from None
+            raise BadParameter("jetstream", f"the server has no {self.where}") from None
         except AntecedeError:
             raise  # What is ours is told as it is, though it may be an OSError, too.
         except (
@@ -271,5 +271,5 @@ def client_class() -> Any:
     try:
         from nats.aio.client import Client
     except ImportError:
-        raise BadParameter("jetstream", "client", "not there", "pip install 'antecede[nats]'") from None
+        raise BadParameter("jetstream", "nats-py is not installed: pip install 'antecede[nats]'") from None
     return Client

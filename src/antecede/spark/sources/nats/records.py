@@ -53,7 +53,7 @@ class EventRecord(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"kind {self.kind!r}, expected one of {', '.join(KINDS)}")
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
 
 
 class Rows(Struct, frozen=True):
@@ -73,7 +73,9 @@ class Rows(Struct, frozen=True):
             return self.row(message)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             place = f"stream {stream}, message {message.sequence}"
-            raise BadTrace(place, str(error), f"a JSON object with the columns of {self.name}") from None
+            raise BadTrace(
+                place, f"it is not a JSON object with the columns of {self.name}: {error}"
+            ) from None
 
 
 _PACKET = msgspec.json.Decoder(PacketRecord)
@@ -106,10 +108,10 @@ def rows_of(name: str) -> Rows:
     """
     >>> rows_of("messages")
     Traceback (most recent call last):
-    antecede.errors.BadParameter: jetstream: rows is messages, expected packets, events or raw
+    antecede.errors.BadParameter: jetstream: rows must be one of packets, events, raw, not 'messages'
     """
     if name not in ROWS:
-        raise BadParameter("jetstream", "rows", name, "packets, events or raw")
+        raise BadParameter.choice("jetstream", "rows", name, ("packets", "events", "raw"))
     return ROWS[name]
 
 

@@ -75,7 +75,7 @@ def jetstream_sink(
     wait_s = parse_duration("jetstream_sink", "patience", patience) / 1000
     broker = Broker(url, stream, None, None if credentials is None else os.fspath(credentials), wait_s)
     if not subject or any(letter in subject for letter in " *>\t\r\n"):
-        raise BadParameter("sink", "subject", repr(subject), "a subject without wildcards")
+        raise BadParameter("sink", f"subject must have no wildcards, and is {subject!r}")
 
     def write(batch: DataFrame, _: int) -> None:
         column = group or group_column(batch.schema)

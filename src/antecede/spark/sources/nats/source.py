@@ -87,7 +87,7 @@ class JetStream(DataSource):
         self.rows = rows_of(options.get("rows", "packets"))
         for needed in ("url", "stream"):
             if needed not in options:
-                raise BadParameter("jetstream", needed, "not given", "an option")
+                raise BadParameter("jetstream", f"the option {needed} is missing")
         self.broker = Broker(
             options["url"],
             options["stream"],
@@ -97,11 +97,13 @@ class JetStream(DataSource):
         )
         self.start = options.get("start", "earliest")
         if self.start not in ("earliest", "latest") and not self.start.isdecimal():
-            raise BadParameter("jetstream", "start", self.start, "earliest, latest or a message's number")
+            raise BadParameter(
+                "jetstream", f"start must be earliest, latest or a message's number, not {self.start!r}"
+            )
         self.max_rows, self.partitions = _many(options, "maxRows", 100_000), _many(options, "partitions", 2)
         self.lost = options.get("lost", "fail")
         if self.lost not in ("fail", "skip"):
-            raise BadParameter("jetstream", "lost", self.lost, "fail or skip")
+            raise BadParameter.choice("jetstream", "lost", self.lost, ("fail", "skip"))
 
     @classmethod
     def name(cls) -> str:
@@ -117,7 +119,7 @@ class JetStream(DataSource):
 def _many(options: MutableMapping[str, str], name: str, default: int) -> int:
     found = options.get(name, str(default))
     if not found.isdecimal() or int(found) < 1:
-        raise BadParameter("jetstream", name, found, "1 or more")
+        raise BadParameter("jetstream", f"{name} must be 1 or more, not {found}")
     return int(found)
 
 
@@ -169,10 +171,15 @@ class JetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _present(self, at: int, first: int, end: int) -> int:
         """Where to read on, if the next message to be read is still there, or has yet to come."""
         if at > end:
-            found = f"{end - 1} as its last message"
-            raise Lost(self._broker.stream, found, f"at least {at - 1}, which was read: it was made anew")
+            made_anew = (
+                f"its last message is {end - 1}, and {at - 1} was read before: the stream was made anew"
+            )
+            raise Lost(self._broker.stream, made_anew)
         if at < first and self._lost == "fail":
-            raise Lost(self._broker.stream, f"{first} as its first message", f"{at}, which was not read yet")
+            dropped = (
+                f"its first message is {first}, and {at} was not read yet: set lost to skip to go on without"
+            )
+            raise Lost(self._broker.stream, dropped)
         return max(at, first)
 
     @errors_marked()
