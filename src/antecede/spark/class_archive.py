@@ -33,6 +33,8 @@ import pyspark
 __all__ = ["cache_directory", "find_archive", "find_java", "java_options", "make_archive", "request_archive"]
 
 UNUSED_S: Final = 30 * 24 * 3600
+ROOM: Final = "-XX:MetaspaceSize=256m"
+"""Spark's classes need so much. Java begins with 21 MB, and searches the whole heap each time before it takes more."""
 QUIET: Final = ("-Xlog:disable", "-Xlog:all=error:stderr")
 """Java warns of an archive that does not fit, on standard output. It is no fault."""
 SMALL: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -41,7 +43,7 @@ SMALL: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 def java_options(small: bool) -> str:
     """Options for the Java of a driver. `small` makes small jobs fast and large ones slow: Spark's sort takes 2.7x."""
-    options = ["-XX:+IgnoreUnrecognizedVMOptions", *(SMALL if small else ())]
+    options = ["-XX:+IgnoreUnrecognizedVMOptions", ROOM, *(SMALL if small else ())]
     archive = find_archive()
     if archive is not None:
         options += ["-Xshare:auto", f"-XX:SharedArchiveFile={archive}", *QUIET]

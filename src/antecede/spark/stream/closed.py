@@ -25,12 +25,10 @@ For protocols whose stamps are whole vectors: `monitor`, `broadcast`.
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -318,16 +316,8 @@ def is_whole(path: str) -> bool:
 # Stage
 
 
-@cache
-def freeze_modules() -> None:
-    """Once in each worker: Spark collects garbage after each task, and would look through all modules again."""
-    gc.collect()
-    gc.freeze()
-
-
 def make_stager(settings: Settings, me: int, reached: cut.Counts, now: int, home: str | None) -> Any:
     def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        freeze_modules()
         context = TaskContext.get()
         assert context is not None
         for at, rows in enumerate(join_batches(batches)):
