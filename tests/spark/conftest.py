@@ -6,8 +6,8 @@
 `warm`        runs a command in this process, on that session: for tests of what it says and writes
 
 A process can have one classic session only, so scripts run in other processes, one for each kind. They get `spark`, and
-what they print comes back. Where tests run in several processes, all those that need a cluster run in one of them, and
-so do those that need a server: each is started once (`make test` runs with `--dist loadgroup`).
+what they print comes back. Where tests run in several processes, all those that need a cluster or a server run in one
+of them: each is started once, and so is what they are compared with (`make test` runs with `--dist loadgroup`).
 """
 
 import json
@@ -29,15 +29,33 @@ CLUSTER = "local-cluster[2,1,1024]"
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
-STARTED_ONCE = {"cluster": "cluster", "on_cluster": "cluster", "on_connect": "connect"}
+ELSEWHERE = {"cluster", "on_cluster", "on_connect"}
+
+LONGEST = (
+    "verify_causes",
+    "span_messages",
+    "tutorials",
+    "order_causes",
+    "order",
+    "stream_killed",
+    "measure",
+    "ingest",
+)
+"""Files that take long, the longest first. The last one of all to be started decides when all is done."""
 
 
 def pytest_collection_modifyitems(items):
-    for item in items:
+    """Keep each file in one process, and all that needs a cluster or a server; begin with what takes long."""
+    here = [item for item in items if item.path.parent == Path(__file__).parent]
+    groups = {}
+    for item in here:
         values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        used = [*item.fixturenames, *(value for value in values if isinstance(value, str))]
-        groups = [STARTED_ONCE[name] for name in used if name in STARTED_ONCE]
-        item.add_marker(pytest.mark.xdist_group((groups or [str(item.path)])[0]))
+        used = {*item.fixturenames, *(value for value in values if isinstance(value, str))}
+        groups[item] = "elsewhere" if used & ELSEWHERE else item.path.stem.removeprefix("test_")
+        item.add_marker(pytest.mark.xdist_group(groups[item]))
+    order = ("elsewhere", *LONGEST)
+    place = {item: order.index(groups[item]) if groups[item] in order else len(order) for item in here}
+    items[:] = [item for item in items if item not in groups] + sorted(here, key=place.__getitem__)
 
 
 @pytest.fixture
@@ -66,11 +84,15 @@ def spark(tmp_path_factory):
             "spark.sql.shuffle.partitions": "2",
             # Two processes run tests, each with several Javas: what is enough, not what the machine has.
             "spark.driver.memory": "2g",
+            # A heap that has to grow is searched through each time: it begins with room for the plans of many tests.
+            "spark.driver.extraJavaOptions": "-Xms768m -Xmn384m",
             "spark.local.dir": str(scratch),
             # Java code for each plan takes longer to compile than a few hundred rows to interpret. The cluster and the
-            # server of Connect compile, as users' Sparks do.
+            # server of Connect compile and adapt, as users' Sparks do.
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            # Nor is there anything to learn from a shuffle of a few hundred rows: one plan, not one after each stage.
+            "spark.sql.adaptive.enabled": "false",
         },
     )
     yield session
@@ -159,6 +181,16 @@ def cluster(tmp_path_factory):
 def on_cluster(cluster):
     """`on_cluster(script, *arguments)`: `spark` is a session on two worker processes."""
     return cluster()
+
+
+@pytest.fixture(scope="session")
+def broker():
+    """A producer that is a mock cluster of Kafka, and its address."""
+    client = pytest.importorskip("confluent_kafka")
+    producer = client.Producer({"bootstrap.servers": "none", "test.mock.num.brokers": "1", "linger.ms": "1"})
+    brokers = producer.list_topics(timeout=30).brokers.values()
+    yield producer, ",".join(f"{one.host}:{one.port}" for one in brokers)
+    producer.flush(30)
 
 
 @pytest.fixture(scope="session")

@@ -1,20 +1,12 @@
 """Kafka on librdkafka's mock cluster: a broker on loopback that other clients and processes join."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
 import warnings
-from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark")
 pytest.importorskip("confluent_kafka")
 
-import confluent_kafka as client
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
@@ -22,19 +14,9 @@ from antecede.errors import BadParameter
 from antecede.spark import order
 from antecede.spark.sources import kafka, take_events
 from antecede.spark.sources.kafka import KAFKA, DroppedRecords, Kafka, KafkaReader, LostRecords
-from antecede.spark.stream.memory import PROVIDER, ROCKSDB
 
 PARTITIONS = 4
 """Of every topic of the mock cluster."""
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """A producer that is the cluster, and its address."""
-    producer = client.Producer({"bootstrap.servers": "none", "test.mock.num.brokers": "1", "linger.ms": "1"})
-    brokers = producer.list_topics(timeout=30).brokers.values()
-    yield producer, ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
-    producer.flush(30)
 
 
 def fill(producer, topic, values, partition=None, headers=None):
@@ -59,8 +41,8 @@ def read_all(source, start, end):
     ]
 
 
-def test_batches_are_limited_and_end_where_the_fetch_says(cluster):
-    producer, servers = cluster
+def test_batches_are_limited_and_end_where_the_fetch_says(broker):
+    producer, servers = broker
     fill(producer, "limits", [str(at).encode() for at in range(40)], headers=[[("id", b"x")]] * 40)
     source = reader(servers, "limits")
     start = source.initialOffset()
@@ -80,8 +62,8 @@ def test_batches_are_limited_and_end_where_the_fetch_says(cluster):
     assert sum(source.reportLatestOffset()["limits"].values()) == 44
 
 
-def test_what_the_broker_has_dropped_is_told(cluster):
-    producer, servers = cluster
+def test_what_the_broker_has_dropped_is_told(broker):
+    producer, servers = broker
     # The mock keeps 5 MiB a partition.
     fill(producer, "dropped", [bytes(400_000)] * 30, partition=1)
     start = {"dropped": {"1": 0}}
@@ -99,64 +81,8 @@ def test_what_the_broker_has_dropped_is_told(cluster):
     assert [row["offset"] for row in rows] == list(range(first, 30))
 
 
-def session(spark):
-    own = spark.newSession()
-    own.conf.set(PROVIDER, ROCKSDB)
-    own.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-    return own
-
-
-QUERY = """
-def run(spark, servers, home):
-    from antecede.spark import order
-    from antecede.spark.sources import kafka, take_events
-    records = kafka(spark, servers, "chat", max_rows=6)
-    events = take_events(records, id="id", causes="after")
-    ordered = order(events, id="id", causes="causes")
-    writer = ordered.writeStream.option("checkpointLocation", f"{home}/checkpoint").trigger(availableNow=True)
-    writer.start(f"{home}/out").awaitTermination()
-"""
-KILLED = (
-    QUERY
-    + """
-import sys
-from antecede.spark import connect
-from antecede.spark.stream.memory import PROVIDER, ROCKSDB
-settings = {PROVIDER: ROCKSDB, "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-            "spark.sql.shuffle.partitions": "2"}
-run(connect("local[2]", log=sys.argv[3], settings=settings), *sys.argv[1:3])
-"""
-)
-
-
-def test_a_query_over_kafka_that_is_killed_delivers_each_record_once(spark, cluster, tmp_path):
-    producer, servers = cluster
-    # Each follows the one before, and they lie in partitions against their order.
-    chain = [json.dumps({"id": f"m{at}", "after": [f"m{at - 1}"] if at else []}).encode() for at in range(60)]
-    fill(producer, "chat", chain[::-1])
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, servers, str(tmp_path), str(tmp_path / "log")], start_new_session=True
-    )
-    commits = tmp_path / "checkpoint" / "commits"
-    try:
-        deadline = time.monotonic() + 240
-        while not (commits / "1").exists() and time.monotonic() < deadline:
-            assert process.poll() is None, (tmp_path / "log").read_text()[-2000:]
-            time.sleep(0.01)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    assert 2 <= len(list(commits.glob("[0-9]*"))) < 10
-    names: dict[str, Any] = {}
-    exec(QUERY, names)
-    names["run"](session(spark), servers, str(tmp_path))
-    out = spark.read.parquet(str(tmp_path / "out")).orderBy("position").collect()
-    assert [row["id"] for row in out] == [f"m{at}" for at in range(60)]
-    assert {"key", "value", "topic", "partition", "offset", "timestamp", "headers"} <= set(out[0].asDict())
-
-
-def test_a_query_stops_with_a_sentence_when_records_were_dropped(spark, cluster, tmp_path):
-    producer, servers = cluster
+def test_a_query_stops_with_a_sentence_when_records_were_dropped(spark, broker, tmp_path):
+    producer, servers = broker
     fill(producer, "short", [b"first"], partition=0)
 
     def run(**options):

@@ -1,12 +1,8 @@
 """A stream on Spark: what comes out is what comes out without it, over restarts and a real SIGKILL."""
 
 import os
-import signal
-import subprocess
-import sys
 import tarfile
 import threading
-import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -112,48 +108,6 @@ def test_a_stream_is_ordered_over_restarts_and_says_what_waits(spark, tmp_path):
     delivered = spark.read.parquet(str(out)).toArrow().to_pylist()
     arrived = pa.concat_tables([kept, late.set_column(5, "arrival", pa.array([len(rows)]))])
     assert by_receiver(placed(delivered)) == expected(arrived, view)
-
-
-KILLED = """
-import sys
-from antecede.spark import connect
-from antecede.spark.order.stream_files import Source, order_files
-from antecede.spark.stream.api import Asked
-source, out, checkpoint, log, names = sys.argv[1:]
-spark = connect("local[2]", log=log, settings={"spark.sql.shuffle.partitions": "2"})
-asked = Asked(protocol="matrix", processes=names.split(","))
-order_files(spark, Source(source, asked, files_per_batch=1), out, checkpoint, once=True)
-"""
-
-
-def test_a_query_that_is_killed_goes_on_as_if_it_had_not_been(spark, tmp_path):
-    view, rows = packets(400, seed=5)
-    source, out, checkpoint = tmp_path / "in", tmp_path / "out", tmp_path / "checkpoint"
-    written(source, rows, 12)
-    arguments = [source, out, checkpoint, tmp_path / "log", ",".join(view.names)]
-    process = subprocess.Popen([sys.executable, "-c", KILLED, *map(str, arguments)], start_new_session=True)
-    try:
-        # Somewhere after its second micro-batch, whatever it is doing then.
-        deadline = time.monotonic() + 120
-        while not (checkpoint / "commits" / "1").exists() and time.monotonic() < deadline:
-            assert process.poll() is None, (tmp_path / "log").read_text()[-2000:]
-            time.sleep(0.01)
-    finally:
-        # Python and its Java.
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    done = len(list((checkpoint / "commits").glob("[0-9]*")))
-    assert 2 <= done < 12
-    outcome = order_files(
-        spark,
-        Source(str(source), Asked(protocol="matrix", processes=view.names), files_per_batch=4),
-        out,
-        checkpoint,
-        once=True,
-    )
-    assert outcome.complete
-    delivered = spark.read.parquet(str(out)).toArrow().to_pylist()
-    assert by_receiver(placed(delivered)) == expected(rows, view)
 
 
 def test_an_answer_does_not_read_again_what_was_written_before(spark, tmp_path):

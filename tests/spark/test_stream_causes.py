@@ -1,10 +1,6 @@
 """A stream of events that name their causes: without Spark on random histories, and on Spark over restarts."""
 
 import os
-import signal
-import subprocess
-import sys
-import time
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -19,6 +15,7 @@ from antecede.errors import BadParameter, BadSnapshot
 from antecede.spark.causes import ByCauses
 from antecede.spark.stream import Status, status_of
 from antecede.spark.stream.causes import CausesBucket, CausesSettings, order_causes
+from tests.spark.killed_streams import run_causes
 
 SCHEMA = pa.schema(
     [
@@ -198,41 +195,6 @@ def write_files(directory, rows, parts):
         os.utime(path, (part + 1, part + 1))
 
 
-RUN = """
-from antecede.spark import order
-from antecede.spark.stream.memory import PROVIDER, ROCKSDB
-
-def run(spark, source, out, checkpoint):
-    own = spark.newSession()
-    own.conf.set(PROVIDER, ROCKSDB)
-    own.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-    own.conf.set("spark.sql.shuffle.partitions", "2")
-    schema = "tenant long, event string, after array<string>, body struct<a: long, b: array<string>>"
-    stream = own.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(source)
-    ordered = order(stream, id="event", causes="after", partition_by=["tenant"])
-    writer = ordered.writeStream.option("path", out).option("checkpointLocation", checkpoint)
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
-    return query
-"""
-
-KILLED = (
-    RUN
-    + """
-import sys
-from antecede.spark import connect
-source, out, checkpoint, log = sys.argv[1:]
-run(connect("local[2]", log=log), source, out, checkpoint)
-"""
-)
-
-
-def run_here(spark, home):
-    names: dict[str, Any] = {}
-    exec(RUN, names)
-    return names["run"](spark, *(str(home / name) for name in ("in", "out", "checkpoint")))
-
-
 def check_output(spark, home, rows):
     """Each row once, after its causes, with positions without gaps."""
     out = [row.asDict(recursive=True) for row in spark.read.parquet(str(home / "out")).collect()]
@@ -251,32 +213,11 @@ def test_a_stream_of_causes_says_what_it_holds_and_why(spark, tmp_path):
     random = Random(5)
     rows = random.sample(history(random, events=200, partitions=5), 200)
     write_files(tmp_path / "in", rows, 3)
-    query = run_here(spark, tmp_path)
+    query = run_causes(spark, tmp_path, True)
     statuses = [told.status for told in map(status_of, query.recentProgress) if told is not None]
     assert sum(status.rows_in for status in statuses) == 200
     assert statuses[0].held > statuses[-1].held == 0
     assert statuses[0].causes
-    check_output(spark, tmp_path, rows)
-
-
-def test_a_query_that_is_killed_goes_on_as_if_it_had_not_been(spark, tmp_path):
-    random = Random(6)
-    rows = random.sample(history(random, events=240, partitions=3), 240)
-    write_files(tmp_path / "in", rows, 12)
-    arguments = [str(tmp_path / name) for name in ("in", "out", "checkpoint", "log")]
-    process = subprocess.Popen([sys.executable, "-c", KILLED, *arguments], start_new_session=True)
-    commits = tmp_path / "checkpoint" / "commits"
-    try:
-        deadline = time.monotonic() + 240
-        while not (commits / "1").exists() and time.monotonic() < deadline:
-            assert process.poll() is None, (tmp_path / "log").read_text()[-2000:]
-            time.sleep(0.01)
-    finally:
-        # Python and its Java.
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    assert 2 <= len(list(commits.glob("[0-9]*"))) < 12
-    run_here(spark, tmp_path)
     check_output(spark, tmp_path, rows)
 
 

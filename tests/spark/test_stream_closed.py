@@ -1,13 +1,10 @@
 """Closed sets: without Spark on arrays, and a hot monitor on Spark that is stopped between micro-batches."""
 
 import itertools
-import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,9 +23,7 @@ from antecede.errors import BadParameter, BadSnapshot
 from antecede.model import Message, Packet, View
 from antecede.oracle import happened_before
 from antecede.protocols.monitor import MonitorStamp
-from antecede.spark.order.stream_files import Source, order_files
 from antecede.spark.stream import closed, cut, waiting
-from antecede.spark.stream.api import Asked
 from antecede.spark.stream.bucket import step
 from antecede.spark.stream.closed import Closing, check_packets, deliver_closed, serve
 from antecede.spark.stream.closed_state import State, States, read_status, receiver_of
@@ -298,83 +293,6 @@ def test_patience_ends_on_spark_and_a_late_cause_is_marked(spark, tmp_path):
     assert sorted(map(shown, found), key=str) == sorted(expected, key=str)
     assert {"late", "delivered"} == {row["kind"] for row in found}
     assert any(row["gave_up"] for row in found)
-
-
-KILLED = """
-import sys
-from antecede.spark import connect
-from antecede.spark.order.stream_files import Source, order_files
-from antecede.spark.stream.api import Asked
-source, out, checkpoint, log, names = sys.argv[1:]
-spark = connect("local[2]", log=log, settings={"spark.sql.shuffle.partitions": "2"})
-options = {"by": "closed", "receiver": "p1", "files_per_batch": 1}
-asked = Asked(protocol="monitor", processes=names.split(","))
-order_files(spark, Source(source, asked, **options), out, checkpoint, once=True)
-"""
-
-
-def killed_after(arguments, checkpoint, batches, seconds):
-    """A query in a process of its own, killed so long after its first micro-batches, whatever it is doing then."""
-    command = [sys.executable, "-c", KILLED, *map(str, arguments)]
-    process = subprocess.Popen(command, start_new_session=True)
-    try:
-        deadline = time.monotonic() + 120
-        while len(list((checkpoint / "commits").glob("[0-9]*"))) < batches and time.monotonic() < deadline:
-            assert process.poll() is None, arguments[3].read_text()[-2000:]
-            time.sleep(0.01)
-        time.sleep(seconds)
-    finally:
-        # Python and its Java.
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def read_planned_files(checkpoint):
-    """The files of each micro-batch. After a kill it may have two: the one that was listed, and the next."""
-    listed = [
-        json.loads(line)
-        for path in (checkpoint / "sources" / "0").glob("[0-9]*")
-        for line in path.read_text().splitlines()[1:]
-    ]
-    offsets = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
-    ends = [json.loads(path.read_text().splitlines()[-1])["logOffset"] for path in offsets]
-    return [
-        sorted(Path(one["path"]).name for one in listed if begin < one["batchId"] <= end)
-        for begin, end in itertools.pairwise([-1, *ends])
-    ]
-
-
-def test_closed_sets_that_are_killed_go_on_as_if_they_had_not_been(spark, tmp_path):
-    run, packets, settings = hot("monitor", 7, messages=400)
-    rows, random = packets_of(packets, run.machines[0].view), Random()
-    source, out, checkpoint = tmp_path / "in", tmp_path / "out", tmp_path / "checkpoint"
-    source.mkdir()
-    size = len(rows) // 6 + 1
-    for part in range(6):
-        pq.write_table(rows.slice(part * size, size), source / f"{part}.parquet")
-        os.utime(source / f"{part}.parquet", (part + 1, part + 1))
-    arguments = [source, out, checkpoint, tmp_path / "log", ",".join(settings.processes)]
-    batches, seconds = random.randint(1, 3), random.random()
-    print("killed after", batches, "micro-batches and", seconds, "seconds")
-    killed_after(arguments, checkpoint, batches, seconds)
-    asked = Source(
-        str(source),
-        Asked(protocol="monitor", processes=settings.processes),
-        by="closed",
-        receiver="p1",
-        files_per_batch=1,
-    )
-    outcome = order_files(spark, asked, out, checkpoint, once=True)
-    planned = read_planned_files(checkpoint)
-    assert sorted(itertools.chain(*planned)) == [f"{part}.parquet" for part in range(6)]
-    sets, expected = Sets(settings), []
-    for names in planned:
-        tables = [pq.read_table(source / name) for name in names]
-        expected += [(settings.processes[sender], number) for sender, number in sets.advance(tables)]
-    assert (outcome.complete, outcome.batches, outcome.delivered) == (True, len(planned), len(expected))
-    found = pq.read_table(out).sort_by("position").to_pylist()
-    assert [row["position"] for row in found] == list(range(len(expected)))
-    assert [(row["sender"], row["number"]) for row in found] == expected
 
 
 def test_a_state_that_an_older_version_left_is_continued(spark, tmp_path):

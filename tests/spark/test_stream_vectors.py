@@ -1,10 +1,5 @@
 """A stream of events that carry vectors: without Spark on random histories, against the rule itself; and on Spark."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -245,48 +240,6 @@ def test_a_stream_of_vectors_keeps_all_columns_over_restarts(spark, tmp_path):
     )
     assert len(out) == len(rows)
     assert all(row["note"] for row in out)
-    check_order(out)
-
-
-KILLED = """
-import sys
-from antecede.spark import connect, order
-source, out, checkpoint, log = sys.argv[1:]
-spark = connect("local[2]", log=log, settings={"spark.sql.shuffle.partitions": "2"})
-schema = "__partition string, who string, clock map<string, bigint>, note array<struct<a: bigint>>"
-stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(source)
-stream = stream.withColumnRenamed("__partition", "room")
-ordered = order(stream, process="who", vector="clock", partition_by="room", buckets=4)
-writer = ordered.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True)
-writer.start(out).awaitTermination()
-"""
-
-
-def test_a_query_that_is_killed_goes_on_as_if_it_had_not_been(spark, tmp_path):
-    random = Random(6)
-    rows = history(random, events=240, partitions=3)
-    write_files(tmp_path / "in", random.sample(rows, len(rows)), 12)
-    arguments = [str(tmp_path / name) for name in ("in", "out", "checkpoint", "log")]
-    process = subprocess.Popen([sys.executable, "-c", KILLED, *arguments], start_new_session=True)
-    commits = tmp_path / "checkpoint" / "commits"
-    try:
-        deadline = time.monotonic() + 240
-        while not (commits / "1").exists() and time.monotonic() < deadline:
-            assert process.poll() is None, (tmp_path / "log").read_text()[-2000:]
-            time.sleep(0.01)
-    finally:
-        # Python and its Java.
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    assert 2 <= len(list(commits.glob("[0-9]*"))) < 12
-    run_here(spark, tmp_path)
-    out = (
-        spark.read.parquet(str(tmp_path / "out"))
-        .withColumnRenamed("room", "__partition")
-        .toArrow()
-        .to_pylist()
-    )
-    assert len(out) == len(rows)
     check_order(out)
 
 
