@@ -1,4 +1,4 @@
-"""antecede verify on the command line: exit codes, one JSON object, sentences; in this process, and on Spark."""
+"""antecede verify on the command line: exit codes, one JSON object, sentences; in this process."""
 
 import json
 import subprocess
@@ -140,48 +140,3 @@ sys.exit(code)
     )
     assert done.returncode == 1, done.stderr
     assert json.loads(done.stdout)["verdict"] == "no"
-
-
-ON_SPARK = """
-import contextlib, io, json, sys
-from antecede.cli import run
-told = []
-for arguments in json.loads(sys.argv[1]):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = run(arguments)
-    told.append([code, out.getvalue(), err.getvalue()])
-print(json.dumps(told))
-"""
-
-
-def test_spark_says_the_same(told, home, tmp_path):
-    """Several commands in one process: Java starts once."""
-    pytest.importorskip("pyspark")
-    commands = [
-        ["verify", str(home / "bad"), "--explain", "--master", "local[2]"],
-        ["verify", str(home / "bad"), "--json", "--master", "local[2]", "--out", str(tmp_path / "out")],
-        ["verify", str(home / "nothing"), "--master", "local[2]"],
-    ]
-    done = subprocess.run(
-        [sys.executable, "-c", ON_SPARK, json.dumps(commands)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    explained, as_json, nothing = json.loads(done.stdout.splitlines()[-1])
-    here = told(home / "bad", "--explain")
-    assert explained[2].startswith("on Spark: --master is given\nsequence: 2 runs")
-    # Only the first line, which says who does it, is another.
-    assert [explained[0], explained[2].splitlines()[1:]] == [1, here[2].splitlines()[1:]]
-    code, out, _ = told(home / "bad", "--json", "--out", tmp_path / "here")
-    assert as_json[:2] == [code, out]
-    for table in ("findings", "verdicts"):
-        assert (
-            pq.read_table(tmp_path / "out" / table).to_pylist()
-            == pq.read_table(tmp_path / "here" / table).to_pylist()
-        )
-    assert nothing[0] == 2
-    assert "no runs.parquet" in nothing[2]

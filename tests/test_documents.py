@@ -27,7 +27,14 @@ def failures(text: str, name: str) -> int:
     return doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test).failed
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def needs_spark(text: str) -> bool:
+    """Whether examples start Spark: `tests/spark/test_documents.py` runs them, where one is started."""
+    return ">>> spark = connect(" in text
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in DOCUMENTS if not needs_spark(path.read_text())], ids=lambda path: path.name
+)
 def test_python_examples_print_what_they_say(path: Path) -> None:
     assert failures(path.read_text(), path.name) == 0
 

@@ -9,17 +9,25 @@ from __future__ import annotations
 import doctest
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 END = "-- the command has ended --"
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-def run_tutorial(page: Path, directory: Path, **variables: str) -> list[tuple[str, str, str]]:
-    """Each command that printed something else than the page says, with what was expected and what came."""
+def run_tutorial(
+    page: Path, directory: Path, warm: Callable[..., Any] | None = None, **variables: str
+) -> list[tuple[str, str, str]]:
+    """Each command that printed something else than the page says, with what was expected and what came.
+
+    With `warm`, commands of ours that stay in the foreground run in this process, which must be in that directory.
+    """
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -41,7 +49,11 @@ def run_tutorial(page: Path, directory: Path, **variables: str) -> list[tuple[st
                 (directory / title).write_text(text)
             elif kind == "console":
                 for command, expected in read_commands(text):
-                    found = type_command(shell, command)
+                    if warm is not None and command.startswith("antecede ") and "&" not in command:
+                        ended = warm(*shlex.split(command)[1:])
+                        found = ended.stdout + ended.stderr
+                    else:
+                        found = type_command(shell, command)
                     if not doctest.OutputChecker().check_output(expected, found, OPTIONS):
                         wrong.append((command, expected, found))
     finally:

@@ -36,10 +36,10 @@ def incomplete(directory):
     return view, rows
 
 
-def test_a_stream_with_a_missing_cause_is_answered_with_no_and_how_many_wait(tmp_path):
+def test_a_stream_with_a_missing_cause_is_answered_with_no_and_how_many_wait(warm, tmp_path):
     incomplete(tmp_path / "in")
     options = ["--stream", "--once", "--protocol", "matrix", "--processes", "3", "--json"]
-    done = antecede("order", tmp_path / "in", "--out", tmp_path / "out", *options)
+    done = warm("order", tmp_path / "in", "--out", tmp_path / "out", *options)
     assert done.returncode == 1, done.stderr
     told = json.loads(done.stdout)
     assert told["verdict"] == "no"

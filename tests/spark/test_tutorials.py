@@ -40,8 +40,9 @@ def test_the_commands_of_a_page_print_what_it_says(page, commands, warm, tmp_pat
 
 
 @pytest.mark.skipif(not (ROOT / "docs").exists(), reason="docs/ is not here")
-def test_a_stream_that_is_killed_delivers_each_event_once(tmp_path):
-    assert run_tutorial(ROOT / "docs" / "tutorials" / "stream.md", tmp_path) == []
+def test_a_stream_that_is_killed_delivers_each_event_once(warm, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_tutorial(ROOT / "docs" / "tutorials" / "stream.md", tmp_path, warm) == []
 
 
 @pytest.mark.skipif(not (ROOT / "docs").exists(), reason="docs/ is not here")
