@@ -16,12 +16,16 @@ and what none of them knows to be forwarded. In place of a separator of which no
   a witness's memory     the same, if a witness lives
   stable memory          the handover of the last that failed, from its journal, with hops that may not have left
   a global checkpoint    what all neighbours know (`checkpoint`): what the failed had received and not sent on is lost
-Until it has, and has sent on what it took over (`Resumed`), hops of the failed that are not there are waited for.
+Until it has, and has sent on what it took over (`Resumed`), hops of the failed that are not there are waited for. A
+witness alone does not wait, so what it delivers then may follow lost hops, which carried what it keeps. So what it had
+before goes on first, with the history of that time (`Stage`), and whoever waits for the lost hops goes on after that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
+from operator import or_
 from typing import Any, ClassVar
 
 import msgspec
@@ -55,6 +59,17 @@ class Resumed(Control, frozen=True, gc=False):
     version: int
 
 
+class Stage(Struct, frozen=True):
+    """What a witness knew when it ceased to wait for others of its separator, of which nobody forwarded any more."""
+
+    failed: int
+    """These, as bits."""
+    hops: list[Id]
+    """H: what it delivered later may follow hops of the failed that are lost."""
+    messages: list[Id]
+    """What had come, to be forwarded."""
+
+
 class Handover(Struct, frozen=True):
     """What a vertex knows, for one that joins a separator."""
 
@@ -68,6 +83,7 @@ class Handover(Struct, frozen=True):
     """Hops of the member that not all are known to have."""
     checkpoint: bool = False
     """It is no member of the separator."""
+    stages: list[Stage] = []
 
     def is_possible(self, n: int) -> bool:
         """Whether it speaks of these vertices, and counts as one can."""
@@ -76,12 +92,21 @@ class Handover(Struct, frozen=True):
         kept = [one.message for one in self.retained] + [one.message for one in self.sent.values()]
         places = [self.member, *self.seen, *(entry.sender for entry in entries)]
         places += [place for message in kept for place in (message.sender, *message.to)]
+        staged = [one for stage in self.stages for one in (*stage.hops, *stage.messages)]
+        places += [place for place, _ in staged]
         sets = [entry.to for entry in entries]
         sets += [one.copies for one in self.history] + [one.targets for one in self.retained]
         sets += [
             bits for one in self.sent.values() for bits in (one.missing, one.stamp.to, one.stamp.targets)
         ]
-        counts = [self.version, self.clock, *self.seen.values(), *self.sent]
+        sets += [stage.failed for stage in self.stages]
+        counts = [
+            self.version,
+            self.clock,
+            *self.seen.values(),
+            *self.sent,
+            *(number for _, number in staged),
+        ]
         counts += [entry.number for entry in entries] + [message.number for message in kept]
         return (
             all(0 <= place < n for place in places)
@@ -113,7 +138,8 @@ class Separator(Relay):
         "_gone": int,
         "_orphans": int,
         "_replaces": int,
-        "_resumed": dict[int, Resumed],
+        "_resumed": dict[tuple[int, int], Resumed],
+        "_stages": tuple[Stage, ...],
     }
 
     def __init__(
@@ -126,8 +152,10 @@ class Separator(Relay):
     ) -> None:
         self._to: dict[int, int] = {}
         """Vertex -> our last hop to it."""
-        self._resumed: dict[int, Resumed] = {}
+        self._resumed: dict[tuple[int, int], Resumed] = {}
         """Who took the place of others, and of whom."""
+        self._stages: tuple[Stage, ...] = ()
+        """Of us as a witness, since the last that forwarded failed."""
         super().__init__(view, me, topology, r9, **rules)
         self._early: dict[tuple[int, str, int], Packet[Any]] = {}
         """From a later topology, or for a member that has not adopted yet."""
@@ -163,7 +191,7 @@ class Separator(Relay):
 
     def _receive(self, packet: Packet[Any]) -> list[Effect]:
         if isinstance(packet.stamp, Resumed):
-            self._resumed[packet.source] = packet.stamp
+            self._resumed[packet.source, packet.stamp.failed] = packet.stamp
             return self._follow_resumed()
         return super()._receive(packet)
 
@@ -217,15 +245,31 @@ class Separator(Relay):
         return self._waive_gone()
 
     def _waive_gone(self) -> list[Effect]:
-        gone, self._gone = (0, self._gone) if self._orphans else (self._gone, 0)
-        return self._waive(v for v in bits(gone) if v not in self._waived) if gone else []
+        return [] if self._orphans else self._waive_all(self._gone)
+
+    def _waive_all(self, failed: int) -> list[Effect]:
+        """Wait no longer for these of the gone."""
+        vertices = [v for v in bits(failed & self._gone) if v not in self._waived]
+        self._gone &= ~failed
+        mine = mask(vertices) & self.plan.members[self.place]
+        if mine and self.plan.active[self.place] is None:
+            self._stages += (Stage(mine, list(self._known.H), list(self._retained)),)
+        return self._waive(vertices) if vertices else []
 
     def _follow_resumed(self) -> list[Effect]:
-        for vertex, resumed in sorted(self._resumed.items()):
-            if self._has_come(vertex, resumed.after) and self._has_come(resumed.source, resumed.last):
-                del self._resumed[vertex]
-                self._orphans &= ~resumed.failed
-        return self._waive_gone()
+        """Whoever took the place of others has sent on what it took over: wait no longer for what these have lost."""
+        effects: list[Effect] = []
+        while key := min(filter(self._has_resumed, self._resumed), default=None):
+            resumed = self._resumed.pop(key)
+            self._orphans &= ~resumed.failed
+            if resumed.failed & self.plan.members[self.place]:
+                self._stages = ()
+            effects += self._waive_all(resumed.failed)
+        return effects + self._waive_gone()
+
+    def _has_resumed(self, key: tuple[int, int]) -> bool:
+        resumed = self._resumed[key]
+        return self._has_come(key[0], resumed.after) and self._has_come(resumed.source, resumed.last)
 
     def _has_come(self, source: int, number: int) -> bool:
         return self._come.get(source, 0) >= number
@@ -279,7 +323,16 @@ class Separator(Relay):
         known, retained = self._known.report_all(new), list(self._retained.values())
         sent = self._unconfirmed
         return _portable(
-            Handover(self.me, self.topology.version, known, self.clock, self._seen, retained, sent)
+            Handover(
+                self.me,
+                self.topology.version,
+                known,
+                self.clock,
+                self._seen,
+                retained,
+                sent,
+                stages=list(self._stages),
+            )
         )
 
     def checkpoint(self) -> dict[str, Any]:
@@ -299,27 +352,43 @@ class Separator(Relay):
             raise BadParameter(self.name, f"a state is not what handover() returned: {error}") from error
         self._check_sources(given)
         for state in given:
-            self._known.learn_all(state.history)
             self.clock = max(self.clock, state.clock)
             for origin, number in state.seen.items():
                 self._seen[origin] = max(number, self._seen.get(origin, 0))
-        for kept in _unforwarded(given):
-            self._retain(kept.message, kept.targets)
         self._joining = False
         effects: list[Effect] = []
         relayed: dict[int, tuple[int, int]] = {}
+        kept = {one.message.id: one for one in _unforwarded(given)}
         for state in given:
             for number, sent in sorted(state.sent.items()):
                 if self.plan.dead >> state.member & 1:
                     hop = Packet(state.member, self.me, sent.stamp, sent.message)
                     effects += self._relay_to(hop, sent.missing)
                     relayed.update(dict.fromkeys(bits(sent.missing), (state.member, number)))
-        effects += self._release()
-        for dest in bits(self._around if self._replaces else 0):
+        staged = _merge_stages(given)
+        for stage in staged:
+            known, first = set(stage.hops), [kept.pop(one) for one in stage.messages if one in kept]
+            for state in given:
+                self._known.learn_all(one for one in state.history if one.entry.id in known)
+            effects += self._take_over(first, stage.failed, relayed)
+        for state in given:
+            self._known.learn_all(state.history)
+        rest = self._replaces & ~reduce(or_, (stage.failed for stage in staged), 0)
+        effects += self._take_over(kept.values(), rest, relayed)
+        return effects + self._receive_early()
+
+    def _take_over(
+        self, kept: Iterable[Retained], failed: int, relayed: Mapping[int, tuple[int, int]]
+    ) -> list[Effect]:
+        """Send on what these, who failed, may not have sent; and say so."""
+        for one in kept:
+            self._retain(one.message, one.targets)
+        effects = self._release()
+        for dest in bits(self._around if failed else 0):
             source, last = relayed.get(dest, (self.me, 0))
             after, version = self._to.get(dest, 0), self.topology.version
-            effects.append(Packet(self.me, dest, Resumed(self._replaces, after, source, last, version)))
-        return effects + self._receive_early()
+            effects.append(Packet(self.me, dest, Resumed(failed, after, source, last, version)))
+        return effects
 
     def _check_sources(self, given: list[Handover]) -> None:
         """All that live; if none does, the last that failed, or all neighbours. Each names vertices that there are."""
@@ -355,6 +424,8 @@ def _early_key(packet: Packet[Any]) -> tuple[int, str, int]:
     stamp = packet.stamp
     if isinstance(stamp, Relayed):
         return stamp.source, "Relayed", stamp.number
+    if isinstance(stamp, Resumed):
+        return packet.source, "Resumed", stamp.failed
     return packet.source, type(stamp).__name__, getattr(stamp, "number", 0)
 
 
@@ -367,6 +438,16 @@ def decode_handover(data: bytes) -> Handover:
         return _DECODER.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadParameter(Separator.name, f"the bytes are not what handover() returned: {error}") from None
+
+
+def _merge_stages(given: Iterable[Handover]) -> list[Stage]:
+    """The stages of all witnesses: they ceased to wait for the same, in the same order."""
+    merged: dict[int, Stage] = {}
+    for stage in (stage for state in given for stage in state.stages):
+        one = merged.get(stage.failed, Stage(stage.failed, [], []))
+        hops, messages = [*one.hops, *stage.hops], [*one.messages, *stage.messages]
+        merged[stage.failed] = Stage(stage.failed, list(dict.fromkeys(hops)), list(dict.fromkeys(messages)))
+    return list(merged.values())
 
 
 def _portable(handover: Handover) -> dict[str, Any]:
