@@ -302,6 +302,17 @@ def test_runs_are_sorted_by_any_column(open_page, compared):
     assert column(page, "violations")[0] == "0"
 
 
+def test_the_names_of_runs_and_networks_are_whole(open_page, compared):
+    parts = {**compared, "runs": [{**run, "network": "zones:lan=1ms,wan=50ms"} for run in compared["runs"]]}
+    page = open_page(parts, width=1400)
+    hidden = page.locator(".runs tbody :is(th, td)").evaluate_all(
+        "cells => cells.filter(it => it.scrollWidth > it.clientWidth).map(it => it.textContent)"
+    )
+    assert hidden == []
+    assert page.locator(".runs").evaluate("it => it.scrollWidth <= it.parentElement.clientWidth")
+    assert page.locator(".runs .network").first.inner_text() == "zones:lan=1ms,wan=50ms"
+
+
 def test_runs_are_filtered(open_page, compared):
     page = open_page(compared)
     page.get_by_label("Protocol", exact=True).select_option("matrix")

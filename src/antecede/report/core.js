@@ -56,6 +56,9 @@ function instant(ns, span, last = ns) {
 const bytes = x => scaled(x, [[1e9, 'GB'], [1e6, 'MB'], [1e4, 'kB'], [1, 'B']]);
 const percent = x => known(x) ? `${digits(x * 100)} %` : '–';
 
+// A description such as zones:lan=1ms,wan=50ms breaks after its signs, not in a word.
+const breakable = text => known(text) ? String(text).split(/(?<=[:,])/).flatMap((part, i) => i ? [el('wbr'), part] : [part]) : text;
+
 // Names may be of any length. The middle goes: names of processes mostly differ at their ends.
 function short(name, most) {
   const signs = [...name];

@@ -97,12 +97,15 @@ function elsewhere(run) {
   return ['The marks below the picture are what this page has. Click anywhere to go there, or to get the command for it.'];
 }
 
+const parametersOf = run => Object.entries(JSON.parse(run.parameters))
+  .map(([name, value]) => `${name}=${typeof value === 'string' ? value : JSON.stringify(value)}`).join(', ');
+
 function factsOf(run) {
   const price = run.price || {};
-  const facts = [['verdict', badge(run.class)], ['protocol', named ? run.protocol : null], ['promises', run.promise], ['network', run.network], ['workload', run.workload], ['topology', run.topology],
+  const facts = [['verdict', badge(run.class)], ['protocol', named ? run.protocol : null], ['promises', run.promise], ['network', breakable(run.network)], ['workload', breakable(run.workload)], ['topology', breakable(run.topology)],
     ['causality', run.causality], ['processes', count(run.n)], ['events', count(run.size)], ['deliveries', count(run.deliveries)], ['duration', known(price.duration_ns) ? time(price.duration_ns) : null],
     ['longest chain', known(price.longest_chain) ? plural(price.longest_chain, 'message') : null], ['concurrency', known(price.concurrency) ? percent(price.concurrency) : null],
-    ['seed', run.seed], ['parameters', run.parameters === '{}' || run.causality ? null : run.parameters]];
+    ['seed', run.seed], ['parameters', run.parameters === '{}' || run.causality ? null : parametersOf(run)]];
   return el('dl', {class: 'facts'}, facts.filter(([, value]) => known(value)).map(([name, value]) => el('div', {class: name}, el('dt', {}, name), el('dd', {}, value))));
 }
 

@@ -5,9 +5,9 @@ const PAGE = 25;
 const price = name => run => run.price ? run.price[name] : undefined;
 const COLUMNS = [
   {name: 'verdict', value: run => Object.keys(CLASSES).indexOf(run.class), show: run => badge(run.class), text: true},
-  {name: 'run', value: run => run.run, show: run => el('a', {href: linkTo(run), title: run.run}, run.run), text: true, head: true},
+  {name: 'run', value: run => run.run, show: run => el('a', {href: linkTo(run)}, run.run), text: true, head: true},
   {name: 'protocol', value: run => named ? run.protocol : undefined, show: run => run.protocol, text: true},
-  {name: 'network', value: run => run.network || undefined, show: run => el('span', {title: netOf(run)}, netOf(run)), text: true},
+  {name: 'network', value: run => run.network || undefined, show: run => breakable(netOf(run)), text: true},
   {name: 'processes', value: run => run.n, show: run => count(run.n)},
   {name: 'events', value: run => run.size, show: run => count(run.size)},
   {name: 'violations', value: violations, show: run => count(violations(run)), hint: KINDS.violation[2]},
