@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from antecede.model import Packet
-from antecede.protocols.buffer import Acknowledge
+from antecede.sim import choice
+from antecede.sim.choice import HEADERS
 from antecede.sim.specs import Spec, duration, rate
 from antecede.sim.sweep import Row
-from antecede.wire import encode, stamp_size
 from experiments.tables import markdown
-
-HEADERS = 28
-"""What UDP over IPv4 adds to a packet of its own."""
 
 SAME = 0.1
 """A difference of mean delays that one seed does not show."""
@@ -50,17 +46,9 @@ def bandwidth(row: Row) -> str:
     return Spec.parse("network", row.spec.network).options["bandwidth"]
 
 
-def packet_head() -> int:
-    """The bytes of a control packet besides its stamp."""
-    packet = Packet(0, 1, Acknowledge(1))
-    return len(encode(packet)) - stamp_size(packet)
-
-
 def bytes_a_delivery(row: Row, headers: int = 0) -> float:
     """What the order costs: stamps, and control packets whole, with so many bytes of other layers' headers each."""
-    s = row.summary
-    control = s.control_bytes + s.control_packets * (packet_head() + headers)
-    return (s.packets * s.stamp_bytes.mean + control) / s.delivered
+    return choice.bytes_a_delivery(row.summary, headers)
 
 
 def cells(rows: Iterable[Row]) -> Mapping[tuple[int, str, str, float], Cells]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from antecede.protocols import PROTOCOLS
+from antecede.sim.choice import HEADERS
 from antecede.sim.sweep import Row
-from experiments.buffers import HEADERS, bytes_a_delivery
+from experiments.buffers import bytes_a_delivery
 from experiments.tables import markdown
 
 PAGE = "protocols-compared.md"

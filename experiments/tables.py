@@ -5,8 +5,8 @@ the rows into tables: its function `tables(rows)` gives name -> Markdown. They a
 docs/results/NAME.md between
     <!-- table: name -->
     <!-- end -->
-so that no figure there is typed by hand. A directory given with --out keeps the results, and what is there already is
-not run again.
+so that no figure there is typed by hand; `plots(rows)`, if it has one, gives pictures for docs/pictures. A directory
+given with --out keeps the results, and what is there already is not run again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from antecede.errors import AntecedeError
 from antecede.sim.experiment import load
@@ -28,6 +28,7 @@ from antecede.sim.sweep import Failure, Row, sweep
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs" / "results"
+PICTURES = HERE.parent / "docs" / "pictures"
 BLOCK = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 T = TypeVar("T")
@@ -47,8 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for name in asked.name:
             started = time.perf_counter()
-            made = tables(name, asked.out, asked.jobs)
+            rows = results(name, asked.out, asked.jobs)
+            made = module(name).tables(rows)
             write(name, made) if asked.write else show(made)
+            if asked.write and hasattr(module(name), "plots"):
+                for file, text in module(name).plots(rows).items():
+                    (PICTURES / file).write_text(text, encoding="utf-8")
             print(f"{name}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
     except AntecedeError as error:
         print(f"experiments: {error}", file=sys.stderr)
@@ -62,21 +67,30 @@ def names() -> list[str]:
 
 def tables(name: str, out: Path | None = None, jobs: int = 0) -> Mapping[str, str]:
     """The tables of an experiment, by name."""
-    make: Callable[[list[Row]], Mapping[str, str]] = importlib.import_module(f"experiments.{name}").tables
+    made: Mapping[str, str] = module(name).tables(results(name, out, jobs))
+    return made
+
+
+def module(name: str) -> Any:
+    return importlib.import_module(f"experiments.{name}")
+
+
+def results(name: str, out: Path | None = None, jobs: int = 0) -> list[Row]:
+    """What the runs of an experiment came to."""
     with tempfile.TemporaryDirectory() as scratch:
-        results = sweep(load(HERE / f"{name}.toml"), Path(out or scratch) / name, jobs=jobs)
-    failures = [result for result in results if isinstance(result, Failure)]
+        answers = sweep(load(HERE / f"{name}.toml"), Path(out or scratch) / name, jobs=jobs)
+    failures = [result for result in answers if isinstance(result, Failure)]
     if failures:
         first = failures[0]
         raise AntecedeError(
             f"{name}: {len(failures)} runs failed: {first.reason}; repeat with: {first.command}"
         )
-    return make([result for result in results if isinstance(result, Row)])
+    return [result for result in answers if isinstance(result, Row)]
 
 
 def page(name: str) -> Path:
     """Where the tables of an experiment belong: its module may name a page of docs as PAGE."""
-    other = getattr(importlib.import_module(f"experiments.{name}"), "PAGE", None)
+    other = getattr(module(name), "PAGE", None)
     return DOCS / f"{name}.md" if other is None else DOCS.parent / str(other)
 
 

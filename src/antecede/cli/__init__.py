@@ -29,7 +29,7 @@ __all__ = ["COMMANDS", "EXAMPLES", "build_app", "main", "run"]
 DOORS: Final = {
     "My events": ("ingest", "order", "verify", "measure", "report", "watch"),
     "My services": ("node", "keys"),
-    "Protocols": ("check", "simulate", "sweep", "soak", "triangle", "demo"),
+    "Protocols": ("choose", "check", "simulate", "sweep", "soak", "triangle", "demo"),
 }
 """Each command names a module here and the function in it."""
 COMMANDS: Final = tuple(name for names in DOORS.values() for name in names)
@@ -46,6 +46,7 @@ EXAMPLES: Final = {
     "watch": ["antecede watch ordered/checkpoint"],
     "node": ["antecede node --config ann.toml --log json"],
     "keys": ["antecede keys keys ann bob eve"],
+    "choose": ["antecede choose --workload groups:size=4 --out choice.svg"],
     "check": ["antecede check --protocol matrix --processes 3 --messages 3"],
     "simulate": [
         "antecede simulate --protocol history --network exponential:50ms --out trace",

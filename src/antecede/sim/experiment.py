@@ -46,7 +46,7 @@ from antecede.sim.measure import Measures
 from antecede.sim.run import RunSpec
 from antecede.sim.specs import Spec
 
-__all__ = ["Experiment", "Run", "expand", "load"]
+__all__ = ["Experiment", "Run", "expand", "load", "parse_protocol"]
 
 RUNS_MOST = 1_000_000
 
@@ -178,15 +178,20 @@ def _axis(place: str, key: str, value: Any) -> list[Any]:
 
 
 def _spec(place: str, values: dict[str, Any]) -> RunSpec:
-    protocol = Spec.parse("protocol", values["protocol"])
-    if protocol.values:
-        raise BadExperiment(f"{place}, protocol", f"is {values['protocol']!r}: write NAME, or NAME:key=value")
-    given = {key: _value(text) for key, text in protocol.options.items()}
+    name, given = parse_protocol(place, values["protocol"])
     try:
         parameters = {**values.get("parameters", {}), **given}
-        return RunSpec.load({**values, "protocol": protocol.name, "parameters": parameters}, place)
+        return RunSpec.load({**values, "protocol": name, "parameters": parameters}, place)
     except BadParameter as error:
         raise BadExperiment(f"{place}:", error.reason) from error
+
+
+def parse_protocol(place: str, text: str) -> tuple[str, dict[str, Any]]:
+    """A protocol and its parameters, from NAME or NAME:key=value,key=value."""
+    protocol = Spec.parse("protocol", text)
+    if protocol.values:
+        raise BadExperiment(f"{place}, protocol", f"is {text!r}: write NAME, or NAME:key=value")
+    return protocol.name, {key: _value(value) for key, value in protocol.options.items()}
 
 
 def _value(text: str) -> Any:

@@ -17,6 +17,7 @@ The figures come with their groups, which the workload `groups` uses; `antecede.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -164,6 +165,12 @@ def _hierarchy(options: Options, n: int) -> Place:
     inside = options.option("inside", _numbers, [4, 4, 2])
     gateways = options.option("gateways", count, 2)
     options.end()
+    return _build_hierarchy(n, tuple(inside), gateways)
+
+
+@lru_cache(maxsize=8)
+def _build_hierarchy(n: int, inside: tuple[int, ...], gateways: int) -> Place:
+    """Built once for the runs of a sweep: a network of thousands takes seconds."""
     whole = prod(inside)
     if not whole or n % whole or n < 2 * whole:
         raise BadParameter(

@@ -11,7 +11,7 @@ from functools import lru_cache, reduce
 from operator import or_
 from typing import TYPE_CHECKING, TypeAlias
 
-from antecede.model import mask
+from antecede.model import View, mask
 
 if TYPE_CHECKING:
     from antecede.topology.value import Topology
@@ -28,6 +28,8 @@ class Plan:
 
     def __init__(self, topology: Topology) -> None:
         stations = topology.stations
+        self.view = View(topology.names)
+        """One for all vertices: to check thousands of names for each of as many takes as long as all the rest."""
         self.place = {v: index for index, station in enumerate(stations) for v in station.members}
         """Vertex -> its station."""
         self.members = [mask(station.members) for station in stations]

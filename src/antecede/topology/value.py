@@ -129,7 +129,7 @@ class Topology(Struct, frozen=True, cache_hash=True):
 
     @property
     def view(self) -> View:
-        return View(self.names)
+        return self.plan.view
 
     @property
     def plan(self) -> Plan:
