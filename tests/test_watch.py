@@ -57,6 +57,13 @@ def full(batch: int, now: int) -> Status:
     )
 
 
+def stalled(now: int) -> list[Status]:
+    """A stream by identifiers whose last micro-batch was ten minutes ago."""
+    cause = Cause("", "m889", 0, 0, 4500, now - 700_000, counted="id")
+    last = status(0, now - 600_000, rows_in=1200, rows_out=0, held=4500, causes=(cause,), duration_ms=1)
+    return [last]
+
+
 @pytest.fixture
 def board(tmp_path: Path) -> Board:
     board = Board(tmp_path / "checkpoint" / "status")
@@ -152,6 +159,12 @@ def test_the_terminal_shows_what_is_held_and_why():
     for words in ("orders 41", "90 s", "57", "and 2 more", "violation", HOSTILE):
         assert words in text
     assert "silent for 61 s" in shown([full(1, now)], now + 61_000)
+    assert "orders 41" in shown([full(1, now)], now)
+    assert " at " in shown([full(1, now)], now)
+    by_id = shown(stalled(now), now)
+    assert "m889" in by_id
+    assert " at " not in by_id
+    assert by_id.split("found\n")[1].split()[:2] == ["2", "0"], "rates of the time that passed until now"
     ended = status(2, now, ended="stopped by its user")
     assert "ended after batch 2: stopped by its user" in shown([ended], now + 61_000)
     assert "no micro-batch yet" in shown([], now)
@@ -197,3 +210,27 @@ def test_a_browser_shows_it_and_follows(browser, page, board, tmp_path, width, s
     window.get_by_text("ended after batch 31: stopped by its user").wait_for(timeout=10_000)
     assert complaints == []
     context.close()
+
+
+def test_a_stream_that_stalls_says_since_when_and_nothing_that_it_does_not_know(browser, tmp_path):
+    board = Board(tmp_path / "checkpoint" / "status")
+    for one in stalled(time.time_ns() // 1_000_000):
+        board.write(one)
+    page = Page(board, "Stalled")
+    thread = threading.Thread(target=page.serve_forever)
+    thread.start()
+    window = browser.new_page()
+    try:
+        window.goto(page.url)
+        window.locator("#causes tbody tr").first.wait_for(timeout=10_000)
+        assert window.locator("#state").inner_text() == "no batch for 10 min"
+        assert window.locator(".figure b").all_inner_texts()[:2] == ["2", "0"]
+        assert window.locator("#causes th").all_inner_texts() == ["waits for", "held", "since"]
+        assert "now" not in window.locator("#held .scale").inner_text()
+        for part in ("The causal frontier", "Violations"):
+            assert not window.get_by_text(part).is_visible()
+    finally:
+        window.close()
+        page.shutdown()
+        thread.join()
+        page.server_close()

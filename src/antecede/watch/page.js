@@ -26,19 +26,19 @@ function ago(ms) {
 }
 const sum = (values, of) => values.reduce((total, value) => total + of(value), 0);
 
-// Rows a second of time that passed, over the last batches up to the one at `end`.
-function rate(end, of) {
+// Rows a second of time that passed until `until`, over the last batches up to the one at `end`.
+function rate(end, of, until = statuses[end].time_ms) {
   const some = statuses.slice(Math.max(0, end - RATE_OVER + 1), end + 1);
-  const first = some[0], last = some[some.length - 1];
-  return sum(some, of) * 1000 / Math.max(1, last.time_ms - first.time_ms + first.duration_ms);
+  return sum(some, of) * 1000 / Math.max(1, until - some[0].time_ms + some[0].duration_ms);
 }
+const stalled = (last, now) => now - last.time_ms > STALLED;
 
 function drawState(last, now) {
   const node = $('state'), silent = now - last.time_ms;
   if (last.ended !== null) {
     node.className = 'badge broken';
     node.textContent = `ended after batch ${whole.format(last.batch)}: ${last.ended}`;
-  } else if (silent > STALLED) {
+  } else if (stalled(last, now)) {
     node.className = 'badge';
     node.textContent = `no batch for ${ago(silent)}`;
   } else {
@@ -47,10 +47,10 @@ function drawState(last, now) {
   }
 }
 function drawFigures(last, now) {
-  const end = statuses.length - 1;
+  const end = statuses.length - 1, until = stalled(last, now) ? now : last.time_ms;
   const cells = [
-    ['in, a second', whole.format(rate(end, s => s.rows_in))],
-    ['out, a second', whole.format(rate(end, s => s.rows_out))],
+    ['in, a second', whole.format(rate(end, s => s.rows_in, until))],
+    ['out, a second', whole.format(rate(end, s => s.rows_out, until))],
     ['held', whole.format(last.held)],
     ['oldest waits', last.oldest_ms === null ? '–' : ago(now - last.oldest_ms)],
     ['causes given up', whole.format(last.all_given_up), last.all_given_up ? 'warn' : ''],
@@ -63,8 +63,8 @@ function drawFigures(last, now) {
 }
 
 // Lines over time: [{values, colour}], one value for each status.
-function chart(node, lines) {
-  const first = statuses[0].time_ms, span = Math.max(1, statuses[statuses.length - 1].time_ms - first);
+function chart(node, lines, now) {
+  const first = statuses[0].time_ms, last = statuses[statuses.length - 1], span = Math.max(1, last.time_ms - first);
   const top = Math.max(1, ...lines.flatMap(line => line.values));
   const svg = document.createElementNS(SVG, 'svg');
   svg.setAttribute('viewBox', '0 0 1000 100');
@@ -78,10 +78,14 @@ function chart(node, lines) {
     path.style.stroke = `var(--${colour})`;
     svg.append(path);
   }
-  const scale = el('div', {class: 'scale'}, el('span', {}, `${ago(span)} ago`), el('span', {}, `top: ${whole.format(top)}`), el('span', {}, 'now'));
+  const scale = el('div', {class: 'scale'}, el('span', {}, `${ago(now - first)} ago`), el('span', {}, `top: ${whole.format(top)}`),
+    el('span', {}, stalled(last, now) ? `${ago(now - last.time_ms)} ago` : 'now'));
   node.replaceChildren(svg, scale);
 }
-function table(heads, rows, more) {
+// A column in which no row has a word is left out.
+function table(names, cellsOf, more) {
+  const used = names.map((_, i) => cellsOf.some(cells => cells[i]));
+  const heads = names.filter((_, i) => used[i]), rows = cellsOf.map(cells => cells.filter((_, i) => used[i]));
   const head = el('tr', {}, ...heads.map(([name, numeric]) => el('th', numeric ? {class: 'number'} : {}, name)));
   const body = rows.map(cells => el('tr', {}, ...cells.map((cell, i) => el('td', heads[i][1] ? {class: 'number'} : {}, cell))));
   const made = el('div', {class: 'scroll'}, el('table', {}, el('thead', {}, head), el('tbody', {}, ...body)));
@@ -107,7 +111,7 @@ function drawCauses(last, now) {
     last.more_causes ? `and ${whole.format(last.more_causes)} more causes` : ''));
 }
 function drawFound(last) {
-  if (!last.found.length) return $('found').replaceChildren(el('p', {class: 'empty'}, 'None found.'));
+  $('found').parentElement.hidden = !last.found.length;
   const rows = [...last.found].reverse().map(f => [f.kind.replace('_', ' '), f.run, f.sender === null ? '' : `${f.sender} ${f.number}`, f.process,
     f.by_sender === null ? '' : `${f.by_sender} ${f.by_number}`]);
   const more = last.all_found - last.found.length;
@@ -116,7 +120,8 @@ function drawFound(last) {
 }
 function drawFrontier(last) {
   const receivers = Object.keys(last.frontier).sort();
-  if (!receivers.length) return $('frontier').replaceChildren(el('p', {class: 'empty'}, 'Nothing delivered yet.'));
+  // A stream by identifiers has none.
+  $('frontier').parentElement.hidden = !receivers.length;
   const senders = [...new Set(receivers.flatMap(r => Object.keys(last.frontier[r])))].sort();
   const far = Object.fromEntries(senders.map(s => [s, Math.max(...receivers.map(r => last.frontier[r][s] || 0))]));
   const most = Math.max(1, ...senders.flatMap(s => receivers.map(r => s in last.frontier[r] ? far[s] - last.frontier[r][s] : 0)));
@@ -137,8 +142,8 @@ function drawAll() {
   drawFigures(last, now);
   // The first batches have the rate of all of them: one batch alone has waited for no trigger.
   const least = Math.min(RATE_OVER, statuses.length) - 1, over = of => statuses.map((_, i) => rate(Math.max(i, least), of));
-  chart($('rates'), [{values: over(s => s.rows_in), colour: 'in'}, {values: over(s => s.rows_out), colour: 'out'}]);
-  if (statuses.some(s => s.held)) chart($('held'), [{values: statuses.map(s => s.held), colour: 'wait'}]);
+  chart($('rates'), [{values: over(s => s.rows_in), colour: 'in'}, {values: over(s => s.rows_out), colour: 'out'}], now);
+  if (statuses.some(s => s.held)) chart($('held'), [{values: statuses.map(s => s.held), colour: 'wait'}], now);
   else $('held').replaceChildren();
   drawCauses(last, now);
   drawFound(last);

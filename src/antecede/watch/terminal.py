@@ -45,7 +45,7 @@ def headline(last: Status, now: int) -> str:
 
 def figures(statuses: Sequence[Status], now: int) -> Table:
     last = statuses[-1]
-    rate_in, rate_out = rates(statuses)
+    rate_in, rate_out = rates(statuses, now if now - last.time_ms > STALLED_MS else last.time_ms)
     table = Table(box=None, pad_edge=False, header_style="dim")
     cells = {
         "in, a second": f"{rate_in:,.0f}",
@@ -63,23 +63,25 @@ def figures(statuses: Sequence[Status], now: int) -> Table:
     return table
 
 
-def rates(statuses: Sequence[Status]) -> tuple[float, float]:
-    """Rows a second, in and out, over the last batches: of the time that passed, idle time included.
+def rates(statuses: Sequence[Status], until_ms: int) -> tuple[float, float]:
+    """Rows a second, in and out, over the last batches: of the time that passed until then, idle time included.
 
     >>> one = Status(query="q", batch=0, time_ms=5000, duration_ms=1000, rows_in=10, rows_out=8)
     >>> two = Status(query="q", batch=1, time_ms=9000, duration_ms=1000, rows_in=10, rows_out=12)
-    >>> rates([one]), rates([one, two])
-    ((10.0, 8.0), (4.0, 4.0))
+    >>> rates([one], 5000), rates([one, two], 9000), rates([one, two], 24000)
+    ((10.0, 8.0), (4.0, 4.0), (1.0, 1.0))
     """
     some = statuses[-RATE_OVER:]
-    passed = max(1, some[-1].time_ms - some[0].time_ms + some[0].duration_ms) / 1000
+    passed = max(1, until_ms - some[0].time_ms + some[0].duration_ms) / 1000
     return sum(s.rows_in for s in some) / passed, sum(s.rows_out for s in some) / passed
 
 
 def causes(last: Status, now: int) -> Table:
+    # Who waits is known of stamps, not of identifiers.
+    places = [f"{one.receiver}, {one.group}" if one.group else one.receiver for one in last.causes]
     table = Table(
         "waits for",
-        "at",
+        *(["at"] if any(places) else []),
         title=Text(describe_causes(last.causes, last.held)),
         title_justify="left",
         box=None,
@@ -87,16 +89,16 @@ def causes(last: Status, now: int) -> Table:
     )
     table.add_column("held", justify="right")
     table.add_column("since", justify="right")
-    for cause in last.causes[:CAUSES_SHOWN]:
+    for cause, place in list(zip(last.causes, places, strict=True))[:CAUSES_SHOWN]:
         table.add_row(
             Text(cause.words),
-            Text(f"{cause.receiver}, {cause.group}" if cause.group else cause.receiver),
+            *([Text(place)] if any(places) else []),
             f"{cause.held:,}",
             ago(now - cause.since_ms),
         )
     more = max(0, len(last.causes) - CAUSES_SHOWN) + last.more_causes
     if more > 0:
-        table.add_row(f"and {more:,} more", "", "", "", style="dim")
+        table.add_row(f"and {more:,} more", style="dim")
     return table
 
 
