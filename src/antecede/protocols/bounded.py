@@ -23,7 +23,7 @@ M[me, j] never returns to zero, so a process that has sent to all keeps n entrie
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from antecede.errors import BadParameter
@@ -85,11 +85,17 @@ class Bounded(Receiver):
         return 3 * (self.k + self.n)
 
     def _send(self, message: Message) -> list[Effect]:
-        matrix = tuple(
-            (i, j, count) for j, column in enumerate(self._columns) for i, count in sorted(column.items())
-        )
+        matrix = self._entries()
         effects = self._copies(message, lambda dest: BoundedStamp(self._leave(dest), matrix))
         return effects + self._relieve()
+
+    def _entries(self) -> tuple[tuple[int, int, int], ...]:
+        """M, column by column."""
+        entries: list[tuple[int, int, int]] = []
+        for j, column in enumerate(self._columns):
+            if column:
+                entries += [(i, j, column[i]) for i in (sorted(column) if len(column) > 1 else column)]
+        return tuple(entries)
 
     def _leave(self, dest: int) -> int:
         """Empty a destination's column but for the packet that is now on its way there."""
@@ -100,11 +106,22 @@ class Bounded(Receiver):
     def _relieve(self) -> list[Effect]:
         """Extra messages, until M has fewer than k entries."""
         effects: list[Effect] = []
-        while sum(map(len, self._columns)) >= self.k:
-            fullest = max(range(self.n), key=lambda j: len(self._columns[j]))
-            column = tuple(sorted(self._columns[fullest].items()))
+        for fullest, column in self._excess():
             effects.append(Packet(self.me, fullest, Extra(self._leave(fullest), column)))
         return effects
+
+    def _excess(self) -> Iterator[tuple[int, tuple[tuple[int, int], ...]]]:
+        """The fullest columns, one after the other, until M has fewer than k entries; each is to be left."""
+        sizes = list(map(len, self._columns))
+        total = sum(sizes)
+        if total < self.k:
+            return
+        # What was left has one entry: it is not the fullest again.
+        for fullest in sorted(range(self.n), key=sizes.__getitem__, reverse=True):
+            yield fullest, tuple(sorted(self._columns[fullest].items()))
+            total -= sizes[fullest] - len(self._columns[fullest])
+            if total < self.k:
+                return
 
     def _position(self, packet: Packet[Any]) -> Need:
         return packet.source, packet.stamp.sequence
@@ -113,18 +130,19 @@ class Bounded(Receiver):
         stamp = packet.stamp
         if isinstance(stamp, Extra):
             return stamp.column
-        return [(i, count) for i, j, count in stamp.matrix if j == self.me]
+        me = self.me
+        return [(i, count) for i, j, count in stamp.matrix if j == me]
 
     def _learn(self, packet: Packet[Any]) -> None:
         message = packet.message
         if message is None or packet.source == self.me:
             return
-        columns = self._columns
-        source = packet.source
+        columns, me, source = self._columns, self.me, packet.source
         before = dict.fromkeys(message.to, 0)
         for i, j, count in packet.stamp.matrix:
-            if j != self.me and count > columns[j].get(i, 0):
-                columns[j][i] = count
+            column = columns[j]
+            if (i not in column or count > column[i]) and j != me:
+                column[i] = count
             if i == source and j in before:
                 before[j] = count
         self._learn_copies(source, before)
@@ -144,7 +162,7 @@ class Bounded(Receiver):
         self._columns = [{self.me: BEYOND} for _ in range(self.n)]
 
     def _check(self, packet: Packet[Any]) -> None:
-        stamp, n, me = packet.stamp, self.n, self.me
+        stamp, n, me, source = packet.stamp, self.n, self.me, packet.source
         entries = [(i, me, count) for i, count in stamp.column] if isinstance(stamp, Extra) else stamp.matrix
         before = 0
         for i, j, count in entries:
@@ -152,7 +170,7 @@ class Bounded(Receiver):
                 raise self._bad_stamp(packet, self._bad_entry(i, j, count))
             if i == me and count > self._columns[j].get(me, 0):
                 raise self._unsent(packet, count, self._columns[j].get(me, 0))
-            if i == packet.source and j == me:
+            if j == me and i == source:
                 before = count
         if stamp.sequence != before + 1:
             raise self._bad_stamp(

@@ -74,9 +74,7 @@ class Sparing(Bounded):
 
     def _send(self, message: Message) -> list[Effect]:
         effects = self._relieve(self.k)
-        matrix = tuple(
-            (i, j, count) for j, column in enumerate(self._columns) for i, count in sorted(column.items())
-        )
+        matrix = self._entries()
         counts = tuple([self._leave(dest) for dest in message.to])
         return effects + self._copies(
             message, lambda dest: SparingStamp(counts, self._delivered[dest], matrix)
@@ -94,14 +92,10 @@ class Sparing(Bounded):
     def _relieve(self, most: int = 0) -> list[Effect]:
         """Extra messages, if M has that many entries or more: until it has fewer than k."""
         effects: list[Effect] = []
-        columns = self._columns
-        if sum(map(len, columns)) < (most or ROOM * self.k):
-            return effects
-        while sum(map(len, columns)) >= self.k:
-            fullest = max(range(self.n), key=lambda j: len(columns[j]))
-            column = tuple(sorted(columns[fullest].items()))
-            taken = self._delivered[fullest]
-            effects.append(Packet(self.me, fullest, SparingExtra(self._leave(fullest), taken, column)))
+        if sum(map(len, self._columns)) >= (most or ROOM * self.k):
+            for fullest, column in self._excess():
+                taken = self._delivered[fullest]
+                effects.append(Packet(self.me, fullest, SparingExtra(self._leave(fullest), taken, column)))
         return effects
 
     # Receive
