@@ -49,6 +49,8 @@ VARIANTS: dict[str, Variant] = {
     "bounded, each its own k": Variant("bounded", lambda n, p: {"k": n + 1 + p % (n * n - n)}),
     "bounded, k=n*n": Variant("bounded", lambda n, p: {"k": n * n}),
     "sparing, k=n+1": Variant("sparing", lambda n, p: {"k": n + 1}),
+    "underway, k=0": _fixed("underway", k=0),
+    "underway, k=2": _fixed("underway", k=2),
     "monitor, at p2": Variant("monitor", lambda n, p: {"monitor": 1}),
     "monitor, at the last": Variant("monitor", lambda n, p: {"monitor": n - 1}),
     "buffer, pipelined": _fixed("buffer", pipelined=True),

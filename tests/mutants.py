@@ -24,6 +24,7 @@ from antecede.protocols.optimal import Optimal
 from antecede.protocols.permit import Grant, Permit, PermitStamp, Posting, Restraint, Taken
 from antecede.protocols.receiver import Need
 from antecede.protocols.sparing import Sparing
+from antecede.protocols.underway import Log, Receipt, Underway, UnderwayStamp
 
 ALL = (1 << 8) - 1
 """Every process, as a set of bits."""
@@ -299,6 +300,106 @@ class SparingCountsWhatOthersTold(Sparing):
             for i in [i for i, count in column.items() if i != self.me and count <= self._told[j].get(i, 0)]:
                 del column[i]
         return super()._send(message)
+
+
+# underway
+
+
+class UnderwayWithoutWait(Underway):
+    def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
+        return ()
+
+
+class UnderwayWithoutMerge(Underway):
+    """Learns of the message's other copies, and of nothing else."""
+
+    def _learn(self, packet: Packet[Any]) -> None:
+        super()._learn(replace(packet, stamp=UnderwayStamp(())))
+
+
+class UnderwayWithoutOtherCopies(Underway):
+    def _learn(self, packet: Packet[Any]) -> None:
+        alone = replace(packet.message, to=(self.me,))  # type: ignore[type-var]
+        super()._learn(replace(packet, message=alone))
+
+
+class UnderwayForgetsSent(Underway):
+    """Names nothing of what it sent itself."""
+
+    def _log(self) -> Log:
+        return tuple(entry for entry in super()._log() if entry[0] != self.me)
+
+
+class UnderwayNamesTheEarliest(Underway):
+    """Of several messages of a channel, the first."""
+
+    def _log(self) -> Log:
+        rows = [(i, row, min(row)) for i, row in enumerate(self._rows) if row]
+        return tuple((i, number, row[number]) for i, row, number in rows)
+
+
+class UnderwayNamesAll(Underway):
+    """Of several messages of a channel, all."""
+
+    def _log(self) -> Log:
+        return tuple((i, number, row[number]) for i, row in enumerate(self._rows) for number in sorted(row))
+
+
+class UnderwayAcknowledgesAtArrival(Underway):
+    def _receive(self, packet: Packet[Any]) -> list[Effect]:
+        effects = super()._receive(packet)
+        if packet.message is None or packet.source == self.me:
+            return effects
+        return [*effects, Packet(self.me, packet.source, Receipt(packet.message.number))]
+
+
+class UnderwaySettlesWithOneCopy(Underway):
+    """Takes one destination's acknowledgement for that of all."""
+
+    def _acknowledge(self, process: int, number: int) -> list[Effect]:
+        mine = self._rows[self.me]
+        if mine.get(number, 0) >> process & 1:
+            mine[number] = 1 << process
+        return super()._acknowledge(process, number)
+
+
+class UnderwaySettlesEachByItself(Underway):
+    """Takes the acknowledgement of a message for that of those before it."""
+
+    def _acknowledge(self, process: int, number: int) -> list[Effect]:
+        mine = self._rows[self.me]
+        if mine.get(number) == 1 << process:
+            self._rows[self.me] = {one: dests for one, dests in mine.items() if one >= number}
+        return super()._acknowledge(process, number)
+
+
+class UnderwayTellsNobodyWhatSettled(Underway):
+    def _owe(self, dest: int, message: Message, stamp: UnderwayStamp) -> None:
+        pass
+
+
+class UnderwayTellsOnlyTheCopies(Underway):
+    """Whoever was told of a message by a stamp is not told that it settled."""
+
+    def _owe(self, dest: int, message: Message, stamp: UnderwayStamp) -> None:
+        super()._owe(dest, message, UnderwayStamp(()))
+
+
+class UnderwayLearnsAgain(Underway):
+    def _note(self, i: int, number: int, dests: int) -> None:
+        dests &= ~(1 << self.me)
+        if dests and i != self.me:
+            self._rows[i][number] = self._rows[i].get(number, 0) | dests
+
+
+class UnderwayNeverPostsAgain(Underway):
+    """A message that had to wait is not looked at when something settles."""
+
+    def _acknowledge(self, process: int, number: int) -> list[Effect]:
+        kept, self._output = self._output, type(self._output)()
+        effects = super()._acknowledge(process, number)
+        self._output = kept
+        return effects
 
 
 # monitor (at p1)

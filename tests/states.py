@@ -110,6 +110,11 @@ def _optimal(machine: Machine, dump: dict[str, Any], names: Names) -> list[str]:
     return [f"log: {_log(dump['_log'].items(), machine.view, names)}"]
 
 
+def _underway(machine: Machine, dump: dict[str, Any], names: Names) -> list[str]:
+    log = [((i, int(number)), to) for i, row in enumerate(dump["_rows"]) for number, to in row.items()]
+    return [f"under way: {_log(log, machine.view, names)}", f"S {_vector(machine.view, dump['_settled'])}"]
+
+
 def _permit(machine: Machine, dump: dict[str, Any], names: Names) -> list[str]:
     view = machine.view
     unacknowledged = [
@@ -148,6 +153,7 @@ STATES: dict[str, Callable[[Machine, dict[str, Any], Names], list[str]]] = {
     "matrix": _matrix,
     "bounded": _bounded,
     "sparing": _bounded,
+    "underway": _underway,
     "monitor": _monitor,
     "broadcast": _broadcast,
     "buffer": _buffer,
@@ -189,6 +195,7 @@ STAMPS: dict[str, Callable[[Any, View, Names], list[str]]] = {
     "MatrixStamp": _matrix_stamp,
     "BoundedStamp": _bounded_stamp,
     "SparingStamp": _bounded_stamp,
+    "UnderwayStamp": _log_stamp,
     "SparingExtra": _extra,
     "Extra": _extra,
     "HistoryStamp": _history_stamp,

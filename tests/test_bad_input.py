@@ -33,6 +33,7 @@ from antecede.protocols.monitor import MonitorStamp
 from antecede.protocols.optimal import LogStamp
 from antecede.protocols.permit import Grant, PermitStamp, Taken
 from antecede.protocols.sparing import SparingExtra, SparingStamp
+from antecede.protocols.underway import Receipt, Settled, UnderwayStamp
 from antecede.protocols.unordered import Plain
 from tests.driver import NAMES, VARIANTS, Habits, World, busy, drive
 
@@ -287,6 +288,15 @@ BAD_STAMPS: dict[str, list[Stamp]] = {
         SparingStamp((1, 1, 1), 0, ((1, 0, 1),)),  # the message itself
         SparingStamp((1, 1, 1), 0, ((0, 2, 1),)),  # what p1 never sent
     ],
+    "underway": [
+        UnderwayStamp(((3, 1, 1),)),
+        UnderwayStamp(((-1, 1, 1),)),
+        UnderwayStamp(((2, 0, 1),)),
+        UnderwayStamp(((2, 1, 0),)),
+        UnderwayStamp(((2, 1, 0b1000),)),
+        UnderwayStamp(((1, 1, 1),)),  # the message itself
+        UnderwayStamp(((0, 1, 0b100),)),  # what p1 never sent
+    ],
 }
 
 BAD_CONTROL: dict[str, list[Stamp]] = {
@@ -300,6 +310,7 @@ BAD_CONTROL: dict[str, list[Stamp]] = {
     ],
     "buffer": [Acknowledge(1), Acknowledge(HUGE)],
     "permit": [Taken(1), Taken(HUGE)],
+    "underway": [Receipt(1), Receipt(HUGE), Settled(3, 1), Settled(-1, 1), Settled(0, 1)],
     "sparing": [
         SparingExtra(0, 0, ()),
         SparingExtra(1, 1, ()),
@@ -313,6 +324,7 @@ BAD_CONTROL: dict[str, list[Stamp]] = {
 IGNORED_CONTROL: dict[str, list[Stamp]] = {
     "buffer": [Acknowledge(0), Acknowledge(-1), Release(1), Release(0), Release(-1), Release(HUGE)],
     "permit": [Taken(0), Taken(-1), Grant(0), Grant(-1)],
+    "underway": [Receipt(0), Receipt(-1), Settled(2, 0), Settled(1, -1)],
 }
 """What says nothing: of messages that never were, or that say what is known."""
 

@@ -72,6 +72,7 @@ def test_a_broken_promise_is_a_no(capsys, monkeypatch):
         ("bounded", [("M3", "S3", "receiver", ("M1",))]),
         ("contexts", [("M3", "S3", "receiver", ("M1",))]),
         ("sparing", [("M3", "S3", "receiver", ("M1",))]),
+        ("underway", [("M3", "S3", "receiver", ("M1",))]),
         ("monitor", [("M3", "S3", "receiver", ("M1",))]),
         ("history", [("M3", "S3", "receiver", ("M1",))]),
         ("optimal", [("M3", "S3", "receiver", ("M1",))]),

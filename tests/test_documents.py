@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(
-    r"`((?:matrix|bounded|monitor|buffer|queue|history|topological|separator|forwarder|broadcast|optimal|permit|contexts|sparing)(?:\.\w+)*)`"
+    r"`((?:matrix|bounded|monitor|buffer|queue|history|topological|separator|forwarder|broadcast|optimal|permit|contexts|sparing|underway)(?:\.\w+)*)`"
 )
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 

@@ -19,6 +19,7 @@ from antecede.model import Id, View
 from antecede.program import Program, Send, enumerate_programs, parse
 from antecede.protocols import PROTOCOLS, Machine
 from antecede.protocols.history import Histories, History
+from antecede.protocols.underway import Underway
 from tests import mutants as m
 from tests.driver import World
 
@@ -40,6 +41,10 @@ def proved(n: int) -> dict[str, Any]:
     return {"r10": True, "r7": False, "r8": False}
 
 
+def at_most(k: int) -> Callable[[int], dict[str, Any]]:
+    return lambda n: {"k": k}
+
+
 def pipelined(n: int) -> dict[str, Any]:
     return {"pipelined": True}
 
@@ -50,6 +55,9 @@ THROUGH_ONESELF = "p1: send a to p2\np2: send b to p1, p2"
 OWN_THEN_ANSWER = "p1: send a to p1; send b to p2\np2: send c to p1"
 ANSWER_TO_A_COPY = "p1: send a to p3\np2: send b to p1, p3\np3:"
 TRIANGLE = "p1: send a to p3; send b to p2\np2: send c to p3\np3:"
+TOLD_BY_TWO = (
+    "p1: send a to p3; send b to p2\np2: receive b; receive d; send e to p1\np3: send c to p1; send d to p2"
+)
 OVERFULL = "p1: send a to p1, p2; send b to p2\np2: send c to p1, p2"
 
 BROKEN: list[Case] = [
@@ -98,6 +106,18 @@ BROKEN: list[Case] = [
     Case(m.SparingForgetsWithoutExtraMessage, OVERFULL, "blocked", tight),
     Case(m.SparingExtraMessageDoesNotWait, OVERFULL, "order", tight),
     Case(m.SparingCountsWhatOthersTold, THROUGH_ONESELF, "order", tight),
+    # underway
+    Case(m.UnderwayWithoutWait, TWICE_TO_ONESELF),
+    Case(m.UnderwayWithoutMerge, OWN_THEN_ANSWER),
+    Case(m.UnderwayWithoutOtherCopies, THROUGH_ONESELF),
+    Case(m.UnderwayForgetsSent, TWICE_TO_ONESELF),
+    Case(m.UnderwayNamesTheEarliest, "p1: send a to p1; send b to p1; send c to p1"),
+    Case(m.UnderwayAcknowledgesAtArrival, TWICE_TO_ANOTHER),
+    Case(m.UnderwaySettlesWithOneCopy, "p1: send a to p1, p2; send b to p1\np2:"),
+    Case(m.UnderwaySettlesEachByItself, "p1: send a to p1; send b to p2; send c to p1\np2:"),
+    Case(m.UnderwayNeverPostsAgain, "p1: send a to p1; send b to p2\np2:", "blocked", at_most(0)),
+    Case(m.UnderwayTellsNobodyWhatSettled, THROUGH_ONESELF, "blocked", at_most(0)),
+    Case(m.UnderwayTellsOnlyTheCopies, TOLD_BY_TWO, "blocked", at_most(1)),
     # monitor, at p1
     Case(m.MonitorWithoutWait, TWICE_TO_ONESELF),
     Case(m.MonitorTellsOnlyTheMonitor, OWN_THEN_ANSWER),
@@ -176,6 +196,9 @@ HARMLESS: list[Harmless] = [
     Harmless(
         m.BoundedKeepsTheWholeColumn, "what a delivery implies may be said again", lambda n: {"k": n * n}
     ),
+    Harmless(m.UnderwayNamesAll, "the latest of a channel implies the others", at_most(1)),
+    Harmless(m.UnderwayLearnsAgain, "what settled leaves a stamp when it is posted", at_most(1)),
+    Harmless(Underway, "k = 0: stamps are empty", at_most(0)),
     Harmless(m.BufferReleasesEverything, "a longer hold"),
     Harmless(m.PermitFlagsEverything, "a longer restraint"),
     Harmless(m.LearnsNothingFromEarlier, "C is what is known of who was told: knowing less is safe"),

@@ -49,8 +49,7 @@ LAST = parse("p1: send x to p2\np2: receive from p1; receive from p3\np3: send y
 
 
 def machines(protocol: str, view: View, **parameters: Any) -> Make:
-    if protocol in ("bounded", "sparing"):
-        parameters.setdefault("k", len(view) + 1)
+    parameters = {**PROTOCOLS[protocol].tightest(len(view)), **parameters}
     return lambda process: create(protocol, view, process, **parameters)
 
 
@@ -104,6 +103,7 @@ def test_no_more_is_demanded_than_was_asked_for(protocol: str, order: Order, exp
         (LAST, "history", "holds"),
         (LAST, "buffer", "blocks"),
         (LAST, "permit", "blocks"),
+        (LAST, "underway", "holds"),
     ],
 )
 def test_selective_receives_block_where_the_paper_says(

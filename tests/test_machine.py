@@ -160,6 +160,7 @@ TRIANGLE: dict[str, tuple[Awaited, ...] | None] = {
     "matrix": (Awaited(0, 1, 1, "channel"),),
     "bounded": (Awaited(0, 1, 1, "channel"),),
     "sparing": (Awaited(0, 1, 1, "channel"),),
+    "underway": (Awaited(0, 1, 1),),
     "contexts": (Awaited(0, 1, 1, "channel"),),
     "monitor, at the last": (Awaited(0, 1, 1, "channel"),),
     "history": (Awaited(0, 1, 1),),

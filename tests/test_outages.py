@@ -5,7 +5,7 @@ import pytest
 from antecede.protocols import PROTOCOLS
 from experiments.outages import Run
 
-AT_RECEIVER = ["matrix", "bounded", "sparing", "history", "optimal", "contexts", "broadcast"]
+AT_RECEIVER = ["matrix", "bounded", "sparing", "history", "optimal", "contexts", "broadcast", "underway"]
 AT_SENDER = ["buffer", "permit"]
 
 

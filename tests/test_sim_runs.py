@@ -48,6 +48,7 @@ GOLDEN = {
     "permit": "60aa31b9cdd34d6a",
     "contexts": "2075f5feca2e991a",
     "sparing": "a6d84c3e93bd7c6d",
+    "underway": "d4f1126484c8da78",
 }
 
 
@@ -151,6 +152,7 @@ def test_causal_protocols_keep_the_order_and_lose_nothing(protocol: str, workloa
         ("bounded", {"k": 6}),
         ("buffer", {"pipelined": True}),
         ("monitor", {"monitor": 2}),
+        ("underway", {"k": 2}),
         ("history", {"r8": False}),
     ],
 )

@@ -23,6 +23,7 @@ from antecede.protocols.permit import Grant, PermitStamp, Taken
 from antecede.protocols.relay import Got, Relayed, Stable
 from antecede.protocols.separator import HopStamp, Resumed
 from antecede.protocols.sparing import SparingExtra, SparingStamp
+from antecede.protocols.underway import Settled, UnderwayStamp
 from antecede.protocols.unordered import Plain
 from antecede.wire import Limits, decode, encode, stamp_size
 from antecede.wire.octets import MAX_UINT, Reader, Writer
@@ -157,11 +158,13 @@ def stamps(kind: type[Stamp], source: int, dest: int, message: Message) -> st.Se
         if kind is Relayed:
             return st.builds(Relayed, processes, numbers, sets, sets, numbers, numbers, histories(entries))
         return histories(entries).map(HistoryStamp)
-    if kind is LogStamp:
+    if kind in (LogStamp, UnderwayStamp):
         entries = st.builds(Entry, processes, numbers, sets)
-        return histories(entries).map(lambda h: LogStamp(tuple((e.sender, e.number, e.to) for e in h)))
+        return histories(entries).map(lambda h: kind(tuple((e.sender, e.number, e.to) for e in h)))
     if kind is SparingExtra:
         return st.builds(SparingExtra, numbers, numbers, columns(N).map(lambda c: tuple(sorted(c.items()))))
+    if kind is Settled:
+        return st.builds(Settled, processes, numbers)
     if kind is SparingStamp:
         size = len(message.to)
         own_counts = st.lists(counts, min_size=size, max_size=size).map(tuple)

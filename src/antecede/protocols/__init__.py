@@ -39,6 +39,7 @@ from antecede.protocols.optimal import Optimal
 from antecede.protocols.permit import Permit
 from antecede.protocols.separator import Separator
 from antecede.protocols.sparing import Sparing
+from antecede.protocols.underway import Underway
 from antecede.protocols.unordered import Unordered
 
 __all__ = ["PROTOCOLS", "Listener", "Machine", "create", "listen", "restore"]
@@ -59,6 +60,7 @@ PROTOCOLS: Mapping[str, type[Machine]] = {
         Permit,
         Contexts,
         Sparing,
+        Underway,
     )
 }
 

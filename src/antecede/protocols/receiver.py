@@ -50,6 +50,9 @@ class Receiver(Machine):
     names_all: ClassVar[bool] = False
     """Whether a stamp names all that a message follows here, also what the messages that it names follow."""
 
+    holds_back: ClassVar[bool] = False
+    """Whether messages may wait at their sender: `forget` lets them leave."""
+
     _delivered: Any
     """key -> the highest count delivered here."""
 

@@ -99,7 +99,7 @@ def _one(words: Words, values: Sequence[T]) -> T:
 
 def _parameters(protocol: str, n: int, words: Words) -> dict[str, Any]:
     match protocol:
-        case "bounded":
+        case "bounded" | "sparing":
             return {"k": n + 1 + pick(words, n * n - n)}
         case "monitor":
             return {"monitor": pick(words, n)}
@@ -107,6 +107,8 @@ def _parameters(protocol: str, n: int, words: Words) -> dict[str, Any]:
             return {"pipelined": bool(pick(words, 2))}
         case "history":
             return {rule: False for rule in ("r5", "r7", "r8") if not pick(words, 4)}
+        case "underway":
+            return {"k": _one(words, (None, 0, 1, n))}
         case "separator":
             return {} if pick(words, 3) else {"r9": False}
     return {}

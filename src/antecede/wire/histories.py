@@ -22,6 +22,7 @@ from antecede.protocols.forwarder import HopStamp
 from antecede.protocols.history import Entry, HistoryStamp
 from antecede.protocols.optimal import LogStamp
 from antecede.protocols.relay import Relayed
+from antecede.protocols.underway import UnderwayStamp
 from antecede.wire.octets import MAX_UINT, Reader, Writer, listed
 
 __all__ = [
@@ -73,7 +74,7 @@ def _take_identifiers(reader: Reader) -> Iterator[Id]:
             yield sender, number
 
 
-def put_log(writer: Writer, packet: Packet[LogStamp]) -> None:
+def put_log(writer: Writer, packet: Packet[LogStamp] | Packet[UnderwayStamp]) -> None:
     log = {(sender, clock): dests for sender, clock, dests in packet.stamp.log}
     if len(log) < len(packet.stamp.log):
         writer.refuse(f"the log {packet.stamp.log} has a message twice")

@@ -30,6 +30,9 @@ code  stamp         bytes
                     `after`; for each of them identifiers: sender and count
   24  SparingStamp  a count for each destination of the message; uint taken; then as BoundedStamp
   25  SparingExtra  uint sequence, uint taken; then as Extra
+  26  UnderwayStamp as LogStamp
+  27  Receipt       uint number
+  28  Settled       uint process, uint number
 
 A sparse matrix is a set: it is read back in increasing order, column by column.
 """
@@ -53,6 +56,7 @@ from antecede.protocols.permit import Grant, PermitStamp, Taken
 from antecede.protocols.relay import Got, Relayed, Stable
 from antecede.protocols.separator import HopStamp, Resumed
 from antecede.protocols.sparing import SparingExtra, SparingStamp
+from antecede.protocols.underway import Receipt, Settled, UnderwayStamp
 from antecede.protocols.unordered import Plain
 from antecede.wire.histories import (
     put_contexts,
@@ -210,11 +214,9 @@ def _take_column(reader: Reader) -> Iterator[tuple[int, int]]:
 
 
 def _put_bounded(writer: Writer, packet: Packet[BoundedStamp]) -> None:
-    columns = _columns_of(writer, packet.stamp.matrix)
-    _check_sequence(writer, packet, columns.get(packet.dest, {}))
-    writer.members(mask(columns))
-    for j in sorted(columns):
-        _put_column(writer, columns[j])
+    matrix = packet.stamp.matrix
+    _check_sequence(writer, packet, {i: count for i, j, count in matrix if j == packet.dest})
+    _put_entries(writer, matrix)
 
 
 def _take_bounded(reader: Reader, packet: Packet[Any]) -> BoundedStamp:
@@ -235,15 +237,16 @@ def _take_entries(reader: Reader) -> tuple[tuple[int, int, int], ...]:
     return tuple(matrix)
 
 
-def _columns_of(writer: Writer, matrix: tuple[tuple[int, int, int], ...]) -> dict[int, dict[int, int]]:
-    """The columns of a sparse matrix, checked and not yet written."""
+def _put_entries(writer: Writer, matrix: tuple[tuple[int, int, int], ...]) -> None:
     writer.reserve(len(matrix))
     columns: dict[int, dict[int, int]] = {}
     for i, j, count in matrix:
         columns.setdefault(j, {})[i] = count
     if sum(map(len, columns.values())) < len(matrix):
         writer.refuse(f"the matrix {matrix} has an entry twice")
-    return columns
+    writer.members(mask(columns))
+    for j in sorted(columns):
+        _put_column(writer, columns[j])
 
 
 def _put_sparing(writer: Writer, packet: Packet[SparingStamp]) -> None:
@@ -252,10 +255,7 @@ def _put_sparing(writer: Writer, packet: Packet[SparingStamp]) -> None:
         writer.refuse(f"the stamp has {len(stamp.counts)} counts for {len(to)} destinations")
     writer.counts(stamp.counts)
     writer.uint(stamp.taken)
-    columns = _columns_of(writer, stamp.matrix)
-    writer.members(mask(columns))
-    for j in sorted(columns):
-        _put_column(writer, columns[j])
+    _put_entries(writer, stamp.matrix)
 
 
 def _take_sparing(reader: Reader, packet: Packet[Any]) -> SparingStamp:
@@ -279,6 +279,19 @@ def _take_sparing_extra(reader: Reader, packet: Packet[Any]) -> SparingExtra:
     column = tuple(_take_column(reader))
     reader.reserve(len(column), start)
     return SparingExtra(sequence, taken, column)
+
+
+def _take_underway(reader: Reader, packet: Packet[Any]) -> UnderwayStamp:
+    return UnderwayStamp(take_log(reader, packet).log)
+
+
+def _put_settled(writer: Writer, packet: Packet[Settled]) -> None:
+    writer.process(packet.stamp.process)
+    writer.uint(packet.stamp.number)
+
+
+def _take_settled(reader: Reader, packet: Packet[Any]) -> Settled:
+    return Settled(reader.process(), reader.uint())
 
 
 def _put_extra(writer: Writer, packet: Packet[Extra]) -> None:
@@ -328,6 +341,9 @@ KINDS = (
     Kind(23, ContextStamp, put_contexts, take_contexts),
     Kind(24, SparingStamp, _put_sparing, _take_sparing),
     Kind(25, SparingExtra, _put_sparing_extra, _take_sparing_extra),
+    Kind(26, UnderwayStamp, put_log, _take_underway),
+    _number(27, Receipt, "number"),
+    Kind(28, Settled, _put_settled, _take_settled),
 )
 BY_CODE: Mapping[int, Kind] = {kind.code: kind for kind in KINDS}
 BY_STAMP: Mapping[type[Stamp], Kind] = {kind.stamp: kind for kind in KINDS}

@@ -319,7 +319,8 @@ class Changing:
         what it followed: so all that could be that must be here first. A machine that sends because something was
         given up cannot wait so long.
         """
-        return isinstance(self._core.machine, Receiver) and self._core.rules > 4
+        machine = self._core.machine
+        return isinstance(machine, Receiver) and not machine.holds_back and self._core.rules > 4
 
     def _give_up_lost(self) -> None:
         """Deliver what waits for the removed alone: all else has arrived, and was delivered if it could be.

@@ -10,8 +10,8 @@
   states      all members know the same of what was said in the group, those that joined by the state they were given
   told        what is given up with a removed process is told: to who sent it what it was to get and has not got; and,
               under protocols that hold a message until what it follows is there, to who was to get it what something
-              delivered there in the same view follows. (`permit` and `buffer` know of no such message; `history` and
-              `optimal` name the last ones, which the others came before.)
+              delivered there in the same view follows. (`permit` and `buffer` know of no such message; `history`,
+              `optimal` and `underway` name the last ones, which the others came before.)
   refused     no sound process refuses another, and no sound journal is refused
   damaged     a damaged journal is refused, or gives the same process
   liveness    once faults end, every wait ends
@@ -36,6 +36,7 @@ from antecede.protocols import Machine
 from antecede.protocols.history import History
 from antecede.protocols.optimal import Optimal
 from antecede.protocols.receiver import Receiver
+from antecede.protocols.underway import Underway
 from antecede.sim.watch import Watch
 
 __all__ = ["Judge"]
@@ -58,7 +59,7 @@ class Judge:
     def __init__(self, places: int, protocol: type[Machine], at: Iterable[int] | None, small: bool) -> None:
         order = protocol.order
         self._holds = issubclass(protocol, Receiver)
-        self._names_last = issubclass(protocol, (History, Optimal))
+        self._names_last = issubclass(protocol, (History, Optimal, Underway))
         """The protocol holds a message until what it follows has arrived; its stamps name the last of that alone."""
         self.order, self.findings = order, list[str]()
         self._at = None if at is None else tuple(at)

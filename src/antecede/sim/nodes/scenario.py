@@ -163,6 +163,8 @@ def _parameters(protocol: str, random: Random) -> dict[str, Any]:
             return {"pipelined": random.random() < 0.5}
         case "monitor":
             return {"monitor": "a"}
+        case "underway":
+            return {"k": random.choice((None, 0, 1, 4))}
     return {}
 
 

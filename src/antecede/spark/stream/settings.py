@@ -26,6 +26,7 @@ ELSEWHERE: Final = {
     "permit": "its order is made by senders that wait for permits, which a stream does not see",
     "separator": "its routers hold what passes them, which a stream does not see",
     "contexts": "a stream of events that name their causes takes them as they are: order(id=..., causes=...)",
+    "underway": "its stamps leave out what was acknowledged, and a stream may not have that yet",
     "sparing": "streams take the stamps of `bounded`, whose rule is the paper's",
 }
 """Why the others cannot order a stream."""
