@@ -48,6 +48,11 @@ REGRESSIONS = {
     "what was taken after inputs that were not durable comes again unmarked": '{"protocol":"permit","messages":40,'
     '"seed":27,"delay_ms":50,"loss":0.05,"sync_ms":1,"burst":4,"faults":[["kill",40,300,961464818],["partition",774,300,'
     '463631653],["strike",326,300,152527937],["suspect",518,300,1060861810],["kill",435,300,595670664]]}',
+    "a node that is killed while a router is removed from the first view refuses its file": '{"protocol":"separator",'
+    '"processes":6,"seed":671519544,"topology":"wan","delay_ms":1,"repeats":0.1,"sync_ms":1,"snapshot_inputs":20,"queue":4,'
+    '"unacknowledged":2,"burst":32,"large":0.01,"stateful":false,"faults":[["strike",330,101,658439419],["strike",187,26,'
+    '458541904],["join",140,101,510860420],["die",33,12001,1016134396],["strike",317,12001,916867849],["join",479,12001,'
+    '257913600],["die",182,101,578827113],["join",334,101,493841176],["join",41,101,934958641],["die",351,101,689314654]]}',
 }
 """Runs that ever failed, shortened, by what was wrong. They go another way than then where a draw has changed since."""
 

@@ -62,6 +62,12 @@ def _crc(position: int, count: int, record: bytes | bytearray, before: int) -> i
         return -1
 
 
+def _parameters_at_first(core: Core) -> dict[str, Any]:
+    """The parameters that a process was described with: a router that fails changes the topology before the view."""
+    founding = core.changing.roll.founding
+    return core.machine.parameters | ({} if founding is None else {"topology": founding.plain()})
+
+
 class Journal:
     """The journal of one process. `append` may be called from another thread, one call at a time."""
 
@@ -166,7 +172,7 @@ class Journal:
         ]
         if core.changing.roll.number == 1:
             facts.append(("view", ", ".join(core.view.names), ", ".join(new.view.names)))
-            facts.append(("parameters", str(core.machine.parameters), str(new.machine.parameters)))
+            facts.append(("parameters", str(_parameters_at_first(core)), str(_parameters_at_first(new))))
         else:
             # Who is a member is the journal's to say: views have changed since the node was described.
             facts.append(("parameters", str(core.parameters), str(new.changing.parameters_in(core))))

@@ -16,10 +16,10 @@ Faults, each at a time and for a while, to a node that chance picks by `pick`
   limits     it comes back with other limits
   lazy       its application takes nothing
   silent     its application acknowledges nothing
-  join       one joins
+  join       one joins: a router a separator, where there is a topology
   cancel     one wants to join, and gives up
   leave      one leaves
-  die        one dies for good, and an operator removes it
+  die        one dies for good, and an operator removes it: a router, if another of its separator forwards
   suspect    one is removed that lives
   strike     whoever leads a change next dies in it: for good, or not
 
@@ -43,11 +43,11 @@ from antecede.model import View
 from antecede.protocols import PROTOCOLS
 from antecede.topology import Topology, shapes
 
-__all__ = ["CAUSAL", "Fault", "Kind", "Scenario", "VIEWLESS", "draw", "parse", "topology_of"]
+__all__ = ["CAUSAL", "Fault", "Kind", "ROUTED", "Scenario", "draw", "parse", "topology_of"]
 
 CAUSAL = tuple(name for name, kind in PROTOCOLS.items() if kind.order == "causal")
-VIEWLESS = tuple(name for name, kind in PROTOCOLS.items() if kind.routed)
-"""Protocols whose view does not change."""
+ROUTED = tuple(name for name, kind in PROTOCOLS.items() if kind.routed)
+"""Protocols with a topology: only routers die, and join."""
 
 Kind: TypeAlias = Literal[
     "kill", "outage", "pause", "partition", "full", "sync", "slow", "flip", "jump", "limits", "lazy", "silent",
@@ -58,6 +58,7 @@ TROUBLE: tuple[Kind, ...] = (
     "jump", "limits", "lazy", "silent",
 )  # fmt: skip
 CHANGES: tuple[Kind, ...] = ("join", "join", "join", "cancel", "leave", "die", "suspect", "strike")
+CHANGES_OF_ROUTERS: tuple[Kind, ...] = ("die", "die", "join", "join", "join", "strike")
 
 
 class Fault(Struct, frozen=True, array_like=True):
@@ -130,8 +131,8 @@ def draw(seed: int, number: int, protocols: Sequence[str] = CAUSAL, most: int = 
     n = random.choice((2, 3, 3, 3, 4, 4, 5, 6, 8))
     messages = min(most, random.choice((40, 100, 150, 1000, 6000, 20_000)))
     pace, burst = random.choice((5, 20, 100)), random.choice((2, 8, 16, 32))
-    views = protocol not in VIEWLESS
-    topology = "mesh" if views else random.choice(("star", "line", "ring", "tree"))
+    views = protocol not in ROUTED
+    topology = "mesh" if views else random.choice(("star", "line", "ring", "tree", "wan", "wan", "witnesses"))
     length = max(500, 4 * messages * pace // (n * burst))
     return Scenario(
         protocol=protocol,
@@ -153,7 +154,7 @@ def draw(seed: int, number: int, protocols: Sequence[str] = CAUSAL, most: int = 
         large=random.choice((0.0, 0.0, 0.01, 0.1)),
         stateful=random.random() < 0.8,
         recording=random.random() < 0.3,
-        faults=tuple(_faults(length, views, random)),
+        faults=tuple(_faults(length, topology, random)),
     )
 
 
@@ -168,11 +169,12 @@ def _parameters(protocol: str, random: Random) -> dict[str, Any]:
     return {}
 
 
-def _faults(length: int, views: bool, random: Random) -> Iterator[Fault]:
+def _faults(length: int, topology: str, random: Random) -> Iterator[Fault]:
     """Some of many kinds, in a run that takes about so long."""
     kinds: list[Kind] = [random.choice(TROUBLE) for _ in range(random.choice((0, 2, 5, 10, 20)))]
-    if views:
-        kinds += [random.choice(CHANGES) for _ in range(random.choice((0, 1, 3, 6, 10)))]
+    changes = {"mesh": CHANGES, "wan": CHANGES_OF_ROUTERS, "witnesses": CHANGES_OF_ROUTERS}.get(topology)
+    if changes is not None:
+        kinds += [random.choice(changes) for _ in range(random.choice((0, 1, 3, 6, 10)))]
     for kind in kinds:
         # Now and then longer than every timeout.
         lasts = random.choice((length // 20, length // 20, length // 5, length // 5, 12_000)) + 1
@@ -193,7 +195,12 @@ def topology_of(scenario: Scenario) -> Topology | None:
             return shapes.ring(n)
         case "tree":
             return shapes.tree(n, 2)
-    raise BadParameter.choice("soak", "topology", scenario.topology, ("mesh", "star", "line", "ring", "tree"))
+        case "wan":
+            return shapes.wan_of_lans(2, -(-n // 2), 2)
+        case "witnesses":
+            return shapes.wan_of_lans(2, -(-n // 2), 2, 1)
+    known = ("mesh", "star", "line", "ring", "tree", "wan", "witnesses")
+    raise BadParameter.choice("soak", "topology", scenario.topology, known)
 
 
 def founders_of(scenario: Scenario) -> View:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import reduce
 from heapq import heappop, heappush
+from operator import or_
 from random import Random
 from typing import Any
 
@@ -17,12 +19,13 @@ import msgspec
 
 from antecede.errors import AntecedeError, BadJournal, CannotWrite
 from antecede.link import Frame
-from antecede.model import View
+from antecede.model import View, bits
 from antecede.process.core import Core
 from antecede.process.events import Entry
 from antecede.process.journal import SNAPSHOT_BYTES, Journal
-from antecede.process.views.members import Joiner, Plan, Roll
+from antecede.process.views.members import Joiner, Plan, Roll, Where
 from antecede.protocols import PROTOCOLS
+from antecede.protocols.separator import Separator
 from antecede.sim.nodes.invariants import SMALL, Judge
 from antecede.sim.nodes.node import MILLISECOND, Killed, SimNode
 from antecede.sim.nodes.scenario import Fault, Scenario, founders_of, topology_of
@@ -45,8 +48,10 @@ EXPECTED = (AntecedeError, AssertionError, LookupError, TypeError, ValueError, A
 class Wish:
     """Someone joins, or is removed."""
 
-    def __init__(self, name: str, give_up: int | None = None) -> None:
+    def __init__(self, name: str, give_up: int | None = None, member_of: str | None = None) -> None:
         self.name, self.give_up = name, give_up
+        self.member_of = member_of
+        """A member of the separator that a router joins."""
         self.by: SimNode | None = None
         """The member that is asked."""
         self.position: int | None = None
@@ -297,13 +302,37 @@ class System:
 
     def _can_spare(self, node: SimNode) -> bool:
         """Whether at least two are left without it, and the protocol does without it."""
-        if PROTOCOLS[self.scenario.protocol].routed or self.calm:
+        if self.calm:
             return False
+        if PROTOCOLS[self.scenario.protocol].routed:
+            return self._has_deputy(node)
         if self.scenario.protocol == "monitor" and node.name == "a":
             return False
         removed = {wish.name for wish in self._wishes}
         left = [one for one in self._living() if one is not node and one.name not in removed]
         return len(left) >= 2
+
+    def _has_deputy(self, node: SimNode) -> bool:
+        """Whether it is a router, and another of its separator forwards."""
+        topology = node.core.changing.roll.topology
+        if topology is None or node.place not in topology.plan.place or node.place in topology.processes:
+            return False
+        station = topology.stations[topology.plan.place[node.place]]
+        others = [self.nodes[v] for v in station.members if v not in (node.place, *station.witnesses)]
+        able = [one for one in others if one is not None and one in self._living()]
+        return any(
+            not isinstance(one.core.machine, Separator) or not one.core.machine.joining for one in able
+        )
+
+    def _where(self, by: SimNode, member: str | None) -> Where | None:
+        """The place of a router that joins the separator of this member, with the links that it needs."""
+        topology = by.core.changing.roll.topology
+        if topology is None or member is None:
+            return None
+        plan = topology.plan
+        place = plan.place[topology.id(member)]
+        near = plan.live[place] | reduce(or_, (plan.live[other] for other in plan.neighbours[place]), 0)
+        return Where(tuple(topology.names[v] for v in bits(near)), member, "router")
 
     def _remove(self, name: str) -> None:
         if all(wish.name != name for wish in self._wishes):
@@ -374,12 +403,14 @@ class System:
             if by.durable >= wish.position:
                 self._joins.remove(wish)
                 self.counts["joined"] += 1
-                self._make(wish.name, roll.place(wish.name), roll)
+                node = self._make(wish.name, roll.place(wish.name), roll)
+                node.application_runs = wish.member_of is None
             return
         progress = membership.progress()
         begun = progress is not None and wish.name in progress.join
         if begun or all(self._is_up(place) for place in roll.members):
-            joiner = Joiner(wish.name, "", ("all",), by.name)
+            groups = ("all",) if wish.member_of is None else ()
+            joiner = Joiner(wish.name, "", groups, by.name, self._where(by, wish.member_of))
             self._do(by, lambda: by.propose(Plan(join=(joiner,))))
 
     def _is_up(self, place: int) -> bool:
@@ -421,7 +452,10 @@ class System:
         if fault.kind == "join" or fault.kind == "cancel":
             name = f"j{self.counts['join'] + self.counts['cancel']}"
             give_up = None if fault.kind == "join" else self.now + lasts // 4
-            self._joins.append(Wish(name, give_up))
+            topology = topology_of(self.scenario)
+            separators = () if topology is None else topology.separators
+            member = separators[pick % len(separators)][0] if separators else None
+            self._joins.append(Wish(name, give_up, member))
             return
         if fault.kind == "partition":
             part = frozenset(place for place in range(30) if pick >> place & 1)
@@ -432,6 +466,8 @@ class System:
             self.strikes.append(pick)
             return
         living = [node for node in self.nodes if node is not None and not node.dead and not node.retired]
+        if fault.kind == "die" and PROTOCOLS[self.scenario.protocol].routed:
+            living = [node for node in living if node.place not in self.processes] or living
         node = living[pick % len(living)]
         self._hurt(node, fault, until)
 
