@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import shlex
 import signal
@@ -49,6 +51,19 @@ def test_json_is_one_object_on_standard_output(capsys: pytest.CaptureFixture[str
     assert result["delivered"] == result["sent"] == 120
     assert result["stamp_entries"] == {"mean": 16.0, "p50": 16, "p99": 16, "max": 16}
     assert set(result["delay_ns"]) == {"mean", "p50", "p99", "max"}
+
+
+def test_csv_has_a_line_for_each_figure_with_the_values_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = said(capsys, [*QUICK, "--csv"])
+    rows = {row["figure"]: row for row in csv.DictReader(io.StringIO(out))}
+    assert (code, err) == (0, "")
+    result = json.loads(said(capsys, [*QUICK, "--json"])[1])
+    assert rows["delivered"]["total"] == "120"
+    for name in ("mean", "p50", "p99", "max"):
+        assert json.loads(rows["delay_ns"][name]) == result["delay_ns"][name]
+    assert (rows["delay_ns"]["total"], rows["sent"]["mean"]) == ("", "")
+    code, _, err = said(capsys, [*QUICK, "--csv", "--json"])
+    assert (code, err) == (2, "antecede: simulate: give --json or --csv, not both\n")
 
 
 def test_the_command_in_the_result_repeats_it(capsys: pytest.CaptureFixture[str]) -> None:

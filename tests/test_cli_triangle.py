@@ -1,5 +1,7 @@
 """`antecede triangle`: what it shows, to people and to programs."""
 
+import csv
+import io
 import json
 
 import pytest
@@ -41,6 +43,15 @@ def test_programs_read_one_object(capsys):
     assert [p["protocol"] for p in result["protocols"]] + [*result["skipped"]] == [*PROTOCOLS]
     for performance in result["protocols"]:
         assert performance["kept"] == (performance["promises"] == "causal") == (not performance["findings"])
+
+
+def test_csv_has_a_line_for_each_protocol(capsys):
+    assert run(["triangle", "--protocol", "fifo", "--protocol", "matrix", "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(row["protocol"], row["kept"], row["delivered.S3"]) for row in rows] == [
+        ("fifo", "false", '["M3", "M1"]'),
+        ("matrix", "true", '["M1", "M3"]'),
+    ]
 
 
 def test_one_protocol_can_be_asked_for(capsys):

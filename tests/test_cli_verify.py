@@ -1,5 +1,7 @@
 """antecede verify on the command line: exit codes, one JSON object, sentences; in this process."""
 
+import csv
+import io
 import json
 import subprocess
 import sys
@@ -91,12 +93,24 @@ def test_json_is_one_object_with_the_keys_of_the_contract(told, home):
     ]
 
 
+def test_csv_has_a_line_for_each_run_with_the_values_of_json(told, home):
+    code, out, err = told(home / "bad", "--csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert code == 1
+    assert err.splitlines()[-1].startswith("no: ")
+    assert list(rows[0]) == KEYS
+    runs = json.loads(told(home / "bad", "--json")[1])["runs"]
+    assert rows == [{key: "" if run[key] is None else str(run[key]) for key in KEYS} for run in runs]
+    assert told(home / "bad", "--csv", "--json")[0] == 2
+    assert "--csv prints a table of runs" in told(home / "bad", "--csv", "--stream")[2]
+
+
 def test_what_cannot_be_done_is_code_2_and_one_line(told, home, tmp_path):
     (tmp_path / "out" / "findings").mkdir(parents=True)
     for arguments, words in (
-        ((home / "nothing", "--json"), "no runs.parquet"),
-        ((home / "nowhere",), "no runs.parquet"),
-        ((home / "good", "--out", tmp_path / "out"), "findings, which is there"),
+        ((home / "nothing", "--json"), "there is no trace here"),
+        ((home / "nowhere",), "there is no trace here"),
+        ((home / "good", "--out", tmp_path / "out"), "findings is there already"),
     ):
         code, out, err = told(*arguments)
         assert (code, out) == (2, "")

@@ -27,10 +27,10 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[in
         (["--format", "shiviz", "--pattern", "("], "pattern must be a regular expression"),
         (
             ["--format", "shiviz", "--pattern", "(?<host>.)"],
-            "expected the named groups host, clock and event",
+            "pattern must have the named groups host, clock and event",
         ),
         (["--format", "table", "--map", "process"], "--map must be OURS=THEIRS"),
-        (["--format", "table", "--map", "run=a", "--map", "run=b"], "--map is run twice"),
+        (["--format", "table", "--map", "run=a", "--map", "run=b"], "--map names run twice"),
         (["--format", "csv"], "--format must be one of shiviz, tracing, tlaplus, table"),
         (["--format", "table"], "a table needs map"),
         ([], "Missing option '--format'"),

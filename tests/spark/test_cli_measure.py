@@ -1,5 +1,7 @@
 """`antecede measure` and `antecede sweep` as a user calls them: a sweep in a process and with a Spark of its own."""
 
+import csv
+import io
 import json
 import os
 import signal
@@ -49,6 +51,10 @@ def test_a_sweep_is_made_and_measured(tmp_path, warm):
         assert (row["sends"], row["delay_ns_p99"]) == (200, results[row["run"]].delay_ns.p99)
     assert [row["protocol"] for row in told["overall"]] == ["fifo", "matrix"]
     assert pq.read_table(out / "measures" / "processes").num_rows == 8
+    rows = list(csv.DictReader(io.StringIO(warm("measure", out, "--csv").stdout)))
+    assert [(row["run"], row["delay_ns_p99"]) for row in rows] == [
+        (row["run"], str(row["delay_ns_p99"])) for row in told["runs"]
+    ]
 
 
 def test_a_run_that_contradicts_itself_is_refused_and_the_others_are_measured(tmp_path, warm):
@@ -67,7 +73,7 @@ def test_what_is_no_trace_is_refused_in_one_line(tmp_path, warm):
     done = warm("measure", tmp_path, "--json")
     assert (done.returncode, done.stdout) == (2, "")
     [line] = done.stderr.splitlines()
-    assert "no runs.parquet" in line
+    assert "there is no trace here" in line
 
 
 def test_ctrl_c_keeps_what_is_done_leaves_nobody_at_work_and_says_how_to_go_on(tmp_path):

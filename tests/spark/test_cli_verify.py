@@ -22,4 +22,4 @@ def test_spark_says_the_same(warm, told, home, tmp_path):
         )
     nothing = warm("verify", home / "nothing", "--master", "local[2]")
     assert nothing.returncode == 2
-    assert "no runs.parquet" in nothing.stderr
+    assert "there is no trace here" in nothing.stderr

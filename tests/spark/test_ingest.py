@@ -225,7 +225,7 @@ def test_a_table_with_the_identities_of_a_trace(spark):
         ({"paths": "x", "format": "tracing", "pattern": "x"}, "pattern is for shiviz, not for tracing"),
         ({"paths": "x", "format": "shiviz", "pattern": "("}, "a regular expression"),
         ({"paths": "x", "format": "table"}, "a table needs map"),
-        ({"paths": [], "format": "shiviz"}, "one or more"),
+        ({"paths": [], "format": "shiviz"}, "name one file or more"),
     ],
 )
 def test_a_wrong_request_is_refused(spark, arguments, wrong):

@@ -232,8 +232,8 @@ def test_a_feed_over_tls_is_read_with_a_certificate_and_not_without(tmp_path):
     ("data", "told"),
     [
         (b"SSH-2.0\r\n", "malformed"),
-        (tell(Answer(error="no")), "found no"),
-        (tell(Answer("a", "r", 0, 3)) + stream(0, 2), r"found events \[2\]"),
+        (tell(Answer(error="no")), "it refused events .*: no"),
+        (tell(Answer("a", "r", 0, 3)) + stream(0, 2), r"it sent events \[2\]"),
     ],
 )
 def test_what_is_no_feed_is_told(data, told):

@@ -123,7 +123,7 @@ def test_identifiers_and_causes_are_taken_from_headers_or_from_json(spark):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({}, "subscribe is not given"),
+        ({}, "the option subscribe is missing"),
         (
             {"subscribe": "a", "startingOffsets": "yesterday"},
             "startingOffsets must be one of earliest, latest, not 'yesterday'",

@@ -201,7 +201,7 @@ def test_what_is_no_stream_of_packets_is_refused(spark, tmp_path):
         order(rows.select("receiver"), **asked)
     with pytest.raises(BadParameter, match="time must be integers or timestamps, and at is string"):
         order(rows, **asked, time="at")
-    with pytest.raises(BadParameter, match="protocol is 'permit'"):
+    with pytest.raises(BadParameter, match=r"protocol must be one of .*, not 'permit'"):
         order(rows, protocol="permit", processes=["p1"])
     with pytest.raises(BadParameter, match="buckets must be 1 or more, not 0"):
         order(rows, **asked, buckets=0)

@@ -52,8 +52,8 @@ def test_a_stream_with_a_missing_cause_is_answered_with_no_and_how_many_wait(war
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--processes", "3"], "order --stream: --protocol is not given"),
-        (["--protocol", "fifo"], "order --stream: --processes is not given"),
+        (["--processes", "3"], "order --stream: --protocol is missing"),
+        (["--protocol", "fifo"], "order --stream: --processes is missing"),
         (["--protocol", "fifo", "--processes", "3", "--every", "0"], "--every is 0.0"),
         (
             ["--protocol", "fifo", "--processes", "3", "--group", "a,b"],

@@ -31,7 +31,7 @@ def go(source):
 
 outcome = structs.asdict(go(source))
 try:
-    go(structs.replace(source, asked=source.asked._replace(protocol="fifo")))
+    go(structs.replace(source, asked=structs.replace(source.asked, protocol="fifo")))
 except AntecedeError as error:
     print(json.dumps([outcome, [told.status.held for told in noted], str(error)]))
 """

@@ -130,7 +130,7 @@ def test_a_query_does_not_go_on_where_another_was(spark, tmp_path, capsys):
             ["verify", tmp_path / "trace", *STREAM, "--out", out],
             "with command order, not ",
         ),
-        ([*ordering, "--checkpoint", tmp_path / "new"], f"output is file:{out}/delivered, which is there"),
+        ([*ordering, "--checkpoint", tmp_path / "new"], f"the output file:{out}/delivered is there already"),
     ):
         assert words in refused(capsys, *arguments)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before

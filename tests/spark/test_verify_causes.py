@@ -334,17 +334,26 @@ def test_compiled_and_interpreted_find_the_same(seed):
     ("options", "told"),
     [
         ({}, "give position or time, one of them"),
-        ({"position": "at", "time": "at"}, "position and time is at and at"),
-        ({"position": "where"}, "position or time must be one of the columns .*, not 'where'"),
-        ({"position": "causes"}, "causes of type array<string>"),
-        ({"position": "at", "consumer": "who"}, "consumer must be one of the columns .*, not 'who'"),
-        ({"position": "at", "consumer": "causes"}, "expected text or integers"),
-        ({"position": "at", "id": None}, "expected id, causes and consumer"),
+        ({"position": "at", "time": "at"}, "give position or time, one of them (they are at and at)"),
+        (
+            {"position": "where"},
+            "position or time must be one of the columns part, id, causes, consumer, at, not 'where'",
+        ),
+        ({"position": "causes"}, "and causes is array<string>"),
+        (
+            {"position": "at", "consumer": "who"},
+            "consumer must be one of the columns part, id, causes, consumer, at, not 'who'",
+        ),
+        (
+            {"position": "at", "consumer": "causes"},
+            "consumer must be text or integers, and causes is array<string>",
+        ),
+        ({"position": "at", "id": None}, "a DataFrame needs id, causes and consumer"),
         (
             {"position": "at", "partition_by": "consumer"},
             "partition_by cannot be consumer: findings have the columns",
         ),
-        ({"position": "at", "chunks": 3}, "chunks is 3 with a DataFrame"),
+        ({"position": "at", "chunks": 3}, "chunks does not go with a DataFrame"),
     ],
 )
 def test_what_is_asked_wrongly_is_refused(spark, options, told):

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from antecede.cli.report import write
 from antecede.cli.spark_session import Master, Remote, Work, open_work
-from antecede.cli.tables import print_table
+from antecede.cli.tables import Csv, print_csv, print_table, refuse_two_forms
 from antecede.errors import BadParameter
 from antecede.protocols import PROTOCOLS
 from antecede.report import render
@@ -86,11 +86,13 @@ def demo(
     master: Master = None,
     remote: Remote = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    as_csv: Csv = False,
 ) -> None:
     """Simulate every protocol on three networks, verify and measure the traces, and report.
 
     Succeeds if every protocol that promises causal order kept it, and no other did.
     """
+    refuse_two_forms("demo", as_json, as_csv)
     if messages < 1:
         raise BadParameter("demo", f"--messages must be 1 or more, not {messages}")
     started = time.perf_counter()
@@ -105,6 +107,8 @@ def demo(
         write(str(page), render(gather_report(work.spark, str(directory), [], command)))
     if as_json:
         print(json.dumps(plain(lines, directory, page), ensure_ascii=False))
+    elif as_csv:
+        print_csv(map(plain_line, lines))
     else:
         console = Console(stderr=True, highlight=False)
         print_lines(console, lines)
@@ -230,10 +234,11 @@ def sentence(lines: list[Line], seconds: float) -> str:
 def plain(lines: list[Line], directory: Path, page: Path) -> dict[str, Any]:
     return {
         "verdict": "yes" if all(line.expected for line in lines) else "no",
-        "protocols": [
-            {name: getattr(line, name) for name in (*Line.__struct_fields__, "kept", "expected")}
-            for line in lines
-        ],
+        "protocols": [plain_line(line) for line in lines],
         "results": str(directory),
         "report": str(page),
     }
+
+
+def plain_line(line: Line) -> dict[str, Any]:
+    return {name: getattr(line, name) for name in (*Line.__struct_fields__, "kept", "expected")}

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from antecede.cli.spark_session import Master, Remote, open_work
-from antecede.cli.tables import print_table
+from antecede.cli.tables import Csv, print_csv, print_table, refuse_two_forms
 
 if TYPE_CHECKING:
     from antecede.spark.measure.api import Measures
@@ -37,6 +37,7 @@ def measure(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
+    as_csv: Csv = False,
     master: Master = None,
     remote: Remote = None,
 ) -> None:
@@ -45,6 +46,7 @@ def measure(
     Counts, means and maxima are exact, quantiles wrong by less than 1 %. A run that contradicts itself is refused by
     name, the others are measured, and the exit code is 1. docs/measuring.md explains every figure.
     """
+    refuse_two_forms("measure", as_json, as_csv)
     places = [] if out is None else [f"{out.rstrip('/')}/measures"]
     with open_work(master, remote, "reading footers", reads=[trace], writes=places) as work:
         from antecede.spark.measure.api import ERROR
@@ -72,6 +74,8 @@ def measure(
             "written": written,
         }
         print(json.dumps(outcome, ensure_ascii=False))
+    elif as_csv:
+        print_csv(runs)
     else:
         show(runs, protocols)
     for _, why in sorted(found.refused.items()):

@@ -12,18 +12,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from antecede.cli.signals import catch_interrupt
-from antecede.cli.tables import print_table
+from antecede.cli.tables import Csv, print_csv, print_table, refuse_two_forms
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
-    from antecede.sim import Distribution, RunSpec, Simulation, Summary
+    from antecede.sim import RunSpec, Simulation, Summary
     from antecede.sim.checking import Checker
     from antecede.trace import TraceWriter
 
@@ -66,6 +66,7 @@ def simulate(
         typer.Option("--shrink", help="Check, and if the answer is no, look for a shorter run that fails."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+    as_csv: Csv = False,
 ) -> None:
     """Run a protocol over a simulated network and say what it cost.
 
@@ -75,6 +76,7 @@ def simulate(
     from antecede.sim import RunSpec
     from antecede.sim.checking import Checker
 
+    refuse_two_forms("simulate", as_json, as_csv)
     spec = RunSpec(
         protocol=protocol,
         parameters=parameters("simulate", set_ or []),
@@ -92,7 +94,7 @@ def simulate(
     summary, stopped = _run(simulation, judge, out, run, replace)
     findings = _findings(judge, summary, stopped)
     shorter = _shorter(spec, findings) if shrink and findings and not stopped else None
-    _report(spec, summary, findings, stopped, time.perf_counter() - started, out, shorter, as_json)
+    _report(spec, summary, findings, stopped, time.perf_counter() - started, out, shorter, as_json, as_csv)
     if stopped:
         raise typer.Exit(130)
     if findings:
@@ -200,6 +202,7 @@ def _report(
     out: Path | None,
     shorter: str | None,
     as_json: bool,
+    as_csv: bool,
 ) -> None:
     if as_json:
         result = {
@@ -212,6 +215,8 @@ def _report(
             "seconds": round(spent, 3),
         }
         print(json.dumps(result, ensure_ascii=False))
+    elif as_csv:
+        print_csv(list_figures(summary))
     else:
         print_summary(Console(stderr=True), summary)
     for line in findings[:10]:
@@ -227,30 +232,21 @@ def _report(
 
 
 def print_summary(console: Console, summary: Summary) -> None:
-    rows: list[tuple[str, int | None, Distribution | None, Callable[[float], str]]] = [
-        ("sent", summary.sent, None, _number),
-        ("delivered", summary.delivered, None, _number),
-        ("held at the receiver", summary.held, None, _number),
-        ("kept back at the sender", summary.unsent, None, _number),
-        ("packets with messages", summary.packets, None, _number),
-        ("control packets", summary.control_packets, None, _number),
-        ("stamp entries", None, summary.stamp_entries, _number),
-        ("stamp bytes", None, summary.stamp_bytes, _number),
-        ("delay", None, summary.delay_ns, _time),
-        ("waiting for causality", None, summary.waiting_ns, _time),
-    ]
-    if summary.frames:
-        rows += [
-            ("frames", summary.frames, None, _number),
-            ("bytes of frames", summary.frame_bytes, None, _number),
-        ]
     lines = []
-    for name, total, spread, form in rows:
-        cells = [form(x) for x in (spread.mean, spread.p50, spread.p99, spread.max)] if spread else []
-        lines.append([name, "" if total is None else f"{total:,}", *cells])
-    lines.append(["its share of the delay", f"{summary.waiting_share:.1%}"])
-    lines.append(["simulated time", _time(summary.duration_ns)])
-    print_table(console, ["", "total", "mean", "p50", "p99", "max"], lines)
+    for figure in list_figures(summary):
+        name, form = FIGURES[figure["figure"]]
+        lines.append([name, *("" if figure[key] is None else form(figure[key]) for key in SPREAD)])
+    print_table(console, ["", *SPREAD], lines)
+
+
+def list_figures(summary: Summary) -> Iterator[dict[str, Any]]:
+    """The figures of a summary: each is a total, or says how its values spread."""
+    for name in FIGURES:
+        value = getattr(summary, name)
+        if name in ("frames", "frame_bytes") and not summary.frames:
+            continue
+        total = {"total": value} if isinstance(value, int | float) else {}
+        yield {"figure": name} | {key: getattr(value, key, None) for key in SPREAD} | total
 
 
 def _number(value: float) -> str:
@@ -261,3 +257,27 @@ def _time(nanoseconds: float) -> str:
     if nanoseconds >= 10**10:
         return f"{nanoseconds / 10**9:,.1f} s"
     return f"{nanoseconds / 10**6:,.2f} ms"
+
+
+def _share(value: float) -> str:
+    return f"{value:.1%}"
+
+
+SPREAD: Final = ("total", "mean", "p50", "p99", "max")
+FIGURES: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
+    "sent": ("sent", _number),
+    "delivered": ("delivered", _number),
+    "held": ("held at the receiver", _number),
+    "unsent": ("kept back at the sender", _number),
+    "packets": ("packets with messages", _number),
+    "control_packets": ("control packets", _number),
+    "stamp_entries": ("stamp entries", _number),
+    "stamp_bytes": ("stamp bytes", _number),
+    "delay_ns": ("delay", _time),
+    "waiting_ns": ("waiting for causality", _time),
+    "waiting_share": ("its share of the delay", _share),
+    "frames": ("frames", _number),
+    "frame_bytes": ("bytes of frames", _number),
+    "duration_ns": ("simulated time", _time),
+}
+"""The name of each figure, and how it is written."""

@@ -1,34 +1,73 @@
-"""Tables of figures for a terminal of any width, and for a file.
+"""Tables of figures for a terminal of any width, and for a file; and their rows as CSV, for programs.
 
 No cell is wrapped or cut. Columns that do not fit beside each other follow in a second table with the same first
-column; where there is no terminal, the width has no limit.
+column, without the rows that are empty there; where there is no terminal, the width has no limit.
 
 >>> from rich.console import Console
->>> rows = [["matrix", "72.1", "75 ms"], ["permit", "1.3", "320 ms"]]
+>>> rows = [["matrix", "72.1", "75 ms"], ["permit", "1.3", "320 ms"], ["buffer", "4.0"]]
 >>> print_table(Console(width=80, force_terminal=True, color_system=None), ["protocol", "bytes", "delay"], rows)
 protocol  bytes   delay
 matrix     72.1   75 ms
 permit      1.3  320 ms
+buffer      4.0
 >>> print_table(Console(width=16, force_terminal=True, color_system=None), ["protocol", "bytes", "delay"], rows)
 protocol  bytes
 matrix     72.1
 permit      1.3
+buffer      4.0
 <BLANKLINE>
 protocol   delay
 matrix     75 ms
 permit    320 ms
+>>> print_csv([{"protocol": "matrix", "found": {"lost": 2}, "waits": ["M1"], "mean": None}])
+protocol,found.lost,waits,mean
+matrix,2,"[""M1""]",
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["print_table"]
+from antecede.errors import BadParameter
+
+__all__ = ["Csv", "print_csv", "print_table", "refuse_two_forms"]
 
 GAP = "  "
+
+Csv = Annotated[
+    bool, typer.Option("--csv", help="Print the rows of the table as CSV: a line of names, then full values.")
+]
+
+
+def refuse_two_forms(command: str, as_json: bool, as_csv: bool) -> None:
+    if as_json and as_csv:
+        raise BadParameter(command, "give --json or --csv, not both")
+
+
+def print_csv(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print rows on standard output. A value inside another is named by its path; a list is written as JSON."""
+    flat = [dict(flatten(row)) for row in rows]
+    names = list(dict.fromkeys(name for row in flat for name in row))
+    writer = csv.DictWriter(sys.stdout, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+
+
+def flatten(row: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{path}{name}.")
+        else:
+            told = value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            yield path + name, told
 
 
 def print_table(
@@ -51,7 +90,8 @@ def print_table(
         for heads in zip(*([""] * (tall - len(above[at])) + above[at] for at in band), strict=True):
             print_line(console, [Text(head, "bold") for head in heads], band, widths, left)
         for row in cells:
-            print_line(console, [Text.assemble(row[at]) for at in band], band, widths, left)
+            if not number or any(row[at] for at in band[1:]):
+                print_line(console, [Text.assemble(row[at]) for at in band], band, widths, left)
 
 
 def split_columns(widths: Sequence[int], wide: int | None) -> Iterator[list[int]]:

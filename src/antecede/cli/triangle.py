@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from antecede.cli.figure import S3, Performance, Wait, perform
-from antecede.cli.tables import print_table
+from antecede.cli.tables import Csv, print_csv, print_table, refuse_two_forms
 from antecede.diagram import render
 from antecede.errors import BadParameter
 from antecede.protocols import PROTOCOLS
@@ -38,16 +38,20 @@ MARGIN = 11
 def triangle(
     protocol: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    as_csv: Csv = False,
 ) -> None:
     """See a message overtaken, and how each protocol prevents it.
 
     The triangle of Raynal & Schiper 1989, figure 1. Succeeds if every protocol that promises causal order kept it, and
     no other did.
     """
+    refuse_two_forms("triangle", as_json, as_csv)
     performances, skipped = _perform(protocol)
     console = Console(stderr=True, highlight=False)
     if as_json:
         print(json.dumps(_plain(performances, skipped), ensure_ascii=False))
+    elif as_csv:
+        print_csv(map(_plain_one, performances))
     else:
         _show(console, performances, skipped)
     _say(console, _sentence(performances))

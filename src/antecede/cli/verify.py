@@ -21,6 +21,7 @@ from msgspec import Struct
 from antecede.cli.columns import Causes, Id, NoCause, PartitionBy
 from antecede.cli.spark_session import Master, Remote, open_work
 from antecede.cli.stream_options import Asked, Every, Once, Patience, Place
+from antecede.cli.tables import Csv, print_csv, print_table, refuse_two_forms
 from antecede.cli.verify_causes import Columns, refuse_request, verify_causes
 from antecede.cli.verify_stream import verify_stream
 from antecede.errors import BadParameter
@@ -48,6 +49,7 @@ def verify(
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as one JSON object.")] = False,
+    as_csv: Csv = False,
     out: Annotated[
         str | None, typer.Option(help="Write OUT/findings and OUT/verdicts, as Parquet.", show_default=False)
     ] = None,
@@ -110,9 +112,14 @@ def verify(
     """
     if causality not in (None, "stated", "potential"):
         raise BadParameter.choice("verify", "--causality", causality, ("stated", "potential"))
+    refuse_two_forms("verify", as_json, as_csv)
     columns = Columns(id_, causes, consumer, position, time, partition_by, tuple(no_cause or ()))
     if columns.given() and explain:
         raise BadParameter("verify", "--explain is for a trace, without --id and --causes")
+    if as_csv and (columns.given() or stream):
+        raise BadParameter(
+            "verify", "--csv prints a table of runs: it is for a trace, without --id and --stream"
+        )
     if stream:
         if columns.given():
             refuse_request(columns)
@@ -138,7 +145,7 @@ def verify(
     if explain:
         print(found.plan, file=sys.stderr)
     verdict = overall(found.rows)
-    report(found.rows, found.examples, verdict, as_json, found.causality)
+    report(found.rows, found.examples, verdict, as_json, as_csv, found.causality)
     if verdict == "no":
         raise typer.Exit(1)
     if found.refused:
@@ -268,20 +275,21 @@ def overall(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def report(
-    rows: Sequence[Mapping[str, Any]], first: Sequence[str], verdict: str, as_json: bool, causality: str
+    rows: Sequence[Mapping[str, Any]],
+    first: Sequence[str],
+    verdict: str,
+    as_json: bool,
+    as_csv: bool,
+    causality: str,
 ) -> None:
+    runs = [{key: row[key] for key in ("run", "verdict", "reason", *COUNTS)} for row in rows]
     if as_json:
-        keys = ("run", "verdict", "reason", *COUNTS)
-        told = {
-            "verdict": verdict,
-            "causality": causality,
-            "runs": [{k: row[k] for k in keys} for row in rows],
-        }
+        told = {"verdict": verdict, "causality": causality, "runs": runs}
         print(json.dumps(told, ensure_ascii=False))
+    elif as_csv:
+        print_csv(runs)
     else:
         from rich.console import Console
-
-        from antecede.cli.tables import print_table
 
         few = len(rows) <= RUNS_MOST
         headings, lines = list_runs(rows) if few else list_protocols(rows)
