@@ -7,14 +7,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from antecede.errors import CannotWrite, Closed, NodeFailed, NotMember
 from antecede.net import Memory, Node, Settings
 from antecede.net.observe.recorder import Recorder
+from antecede.process.core import Core
+from antecede.process.inputs import (
+    Acknowledge,
+    Adopt,
+    Arrive,
+    Close,
+    Input,
+    Merge,
+    Pass,
+    Propose,
+    Recorded,
+    Restart,
+    Send,
+    Take,
+    Time,
+    Told,
+    Turn,
+    Waive,
+    Withdraw,
+)
 
 QUICK = Settings(first_retry_s=0.01, last_retry_s=0.05, beat_s=0.1, dead_s=1.0, drain_s=30.0, trace_s=0.05)
 PATIENCE_S = 15.0
@@ -151,6 +172,149 @@ def test_an_exception_anywhere_stops_the_node_and_it_comes_back(point, kept, tmp
 
     asyncio.run(main())
     assert any("Surprise" in (record.exc_text or record.getMessage()) for record in caplog.records)
+
+
+# Every kind of input
+
+
+def plant_input(core: Core, kind: type[Input]) -> None:
+    """Fail at inputs of this kind, whichever way the driver gives them to the process."""
+    real = core.apply
+
+    def apply(given: Input, now: int) -> Any:
+        return surprise() if isinstance(given, kind) else real(given, now)
+
+    core.apply = apply  # type: ignore[method-assign]
+    direct = {Send: "send", Arrive: "arrive", Take: "take", Acknowledge: "acknowledge", Turn: "turn"}
+    if kind in direct:
+        plant(core, direct[kind])
+
+
+class Scene:
+    """Two nodes, and what makes an input of each kind happen at the first."""
+
+    def __init__(self, a: Node, b: Node, network: Memory) -> None:
+        self.a, self.b, self.network = a, b, network
+
+    async def say(self) -> None:
+        await self.a.send("b", b"said", label="x")
+
+    async def hear(self) -> None:
+        await self.b.send("a", b"said")
+        (await self.a.receive()).ack()
+
+    async def merge(self) -> None:
+        self.a.merge("x", into="y")
+
+    async def remove(self) -> None:
+        await self.a.remove("b")
+
+    async def join(self, until: Callable[[], Any] | None = None) -> None:
+        joiner = Node.join("c", ["a"], transport=self.network.at("c"), protocol="history", settings=QUICK)
+        joining = asyncio.ensure_future(joiner.start())
+        try:
+            await (until or self.a.receive)()
+        finally:
+            joining.cancel()
+            await asyncio.wait({joining})
+            joiner.settings = Settings(drain_s=0.0)
+            await joiner.close()
+
+    async def join_unseen(self) -> None:
+        """The application does not ask for messages, so it does not come to the change."""
+        await self.join(self.a.wait_closed)
+
+    async def join_in_vain(self) -> None:
+        self.network.cut("a", "b")
+        while self.a.connected:
+            await asyncio.sleep(0.01)
+        joiner = Node.join("c", ["a"], transport=self.network.at("c"), protocol="history", settings=QUICK)
+        joining = asyncio.ensure_future(joiner.start())
+        while "c" not in self.a.status().joining:
+            await asyncio.sleep(0.01)
+        joining.cancel()
+        await self.a.wait_closed()
+
+    async def close(self) -> None:
+        await self.a.close()
+
+
+INPUTS: dict[type[Input], Callable[[Scene], Any]] = {
+    Send: Scene.say,
+    Arrive: Scene.hear,
+    Take: Scene.hear,
+    Acknowledge: Scene.hear,
+    Turn: Scene.say,
+    Time: Scene.say,
+    Recorded: Scene.say,
+    Merge: Scene.merge,
+    Propose: Scene.remove,
+    Pass: Scene.join,
+    Told: Scene.join,
+    Waive: Scene.join_unseen,
+    Withdraw: Scene.join_in_vain,
+    Close: Scene.close,
+}
+AT_THE_START = {Restart, Adopt}
+"""Inputs of a node that is only beginning: it does not start."""
+
+
+def test_no_kind_of_input_is_left_out():
+    assert INPUTS.keys() | AT_THE_START == set(get_args(Input))
+
+
+@pytest.mark.parametrize("kind", INPUTS, ids=lambda kind: kind.__name__)
+def test_an_exception_in_any_kind_of_input_stops_the_node_and_it_comes_back(kind, tmp_path):
+    options: dict[str, Any] = {"protocol": "history", "trace": tmp_path / "trace"}
+    callbacks: dict[str, Any] = (
+        {} if kind is Waive else {"state": lambda: b"", "changed": lambda change: None}
+    )
+
+    async def main() -> None:
+        network = Memory()
+        a, b = build(network, "a", tmp_path, **options, **callbacks), build(network, "b", tmp_path, **options)
+        async with asyncio.timeout(PATIENCE_S):
+            await a.start()
+            await b.start()
+            while not a.connected:
+                await asyncio.sleep(0)
+            await a.send("b", b"before")
+            sent = a.sent + (kind not in (Send, Time) and INPUTS[kind] is Scene.say)
+            plant_input(a._host.core, kind)
+            with suppress(NodeFailed):
+                await INPUTS[kind](Scene(a, b, network))
+            with pytest.raises(NodeFailed, match="Surprise: boo"):
+                await a.wait_closed()
+            while a.connected:
+                await asyncio.sleep(0)
+            await check_failed(a)
+            await a.close()
+            b.settings = Settings(drain_s=0.0)
+            await b.close()
+            async with build(network, "a", tmp_path, **options, settings=Settings(drain_s=0)) as again:
+                # What it had done by then is there: the input that failed was never written.
+                assert again.status().up
+                assert again.sent in (sent, sent - (kind is Turn))
+
+    asyncio.run(main())
+
+
+def test_an_exception_in_the_first_input_of_a_new_life_leaves_nothing_open(tmp_path, monkeypatch):
+    async def main() -> None:
+        network = Memory()
+        async with asyncio.timeout(PATIENCE_S):
+            async with build(network, "a", tmp_path):
+                pass
+            with monkeypatch.context() as patch:
+                patch.setattr(Core, "_restart", surprise)
+                a = build(network, "a", tmp_path)
+                with pytest.raises(NodeFailed, match="in an input Restart: Surprise: boo"):
+                    await a.start()
+                await a.close()
+            async with build(network, "a", tmp_path):
+                pass
+
+    asyncio.run(main())
 
 
 async def check_back(network: Memory, b: Node, directory: Path | None) -> None:

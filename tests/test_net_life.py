@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from antecede.errors import BadJournal, Closed, NotDrained, Unsupported, WrongLoop
+from antecede.errors import BadJournal, CallerError, Closed, NotDrained, NotMember, Unsupported, WrongLoop
+from antecede.model import CausalContext
 from antecede.net import Memory, Node, Settings
 from antecede.net.delivery import Contact
 from antecede.protocols import PROTOCOLS
@@ -285,6 +288,65 @@ def test_a_close_that_is_cancelled_anywhere_closes(tmp_path, kept):
     run(main)
 
 
+WAITS: dict[str, Callable[[Node], Coroutine[Any, Any, Any]]] = {
+    "flush": lambda a: a.flush(),
+    "ack": lambda a: acknowledge(a),
+    "wait_closed": lambda a: a.wait_closed(),
+    "contacts": lambda a: count_contacts(a),
+}
+
+
+async def acknowledge(node: Node) -> None:
+    await node.send("a", b"note to self", durable=False)
+    await (await node.receive()).ack()
+
+
+async def count_contacts(node: Node) -> int:
+    return len([contact async for contact in node.contacts()])
+
+
+@pytest.mark.parametrize("call", WAITS)
+def test_of_a_call_that_waits_only_the_waiting_is_cancelled(call, tmp_path):
+    async def main() -> None:
+        before = asyncio.all_tasks()
+        async with build(Memory(), "a", tmp_path / "a.db", settings=Settings(drain_s=0)) as a:
+            for steps in range(12):
+                await a.send("a", b"x", durable=False)
+                await cancel_after(steps, WAITS[call](a))
+            assert a.status().up
+            assert not a._host.arrivals.waiters
+            assert not a._host.contacts.waiters
+            await a.flush()
+            sent = a.sent
+        await check_nothing_left(before)
+        async with build(Memory(), "a", tmp_path / "a.db", settings=Settings(drain_s=0)) as a:
+            assert a.sent == sent
+
+    run(main)
+
+
+@pytest.mark.parametrize("call", ["leave", "remove"])
+def test_a_change_that_is_not_waited_for_any_more_goes_on(call):
+    async def main() -> None:
+        network, names = Memory(), ["a", "b", "c"]
+        nodes = [Node(name, names, transport=network.at(name), settings=QUICK) for name in names]
+        a, b, _ = nodes
+        for node in nodes:
+            await node.start()
+        while not all(len(node.connected) == 2 for node in nodes):
+            await asyncio.sleep(0)
+        assert await cancel_after(1, a.leave() if call == "leave" else a.remove("c"))
+        gone = "a" if call == "leave" else "c"
+        while gone in b.members:
+            await asyncio.sleep(0)
+        await (a.leave() if call == "leave" else a.remove("c"))
+        for node in nodes:
+            with suppress(NotMember):
+                await node.close()
+
+    run(main)
+
+
 def test_a_timeout_round_close_ends_the_draining(tmp_path):
     async def main() -> None:
         network = Memory()
@@ -316,6 +378,75 @@ def test_a_payload_is_bytes(payload):
                 assert (await a.receive()).payload == b"same"
 
     run(main)
+
+
+WRONG: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "to a number": ("history", lambda a: a.send(5, b""), "a destination is a name, or several, not int"),
+    "to a position": ("history", lambda a: a.send([0], b""), "a destination is a name, or several, not int"),
+    "to bytes": ("history", lambda a: a.send(b"b", b""), "a destination is a name, or several, not int"),
+    "to nobody": (
+        "history",
+        lambda a: a.send(None, b""),
+        "a destination is a name, or several, not NoneType",
+    ),
+    "label": ("history", lambda a: a.send("b", b"", label=5), "the label of a message is text, not int"),
+    "no label": ("permit", lambda a: a.send("b", b"", label=None), "the label of a message is text"),
+    "label of bytes": ("history", lambda a: a.send("b", b"", label=b""), "the label of a message is text"),
+    "context": ("permit", lambda a: a.send("b", b"", context=5), "the context of a message is text, not int"),
+    "after": ("contexts", lambda a: a.send("b", b"", after=(1, 2)), "a CausalContext, not tuple: one that a"),
+    "sender": ("matrix", lambda a: a.receive(sender=0), "a destination is a name, or several, not int"),
+    "merge": ("history", lambda a: a.merge(5, into="x"), "a label is text, not int"),
+    "remove": ("matrix", lambda a: a.remove(1), "what is removed is the name of a node, not int"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_type_is_refused_and_stops_nothing(what, tmp_path):
+    protocol, call, told = WRONG[what]
+
+    async def main() -> None:
+        async with build(
+            Memory(), "a", tmp_path / "a.db", protocol=protocol, settings=Settings(drain_s=0)
+        ) as a:
+            with pytest.raises(TypeError, match=re.escape(told)):
+                await call(a)
+            assert (a.sent, a.status().up) == (0, True)
+            await a.send("a", b"it goes on")
+            assert (await a.receive()).payload == b"it goes on"
+        # Nor has it left anything in the journal that could not be read.
+        async with build(Memory(), "a", tmp_path / "a.db", protocol=protocol) as a:
+            assert a.sent == 1
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "obligation", [(99, 1, 1), (0, 99, 1), (-1, 1, 1), (0, 1, 1 << 70), ("b", 1, 1), (0, 1)]
+)
+def test_a_causal_context_that_cannot_be_is_refused(obligation, tmp_path):
+    """An application keeps contexts wherever it likes, and may bring one back that was never ours."""
+
+    async def main() -> None:
+        async with build(
+            Memory(), "a", tmp_path / "a.db", protocol="contexts", settings=Settings(drain_s=0)
+        ) as a:
+            with pytest.raises(CallerError):
+                await a.send("b", b"", after=CausalContext(frozenset({obligation}), a.status().view))
+            assert (a.sent, a.status().up) == (0, True)
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("peers", "groups", "told"),
+    [
+        ("ab", None, "peers of a node is names"),
+        (["a", "b"], {"all": "ab"}, "a group is a list of names, not str"),
+    ],
+)
+def test_a_text_is_not_taken_for_names(peers, groups, told):
+    with pytest.raises(TypeError, match=told):
+        Node("a", peers, groups=groups, transport=Memory().at("a"))
 
 
 @pytest.mark.parametrize("protocol", ["permit", "buffer"])

@@ -72,6 +72,7 @@ __all__ = [
     "Unsupported",
     "WireError",
     "WrongLoop",
+    "WrongType",
 ]
 
 
@@ -91,6 +92,14 @@ class AtPlace(AntecedeError):
 
 class CallerError(AntecedeError):
     """The caller asked for something that cannot be."""
+
+
+class WrongType(CallerError, TypeError):
+    """An argument is of another type than a call takes. The sentence says what to give instead."""
+
+    def __init__(self, what: str, expected: str, found: object, hint: str = "") -> None:
+        self.what, self.expected, self.found = what, expected, type(found).__name__
+        super().__init__(f"{what} is {expected}, not {self.found}" + (f": {hint}" if hint else ""))
 
 
 class PeerError(AntecedeError):

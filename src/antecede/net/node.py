@@ -53,7 +53,7 @@ from typing import Any, Literal, Self, TypedDict, Unpack
 
 from msgspec.structs import replace
 
-from antecede.errors import BadParameter, Closed, Unsupported
+from antecede.errors import BadParameter, Closed, Unsupported, WrongType
 from antecede.model import CausalContext, Id, Message, View
 from antecede.net.delivery import Contact, Delivery, Durable, Held, Missing, Sent, stuck
 from antecede.net.lifecycle import Lifecycle, make_recorder
@@ -201,6 +201,10 @@ class Node(Lifecycle):
         groups: set[str],
         options: NodeOptions,
     ) -> None:
+        for what, given in (("peers", peers), ("name", name)):
+            if isinstance(given, str) is (what == "peers"):
+                kind = "a name" if what == "name" else "names, or names with their addresses"
+                raise WrongType(f"{what} of a node", kind, given)
         self.name, self.settings = name, options.get("settings") or Settings()
         addresses = dict(peers) if isinstance(peers, Mapping) else {}
         view = self._named = _view({name, *peers}, options.get("parameters") or {})
@@ -289,7 +293,7 @@ class Node(Lifecycle):
             or (core.unsent and (len(core.unsent) >= most or core.unsent_bytes >= self._most_bytes))
             or self._mesh.paused
         ):
-            targets = await self._find_room((to,) if isinstance(to, str) else tuple(to), echo)
+            targets = await self._find_room(_names(to), echo)
         else:
             # It is plain that there is room: for most messages.
             targets = easy[0]
@@ -307,6 +311,9 @@ class Node(Lifecycle):
 
     def merge(self, source: str, *, into: str) -> None:
         """What is sent with the label `into` from now on follows all that has the label `source`, as known here."""
+        for label in (source, into):
+            if not isinstance(label, str):
+                raise WrongType("a label", "text", label)
         self._check_open()
         self._host.core.machine.merge("", "")  # Refused where there are no labels; else it changes nothing.
         self._host.happen(Merge(source, into))
@@ -360,6 +367,7 @@ class Node(Lifecycle):
                 able = ", ".join(name for name, kind in PROTOCOLS.items() if kind.selective)
                 why = f"messages cannot be received by sender ({sender!r}); protocols that can: {able}"
                 raise Unsupported(host.core.machine.name, why)
+            _names(sender)
         elif host.quick and not self._closing and not self._untold:
             # As below, where all that could be asked is known.
             message = host.take_first()
@@ -568,11 +576,24 @@ def _view(names: set[str], parameters: Mapping[str, Any]) -> View:
     return View(ordered)
 
 
+def _names(to: str | Iterable[str]) -> tuple[str, ...]:
+    """The names of processes and groups that were given."""
+    hint = 'as in send("bob", ...) or send(["ann", "bob"], ...)'
+    try:
+        names = (to,) if isinstance(to, str) else tuple(to)
+    except TypeError:
+        raise WrongType("a destination", "a name, or several", to, hint) from None
+    for name in names:
+        if not isinstance(name, str):
+            raise WrongType("a destination", "a name, or several", name, hint)
+    return names
+
+
 def _bytes(payload: object) -> bytes:
     """A payload that is bytes-like, as bytes."""
     try:
         return bytes(memoryview(payload))  # type: ignore[arg-type]
     except TypeError:
-        kind = type(payload).__name__
-        hint = "encode it first, as in text.encode()" if kind == "str" else "make bytes of it first"
-        raise TypeError(f"a payload is bytes, bytearray or memoryview, not {kind}: {hint}") from None
+        text = isinstance(payload, str)
+        hint = "encode it first, as in text.encode()" if text else "make bytes of it first"
+        raise WrongType("a payload", "bytes, bytearray or memoryview", payload, hint) from None

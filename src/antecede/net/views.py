@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from antecede.errors import BadParameter, Closed, NotMember
+from antecede.errors import BadParameter, Closed, NotMember, WrongType
 from antecede.model import Message, View
 from antecede.net.driver import Host
 from antecede.net.peers.session import Join
@@ -88,6 +88,8 @@ class Member:
         `changed` tells, and the log.
         """
         roll = self._host.core.changing.roll
+        if not isinstance(name, str):
+            raise WrongType("what is removed", "the name of a node", name)
         if self._host.core.view.id(name) == self._me:
             raise BadParameter(
                 "node", f"remove is for other nodes: {name} is this one, and goes with leave()"
@@ -242,6 +244,9 @@ def grouped(view: View, groups: Mapping[str, Iterable[str]] | Iterable[str] | No
         raise BadParameter(
             "node", "groups need the members of each: only a node that joins gives names alone"
         )
+    for members in groups.values():
+        if isinstance(members, str):
+            raise WrongType("a group", "a list of names", members, "as in groups={'all': ['ann', 'bob']}")
     found = {group: list(members) for group, members in groups.items()}
     for members in found.values():
         for name in members:

@@ -81,7 +81,7 @@ from antecede.process.inputs import (
     Withdraw,
 )
 from antecede.process.outbox import Outgoing
-from antecede.process.sizes import check_message, check_packets, free_bytes
+from antecede.process.sizes import check_after, check_message, check_packets, free_bytes
 from antecede.process.views.change import Changing, parameters_among
 from antecede.process.views.members import Change, Roll, is_note
 from antecede.process.views.numbering import Numbering
@@ -370,7 +370,7 @@ class Core:
             seats = numbering.known.get(to) or numbering.seats(to)
             if after is not None:
                 after = self._in_view(after)
-            if size > self._room or label or context:
+            if size > self._room or label != "" or context:
                 check_message(self.sending, payload, label, context)
                 if size > self._room:
                     check_packets(self.machine, self.sending, seats, payload, label, context, after)
@@ -416,6 +416,7 @@ class Core:
 
     def _in_view(self, after: CausalContext) -> CausalContext:
         """The context as the machine has it. Of an older view, nothing is left to wait for."""
+        check_after(after)
         if after.view > self.roll_number:
             raise BadParameter(
                 "message",

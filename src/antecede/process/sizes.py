@@ -13,13 +13,13 @@ antecede.errors.BadParameter: message: the payload has 1001 bytes, and may have 
 
 from __future__ import annotations
 
-from antecede.errors import BadParameter
+from antecede.errors import BadParameter, WrongType
 from antecede.model import CausalContext, Packet
 from antecede.protocols import Machine, restore
 from antecede.wire import Limits
 from antecede.wire.bundles import encode_whole
 
-__all__ = ["check_message", "check_packets", "free_bytes"]
+__all__ = ["check_after", "check_message", "check_packets", "free_bytes"]
 
 ENTRY_BYTES = 24
 """An entry of a stamp, at most, besides a set of processes and a label."""
@@ -37,11 +37,24 @@ def check_message(limits: Limits, payload: bytes, label: str, context: str) -> N
     if size > most:
         raise BadParameter("message", f"the payload has {size} bytes, and may have {most}")
     for name, text in (("label", label), ("context", context)):
+        if not isinstance(text, str):
+            raise WrongType(f"the {name} of a message", "text", text)
         size, most = len(text.encode(errors="replace")), limits.label_bytes
         if size > most or any("\ud800" <= one <= "\udfff" for one in text):
             raise BadParameter(
                 "message", f"{name} must be Unicode text of at most {most} bytes, and has {size}"
             )
+
+
+def check_after(after: object) -> None:
+    """Refuse what is no causal context: applications keep them wherever they like, and bring them back."""
+    if not isinstance(after, CausalContext) or not all(map(_is_obligation, after.obligations)):
+        hint = "one that a delivery or a send has, or that CausalContext.decode gave"
+        raise WrongType("what a message is sent after", "a CausalContext", after, hint)
+
+
+def _is_obligation(one: object) -> bool:
+    return isinstance(one, tuple) and len(one) == 3 and all(isinstance(part, int) for part in one)
 
 
 def check_packets(
