@@ -78,12 +78,12 @@ def test_the_watch_finds_what_the_oracle_finds(seed, n, unwanted):
     assert {(copy.message, copy.at) for copy in watch.fifo_breaks} == {
         (v.overtaken, v.at) for v in verdict.fifo_breaks
     }
-    assert sorted(watch.undelivered()) == sorted(verdict.undelivered)
+    assert sorted(watch.list_undelivered()) == sorted(verdict.undelivered)
     assert sorted(watch.unwanted) == sorted(verdict.duplicates)
     assert watch.deliveries == verdict.deliveries
     for order in ("none", "fifo"):
         assert bool(watch.findings(order)) != verdict.keeps(order)
-    skipped = {copy.at for copy in watch.undelivered()}
+    skipped = {copy.at for copy in watch.list_undelivered()}
     assert bool(watch.findings("causal")) != verdict.keeps("causal") or skipped
 
 

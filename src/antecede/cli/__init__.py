@@ -142,14 +142,14 @@ def run(arguments: list[str]) -> int:
             f"{arguments[0]} needs {package}, which is not installed: pip install 'antecede[{extra}]'"
         )
     except (KeyboardInterrupt, typer.Abort):
-        return _stopped()
+        return _say_stopped()
     except Exception as error:
         # What Typer refuses in the arguments has a sentence for people; anything else is a bug, and shows as one.
         sentence = getattr(error, "format_message", None)
         if sentence is None:
             raise
         return _refuse(sentence())
-    return _stopped() if code == 130 else code if isinstance(code, int) else 0
+    return _say_stopped() if code == 130 else code if isinstance(code, int) else 0
 
 
 def _refuse(sentence: str) -> int:
@@ -157,6 +157,6 @@ def _refuse(sentence: str) -> int:
     return 2
 
 
-def _stopped() -> int:
+def _say_stopped() -> int:
     print("antecede: stopped", file=sys.stderr)
     return 130

@@ -241,7 +241,7 @@ def _apart(task: Task, programs: list[Program], jobs: int) -> Iterator[Tally]:
     try:
         while True:
             while len(waiting) < 2 * jobs and (chunk := list(islice(rest, CHUNK))):
-                with _uninterrupted():
+                with _hold_interrupts():
                     waiting.append(pool.submit(_chunk, chunk))
             if not waiting:
                 return
@@ -251,7 +251,7 @@ def _apart(task: Task, programs: list[Program], jobs: int) -> Iterator[Tally]:
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
+def _hold_interrupts() -> Iterator[None]:
     """Hold Ctrl-C back while a worker starts: one that is half started complains. Workers never see it."""
     if sys.platform == "win32":
         yield

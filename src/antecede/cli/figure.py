@@ -135,11 +135,11 @@ class _Stage:
 
     def _wait(self, process: int, waiting: Waiting) -> Wait:
         names, view = self.run.names, self.run.view
-        awaits = tuple(names[m] for awaited in waiting.awaits for m in self._awaited(process, awaited))
+        awaits = tuple(names[m] for awaited in waiting.awaits for m in self._list_awaited(process, awaited))
         side: Literal["sender", "receiver"] = "sender" if waiting.where == "unsent" else "receiver"
         return Wait(names[waiting.message.id], view.name(process), side, awaits, waiting.reason)
 
-    def _awaited(self, process: int, awaited: Awaited) -> Iterator[Id]:
+    def _list_awaited(self, process: int, awaited: Awaited) -> Iterator[Id]:
         """The messages that something waits for: some stamps only count those of the channel."""
         sent = [e for e in self.run.events if e.kind == "send" and e.sender == awaited.sender]
         if awaited.counted == "channel":

@@ -19,7 +19,7 @@ import typer
 from msgspec import Struct
 from rich.console import Console
 
-from antecede.cli.check import _uninterrupted
+from antecede.cli.check import _hold_interrupts
 from antecede.cli.signals import catch_interrupt
 from antecede.errors import BadParameter
 
@@ -206,7 +206,7 @@ def _outcomes(plan: Plan, jobs: int, enough: Callable[[], bool]) -> Iterator[tup
                 number = next(numbers, -1)
                 if number < 0:
                     break
-                with _uninterrupted():
+                with _hold_interrupts():
                     working[pool.submit(plan.work, number)] = number
             if not working:
                 return

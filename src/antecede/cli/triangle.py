@@ -105,7 +105,7 @@ def _show_group(console: Console, group: list[Performance]) -> None:
     picture = render(first.events, first.view, first.names, first.verdict.marks, ascii=ascii, width=width)
     console.print()
     for line in picture.split("\n"):
-        console.print(_coloured(f"  {line}".rstrip(), STYLES), no_wrap=True, crop=False)
+        console.print(_colour(f"  {line}".rstrip(), STYLES), no_wrap=True, crop=False)
     console.print()
     for wait in first.waits:
         _say(console, f"  {':' if ascii else '◌'} {_waits(wait)}", 4)
@@ -116,12 +116,12 @@ def _say(console: Console, words: str, indent: int = 0, styles: Mapping[str, str
     """Words, wrapped without trailing blanks: they are often read in a file."""
     margin = " " * indent
     lines = textwrap.wrap(words, min(console.width, WIDEST), subsequent_indent=margin, break_on_hyphens=False)
-    console.print(_coloured("\n".join(lines), styles), no_wrap=True, crop=False)
+    console.print(_colour("\n".join(lines), styles), no_wrap=True, crop=False)
     if words.endswith("\n"):
         console.print()
 
 
-def _coloured(line: str, styles: Mapping[str, str]) -> Text:
+def _colour(line: str, styles: Mapping[str, str]) -> Text:
     text = Text(line)
     for sign, style in styles.items():
         text.highlight_regex(rf"(?<!\w){re.escape(sign)}(?=\W|M)", style)

@@ -201,7 +201,7 @@ def verify_here(trace: LocalTrace, out: str | None) -> Found:
     rows = [{**row, "protocol": protocols[row["run"]]} for row in found.runs.to_pylist()]
     first = found.examples(SHOWN)
     names = name_messages(trace) if first else {}
-    examples = [told(row, names) for row in first]
+    examples = [describe_example(row, names) for row in first]
     return Found(rows, examples, found.plan, "potential", bool(found.refused))
 
 
@@ -228,7 +228,7 @@ def verify_on_spark(
         rows = [{**row, "protocol": protocols.get(row["run"])} for row in found.verdicts]
         examples = found.examples(SHOWN) if any(row["verdict"] == "no" for row in rows) else []
     plan = f"on Spark: {why}\n{found.plan}"
-    return Found(rows, list(map(told, examples)), plan, "potential", bool(found.refused))
+    return Found(rows, list(map(describe_example, examples)), plan, "potential", bool(found.refused))
 
 
 def verify_stated(spark: SparkSession, trace: str, out: str | None) -> Found:
@@ -259,7 +259,9 @@ def name_messages(trace: LocalTrace) -> dict[tuple[str, int], str]:
     return {(row["sender"], row["number"]): f"{row['name'] or 'a message'} ({row['id']})" for row in rows}
 
 
-def told(row: Mapping[str, Any], names: Mapping[tuple[str, int], str] = MappingProxyType({})) -> str:
+def describe_example(
+    row: Mapping[str, Any], names: Mapping[tuple[str, int], str] = MappingProxyType({})
+) -> str:
     """A finding in words."""
     from antecede.verification.schema import describe_finding
 

@@ -28,7 +28,7 @@ def verify_stream(source: str, columns: Columns | None, asked: Asked) -> None:
             "patience": asked.patience,
             "remember": asked.remember,
             "stop": stop,
-            "note": lambda counts: work.say(f"{counted(counts)} in the last micro-batch"),
+            "note": lambda counts: work.say(f"{describe_counts(counts)} in the last micro-batch"),
         }
         if columns is None:
             from antecede.spark.stream.verify_files import verify_events
@@ -56,16 +56,16 @@ def report(judged: Findings, out: str, as_json: bool, columns: Columns | None = 
         print(sentence(row) if columns is None else columns.describe(row), file=sys.stderr)
     by = "" if columns is None else "by stated causes, "
     told = (
-        f"{verdict}: {by}{counted(judged.counts)}: {out}"
+        f"{verdict}: {by}{describe_counts(judged.counts)}: {out}"
         if judged.counts
         else f"yes: {by}nothing wrong so far"
     )
     print(told, file=sys.stderr)
 
 
-def counted(counts: Mapping[str, int]) -> str:
+def describe_counts(counts: Mapping[str, int]) -> str:
     """
-    >>> counted({"violation": 2, "fifo_break": 1}), counted({})
+    >>> describe_counts({"violation": 2, "fifo_break": 1}), describe_counts({})
     ('2 violation, 1 fifo break', 'nothing')
     """
     return ", ".join(f"{many:,} {kind.replace('_', ' ')}" for kind, many in counts.items()) or "nothing"

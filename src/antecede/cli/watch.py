@@ -41,17 +41,17 @@ def watch(
 
     The stream may be at work, stopped, or not yet begun. docs/watch.md explains the page.
     """
-    board = Board(found(path))
+    board = Board(locate_status(path))
     if as_json:
         newest = board.read(most=1)
         print(msgspec.json.encode(newest[0]).decode() if newest else json.dumps(None))
     elif terminal:
-        shown(board)
+        show_in_terminal(board)
     else:
-        served(board, path, port, show)
+        serve_page(board, path, port, show)
 
 
-def found(path: Path) -> Path:
+def locate_status(path: Path) -> Path:
     """Where the statuses are, or will be."""
     if path.exists() and not path.is_dir():
         raise BadParameter("watch", f"{path} is a file: give the directory of a stream's checkpoint")
@@ -60,7 +60,7 @@ def found(path: Path) -> Path:
     return path if path.name == STATUS else path / STATUS
 
 
-def shown(board: Board) -> None:
+def show_in_terminal(board: Board) -> None:
     console = Console()
     if not console.is_terminal:
         console.print(view(board.read()))
@@ -71,7 +71,7 @@ def shown(board: Board) -> None:
             live.update(view(board.read()))
 
 
-def served(board: Board, path: Path, port: int, show: bool) -> None:
+def serve_page(board: Board, path: Path, port: int, show: bool) -> None:
     page = Page(board, f"The stream of {path}", port)
     print(page.url, flush=True)
     print("antecede: Ctrl-C ends it; the stream goes on", file=sys.stderr)

@@ -55,11 +55,11 @@ def headline(report: Report) -> str:
     counts["kept"] += report.omitted_runs
     if total == 1:
         [outcome] = counts.elements()
-        return ONE[outcome].replace("order.", f"order{_promised(report)}.")
+        return ONE[outcome].replace("order.", f"order{_say_where(report)}.")
     if counts["kept"] == total:
-        return f"All {total:,} runs kept causal order{_promised(report)}."
+        return f"All {total:,} runs kept causal order{_say_where(report)}."
     parts = [f"{counts[name]:,} {words[counts[name] != 1]}" for name, words in MANY.items() if counts[name]]
-    return f"{counts['kept']:,} of {total:,} runs kept causal order{_promised(report)}; {', '.join(parts)}."
+    return f"{counts['kept']:,} of {total:,} runs kept causal order{_say_where(report)}; {', '.join(parts)}."
 
 
 ONE = {
@@ -80,7 +80,7 @@ MANY = {
 }
 
 
-def _promised(report: Report) -> str:
+def _say_where(report: Report) -> str:
     """Some keep it where it is promised, and nowhere else."""
     return (
         " where it is promised"

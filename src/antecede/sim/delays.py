@@ -66,9 +66,9 @@ class Delay(Struct, frozen=True):
                 return cls.exponential(options.value("mean", duration))
             case "lognormal":
                 mean = options.value("mean", duration)
-                return cls.of(_scaled(_lognormal(options.value("sigma", _sigma, Decimal(1))), mean))
+                return cls.of(_stretch(_lognormal(options.value("sigma", _sigma, Decimal(1))), mean))
             case "empirical":
-                return cls.of(_measured(options.value("file", word)))
+                return cls.of(_read_times(options.value("file", word)))
         raise BadParameter.choice(owner, "the distribution", name, DISTRIBUTIONS)
 
     @classmethod
@@ -107,7 +107,7 @@ def _exponential() -> tuple[Decimal, ...]:
 @lru_cache(maxsize=64)
 def _exponential_times(mean: int) -> tuple[int, ...]:
     """Kept, because short runs of a soak use the same few again and again and would do little but compute them."""
-    return tuple(_scaled(_exponential(), mean))
+    return tuple(_stretch(_exponential(), mean))
 
 
 @lru_cache(maxsize=8)
@@ -118,7 +118,7 @@ def _lognormal(sigma: Decimal) -> tuple[Decimal, ...]:
         return tuple((sigma * z).exp() for z in (*(-z for z in reversed(upper)), *upper))
 
 
-def _scaled(shape: Sequence[Decimal], mean: int) -> list[int]:
+def _stretch(shape: Sequence[Decimal], mean: int) -> list[int]:
     """The shape, stretched to this mean, rounded so that the mean of the integers is right to the nanosecond."""
     with localcontext() as context:
         context.prec = 30
@@ -163,7 +163,7 @@ def _sigma(owner: str, what: str, text: str) -> Decimal:
     return sigma
 
 
-def _measured(path: str) -> list[int]:
+def _read_times(path: str) -> list[int]:
     """The quantiles of the times in a file."""
     try:
         text = Path(path).read_text(encoding="utf-8")

@@ -149,7 +149,7 @@ class Engine:
         kind = type(thing)
         if kind is Packet:
             if sent >= 0:
-                self.waits.sent(sent, thing.message)
+                self.waits.note_sent(sent, thing.message)
             if thing.dest in self._stalled:
                 self.put_off(thing.dest, thing)
             else:
@@ -195,12 +195,12 @@ class Engine:
                     note_delay(now - sent)
                     prompt += 1
                     if record is not None:
-                        self._recorded(record, process, DELIVER, message.sender, message.number)
+                        self._record_event(record, process, DELIVER, message.sender, message.number)
                     if reacts:
                         effects = self._react(process, message, effects)
                 else:
-                    waits.sent(sent, message)
-                    waits.arrived(now, thing)
+                    waits.note_sent(sent, message)
+                    waits.note_arrived(now, thing)
                 if effects:
                     self.follow(process, effects)
             elif type(thing) is int and not stalled and self.sent < self.messages:
@@ -219,7 +219,7 @@ class Engine:
                     heappush(heap, (now + values[next(words) >> shift], next(sequence), packet, now))
                 else:
                     self._further += len(to) - 1
-                    waits.sent(now, message)
+                    waits.note_sent(now, message)
                     self.follow(thing, effects)
                 heapreplace(heap, (now + gaps[next(choices) >> gap_shift], next(sequence), thing, -1))
             elif type(thing) is Packet and not stalled:
@@ -246,16 +246,16 @@ class Engine:
     def arrive(self, packet: Packet[Any]) -> None:
         """A packet arrives, now."""
         effects = self.machines[packet.dest].receive(packet)
-        self.received(packet)
+        self.note_received(packet)
         if effects:
             self.follow(packet.dest, effects)
 
-    def received(self, packet: Packet[Any]) -> None:
+    def note_received(self, packet: Packet[Any]) -> None:
         """A machine has received a packet, now."""
         if self.record is not None:
             self._record_receive(packet)
         if packet.message is not None:
-            self.waits.arrived(self.now, packet)
+            self.waits.note_arrived(self.now, packet)
 
     def carry(self, source: int, dest: int, size: int, thing: Any) -> None:
         """Have something happen when a packet of this size, sent now, arrives: perhaps never, perhaps twice."""
@@ -311,18 +311,18 @@ class Engine:
         message, effects = self.machines[process].send(to, payload, label)
         self.sent += 1
         self._further += len(to) - 1
-        self.waits.sent(self.now, message)
+        self.waits.note_sent(self.now, message)
         if self.record is not None:
             self._record_send(message, effects)
         return message, effects
 
     def _deliver(self, process: int, message: Message) -> list[Effect]:
         effects = self.machines[process].deliver(message)
-        delay, wait = self.waits.delivered(self.now, process, message)
+        delay, wait = self.waits.note_delivered(self.now, process, message)
         self.delays.values.append(delay)
         self.waiting.values.append(wait)
         if self.record is not None:
-            self._recorded(self.record, process, DELIVER, message.sender, message.number)
+            self._record_event(self.record, process, DELIVER, message.sender, message.number)
         return self._react(process, message, effects) if self.workload.reacts else effects
 
     def _react(self, process: int, message: Message, effects: list[Effect]) -> list[Effect]:
@@ -350,7 +350,7 @@ class Engine:
             if offer is None:
                 effects = self._deliver(process, message)
             else:
-                self.waits.offered(self.now, process, message)
+                self.waits.note_offered(self.now, process, message)
                 offer(self, process, message)
                 effects = []
 
@@ -379,7 +379,7 @@ class Engine:
         else:
             self.entries.values.append(entries)
             self.bytes.values.append(size)
-            self.waits.transmitted(self.now, packet, message)
+            self.waits.note_transmitted(self.now, packet, message)
         if self.observe is not None:
             self.observe(self.now, packet, entries, size)
 
@@ -397,16 +397,16 @@ class Engine:
         if self.record is not None and max(source, packet.dest) < self.applications:
             self._controls[source] += 1
             number = self._controls[source]
-            self._under_way.setdefault(self._named(packet), []).append(number)
-            self._recorded(self.record, source, SEND, source, number, (packet.dest,), True, entries, size)
+            self._under_way.setdefault(self._identify(packet), []).append(number)
+            self._record_event(self.record, source, SEND, source, number, (packet.dest,), True, entries, size)
 
-    def _named(self, packet: Packet[Any]) -> Any:
+    def _identify(self, packet: Packet[Any]) -> Any:
         """How a control packet is known until it arrives: a carrier makes another of its bytes."""
         return id(packet) if self.carrier is None else (packet.source, packet.dest, packet.stamp)
 
     # The trace
 
-    def _recorded(
+    def _record_event(
         self,
         record: Record,
         process: int,
@@ -432,7 +432,7 @@ class Engine:
         ]
         sizes = [self._size(packet) for packet in copies]
         entries, size = max(sizes, default=(ABSENT, ABSENT))
-        self._recorded(
+        self._record_event(
             self.record, sender, SEND, sender, number, message.to, False, entries, size, message.label
         )
 
@@ -443,13 +443,13 @@ class Engine:
         if message is None:
             if max(packet.source, packet.dest) >= self.applications:
                 return  # Routers are no part of a trace.
-            name = self._named(packet)
+            name = self._identify(packet)
             number, *rest = self._under_way.pop(name)
             if rest:
                 self._under_way[name] = rest
-            self._recorded(self.record, packet.dest, RECEIVE, packet.source, number, None, True)
+            self._record_event(self.record, packet.dest, RECEIVE, packet.source, number, None, True)
         elif packet.dest in message.to:
-            self._recorded(self.record, packet.dest, RECEIVE, message.sender, message.number)
+            self._record_event(self.record, packet.dest, RECEIVE, message.sender, message.number)
 
     # What it came to
 

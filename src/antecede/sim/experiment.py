@@ -115,15 +115,15 @@ def load(path: str | Path) -> Experiment:
 
 def expand(table: Mapping[str, Any], name: str) -> Experiment:
     """The experiment that a table describes; `name` is for what is said about it."""
-    _known(name, table, ("title", "measure", "grid", "case"))
-    title = _typed(f"{name}: title", table.get("title", ""), str, "a text")
+    _check_keys(name, table, ("title", "measure", "grid", "case"))
+    title = _check_type(f"{name}: title", table.get("title", ""), str, "a text")
     measure = _measure(name, table.get("measure", []))
-    grid = _typed(f"{name}: grid", table.get("grid", {}), dict, "a table")
-    cases = _typed(f"{name}: case", table.get("case", [{}]), list, "tables: [[case]]")
+    grid = _check_type(f"{name}: grid", table.get("grid", {}), dict, "a table")
+    cases = _check_type(f"{name}: case", table.get("case", [{}]), list, "tables: [[case]]")
     runs: dict[str, Run] = {}
     for number, case in enumerate(cases, 1):
-        _typed(f"{name}: case {number}", case, dict, "a table")
-        label = _typed(f"{name}: case {number}, name", case.get("name", str(number)), str, "a text")
+        _check_type(f"{name}: case {number}", case, dict, "a table")
+        label = _check_type(f"{name}: case {number}, name", case.get("name", str(number)), str, "a text")
         asked = _measure(f"{name}: case {label}", case["measure"]) if "measure" in case else measure
         own = {key: value for key, value in case.items() if key not in ("name", "measure")}
         for spec in _grid(f"{name}: case {label}", {**_without_seeds(grid, own), **own}):
@@ -138,7 +138,7 @@ def expand(table: Mapping[str, Any], name: str) -> Experiment:
 
 def _measure(place: str, value: Any) -> tuple[str, ...]:
     expected = "a text, or a list of texts"
-    return tuple(_typed(f"{place}, measure", one, str, expected) for one in _list(value))
+    return tuple(_check_type(f"{place}, measure", one, str, expected) for one in _list(value))
 
 
 def _without_seeds(grid: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
@@ -148,10 +148,10 @@ def _without_seeds(grid: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
 
 def _grid(place: str, table: dict[str, Any]) -> Iterator[RunSpec]:
-    _known(place, table, (*AXES, "seeds"))
+    _check_keys(place, table, (*AXES, "seeds"))
     axes = {key: _axis(f"{place}, {key}", key, table[key]) for key in AXES if key in table}
     if "seeds" in table:
-        count = _typed(f"{place}, seeds", table["seeds"], int, "a whole number")
+        count = _check_type(f"{place}, seeds", table["seeds"], int, "a whole number")
         if "seed" in axes or count < 1:
             raise BadExperiment(
                 f"{place}, seeds", f"is {count}: it must be 1 or more, without a seed beside it"
@@ -165,7 +165,7 @@ def _grid(place: str, table: dict[str, Any]) -> Iterator[RunSpec]:
 
 def _axis(place: str, key: str, value: Any) -> list[Any]:
     if key == "parameters":
-        table = _typed(place, value, dict, "a table")
+        table = _check_type(place, value, dict, "a table")
         lists = [_list(one) for one in table.values()]
         return [dict(zip(table, values, strict=True)) for values in product(*lists)]
     values = _list(value)
@@ -174,7 +174,7 @@ def _axis(place: str, key: str, value: Any) -> list[Any]:
     kind, expected = (
         (str, "a text, or a list of texts") if key in WORDS else (int, "a number, or a list of them")
     )
-    return [_typed(place, one, kind, expected) for one in values]
+    return [_check_type(place, one, kind, expected) for one in values]
 
 
 def _spec(place: str, values: dict[str, Any]) -> RunSpec:
@@ -205,13 +205,13 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _typed(place: str, value: Any, type_: type, kind: str) -> Any:
+def _check_type(place: str, value: Any, type_: type, kind: str) -> Any:
     if not isinstance(value, type_) or (type_ is int and isinstance(value, bool)):
         raise BadExperiment(place, f"must be {kind}, not {value!r}")
     return value
 
 
-def _known(place: str, table: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+def _check_keys(place: str, table: Mapping[str, Any], keys: tuple[str, ...]) -> None:
     for key in table:
         if key not in keys:
             raise BadExperiment(place, f"has the unknown key {key!r}; the keys are {', '.join(keys)}")

@@ -123,9 +123,9 @@ class Measures:
         if message is None:
             return
         for machine, count in self._histories:
-            count[_kept(machine)] += 1
+            count[_count_entries(machine)] += 1
         if packet.source in self._own:
-            self._own[packet.source][_kept(self.machines[packet.source])] += 1
+            self._own[packet.source][_count_entries(self.machines[packet.source])] += 1
         for count in self._all:
             count[entries] += 1
         # The copies of one send share its stamp, or are sent one after the other.
@@ -172,6 +172,6 @@ class Measures:
         return {name: {str(v): count[v] for v in sorted(count)} for name, count in self.counts.items()}
 
 
-def _kept(machine: Machine) -> int:
+def _count_entries(machine: Machine) -> int:
     """How many entries a machine knows that a stamp may have to name; the message itself and its process are not."""
     return machine.stamp_entries() - 2

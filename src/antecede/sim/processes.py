@@ -231,7 +231,7 @@ class Processes:
         packets, effects = host.watched.look()
         self.handed_over += len(packets)
         for packet in packets:
-            self.engine.received(packet)
+            self.engine.note_received(packet)
         if effects:
             self.engine.follow(process, effects)
         self._transmit(process, out)

@@ -117,7 +117,7 @@ class Options:
             raise BadParameter(self.owner, f"{self.spec.name} does not take {left[0]!r}; it takes {known}")
 
 
-def _scaled(owner: str, what: str, text: str, units: dict[str, int], example: str) -> Decimal:
+def _parse_number(owner: str, what: str, text: str, units: dict[str, int], example: str) -> Decimal:
     match = _NUMBER.fullmatch(text.strip())
     if match is None or match[2] not in units:
         raise BadParameter(owner, f"{what} must be {example}, not {text!r}")
@@ -128,17 +128,17 @@ def duration(owner: str, what: str, text: str) -> int:
     """Nanoseconds: `50ms`, `1.5s`, `200us`; `0` needs no unit."""
     if text.strip() == "0":
         return 0
-    return int(_scaled(owner, what, text, _TIMES, "a time such as 50ms, 200us or 1.5s"))
+    return int(_parse_number(owner, what, text, _TIMES, "a time such as 50ms, 200us or 1.5s"))
 
 
 def size(owner: str, what: str, text: str) -> int:
     """Bytes: `100`, `4kB`, `1KiB`."""
-    return int(_scaled(owner, what, text, _SIZES, "a size such as 100, 4kB or 1KiB"))
+    return int(_parse_number(owner, what, text, _SIZES, "a size such as 100, 4kB or 1KiB"))
 
 
 def bits_per_second(owner: str, what: str, text: str) -> int:
     """`10Mbit/s`."""
-    found = int(_scaled(owner, what, text, _BITS, "a bandwidth such as 10Mbit/s"))
+    found = int(_parse_number(owner, what, text, _BITS, "a bandwidth such as 10Mbit/s"))
     if found < 1:
         raise BadParameter(owner, f"{what} must be more than none, not {text!r}")
     return found
@@ -146,7 +146,7 @@ def bits_per_second(owner: str, what: str, text: str) -> int:
 
 def rate(owner: str, what: str, text: str) -> int:
     """How often a process sends, `10/s`, as the mean time between two sends in nanoseconds."""
-    number = _scaled(owner, what, text.removesuffix("/s"), {"": 1}, "a rate such as 10/s")
+    number = _parse_number(owner, what, text.removesuffix("/s"), {"": 1}, "a rate such as 10/s")
     if not Decimal("0.000001") <= number <= 10**9:
         raise BadParameter(owner, f"{what} must be from 0.000001/s to 1000000000/s, not {text!r}")
     return max(1, int(10**9 / number))
@@ -154,7 +154,7 @@ def rate(owner: str, what: str, text: str) -> int:
 
 def share(owner: str, what: str, text: str) -> int:
     """A part of a whole, `0.2` or `20%`, as a part of 2**32."""
-    found = _scaled(owner, what, text, {"": 100, "%": 1}, "a share such as 0.2 or 20%")
+    found = _parse_number(owner, what, text, {"": 100, "%": 1}, "a share such as 0.2 or 20%")
     if found > 100:
         raise BadParameter(owner, f"{what} must be at most 1, or 100%, not {text!r}")
     return int(found * ONE / 100)

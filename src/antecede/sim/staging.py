@@ -142,10 +142,10 @@ class Stage:
         traces = [made.trace for made in found if made.trace is not None]
         if traces:
             self.system.create_dir(self.path("trace", "events"), recursive=True)
-            self._enter([self._moved(trace) for trace in traces])
+            self._enter([self._move_events(trace) for trace in traces])
         return found
 
-    def _moved(self, trace: str) -> pa.Table:
+    def _move_events(self, trace: str) -> pa.Table:
         """Event files first: a run that is entered has all of its events. Its row of runs.parquet."""
         for name in self.names(HIDDEN, trace, "events"):
             self.system.move(self.path(HIDDEN, trace, "events", name), self.path("trace", "events", name))
@@ -163,7 +163,7 @@ class Stage:
         pq.write_table(pa.Table.from_pylist(ordered, schema=RUNS), sink)
         self.write(sink.getvalue().to_pybytes(), "trace", "runs.parquet")
 
-    def traced(self) -> set[str]:
+    def list_traced(self) -> set[str]:
         """The runs that the trace has."""
         return set(self._runs("trace", "runs.parquet").column("run").to_pylist())
 

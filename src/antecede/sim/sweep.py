@@ -110,15 +110,15 @@ def perform(run: Run, trace: str | None = None, look: Callable[[], None] | None 
         raise
     except Exception as error:
         kind = "" if isinstance(error, AntecedeError) else f"{type(error).__name__}: "
-        return failed(run, kind + str(error))
+        return make_failure(run, kind + str(error))
     if summary.undelivered:
-        return failed(
+        return make_failure(
             run, f"stuck: {summary.undelivered} copies were never delivered; {'; '.join(summary.stuck)}"
         )
     return Row(run.case, run.key, run.spec, summary, measures.plain(), round(spent, 6))
 
 
-def failed(run: Run, reason: str) -> Failure:
+def make_failure(run: Run, reason: str) -> Failure:
     return Failure(run.case, run.key, run.spec.seed, run.spec.command(), " ".join(reason.split()))
 
 
@@ -158,7 +158,7 @@ def sweep(
     out = Path(out)
     results = Results(experiment, Stage(LocalFileSystem(), str(out.absolute())), str(out))
     trace = str(out / "trace") if traces else None
-    with results.writing():
+    with results.explain_full_disk():
         left = results.begin(traces)
         with (out / "results.jsonl").open("ab") as file:
             for result in _answers(left, trace, jobs or os.cpu_count() or 1):
@@ -186,7 +186,7 @@ def _answers(runs: list[Run], trace: str | None, jobs: int) -> Iterator[Row | Fa
         lost = []
         yield from _pool(iter([run]), trace, 1, lost)
         if lost:
-            yield failed(run, "its process was killed: out of memory?")
+            yield make_failure(run, "its process was killed: out of memory?")
 
 
 def _pool(runs: Iterator[Run], trace: str | None, jobs: int, lost: list[Run]) -> Iterator[Row | Failure]:
@@ -229,7 +229,7 @@ class Results:
         self.found: dict[str, Row | Failure] = {}
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def explain_full_disk(self) -> Iterator[None]:
         """Within this, a disk that fills up is told with what became of the results."""
         try:
             yield
@@ -255,7 +255,7 @@ class Results:
         self._write("results.jsonl", [result for result in self.found.values() if isinstance(result, Row)])
         self.stage.end()
         if traces:
-            done &= self.stage.traced()
+            done &= self.stage.list_traced()
         return [run for run in self.experiment.runs if run.key not in done]
 
     def add(self, result: Row | Failure) -> None:
@@ -265,7 +265,7 @@ class Results:
         """Take in what others have made: which runs."""
         made = self.stage.gather()
         for one in made:
-            self.add(loaded(one))
+            self.add(load_result(one))
         return {one.run for one in made}
 
     def save(self) -> list[Row | Failure]:
@@ -309,7 +309,7 @@ def line(result: Row | Failure) -> bytes:
     return msgspec.json.encode(data) + b"\n"
 
 
-def loaded(made: Made) -> Row | Failure:
+def load_result(made: Made) -> Row | Failure:
     """What another has made."""
     if made.failed:
         return msgspec.json.decode(made.line, type=Failure)

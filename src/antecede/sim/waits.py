@@ -8,10 +8,10 @@ A message is known here from its send until its last copy is delivered.
 
 >>> waits = Waits(2)
 >>> x = Message(0, 1, (1,))
->>> waits.sent(100, x)
->>> waits.transmitted(130, Packet(0, 1, None, x), x)
->>> waits.arrived(150, Packet(0, 1, None, x))
->>> waits.delivered(155, 1, x), waits.known        # 30 unsent, 20 under way, 5 held
+>>> waits.note_sent(100, x)
+>>> waits.note_transmitted(130, Packet(0, 1, None, x), x)
+>>> waits.note_arrived(150, Packet(0, 1, None, x))
+>>> waits.note_delivered(155, 1, x), waits.known        # 30 unsent, 20 under way, 5 held
 ((55, 35), 0)
 """
 
@@ -49,7 +49,7 @@ class Waits:
         """How many messages are not delivered everywhere."""
         return sum(map(len, self.times))
 
-    def sent(self, now: int, message: Message) -> None:
+    def note_sent(self, now: int, message: Message) -> None:
         sender, number = message.sender, message.number
         self.times[sender][number] = now
         if len(message.to) > 1:
@@ -60,7 +60,7 @@ class Waits:
             # Its own copy is there from the start; it may have to wait like any other.
             self._arrived[sender, sender, number] = now
 
-    def transmitted(self, now: int, packet: Packet[Any], message: Message) -> None:
+    def note_transmitted(self, now: int, packet: Packet[Any], message: Message) -> None:
         """A packet with this message leaves."""
         key = message.sender, message.number
         if self.routed:
@@ -72,7 +72,7 @@ class Waits:
             self.unsent[key] = now - self.times[message.sender][message.number]
             self.kept_back += 1
 
-    def arrived(self, now: int, packet: Packet[Any]) -> None:
+    def note_arrived(self, now: int, packet: Packet[Any]) -> None:
         """A packet with a message arrives."""
         message = packet.message
         assert message is not None
@@ -85,13 +85,13 @@ class Waits:
         if hops is not None and process not in hops:
             hops[process] = now, hops.get(packet.source, (0, 0))[1]
 
-    def offered(self, now: int, process: int, message: Message) -> None:
+    def note_offered(self, now: int, process: int, message: Message) -> None:
         """A copy has become eligible, and the application will take it in its own time."""
         key = process, message.sender, message.number
         if not self.routed:
             self._arrived[key] = -1 - (now - self._arrived[key])
 
-    def delivered(self, now: int, process: int, message: Message) -> tuple[int, int]:
+    def note_delivered(self, now: int, process: int, message: Message) -> tuple[int, int]:
         """A copy is delivered: how long it was under way, and how much of that it waited."""
         sender, number = message.sender, message.number
         delay = now - self.times[sender][number]

@@ -111,7 +111,7 @@ class Watch:
         if len(kind) < MOST:
             kind.append(Copy(message, process))
 
-    def missed(self, process: int, sender: int) -> list[int]:
+    def list_missed(self, process: int, sender: int) -> list[int]:
         """Messages of a sender that this process was to deliver, and has not, though it delivered what follows them."""
         known = self._delivered[process][sender]
         return [
@@ -120,7 +120,7 @@ class Watch:
             if source == sender and number <= known and left >> process & 1
         ]
 
-    def undelivered(self) -> list[Copy]:
+    def list_undelivered(self) -> list[Copy]:
         """What was addressed to a process and has not been delivered there."""
         return [Copy(message, process) for message, left in self._left.items() for process in bits(left)]
 
@@ -142,7 +142,7 @@ class Watch:
             for kind, copies, words in kinds
             for copy in copies
         ]
-        for copy in self.undelivered()[:MOST] if complete else ():
+        for copy in self.list_undelivered()[:MOST] if complete else ():
             name = f"{view.name(copy.message[0])}.{copy.message[1]}"
             lines.append(f"undelivered: {view.name(copy.at)} never delivered {name}")
         return lines

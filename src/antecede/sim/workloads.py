@@ -106,7 +106,7 @@ class Workload:
             chosen.add(self._other(process))
         return tuple(sorted(chosen))
 
-    def _tagged(self, *numbers: int) -> bytes:
+    def _tag(self, *numbers: int) -> bytes:
         """A payload that begins with this part of the mix and these numbers."""
         head = bytes((self.part,)) + b"".join(number.to_bytes(2, "big") for number in numbers)
         return head + self.blank[len(head) :]
@@ -161,7 +161,7 @@ class ClientServer(Workload):
                 "workload",
                 f"servers must be 1 to {self.n - 1}, so that there is a client, not {self.servers}",
             )
-        self.request, self.answer = self._tagged(1), self._tagged(0)
+        self.request, self.answer = self._tag(1), self._tag(0)
 
     def starters(self) -> Sequence[int]:
         return range(self.servers, self.n)
@@ -188,7 +188,7 @@ class Chain(Workload):
             )
 
     def draft(self, process: int) -> Draft:
-        return self.singles[self._other(process)], self._tagged(self.length - 1, process)
+        return self.singles[self._other(process)], self._tag(self.length - 1, process)
 
     def follow(self, process: int, message: Message) -> list[Draft]:
         tags = self._tags(message, 2)
@@ -196,7 +196,7 @@ class Chain(Workload):
             return []
         left, origin = tags
         onward = origin if left == 1 and origin != process else self._other(process)
-        return [(self.singles[onward], self._tagged(left - 1, origin))]
+        return [(self.singles[onward], self._tag(left - 1, origin))]
 
 
 class Hot(Workload):
@@ -224,14 +224,14 @@ class OverlappingGroups(Workload):
         if options.has("members"):
             given = options.option("members", self._members, [])
         elif options.has("size") or options.has("count") or not given:
-            given = self._overlapping(options)
+            given = self._overlap_groups(options)
         self.groups = _by_member(given, self.n)
 
     def _members(self, owner: str, what: str, text: str) -> list[tuple[int, ...]]:
         """p1+p2+p3/p3+p4: the groups by their members."""
         return [tuple(sorted({self.view.id(p) for p in group.split("+")})) for group in text.split("/")]
 
-    def _overlapping(self, options: Options) -> list[tuple[int, ...]]:
+    def _overlap_groups(self, options: Options) -> list[tuple[int, ...]]:
         self._needs(2)
         members = options.option("size", count, min(4, self.n))
         total = options.option("count", count, self.n)
@@ -315,7 +315,7 @@ class Document(Workload):
         self._needs(2)
         comments = options.option("comments", share, ONE // 2)
         self.chance = comments // (self.n - 1)
-        self.edit = self._tagged()
+        self.edit = self._tag()
 
     def draft(self, process: int) -> Draft:
         return self.all, self.edit

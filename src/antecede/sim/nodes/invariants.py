@@ -168,7 +168,7 @@ class Judge:
         promised = self._holds and (self._at is None or me in self._at)
         for name in change.removed if promised else ():
             sender = places.id(name)
-            for number in self.watch.missed(me, sender):
+            for number in self.watch.list_missed(me, sender):
                 if not _covers(told, name, number, places.name(me)) and not (
                     self._names_last and change.lost
                 ):
@@ -187,7 +187,7 @@ class Judge:
             copy for copy in watch.violations if (copy.message, copy.at) not in self._unordered
         ]
         self.findings += watch.findings(self.order, complete=False, view=view)[:MOST]
-        for copy in watch.undelivered():
+        for copy in watch.list_undelivered():
             (sender, number), at = copy.message, copy.at
             if sender in gone or at in unfinished:
                 continue

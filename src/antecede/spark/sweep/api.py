@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 from antecede.errors import BadParameter
 from antecede.sim.experiment import Experiment, Run
 from antecede.sim.staging import Stage
-from antecede.sim.sweep import Failure, Results, Row, failed, line, perform
+from antecede.sim.sweep import Failure, Results, Row, line, make_failure, perform
 from antecede.spark.errors import describe_failure
 from antecede.spark.progress import is_connect
 from antecede.spark.run_tasks import run_tasks
@@ -103,7 +103,7 @@ def sweep(
         raise BadParameter("sweep", f"out must be a path or a URI that PyArrow can write to, not {root}")
     name = local(root) or root
     results = Results(experiment, Stage(*place(root)), name)
-    with results.writing():
+    with results.explain_full_disk():
         left = results.begin(traces)
         make_runs(spark, left, root, traces, perform, results)
         found = results.save()
@@ -142,7 +142,7 @@ def make_runs(
         if alone and died is not None:
             for run in guilty:
                 results.add(
-                    failed(
+                    make_failure(
                         run, f"its task ended without an answer (out of memory?): {describe_failure(died)}"
                     )
                 )
