@@ -3,7 +3,8 @@
 import pytest
 
 from benchmarks.net.__main__ import CASES, main, table
-from benchmarks.net.measure import Result
+from benchmarks.net.budget import count_bytecodes
+from benchmarks.net.measure import Load, Result
 from benchmarks.net.others import nats_server
 
 
@@ -23,3 +24,15 @@ def test_ratios_are_to_the_peer_of_the_same_size():
         Result("`fifo`", 3, 100, 50.0, 40.0, 7.0, 2.0, 3.0),
     ]
     assert table(results)[-1] == "| `fifo` | 3 | 100 | 50 | 0.25 | 40 | 0.40 | 7 | 2.00 | 3.00 | 1.50 |"
+
+
+def test_bytecodes_are_counted_and_a_longer_way_has_more():
+    load = Load(2, 100, 40)
+    permit, unordered = (count_bytecodes(protocol, load) for protocol in ("permit", "unordered"))
+    assert permit > unordered > 50
+
+
+def test_a_load_that_there_is_not_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["--nodes", "5"])
+    assert "nodes are 3, 8 or 32" in capsys.readouterr().err

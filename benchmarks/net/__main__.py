@@ -100,10 +100,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="How fast nodes are.")
     parser.add_argument("--quick", action="store_true", help="few messages, once")
     parser.add_argument("--profile", action="store_true", help="where the time goes, too")
+    parser.add_argument("--nodes", type=int, help="with so many nodes alone: 3, 8 or 32")
+    parser.add_argument(
+        "--bytes", type=int, dest="size", help="with messages of this size alone: 100 or 10000"
+    )
+    parser.add_argument(
+        "--bytecodes", action="store_true", help="count bytecodes of a delivery, and nothing else"
+    )
     parser.add_argument("--rate", type=float, help="messages a second for latency, not half load of permit")
     parser.add_argument("--out", type=Path, help="write the result there too")
     options = parser.parse_args(arguments)
-    results = run(QUICK, 1, 0.05, options.rate) if options.quick else run(LOADS, 4, 0.4, options.rate)
+    if options.bytecodes:
+        for name in ("permit", "matrix"):
+            print(f"{name}: {budget.count_bytecodes(name, Load(3, 100, 300)):.0f} bytecodes a delivery")
+        return
+    loads = [
+        load for load in LOADS if options.nodes in (None, load.nodes) and options.size in (None, load.size)
+    ]
+    if not loads:
+        parser.error("there is no such load: nodes are 3, 8 or 32, and bytes 100 or 10000")
+    results = run(QUICK, 1, 0.05, options.rate) if options.quick else run(loads, 4, 0.4, options.rate)
     lines = [
         "# The speed of nodes",
         "",
