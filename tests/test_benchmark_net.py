@@ -28,8 +28,8 @@ def test_ratios_are_to_the_peer_of_the_same_size():
 
 def test_bytecodes_are_counted_and_a_longer_way_has_more():
     load = Load(2, 100, 40)
-    permit, unordered = (count_bytecodes(protocol, load) for protocol in ("permit", "unordered"))
-    assert permit > unordered > 50
+    without, kept = (count_bytecodes("permit", load, sync) for sync in (None, "normal"))
+    assert kept > without > 50
 
 
 def test_a_load_that_there_is_not_is_refused(capsys):

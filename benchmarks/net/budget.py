@@ -88,7 +88,7 @@ def budget(protocol: str, load: Load, sync: str | None = None) -> dict[str, floa
     return {part: each_us * counts[part] / max(1, counts.total()) for part in PARTS}
 
 
-def count_bytecodes(protocol: str, load: Load) -> float:
+def count_bytecodes(protocol: str, load: Load, sync: str | None = None) -> float:
     """Bytecodes that all nodes together execute for a delivery, from the send to the receive."""
     executed = 0
 
@@ -102,7 +102,7 @@ def count_bytecodes(protocol: str, load: Load) -> float:
 
     async def run() -> None:
         with tempfile.TemporaryDirectory() as directory:
-            system = Nodes(load.nodes, Path(directory), protocol, None)
+            system = Nodes(load.nodes, Path(directory), protocol, sync)
             await system.start()
             await _round(system, load, max(1, load.each // 4))
             sys.settrace(count)
