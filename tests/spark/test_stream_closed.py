@@ -278,7 +278,7 @@ def test_patience_ends_on_spark_and_a_late_cause_is_marked(spark, tmp_path):
     (tmp_path / "in").mkdir()
     places = {"receiver": "p1", "out": tmp_path / "out", "checkpoint": tmp_path / "checkpoint"}
     statuses, state, expected = list[Any](), None, []
-    for part, (begin, end) in enumerate(itertools.pairwise([0, 12, 30, len(rows)])):
+    for part, (begin, end) in enumerate(itertools.pairwise([0, 8, 16, len(rows)])):
         some = rows.slice(begin, end - begin)
         state, out, status = step(state, some, 10 * part, settings)
         expected += [shown(row) for row in out.to_pylist()]
