@@ -150,7 +150,7 @@ class BadParameter(AtPlace, CallerError):
 
 
 class CannotWrite(CallerError, OSError):
-    """There is no room, or no right, to write there."""
+    """The disk is full, or this process may not write there."""
 
     def __init__(self, place: str, reason: str, left: str) -> None:
         self.place, self.reason, self.left = place, reason, left
@@ -267,7 +267,7 @@ class BadHello(FromPeer):
 
 
 class WireError(FromPeer):
-    """Bytes are no packet: garbage, truncated, too large, or of another version."""
+    """The bytes are not a packet: they are garbage, truncated, too large, or of another version."""
 
     def __init__(self, reason: str, at: int | None = None) -> None:
         self.at = at
@@ -327,7 +327,7 @@ class BadExperiment(AtPlace, InputError):
 
 
 class BadTrace(AtPlace, InputError):
-    """A trace is incomplete, damaged, or no trace."""
+    """A trace is incomplete or damaged, or there is none."""
 
 
 class BadRun(AtPlace, InputError):

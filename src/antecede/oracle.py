@@ -140,7 +140,7 @@ class Verdict(Struct, frozen=True):
 
 
 def happened_before(events: Iterable[Event]) -> Order:
-    """The relation, by its definition. Raises `BadRun` if these events cannot be a run.
+    """Compute happened-before by its definition. Raises `BadRun` if these events cannot be a run.
 
     >>> x_y_at_p2 = [Event(0, "send", 0, 1, (1,)), Event(1, "deliver", 0, 1), Event(1, "send", 1, 1, (0,))]
     >>> order = happened_before(x_y_at_p2)
@@ -169,7 +169,7 @@ def check(
     complete: bool = True,
     at: Collection[int] | None = None,
 ) -> Verdict:
-    """Everything that is wrong with a run's deliveries.
+    """Find everything that is wrong with a run's deliveries.
 
     `processes` says how many take part, if their numbers are to be checked. A run that is not `complete` owes no
     deliveries yet. `at` limits the findings about order to some processes, for protocols that promise it only there.

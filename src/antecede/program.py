@@ -93,7 +93,7 @@ class Program(Struct, frozen=True):
 
 
 def show(program: Program) -> str:
-    """The program as text; `parse` gives it back.
+    """Write the program as text; `parse` reads it.
 
     >>> show(parse("p1:  send a to p2 ,p1;\\np2: receive from p1"))
     'p1: send a to p1, p2\\np2: receive from p1\\n'
@@ -125,7 +125,7 @@ _RECEIVE = re.compile(rf"receive(?:\s+from\s+({_NAME})|\s+({_NAME}))?")
 
 
 def parse(text: str, source: str = "program") -> Program:
-    """The program that a text describes; `BadProgram` names the line that cannot be one.
+    """Read the program that a text describes. Raises `BadProgram` with the line that is wrong.
 
     >>> parse("p1: send a to p9", "my.txt")
     Traceback (most recent call last):
@@ -225,7 +225,7 @@ def enumerate_programs(
     symmetry: bool = True,
     accepts: Callable[[int, tuple[int, ...]], bool] = lambda sender, to: True,
 ) -> list[Program]:
-    """All programs of n processes that send so many messages, the ones with the fewest copies first.
+    """List all programs of n processes that send so many messages, those with the fewest copies first.
 
     Who sends to whom, in which order at each sender: when is up to the schedule. Programs that differ only in the
     names of processes count once. `classes` (a number for each process) restricts the renaming to processes of the

@@ -86,7 +86,7 @@ WRONG = [
     ),
     ((*ID, "--window", "1,2"), "--window needs --time"),
     (("--no-cause", "root"), "--no-cause needs --id and --causes"),
-    (("--protocol", "matrix"), "columns is --protocol matrix, --processes None"),
+    (("--protocol", "matrix"), "give --protocol and --processes together, or neither"),
     ((*ID, "--set", "x"), "--set must be key=value, each key once, not 'x'"),
     (
         (*ID, "--time", "at", "--window", "noon,night"),

@@ -54,7 +54,10 @@ def test_a_stream_with_a_missing_cause_is_answered_with_no_and_how_many_wait(war
     [
         (["--processes", "3"], "order --stream: --protocol is missing"),
         (["--protocol", "fifo"], "order --stream: --processes is missing"),
-        (["--protocol", "fifo", "--processes", "3", "--every", "0"], "--every is 0.0"),
+        (
+            ["--protocol", "fifo", "--processes", "3", "--every", "0"],
+            "--every must be more than 0 seconds, not 0.0",
+        ),
         (
             ["--protocol", "fifo", "--processes", "3", "--group", "a,b"],
             "--partition-by takes one column with stamps, not a,b",

@@ -173,7 +173,7 @@ def _read(request: Callable[[bytes], None]) -> None:
                 # The node ends: what is asked is cancelled, or the loop is gone.
                 return
             except Exception:
-                logger.exception("a line of standard input cannot be done")
+                logger.exception("cannot carry out a line of standard input")
 
     threading.Thread(target=read, daemon=True, name="antecede-in").start()
 

@@ -67,7 +67,7 @@ class Contact(Struct, frozen=True):
 
 
 class Delivery(Named, frozen=True, eq=False, gc=False):
-    """A message, handed over."""
+    """A message that a node hands to the application."""
 
     again: bool
     """It was handed over before a restart, or may have been, and was not acknowledged. If False, nobody has seen it."""

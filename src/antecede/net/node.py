@@ -162,7 +162,7 @@ class Node(Lifecycle):
         memory: str | PathLike[str] | None = None,
         **options: Unpack[NodeOptions],
     ) -> Self:
-        """A node that becomes a member of a system that runs, when it starts.
+        """Make a node that joins a running system when it starts.
 
         It asks `members`, some of those that are in the system, each with its address over TCP; its own address, if it
         is among them, is where it listens. It will be in these `groups`. With a journal that it has filled before, it
@@ -188,7 +188,7 @@ class Node(Lifecycle):
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> Node:
-        """The node that a TOML file describes (`antecede.net.config`). Paths in it are relative to the file."""
+        """Make the node that a TOML file describes (`antecede.net.config`). Paths in it are relative to the file."""
         from antecede.net.config import load
 
         path = Path(path)
@@ -415,7 +415,7 @@ class Node(Lifecycle):
         if len(core.taken) >= settings.unacknowledged or core.taken_bytes >= settings.unacknowledged_bytes:
             if not self._full:
                 log.warning(
-                    "%s: no more is handed over: %d messages, %d bytes, are not acknowledged",
+                    "%s hands over no more messages: %d messages, %d bytes, are not acknowledged",
                     self.name,
                     len(core.taken),
                     core.taken_bytes,

@@ -74,7 +74,7 @@ class Pressure:
     def _tell(self, peers: list[int]) -> None:
         core, name = self._host.core, self._host.name
         if not peers:
-            log.warning("%s: send waits: the protocol does not let out %d messages", name, len(core.unsent))
+            log.warning("%s: send waits, because the protocol holds back %d messages", name, len(core.unsent))
         for peer in peers:
             log.warning(
                 "%s: send waits for %s, which %s: %d messages for it are not acknowledged",

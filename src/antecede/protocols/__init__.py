@@ -66,7 +66,7 @@ PROTOCOLS: Mapping[str, type[Machine]] = {
 
 
 def create(protocol: str, view: View, me: str | int, **parameters: Any) -> Machine:
-    """A machine of the protocol with this name, for one process of the view."""
+    """Make a machine of the protocol with this name, for one process of the view."""
     kind = PROTOCOLS.get(protocol)
     if kind is None:
         raise BadParameter.choice("protocol", "the name", protocol, PROTOCOLS)
@@ -85,7 +85,7 @@ def create(protocol: str, view: View, me: str | int, **parameters: Any) -> Machi
 def listen(
     protocol: str, view: View, me: str | int, delivered: Sequence[int] | None = None, **parameters: Any
 ) -> Listener:
-    """A machine that only listens, for a process that sends elsewhere (`listener`)."""
+    """Make a machine that only listens, for a process that sends elsewhere (`listener`)."""
     create(protocol, view, me, **parameters)
     machine = listener_of(PROTOCOLS[protocol])(view, me, **parameters)
     machine.listen(delivered)
@@ -93,7 +93,7 @@ def listen(
 
 
 def restore(snapshot: Mapping[str, Any]) -> Machine:
-    """The machine whose `snapshot()` this was."""
+    """Restore the machine that returned this snapshot."""
     for field in ("antecede", "protocol", "view", "me", "parameters", "state"):
         if field not in snapshot:
             raise BadSnapshot(f"the snapshot has no {field}: it was not made by snapshot()")

@@ -97,6 +97,8 @@ def _middle(bucket: int) -> int:
 
 
 class Distribution(Struct, frozen=True):
+    """How the values of a figure spread. Quantiles are wrong by less than 1 %, mean and maximum are exact."""
+
     mean: float
     p50: int
     p99: int

@@ -69,7 +69,7 @@ def connect(
     log: str | os.PathLike[str] | None = None,
     small: bool = False,
 ) -> SparkSession:
-    """A session. `log` is a file for what Spark and its Java say on standard error; without it they say it there."""
+    """Start a Spark session. `log` is a file for what Spark and its Java would write to standard error."""
     if master is not None and remote is not None:
         raise BadParameter("spark", f"give master or remote, not both ({master}, {remote})")
     settings = settings or {}

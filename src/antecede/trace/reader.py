@@ -48,7 +48,7 @@ class EventFile(Struct, frozen=True):
 
 
 def read_runs(path: str | os.PathLike[str]) -> list[RunInfo]:
-    """The runs of a trace, by name."""
+    """Read the runs of a trace, in the order of their names."""
     layout = Layout(path)
     if not layout.root.is_dir():
         found = "this is a file" if layout.root.exists() else "there is nothing here"
@@ -68,7 +68,7 @@ def read_runs(path: str | os.PathLike[str]) -> list[RunInfo]:
 
 
 def event_files(path: str | os.PathLike[str]) -> list[EventFile]:
-    """The event files of a trace, in the order of their names, which is the order of time within a run."""
+    """List the event files of a trace, in the order of their names, which is the order of time within a run."""
     layout = Layout(path)
     if not layout.events.is_dir():
         raise BadTrace(str(layout.events), "the directory is missing: it has the trace's event files")
@@ -79,7 +79,7 @@ def event_files(path: str | os.PathLike[str]) -> list[EventFile]:
 def read_events(
     path: str | os.PathLike[str], run: str | None = None, columns: Sequence[str] | None = None
 ) -> pa.RecordBatchReader:
-    """The events of one run, or of all runs one after the other, in order; with these columns, or all.
+    """Read the events of one run, or of all runs one after the other, in order; with these columns, or all.
 
     The result can be iterated batch by batch, or read as a table with `read_all()`. Strings are dictionary-encoded.
     """
@@ -102,7 +102,7 @@ def read_events(
 
 
 def events_of(path: str | os.PathLike[str], run: str) -> list[Event]:
-    """A small run as the oracle takes it, processes numbered in the order in which `runs.parquet` names them."""
+    """Read a small run as the oracle takes it. Processes have the numbers of their places in `runs.parquet`."""
     columns = ("process", "kind", "sender", "number", "to", "control")
     batches = read_events(path, run, columns)
     [processes] = [info.processes for info in read_runs(path) if info.run == run]

@@ -107,7 +107,7 @@ class Certified(Protocol):
 
 
 class Memory:
-    """A network in memory. It can be cut, like one of cables.
+    """A network in memory, for tests. It can be cut like a cable.
 
     >>> network = Memory()
     >>> transport = network.at("orders")

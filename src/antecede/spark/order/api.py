@@ -187,7 +187,7 @@ def refuse_names(form: str, **names: object) -> None:
 
 
 def missing(ordered: DataFrame) -> DataFrame:
-    """What rows of an ordered table wait for and is not there, each named once.
+    """List what rows of an ordered table wait for and the table does not have, each once.
 
     By causes: the partition columns, the identifier under the name of its column, how many rows name it (`direct`) and
     how many wait for it (`waiting`). By vectors: the partition columns, `process`, `first` and `last`: ranges of
@@ -206,7 +206,7 @@ def missing(ordered: DataFrame) -> DataFrame:
 
 
 def refused(ordered: DataFrame) -> DataFrame:
-    """Partitions that have no order: the partition columns, `rows`, `reason`. By stamps: rows that are no packets."""
+    """List the partitions that have no order (their columns, `rows`, `reason`); by stamps, rows that are no packets."""
     match read_form(ordered):
         case ByCauses() as form:
             return by_causes.explain_refused(ordered, form)

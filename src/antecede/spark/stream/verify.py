@@ -47,7 +47,7 @@ def verify_stream(
     remember: str | None = None,
     messages: int = MESSAGES,
 ) -> DataFrame:
-    """A streaming DataFrame of findings (`FOUND`), from one of events that has the columns of a trace.
+    """Return a streaming DataFrame of findings (`FOUND`) for one of events that has the columns of a trace.
 
     Kinds are those of `verify`: `violation`, `fifo_break`, `duplicate`, `unaddressed`; and, after `patience` without a
     change, `unsent`, `undelivered` and `gap` (`judge` says exactly when, and what `retracted` and `impossible` are).
