@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from time import perf_counter_ns
+from time import thread_time_ns
 from typing import TYPE_CHECKING, Any
 
 from antecede.errors import BadParameter
@@ -109,9 +109,9 @@ class Measures:
         receive = machine.receive
 
         def timed(packet: Packet[Any]) -> list[Effect]:
-            started = perf_counter_ns()
+            started = thread_time_ns()
             effects = receive(packet)
-            busy[router] += perf_counter_ns() - started
+            busy[router] += thread_time_ns() - started
             return effects
 
         machine.receive = timed  # type: ignore[method-assign]

@@ -30,6 +30,7 @@ class Plan:
         stations = topology.stations
         self.view = View(topology.names)
         """One for all vertices: to check thousands of names for each of as many takes as long as all the rest."""
+        self.numbers = {name: vertex for vertex, name in enumerate(topology.names)}
         self.place = {v: index for index, station in enumerate(stations) for v in station.members}
         """Vertex -> its station."""
         self.members = [mask(station.members) for station in stations]

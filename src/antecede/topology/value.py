@@ -185,9 +185,10 @@ class Topology(Struct, frozen=True, cache_hash=True):
         return self._named(route if a == b else [*route, b])
 
     def id(self, name: str) -> int:
-        if name not in self.names:
+        found = self.plan.numbers.get(name)
+        if found is None:
             raise UnknownProcess(name, self.names)
-        return self.names.index(name)
+        return found
 
     def _named(self, vertices: Iterable[int]) -> tuple[str, ...]:
         return tuple(self.names[v] for v in vertices)
