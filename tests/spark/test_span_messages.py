@@ -50,6 +50,27 @@ def test_a_message_that_its_answer_overtook_is_found_with_the_spans_between(spar
     assert (row.sends, row.copies, row.delay_ns_max) == (2, 3, 29_000)
 
 
+@pytest.mark.parametrize("options", [(), ("--master", "local[2]")], ids=["here", "on Spark"])
+def test_by_potential_causality_findings_speak_of_spans_too(warm, found_late, tmp_path, options):
+    """On Spark they spoke of sender and number, and findings that were written everywhere."""
+    place, _ = found_late
+    request = ("verify", place, "--causality", "potential", "--out", tmp_path / "found", *options)
+    done = warm(*request)
+    assert done.returncode == 1, done.stderr
+    late, first = f"ask of t ({full_id('ask')})", f"answer of u ({full_id('answer', 'u')})"
+    words = f"audit delivered {late} after {first}, which it causally precedes: {late} -> {first}"
+    assert words in done.stderr
+    [row] = pq.read_table(tmp_path / "found" / "findings").to_pylist()
+    assert (row["id"], row["by"]) == (full_id("ask"), full_id("answer", "u"))
+    assert (row["name"], row["by_name"], row["trace_id"]) == (
+        "ask of t",
+        "answer of u",
+        full_id("ask").partition(":")[0],
+    )
+    assert row["spans"] == [row["id"], row["by"]]
+    assert (row["sender"], row["number"]) == ("shop", 1)
+
+
 def test_requests_that_nothing_joins_are_no_violation_of_stated_causality(spark, tmp_path):
     """Two threads of one process: the second request overtakes the first, and nobody says that they are related."""
     lines = [
@@ -112,6 +133,30 @@ def test_a_message_is_known_by_the_most_trusted_of_its_marks(spark, tmp_path):
     }
     assert {row.handed_name for row in rows if row.name is None} == {"zero of u", "lost of u"}
     assert {row.name for row in rows if row.handed_name is None} == {"z1 of t", "z2 of t"}
+
+
+def test_spans_of_consumers_alone_leave_the_run_unknown(spark, tmp_path):
+    """A trace without events had no file, and verify said so instead of what is not there."""
+    line = make_line(
+        "audit", process("a", 1, parent="gone"), process("b", 2, trace="u", links=[("gone", "t")])
+    )
+    _, counts = write_spans(spark, written(tmp_path / "a.jsonl", [line]), tmp_path / "out")
+    assert (counts.messages, counts.unsent) == (0, 2)
+    found = verify_spans(spark, tmp_path / "out")
+    assert [row["verdict"] for row in found.verdicts] == ["unknown"]
+    found.release()
+
+
+def test_a_span_that_was_exported_twice_is_one_span(spark, tmp_path):
+    """A send that stood twice in the files was the identity of no message, and nothing was delivered."""
+
+    def find(lines):
+        spans, _ = read_spans(spark, written(tmp_path / "a.jsonl", lines))
+        return sorted(map(str, find_messages(spans).drop("repeats").collect()))
+
+    once = find(overtaken())
+    assert len(once) == 3
+    assert find(2 * overtaken()) == once
 
 
 def test_a_receive_before_its_process_is_one_delivery_and_a_second_process_is_counted(spark, tmp_path):

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter
 from antecede.spark import missing, order, read_spans
+from tests.spark.otlp_lines import full_id, make_line, send
 
 DATA = Path(__file__).parents[1] / "data" / "spans"
 REAL = Path(__file__).parents[3] / "shared" / "data" / "spans"
@@ -167,6 +168,37 @@ def test_documents_may_stand_in_an_array(spark, tmp_path, otlp):
     assert (spans.count() % 2, wrong.text, wrong.reason) == (0, f"[{line}, 1]", "it is no OTLP in JSON")
 
 
+def test_an_array_may_have_each_document_on_a_line(spark, tmp_path, otlp):
+    """Its commas and brackets were taken for parts of the documents."""
+    lines = (DATA / "otlp.jsonl").read_text().splitlines()[:2]
+    (tmp_path / "a.json").write_text(f"[{lines[0]},\n{lines[1]}]\n")
+    (tmp_path / "b.json").write_text(f"[\n{lines[0]},\n{lines[1]}\n]\n")
+    spans, rejected = read_spans(spark, tmp_path)
+    found = [row.id for row in spans.collect()]
+    one, _ = read_spans(spark, tmp_path / "a.json")
+    assert sorted(found) == sorted(2 * [row.id for row in one.collect()])
+    assert len(found) > 2
+    assert rejected.count() % 2 == 0, "what is wrong with a span of these lines is so in both files"
+    assert not [row for row in rejected.collect() if row.reason == "it is no OTLP in JSON"]
+
+
+def test_a_link_that_leads_nowhere_is_no_link(spark, tmp_path):
+    """Contexts that were not valid are recorded with zeros: the span was rejected for them."""
+    span = send("ask", 1, links=[("x", "u")])
+    nowhere: list[dict[str, str]] = [
+        {},
+        {"traceId": "0" * 32, "spanId": "0" * 16},
+        {"traceId": "", "spanId": ""},
+    ]
+    span["links"] += nowhere
+    half = send("half", 2)
+    half["links"] = [{"traceId": span["traceId"], "spanId": ""}]
+    (tmp_path / "a.jsonl").write_text(make_line("shop", span, half))
+    spans, rejected = read_spans(spark, tmp_path / "a.jsonl")
+    assert [row.links for row in spans.collect()] == [[full_id("x", "u")]]
+    assert [row.reason for row in rejected.collect()] == ["it has a link without ids of 16 and 8 bytes"]
+
+
 @pytest.mark.parametrize("size", [1 << 20, 1511])
 def test_documents_are_found_wherever_a_file_is_cut(spark, tmp_path, size):
     lines = (DATA / "otlp.jsonl").read_text()
@@ -215,12 +247,15 @@ def test_traces_of_jaeger_by_themselves(spark, tmp_path):
             "its startTime is no integer: 9999999999999999"
         ),
         '{"spans": [{"traceID": "a", "spanID": "1", "parentSpanID": "2"}]}': None,
+        # A span by itself, as Jaeger's storages have them.
+        '{"traceID": "a", "spanID": "3", "parentSpanID": "2", "process": {"serviceName": "shop"}}': None,
     }
     (tmp_path / "a.json").write_text("\n".join(lines))
     spans, rejected = read_spans(spark, tmp_path, "jaeger")
     assert sorted(row.reason for row in rejected.collect()) == sorted(filter(None, lines.values()))
     trace = "a".rjust(16, "0")
-    assert [row.causes for row in spans.collect()] == [[f"{trace}:{'2'.rjust(16, '0')}"]]
+    assert [row.causes for row in spans.collect()] == 2 * [[f"{trace}:{'2'.rjust(16, '0')}"]]
+    assert {row.process for row in spans.collect()} == {None, "shop"}
 
 
 def test_rows_of_clickhouse(spark):

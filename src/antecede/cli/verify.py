@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,8 @@ from antecede.cli.verify_stream import verify_stream
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from antecede.spark.session import SparkSession
     from antecede.trace.footers import LocalTrace
 
@@ -195,13 +198,15 @@ def verify_here(trace: LocalTrace, out: str | None) -> Found:
     from antecede.verification.embedded import verify_local
 
     found = verify_local(trace)
+    messages = read_messages(trace)
+    if messages is not None:
+        found = replace(found, findings=name_findings(found.findings, messages))
     if out is not None:
         found.write(out)
     protocols = dict(zip(*(trace.runs[name].to_pylist() for name in ("run", "protocol")), strict=True))
     rows = [{**row, "protocol": protocols[row["run"]]} for row in found.runs.to_pylist()]
-    first = found.examples(SHOWN)
-    names = name_messages(trace) if first else {}
-    examples = [describe_example(row, names) for row in first]
+    names = {} if messages is None else name_messages(messages)
+    examples = [describe_example(row, names) for row in found.examples(SHOWN)]
     return Found(rows, examples, found.plan, "potential", bool(found.refused))
 
 
@@ -210,6 +215,8 @@ def verify_on_spark(
 ) -> Found:
     places = [] if out is None else [f"{out.rstrip('/')}/{name}" for name in ("findings", "verdicts")]
     with open_work(master, remote, "reading footers", reads=[trace], writes=places) as work:
+        from antecede.spark.spans.verify import list_messages, name_trace_findings, read_aliases
+        from antecede.spark.spans.verify import read_messages as read_messages_of
         from antecede.spark.trace.api import Trace
         from antecede.spark.verify.api import verify as judge
         from antecede.trace.foreign.spans import is_stated
@@ -221,14 +228,19 @@ def verify_on_spark(
         ):
             return verify_stated(work.spark, trace, out)
         found = judge(read)
+        messages = read_messages_of(work.spark, trace)
+        if messages is not None:
+            found = replace(found, findings=name_trace_findings(found.findings, messages))
         if out is not None:
             work.say("writing")
             found.write(out)
         protocols = {row["run"]: row["protocol"] for row in read.runs.select("run", "protocol").collect()}
         rows = [{**row, "protocol": protocols.get(row["run"])} for row in found.verdicts]
         examples = found.examples(SHOWN) if any(row["verdict"] == "no" for row in rows) else []
+        aliases = [] if messages is None else read_aliases(messages, list_messages(examples))
     plan = f"on Spark: {why}\n{found.plan}"
-    return Found(rows, list(map(describe_example, examples)), plan, "potential", bool(found.refused))
+    names = name_messages(aliases)
+    return Found(rows, [describe_example(row, names) for row in examples], plan, "potential", bool(found.refused))
 
 
 def verify_stated(spark: SparkSession, trace: str, out: str | None) -> Found:
@@ -244,8 +256,8 @@ def verify_stated(spark: SparkSession, trace: str, out: str | None) -> Found:
     return Found(rows, examples, "on Spark: by the causes that spans state", "stated", False)
 
 
-def name_messages(trace: LocalTrace) -> dict[tuple[str, int], str]:
-    """What the owner of spans calls the messages of a trace that was made of them; else nothing."""
+def read_messages(trace: LocalTrace) -> list[dict[str, Any]] | None:
+    """Whose spans the messages of a trace are, if it was made of spans."""
     from pathlib import Path
 
     import pyarrow.parquet as pq
@@ -254,9 +266,40 @@ def name_messages(trace: LocalTrace) -> dict[tuple[str, int], str]:
 
     place = Path(local(trace.root) or "", "messages")
     if not place.is_dir():
-        return {}
-    rows = pq.read_table(place, columns=["sender", "number", "name", "id"]).to_pylist()
-    return {(row["sender"], row["number"]): f"{row['name'] or 'a message'} ({row['id']})" for row in rows}
+        return None
+    rows: list[dict[str, Any]] = pq.read_table(
+        place, columns=["sender", "number", "trace_id", "name", "id"]
+    ).to_pylist()
+    return rows
+
+
+def name_messages(messages: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], str]:
+    """What the owner of spans calls messages."""
+    return {(row["sender"], row["number"]): f"{row['name'] or 'a message'} ({row['id']})" for row in messages}
+
+
+def name_findings(findings: pa.Table, messages: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Findings with the columns of spans, as `antecede.spark.spans.verify` names them."""
+    import pyarrow as pa
+
+    known = {(row["sender"], row["number"]): row for row in messages}
+    nobody: dict[str, Any] = {}
+
+    def look_up(prefix: str, name: str) -> list[Any]:
+        columns = (findings[f"{prefix}{part}"].to_pylist() for part in ("sender", "number"))
+        return [known.get(key, nobody).get(name) for key in zip(*columns, strict=True)]
+
+    named = {"id": look_up("", "id"), "by": look_up("by_", "id"), "trace_id": look_up("", "trace_id")}
+    named |= {"name": look_up("", "name"), "by_name": look_up("by_", "name")}
+    for name, values in named.items():
+        findings = findings.append_column(name, pa.array(values, pa.string()))
+    spans = [
+        None
+        if chain is None
+        else [known.get((one["sender"], one["number"]), nobody).get("id") for one in chain]
+        for chain in findings["chain"].to_pylist()
+    ]
+    return findings.append_column("spans", pa.array(spans, pa.list_(pa.string())))
 
 
 def describe_example(

@@ -35,7 +35,7 @@ from antecede.report.selection import (
 from antecede.report.tables import Tables, assemble, find_extent, sort_findings
 from antecede.spark.measure.api import measure
 from antecede.spark.measure.schema import TABLES
-from antecede.spark.spans.verify import read_messages, verify_spans
+from antecede.spark.spans.verify import read_aliases, read_messages, verify_spans
 from antecede.spark.trace.api import Trace
 from antecede.spark.verify.api import verify
 from antecede.storage import local
@@ -135,7 +135,8 @@ def name_messages(trace: Trace, findings: Rows, events: Rows) -> Rows:
     assert trace.path is not None
     keys = {(row["sender"], row["number"]) for row in (*findings, *events)}
     keys |= {(one["sender"], one["number"]) for row in findings for one in row["chain"] or ()}
-    return queries.read_aliases(read_messages(trace.spark, trace.path), keys)
+    messages = read_messages(trace.spark, trace.path)
+    return [] if messages is None else read_aliases(messages, keys)
 
 
 def verify_trace(trace: Trace) -> tuple[DataFrame, Rows]:

@@ -160,14 +160,6 @@ def read_first_findings(findings: DataFrame, per_run: int) -> Rows:
     return collect_rows(ranked.where(F.col("rank") <= per_run).drop("rank"))
 
 
-def read_aliases(messages: DataFrame, keys: Iterable[tuple[str, int]]) -> Rows:
-    """run, sender, number, id, name of these messages: what spans call them."""
-    spark = messages.sparkSession
-    wanted = spark.createDataFrame(sorted(keys), "sender string, number bigint")
-    named = messages.join(F.broadcast(wanted), ["sender", "number"], "left_semi")
-    return collect_rows(named.select("run", "sender", "number", "id", "name").distinct())
-
-
 def count_findings(findings: DataFrame, runs: Iterable[str]) -> Rows:
     """run, kind, process, count: how many findings there are, at each process of these runs."""
     names = list(runs)

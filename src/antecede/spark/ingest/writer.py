@@ -38,8 +38,8 @@ def write_events(events: DataFrame, rows: int, directory: str) -> None:
         yield pa.RecordBatch.from_pydict({"rows": [write_sorted(batches, directory)]})
 
     told = spread.sortWithinPartitions(*keys).mapInArrow(write, "rows bigint").collect()
-    if not told:
-        # Where there is no row there is no task; and a directory without a file is no table.
+    if not any(row["rows"] for row in told):
+        # A directory without a file is no table.
         EventFile(directory, "00000.parquet", {ORDER_KEY: ORDER}).write_empty()
 
 

@@ -1,4 +1,4 @@
-"""JSON documents in text files: one a line, spread over lines, or several in an array.
+"""JSON documents in text files: one a line, spread over lines, or several in an array, on one line or on many.
 
 A document that is spread over lines is indented, so a brace at the beginning of a line begins a document. Spark
 separates records there (`lineSep`), so large files are read by many tasks. What follows a document on other lines is
@@ -24,6 +24,12 @@ SPREAD: Final = r"^[^\\n]*[{\\[,]\\s*\\n"
 """The beginning of a document that is spread over lines: its first line cannot be the last."""
 ENDED: Final = r"(?<=\\n[}\\]]{1,8})[ \\t\\r]*\\n"
 """Where such a document ends: behind a line of closing brackets, not indented."""
+TRIMMED: Final = r"trim(BOTH ' \t\r\n' FROM text)"
+BARE: Final = rf"""CASE WHEN startswith(text, '{{') AND endswith(text, '}}') THEN text
+    WHEN text RLIKE '^[\\s,\\[\\]]*$' THEN ''
+    WHEN startswith({TRIMMED}, '[') AND endswith({TRIMMED}, ']') THEN text
+    ELSE regexp_replace(text, '^\\s*\\[\\s*(?=\\{{)|(?<=\\}})\\s*[,\\]]\\s*$', '') END"""
+"""A document of an array that has each of them on lines of its own, without the signs of the array."""
 LISTED: Final = r"^\\s*\\["
 
 
@@ -41,7 +47,7 @@ def read_documents(spark: SparkSession, names: Sequence[str]) -> DataFrame:
     parts = rf"""explode(CASE WHEN instr(text, '\n') = 0 THEN array(text)
         WHEN text RLIKE '{SPREAD}' THEN split(text, '{ENDED}') ELSE split(text, '\\r?\\n') END) AS text"""
     whole = records.select(name_file().alias("file"), F.expr(text).alias("text"))
-    return whole.selectExpr("file", parts)
+    return whole.selectExpr("file", parts).selectExpr("file", f"{BARE} AS text")
 
 
 def parse_documents(texts: DataFrame, schema: str, read: str = "text") -> DataFrame:
@@ -63,7 +69,10 @@ def parse_documents(texts: DataFrame, schema: str, read: str = "text") -> DataFr
 
 
 def explode_spans(
-    documents: DataFrame,
+    spark: SparkSession,
+    names: Sequence[str],
+    document: str,
+    read: str = "text",
     *,
     groups: str,
     no_group: str,
@@ -73,15 +82,16 @@ def explode_spans(
     spans: str,
     no_span: str,
 ) -> DataFrame:
-    """A row for each span of the documents: `file`, what its group says of it, `span`, and why a text is unread.
+    """A row for each span of these files: `file`, what its group says of it, `span`, and why a text is unread.
 
+    `document` and `read` are the schema and the text of `parse_documents`.
     `groups` is what a document has for lists of groups: traces, or resources. `facts` and `spans` are of a group, `of`.
     A text that has none, or is no document at all, has one row, without a span; `format` and `other` say why.
     `no_group` and `no_span` are the types of what is not there.
     """
     reason = f"""CASE WHEN broken THEN 'it is no {format}'
         WHEN exists({groups}, one -> one IS NULL) THEN 'it has neither {other}' END"""
-    known = documents.selectExpr(
+    known = parse_documents(read_documents(spark, names), document, read).selectExpr(
         "file", "text", f"if(broken, NULL, {groups}) AS known", f"{reason} AS reason"
     )
     inside = known.selectExpr(

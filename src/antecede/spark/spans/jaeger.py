@@ -1,4 +1,4 @@
-"""Jaeger's JSON: `data`, a list of traces, or one trace by itself.
+"""Jaeger's JSON: `data`, a list of traces, one trace by itself, or one span, as its storages have them line by line.
 
 A trace has `spans` and, under `processes`, who they are of. References are CHILD_OF and FOLLOWS_FROM: the first
 CHILD_OF is the parent, the others are links. Times are microseconds. Ids are hex, some without their first zeros.
@@ -10,7 +10,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from antecede.spark.spans.documents import explode_spans, parse_documents, read_documents
+from antecede.spark.spans.documents import explode_spans
 from antecede.spark.spans.schema import (
     NO_ID,
     Lookup,
@@ -35,13 +35,18 @@ TRACE: Final = f"struct<spans:array<{SPAN}>,processes:map<string,{PROCESS}>>"
 DOCUMENT: Final = f"struct<data:array<{TRACE}>,{TRACE[7:]}"
 TRACES: Final = """transform(documents, one ->
     if(one.spans IS NULL, one.data, array(struct(one.spans AS spans, one.processes AS processes))))"""
+READ: Final = """if(instr(text, '"spans"') > 0 OR instr(text, '"spanID"') = 0, text,
+    concat('{"spans":[', text, ']}'))"""
 NO_REFERENCES: Final = "CAST(array() AS array<struct<type:string,trace_id:string,span_id:string>>)"
 
 
 def read_jaeger(spark: SparkSession, names: list[str], process: tuple[str, ...] = ()) -> DataFrame:
     """The spans in these files, and what cannot be read."""
     spans = explode_spans(
-        parse_documents(read_documents(spark, names), DOCUMENT),
+        spark,
+        names,
+        DOCUMENT,
+        READ,
         groups=TRACES,
         no_group=TRACE,
         format="JSON of Jaeger",

@@ -76,8 +76,11 @@ def find_messages(spans: DataFrame, *, rpc: bool = False) -> DataFrame:
     A row without an id was handed a message whose send is not there.
     """
     timed = spans.where("start_ns IS NOT NULL AND process IS NOT NULL")
-    found = match(timed)
-    return found.unionByName(find_calls(timed)) if rpc else found
+    concerned = timed if rpc else timed.where("messaging_operation IS NOT NULL")
+    # Exporters send a span again until someone acknowledges it: files may have it several times.
+    once = concerned.dropDuplicates(["id"])
+    found = match(once)
+    return found.unionByName(find_calls(once)) if rpc else found
 
 
 def match(spans: DataFrame) -> DataFrame:

@@ -11,7 +11,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from antecede.spark.spans.documents import explode_spans, parse_documents, read_documents
+from antecede.spark.spans.documents import explode_spans
 from antecede.spark.spans.schema import (
     NO_ID,
     Lookup,
@@ -63,7 +63,10 @@ def read_otlp(spark: SparkSession, names: list[str], process: tuple[str, ...] = 
     named = ", ".join(find(escape_text(name)) for name in process)
     facts = {**derive_resource(find), "named": f"CAST(array({named}) AS array<string>)"}
     spans = explode_spans(
-        parse_documents(read_documents(spark, names), DOCUMENT, READ),
+        spark,
+        names,
+        DOCUMENT,
+        READ,
         groups="documents.resourceSpans",
         no_group=RESOURCE,
         format="OTLP in JSON",
@@ -100,7 +103,7 @@ def describe_spans(spans: DataFrame, process: tuple[str, ...]) -> DataFrame:
         )
         .selectExpr("*", f"if(tags IS NULL, NULL, named_struct({fields})) AS messaging")
     )
-    linked = f"""if(size(span.links) > 0, transform(span.links, one ->
+    linked = f"""if(size(span.links) > 0, transform(filter(span.links, of -> NOT {is_empty_link()}), one ->
         struct({read_id("one.traceId", 16)} AS trace_id, {read_id("one.spanId", 8)} AS span_id)), NULL)"""
     return known.selectExpr(
         "file",
@@ -140,7 +143,8 @@ def tell_reason() -> str:
             "span.parentSpanId",
         ),
         (
-            f"exists(span.links, of -> NOT ({is_id('of.traceId', 16)} AND {is_id('of.spanId', 8)}))",
+            f"""exists(span.links, of -> NOT
+                ({is_id("of.traceId", 16)} AND {is_id("of.spanId", 8)} OR {is_empty_link()}))""",
             "it has a link without ids of 16 and 8 bytes",
             "''",
         ),
@@ -159,6 +163,11 @@ def tell_reason() -> str:
 def look_up(keys: str, values: str) -> Lookup:
     """The attribute of a key, of two lists."""
     return lambda key: f"get({values}, CAST(array_position({keys}, '{key}') - 1 AS int))"
+
+
+def is_empty_link() -> str:
+    """Whether the link `of` leads nowhere: a context that was not valid is recorded with zeros, or with nothing."""
+    return f"(coalesce(of.traceId, '') RLIKE '{NO_ID}' AND coalesce(of.spanId, '') RLIKE '{NO_ID}')"
 
 
 def is_id(text: str, size: int) -> str:

@@ -12,22 +12,31 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from antecede.errors import BadTrace
 from antecede.spark.spans.messages import MESSAGES, REPLY
 from antecede.spark.spans.schema import SPANS
-from antecede.spark.storage import absolute, escaped, join
+from antecede.spark.storage import absolute, escaped, files, join
 from antecede.spark.trace.api import Trace
 from antecede.spark.verify.api import verify
 from antecede.spark.verify.by_causes import CausesVerification
 from antecede.storage import all_whole
 
-__all__ = ["SpansVerification", "describe_late", "read_messages", "verify_spans"]
+__all__ = [
+    "SpansVerification",
+    "describe_late",
+    "list_messages",
+    "name_trace_findings",
+    "read_aliases",
+    "read_messages",
+    "verify_spans",
+]
 
 COUNTS: Final = ("violations", "fifo_breaks", "duplicates", "unsent", "unaddressed", "undelivered")
 
@@ -65,14 +74,17 @@ VERDICT: Final = "run string, verdict string, reason string, deliveries bigint, 
 )
 
 
-def read_messages(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
-    """Whose spans the messages of a directory are (`antecede.spark.spans.messages`)."""
-    return spark.read.schema(MESSAGES).parquet(escaped(join(absolute(path), "messages")))
+def read_messages(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame | None:
+    """Whose spans the messages of a directory are (`antecede.spark.spans.messages`), if it was made of spans."""
+    place = join(absolute(path), "messages")
+    return spark.read.schema(MESSAGES).parquet(escaped(place)) if files(spark, place) else None
 
 
 def verify_spans(spark: SparkSession, path: str | os.PathLike[str]) -> SpansVerification:
     """Judge the messages of a directory that `ingest` wrote of spans."""
     trace, messages = Trace.read(spark, path), read_messages(spark, path)
+    if messages is None:
+        raise BadTrace(absolute(path), "it has no messages/: name a directory that ingest wrote of spans")
     spans = spark.read.schema(SPANS).parquet(escaped(join(absolute(path), "spans")))
     found = verify(
         list_events(spans, messages),
@@ -172,6 +184,40 @@ def name_findings(findings: DataFrame, messages: DataFrame, spans: DataFrame) ->
         "spans",
         "span_names",
     )
+
+
+def name_trace_findings(findings: DataFrame, messages: DataFrame) -> DataFrame:
+    """Findings of a trace of spans by all that processes did before, with id, by, trace_id, name, by_name and spans."""
+    named = messages.select("run", "sender", "number", "id", "trace_id", "name").distinct()
+    others = named.selectExpr(
+        "run", "sender AS by_sender", "number AS by_number", "id AS by", "name AS by_name"
+    )
+    key = "struct(sender AS sender, number AS number)"
+    steps = findings.select("run", "chain").distinct().selectExpr("*", "posexplode(chain) AS (step, one)")
+    linked = steps.join(named.selectExpr("run", f"{key} AS one", "id"), ["run", "one"])
+    chains = linked.groupBy("run", "chain").agg(
+        F.array_sort(F.collect_list(F.struct("step", "id"))).alias("steps")
+    )
+    rows = findings.join(named, ["run", "sender", "number"], "left")
+    rows = rows.join(others, ["run", "by_sender", "by_number"], "left").join(chains, ["run", "chain"], "left")
+    return rows.select(
+        *findings.columns, "id", "by", "trace_id", "name", "by_name", F.col("steps.id").alias("spans")
+    )
+
+
+def read_aliases(messages: DataFrame, keys: Iterable[tuple[str, int]]) -> list[dict[str, Any]]:
+    """run, sender, number, id, name of these messages: what spans call them."""
+    wanted = messages.sparkSession.createDataFrame(sorted(keys), "sender string, number bigint")
+    named = messages.join(F.broadcast(wanted), ["sender", "number"], "left_semi")
+    rows = named.select("run", "sender", "number", "id", "name").distinct().collect()
+    return [row.asDict() for row in rows]
+
+
+def list_messages(findings: Iterable[Mapping[str, Any]]) -> set[tuple[str, int]]:
+    """The messages that findings name: the late one, the other, and those between."""
+    keys = {(row["sender"], row["number"]) for row in findings}
+    keys |= {(row["by_sender"], row["by_number"]) for row in findings if row["by_sender"] is not None}
+    return keys | {(one["sender"], one["number"]) for row in findings for one in row["chain"] or ()}
 
 
 def make_verdict(
