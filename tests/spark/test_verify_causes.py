@@ -13,8 +13,9 @@ from antecede.errors import BadParameter, BadTrace
 from antecede.jit import interpreted
 from antecede.spark import SPARK_EVENTS, Trace, verify
 from antecede.spark.causes import ByCauses
+from antecede.spark.order.graph import list_by
 from antecede.spark.verify.by_causes import verify_causes
-from antecede.spark.verify.overtaken import CHAIN_MOST, find_late, link_causes
+from antecede.spark.verify.overtaken import CHAIN_MOST, find_late
 from tests.spark.test_order_causes import SPANS, real
 
 TYPES = "part string, id string, causes array<string>, consumer string, at long"
@@ -289,7 +290,7 @@ def test_no_cause_means_none(spark):
 @pytest.mark.parametrize("compiled", [True, False])
 def test_a_long_chain_is_cut_and_says_so(compiled):
     many = CHAIN_MOST + 10 if not compiled else 20_000
-    up, above = link_causes(many, np.arange(many - 1), np.arange(1, many))
+    up, above = list_by(np.arange(1, many), np.arange(many - 1), many)
     arguments = (
         up,
         above,
@@ -317,7 +318,7 @@ def test_compiled_and_interpreted_find_the_same(seed):
     rng = np.random.default_rng(seed)
     many = 300
     effect = np.sort(rng.integers(1, many, 2 * many))
-    up, above = link_causes(many, rng.integers(0, effect), effect)
+    up, above = list_by(effect, rng.integers(0, effect), many)
     handed = [rng.permutation(many)[: rng.integers(1, many)] for _ in range(4)]
     at = [np.sort(rng.integers(0, 100, len(one))) for one in handed]
     consumers = np.cumsum([0, *map(len, handed)])

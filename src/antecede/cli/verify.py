@@ -240,7 +240,9 @@ def verify_on_spark(
         aliases = [] if messages is None else read_aliases(messages, list_messages(examples))
     plan = f"on Spark: {why}\n{found.plan}"
     names = name_messages(aliases)
-    return Found(rows, [describe_example(row, names) for row in examples], plan, "potential", bool(found.refused))
+    return Found(
+        rows, [describe_example(row, names) for row in examples], plan, "potential", bool(found.refused)
+    )
 
 
 def verify_stated(spark: SparkSession, trace: str, out: str | None) -> Found:

@@ -12,9 +12,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructType, VariantType
 
 from antecede.errors import BadParameter
-from antecede.spark.frames import WHOLE, quote
+from antecede.spark.frames import WHOLE, quote, refuse_column_names
 
-__all__ = ["ByCauses", "id_type", "list_causes", "refuse_columns"]
+__all__ = ["ByCauses", "id_type", "list_causes", "refuse_columns", "split_text"]
 
 
 class ByCauses(Struct, frozen=True):
@@ -36,18 +36,8 @@ def refuse_columns(
     added: tuple[str, ...] = ("position", "waits_for"),
 ) -> None:
     """Refuse names that are no columns, columns of types that mean nothing, and those that the owner adds."""
-    named = {"id": asked.id, "causes": asked.causes, **({"time": asked.time} if asked.time else {})}
-    named |= {f"partition_by {place + 1}": name for place, name in enumerate(asked.partition_by)}
-    for what, name in named.items():
-        if rows.columns.count(name) != 1:
-            raise BadParameter(
-                owner, f"{what} must be one of the columns {', '.join(rows.columns)}, not {name!r}"
-            )
-    for name in added:
-        if name in rows.columns:
-            raise BadParameter(
-                owner, f"the table has a column {name}, and {owner} adds one of that name: rename it"
-            )
+    named = {"id": asked.id, "causes": asked.causes, "time": asked.time}
+    refuse_column_names(owner, rows, named, asked.partition_by, added)
     kind = rows.schema[asked.id].dataType
     cause = rows.schema[asked.causes].dataType
     element = cause.elementType if isinstance(cause, ArrayType) else cause
@@ -76,6 +66,12 @@ def id_type(rows: DataFrame, asked: ByCauses) -> DataType:
     return StringType() if text else LongType()
 
 
+def split_text(text: Column) -> Column:
+    """One identifier in text, or a JSON array of them, as an array."""
+    listed = F.coalesce(F.from_json(text, "array<string>"), F.array(text))
+    return F.when(text.startswith("["), listed).otherwise(F.array(text))
+
+
 def list_causes(rows: DataFrame, asked: ByCauses) -> Column:
     """The causes as an array of identifiers, without nulls and without what means none."""
     cause = F.col(quote(asked.causes))
@@ -83,8 +79,7 @@ def list_causes(rows: DataFrame, asked: ByCauses) -> Column:
     found = rows.schema[asked.causes].dataType
     listed = cause if isinstance(found, ArrayType) else F.array(cause)
     if isinstance(found, StringType):
-        many = F.coalesce(F.from_json(cause, "array<string>"), listed)
-        listed = F.when(cause.startswith("["), many).otherwise(listed)
+        listed = split_text(cause)
     listed = F.coalesce(listed.cast(f"array<{kind}>"), F.array().cast(f"array<{kind}>"))
     if kind != "string" or not asked.no_cause:
         return F.filter(listed, lambda one: one.isNotNull())

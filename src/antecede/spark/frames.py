@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
@@ -27,6 +28,7 @@ __all__ = [
     "hide_null_lists",
     "quote",
     "read_time",
+    "refuse_column_names",
     "refuse_other_tables",
     "refuse_unlike_vectors",
     "show_null_lists",
@@ -61,6 +63,27 @@ spark.createDataFrame makes one
         raise BadParameter(
             owner, f"the table must be a Spark DataFrame, not a {name}: spark.createDataFrame makes one"
         )
+
+
+def refuse_column_names(
+    owner: str,
+    rows: DataFrame,
+    named: Mapping[str, str | None],
+    partition_by: Sequence[str] = (),
+    added: Sequence[str] = (),
+) -> None:
+    """Refuse names that are no columns (None is not said), and columns that have the names of those that are added."""
+    groups = {f"partition_by {place + 1}": name for place, name in enumerate(partition_by)}
+    for what, name in {**named, **groups}.items():
+        if name is not None and rows.columns.count(name) != 1:
+            raise BadParameter(
+                owner, f"{what} must be one of the columns {', '.join(rows.columns)}, not {name!r}"
+            )
+    for name in added:
+        if name in rows.columns:
+            raise BadParameter(
+                owner, f"the table has a column {name}, and {owner} adds one of that name: rename it"
+            )
 
 
 def refuse_unlike_vectors(rows: DataFrame, process: str, vector: str) -> DataType:

@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter
 from antecede.spark.causes import ByCauses, list_causes
-from antecede.spark.frames import quote, read_time, refuse_other_tables
+from antecede.spark.frames import quote, read_time, refuse_column_names, refuse_other_tables
 from antecede.spark.order import by_causes, by_stamp, by_trace, by_vector
 from antecede.spark.order.by_stamp import ByStamp
 from antecede.spark.order.by_trace import ByTrace
@@ -136,11 +136,7 @@ def order(
         return order_stream(table, asked)
     refuse_names("a table", patience=patience, remember=remember, buckets=buckets)
     if isinstance(table, DataFrame):
-        for name in ("position", "waits_for"):
-            if name in table.columns:
-                raise BadParameter(
-                    "order", f"the table has a column {name}, and order adds one of that name: rename it"
-                )
+        refuse_column_names("order", table, {}, added=("position", "waits_for"))
     match form:
         case ByCauses():
             assert isinstance(table, DataFrame)

@@ -37,10 +37,16 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from antecede.errors import BadParameter
 from antecede.jit import kernels_for
 from antecede.spark.errors import mark_errors, raise_task_errors
-from antecede.spark.frames import hide_null_lists, quote, read_time, refuse_unlike_vectors, show_null_lists
+from antecede.spark.frames import (
+    hide_null_lists,
+    quote,
+    read_time,
+    refuse_column_names,
+    refuse_unlike_vectors,
+    show_null_lists,
+)
 from antecede.spark.order.causes import TOGETHER, times_of
 from antecede.spark.order.gaps import list_holes
 from antecede.spark.order.lamport import whole_pieces
@@ -159,13 +165,8 @@ def climb_batches(
 
 def refuse_columns(rows: DataFrame, asked: ByVector) -> None:
     """Columns that are not there, or of another type."""
-    named = {"process": asked.process, "vector": asked.vector, **({"time": asked.time} if asked.time else {})}
-    named |= {f"partition_by {place + 1}": name for place, name in enumerate(asked.partition_by)}
-    for what, name in named.items():
-        if rows.columns.count(name) != 1:
-            raise BadParameter(
-                "order", f"{what} must be one of the columns {', '.join(rows.columns)}, not {name!r}"
-            )
+    named = {"process": asked.process, "vector": asked.vector, "time": asked.time}
+    refuse_column_names("order", rows, named, asked.partition_by)
     refuse_unlike_vectors(rows, asked.process, asked.vector)
 
 

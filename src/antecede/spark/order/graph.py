@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from antecede.jit import allocating, native
 
-__all__ = ["Sorted", "sort_events"]
+__all__ = ["Sorted", "list_by", "make_room", "sort_events"]
 
 Numbers = NDArray[np.int64]
 
@@ -118,26 +118,12 @@ def walk(present: Any, cause: Any, effect: Any, first: Any, most: Any) -> Any:
     Sets are numbered: set s is pool[starts[s] : starts[s + 1]], and set 0 is empty.
     """
     nodes = len(present)
-    out = np.zeros(nodes + 1, np.int64)
-    lack = np.zeros(nodes + 1, np.int64)
+    there = present[cause]
+    out, effects = list_by(cause[there], effect[there], nodes)
+    lack, lacking = list_by(effect[~there], cause[~there], nodes)
     needs = np.zeros(nodes, np.int64)
-    for edge in range(len(cause)):
-        if present[cause[edge]]:
-            out[cause[edge] + 1] += 1
-            needs[effect[edge]] += 1
-        else:
-            lack[effect[edge] + 1] += 1
-    out, lack = np.cumsum(out), np.cumsum(lack)
-    effects, lacking = np.empty(out[nodes], np.int64), np.empty(lack[nodes], np.int64)
-    put, miss = out[:-1].copy(), lack[:-1].copy()
-    for edge in range(len(cause)):
-        source, target = cause[edge], effect[edge]
-        if present[source]:
-            effects[put[source]] = target
-            put[source] += 1
-        else:
-            lacking[miss[target]] = source
-            miss[target] += 1
+    for target in effects:
+        needs[target] += 1
     key, level = first.copy(), np.zeros(nodes, np.int64)
     reached, held = np.zeros(nodes, np.bool_), np.zeros(nodes, np.int64)
     starts, pool = np.zeros(16, np.int64), np.empty(64, np.int64)
@@ -178,6 +164,35 @@ def walk(present: Any, cause: Any, effect: Any, first: Any, most: Any) -> Any:
     return key, level, reached, held, starts[: sets + 1], pool[: starts[sets]]
 
 
+@allocating
+def list_by(keys: Any, values: Any, many: Any) -> Any:
+    """Values side by side, by keys below `many`: those of key k are listed[starts[k] : starts[k + 1]]."""
+    starts = np.zeros(many + 1, np.int64)
+    for key in keys:
+        starts[key + 1] += 1
+    starts = np.cumsum(starts)
+    put, listed = starts[:-1].copy(), np.empty(len(values), np.int64)
+    for at in range(len(keys)):
+        listed[put[keys[at]]] = values[at]
+        put[keys[at]] += 1
+    return starts, listed
+
+
+@allocating
+def make_room(starts: Any, pool: Any, lists: Any, size: Any) -> Any:
+    """The same lists, with room for one more of this size."""
+    if lists + 2 > len(starts):
+        longer = np.zeros(2 * len(starts), np.int64)
+        longer[: len(starts)] = starts
+        starts = longer
+    end = starts[lists]
+    if end + size > len(pool):
+        larger = np.empty(2 * (end + size), np.int64)
+        larger[:end] = pool[:end]
+        pool = larger
+    return starts, pool
+
+
 @native
 def covers(large: Any, small: Any) -> Any:
     """Whether every number of one sorted list is in another."""
@@ -206,15 +221,8 @@ def add_set(starts: Any, pool: Any, sets: Any, kept: Any, more: Any, most: Any) 
             made[size] = number
             size += 1
     made = np.sort(made[:size])
-    if sets + 2 > len(starts):
-        grown = np.zeros(2 * len(starts), np.int64)
-        grown[: len(starts)] = starts
-        starts = grown
+    starts, pool = make_room(starts, pool, sets, size)
     begin = starts[sets]
-    if begin + size > len(pool):
-        larger = np.empty(2 * (begin + size), np.int64)
-        larger[:begin] = pool[:begin]
-        pool = larger
     pool[begin : begin + size] = made
     starts[sets + 1] = begin + size
     return starts, pool, sets + 1

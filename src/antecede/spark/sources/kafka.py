@@ -13,8 +13,6 @@ Rules
              answer wrongly when they are asked for the latest offset
   lost       records that the broker has dropped before they were read stop the query with a sentence or, with
              `failOnDataLoss=false`, are passed over, and a warning says how many
-
-`take_events` reads identifiers and causes from such rows, whichever source they come from.
 """
 
 from __future__ import annotations
@@ -26,8 +24,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
@@ -50,7 +47,7 @@ from pyspark.sql.types import (
 from antecede.errors import BadParameter, InputError
 from antecede.spark.errors import errors_marked, mark_errors
 
-__all__ = ["KAFKA", "DroppedRecords", "Kafka", "LostRecords", "kafka", "take_events"]
+__all__ = ["KAFKA", "DroppedRecords", "Kafka", "LostRecords", "kafka"]
 
 KAFKA: Final = StructType(
     [
@@ -76,62 +73,6 @@ PATIENCE_S: Final = 60.0
 """Without an answer from the broker for so long, a task fails."""
 
 Offsets = dict[str, dict[str, int]]
-
-
-def take_events(
-    records: DataFrame, *, id: str, causes: str, time: str | None = None, where: str = "value"
-) -> DataFrame:
-    """Records of Kafka with the columns `id` and `causes`: texts that each record carries, and those that it follows.
-
-    `where` is `headers` or `value`; `id` and `causes` name a header, or a field of the JSON object that the value is
-    (`after.id` is within another). Causes are one identifier, or a JSON array of them; several headers of one name are
-    several causes. `time` likewise becomes the column `time`, as text. All columns of the records stay.
-    """
-    if where not in ("headers", "value"):
-        raise BadParameter.choice("kafka", "where", where, ("headers", "value"))
-    if where not in records.columns:
-        advice = (
-            "give its source the option includeHeaders"
-            if where == "headers"
-            else "read it from Kafka's source"
-        )
-        raise BadParameter("kafka", f"the table has no column {where}: {advice}")
-    for name in ("id", "causes", *(["time"] if time is not None else [])):
-        if name in records.columns:
-            raise BadParameter(
-                "kafka", f"the table has a column {name}, and take_events adds one of that name: rename it"
-            )
-    read = read_header if where == "headers" else read_field
-    columns = {"id": F.get(read(id), F.lit(0)), "causes": F.flatten(F.transform(read(causes), split_causes))}
-    if time is not None:
-        columns["time"] = F.get(read(time), F.lit(0))
-    return records.withColumns(columns)
-
-
-def read_header(name: str) -> Column:
-    """The values of a header, as texts: a record may have several of one name."""
-    named = F.filter("headers", lambda header: header["key"] == name)
-    found = F.transform(named, lambda header: header["value"].cast("string"))
-    return F.coalesce(found, F.array().cast("array<string>"))
-
-
-def read_field(name: str) -> Column:
-    """A field of the JSON object in `value`, as text: an array of one, or of none."""
-    path = "$" + "".join(f"['{part}']" for part in name.split("."))
-    return F.array_compact(F.array(F.get_json_object(F.col("value").cast("string"), path)))
-
-
-def split_causes(text: Column) -> Column:
-    """One identifier, or a JSON array of them."""
-    listed = F.from_json(text, "array<string>")
-    return (
-        F.when(text.startswith("["), F.coalesce(listed, F.array(text)))
-        .when(text != "", F.array(text))
-        .otherwise(F.array().cast("array<string>"))
-    )
-
-
-# The source
 
 
 def kafka(

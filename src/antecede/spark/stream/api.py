@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
-    DataType,
     LongType,
     StringType,
     StructField,
@@ -27,7 +26,7 @@ from pyspark.sql.types import (
 from antecede.errors import BadParameter
 from antecede.spark.causes import ByCauses
 from antecede.spark.duration import REMEMBER, parse_duration
-from antecede.spark.frames import quote, read_time, refuse_unlike_vectors
+from antecede.spark.frames import quote, read_time, refuse_column_names, refuse_unlike_vectors
 from antecede.spark.stream.causes import order_causes
 from antecede.spark.stream.operator import BUCKETS, keep_rows, name_partition, unpack
 from antecede.spark.stream.stamps import ADDED, order_stamps
@@ -105,7 +104,9 @@ def order_vectors(df: DataFrame, asked: Asked, buckets: int) -> DataFrame:
         parse_duration("order", "remember", asked.remember or REMEMBER),
         buckets,
     )
-    name = refuse_columns(df, asked)
+    named = {"process": asked.process, "vector": asked.vector, "time": asked.time}
+    refuse_column_names("order", df, named, asked.partition_by or (), ADDED)
+    name = refuse_unlike_vectors(df, asked.process, asked.vector)
     bucket, partition = name_partition(asked.partition_by or (), buckets)
     times = [] if asked.time is None else [read_time(df, asked.time).alias("__time")]
     rows = df.select(bucket, partition, *times, *(F.col(quote(column)) for column in df.columns))
@@ -113,21 +114,3 @@ def order_vectors(df: DataFrame, asked: Asked, buckets: int) -> DataFrame:
     waits = ArrayType(StructType([StructField("process", name), StructField("number", LongType())]))
     added = zip(ADDED, (LongType(), waits, StringType(), StringType()), strict=True)
     return unpack(packed, StructType([*df.schema.fields, *(StructField(*field) for field in added)]))
-
-
-def refuse_columns(df: DataFrame, asked: Asked) -> DataType:
-    """The type of names of processes. Columns that cannot be meant are a `BadParameter`."""
-    named = {"process": asked.process, "vector": asked.vector}
-    named |= {} if asked.time is None else {"time": asked.time}
-    named |= {f"partition_by {place + 1}": name for place, name in enumerate(asked.partition_by or ())}
-    for what, name in named.items():
-        if name is None or df.columns.count(name) != 1:
-            raise BadParameter(
-                "order", f"{what} must be one of the columns {', '.join(df.columns)}, not {name!r}"
-            )
-    for name in ADDED:
-        if name in df.columns:
-            raise BadParameter(
-                "order", f"the table has a column {name}, and order adds one of that name: rename it"
-            )
-    return refuse_unlike_vectors(df, str(asked.process), str(asked.vector))

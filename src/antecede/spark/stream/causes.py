@@ -35,12 +35,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
-from antecede.errors import BadSnapshot
 from antecede.spark.causes import ByCauses, id_type, list_causes, refuse_columns
 from antecede.spark.duration import REMEMBER, parse_duration
 from antecede.spark.frames import quote, read_time
 from antecede.spark.stream.memory import remember_rows
-from antecede.spark.stream.operator import BUCKETS, name_partition, unpack
+from antecede.spark.stream.operator import BUCKETS, name_partition, read_state, unpack
 from antecede.spark.stream.packets import encode_names, from_ipc, to_ipc
 from antecede.spark.stream.status import Status
 from antecede.watch.status import Cause
@@ -434,11 +433,7 @@ class CausesBucket:
 
     @classmethod
     def load(cls, head: bytes, pieces: Iterable[bytes], settings: CausesSettings) -> CausesBucket:
-        state = msgspec.msgpack.decode(head)
-        if state.get("antecede causes") != STATE_VERSION:
-            raise BadSnapshot.version("the stream by causes", state.get("antecede causes"), STATE_VERSION)
-        if state["buckets"] != settings.buckets:
-            raise BadSnapshot.changed("buckets", state["buckets"], settings.buckets)
+        state = read_state(head, "causes", STATE_VERSION, settings.buckets)
         bucket = cls(settings)
         bucket.serial = state["serial"]
         bucket.table = None if state["table"] is None else from_ipc(state["table"])

@@ -30,6 +30,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import StructType
 
+from antecede.errors import BadSnapshot
 from antecede.spark.errors import mark_errors
 from antecede.spark.frames import quote
 from antecede.spark.stream.packets import from_ipc, to_ipc
@@ -47,6 +48,7 @@ __all__ = [
     "make_packer",
     "name_partition",
     "pack",
+    "read_state",
     "split_output",
     "take_bucket",
     "unpack",
@@ -231,6 +233,16 @@ def split_output(out: pa.Table | None) -> list[bytes | None]:
 
 def digest(state: bytes) -> bytes:
     return hashlib.blake2b(state, digest_size=16).digest()
+
+
+def read_state(data: bytes, kind: str, version: int, buckets: int) -> dict[str, Any]:
+    """The state of a bucket; one of another version, or of another number of buckets, is a `BadSnapshot`."""
+    state: dict[str, Any] = msgspec.msgpack.decode(data)
+    if state.get(f"antecede {kind}") != version:
+        raise BadSnapshot.version(f"the stream by {kind}", state.get(f"antecede {kind}"), version)
+    if state["buckets"] != buckets:
+        raise BadSnapshot.changed("buckets", state["buckets"], buckets)
+    return state
 
 
 # Unpack

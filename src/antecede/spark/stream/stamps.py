@@ -36,7 +36,7 @@ from pyspark.sql.types import (
 
 from antecede.errors import BadParameter, BadSnapshot
 from antecede.spark.duration import parse_duration
-from antecede.spark.frames import quote
+from antecede.spark.frames import quote, refuse_column_names
 from antecede.spark.schema import GROUP_MARK
 from antecede.spark.stream.bucket import Bucket
 from antecede.spark.stream.operator import BUCKETS, keep_rows, unpack
@@ -99,11 +99,7 @@ def select_columns(df: DataFrame, stamp: str, group: str | None, time: str | Non
             "order",
             f"the table needs the columns {', '.join(missing)}: a row is a packet; it has {', '.join(found)}",
         )
-    for name in ADDED:
-        if name in found:
-            raise BadParameter(
-                "order", f"the table has a column {name}, and order adds one of that name: rename it"
-            )
+    refuse_column_names("order", df, {}, added=ADDED)
     columns = [
         F.col("receiver").cast("string").alias("__receiver"),
         F.col("sender").cast("string").alias("__sender"),

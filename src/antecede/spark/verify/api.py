@@ -15,7 +15,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, overload
+from typing import Any, Required, TypedDict, Unpack, overload
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -73,37 +73,29 @@ class Verification:
             table.unpersist()
 
 
+class CauseColumns(TypedDict, total=False):
+    """The parameters that name columns of events."""
+
+    id: Required[str]
+    causes: Required[str]
+    consumer: Required[str]
+    position: str | None
+    time: str | None
+    partition_by: str | Sequence[str]
+    no_cause: str | Sequence[str]
+
+
 @overload
 def verify(table: Trace, *, chunks: int | None = None, rows: int | None = None) -> Verification: ...
 
 
 @overload
-def verify(
-    table: DataFrame,
-    *,
-    id: str,
-    causes: str,
-    consumer: str,
-    position: str | None = None,
-    time: str | None = None,
-    partition_by: str | Sequence[str] = (),
-    no_cause: str | Sequence[str] = "",
-) -> CausesVerification: ...
+def verify(table: DataFrame, **columns: Unpack[CauseColumns]) -> CausesVerification: ...
 
 
 @overload
 def verify(
-    table: DataFrame,
-    *,
-    id: str,
-    causes: str,
-    consumer: str,
-    position: str | None = None,
-    time: str | None = None,
-    partition_by: str | Sequence[str] = (),
-    no_cause: str | Sequence[str] = "",
-    patience: str | None = None,
-    remember: str | None,
+    table: DataFrame, *, patience: str | None = None, remember: str | None, **columns: Unpack[CauseColumns]
 ) -> DataFrame: ...
 
 
@@ -150,15 +142,8 @@ def verify(
     """
     groups = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
     if isinstance(table, Trace):
-        refuse_names(
-            "a trace",
-            id=id,
-            causes=causes,
-            consumer=consumer,
-            position=position,
-            time=time,
-            partition_by=groups,
-        )
+        named = {"id": id, "causes": causes, "consumer": consumer, "position": position, "time": time}
+        refuse_names("a trace", **named, partition_by=groups, patience=patience, remember=remember)
         return verify_trace(table, chunks, rows)
     refuse_other_tables("verify", table)
     refuse_names("a DataFrame", chunks=chunks, rows=rows)

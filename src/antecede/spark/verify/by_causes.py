@@ -38,7 +38,7 @@ from pyspark.sql.types import (
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.causes import ByCauses, id_type, list_causes, refuse_columns
 from antecede.spark.errors import mark_errors, raise_task_errors
-from antecede.spark.frames import WHOLE, quote, read_time
+from antecede.spark.frames import WHOLE, quote, read_time, refuse_column_names
 from antecede.spark.order.causes import FULL, Large, split_partitions
 from antecede.spark.verify.joined import ROUNDS, TooDeep, count_rows, verify_joined
 from antecede.spark.verify.tasks import (
@@ -178,11 +178,7 @@ def tell_reason() -> Column:
 
 def refuse_request(rows: DataFrame, asked: ByCauses, consumer: str) -> None:
     assert asked.time is not None
-    for what, name in (("consumer", consumer), ("position or time", asked.time)):
-        if rows.columns.count(name) != 1:
-            raise BadParameter(
-                "verify", f"{what} must be one of the columns {', '.join(rows.columns)}, not {name!r}"
-            )
+    refuse_column_names("verify", rows, {"consumer": consumer, "position or time": asked.time})
     refuse_columns(rows, asked, owner="verify", added=())
     kind = rows.schema[consumer].dataType
     if not isinstance(kind, (StringType, *WHOLE)):

@@ -30,11 +30,10 @@ from msgspec import Struct
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from antecede.errors import BadSnapshot
 from antecede.spark.causes import ByCauses
 from antecede.spark.duration import REMEMBER, parse_duration
 from antecede.spark.stream.memory import remember_rows
-from antecede.spark.stream.operator import BUCKETS, name_partition, unpack
+from antecede.spark.stream.operator import BUCKETS, name_partition, read_state, unpack
 from antecede.spark.stream.packets import from_ipc, to_ipc
 from antecede.spark.stream.status import Status
 from antecede.spark.verify.by_causes import findings_schema, refuse_request, select_judged
@@ -238,13 +237,7 @@ class JudgingBucket:
 
     @classmethod
     def load(cls, head: bytes, pieces: Iterable[bytes], settings: JudgingSettings) -> JudgingBucket:
-        state = msgspec.msgpack.decode(head)
-        if state.get("antecede judging") != STATE_VERSION:
-            raise BadSnapshot.version(
-                "the stream that is verified", state.get("antecede judging"), STATE_VERSION
-            )
-        if state["buckets"] != settings.buckets:
-            raise BadSnapshot.changed("buckets", state["buckets"], settings.buckets)
+        state = read_state(head, "judging", STATE_VERSION, settings.buckets)
         bucket = cls(settings)
         bucket.serial, bucket.checked = state["serial"], state["checked"]
         bucket.told = {(kind, where, consumer, id): when for kind, where, consumer, id, when in state["told"]}

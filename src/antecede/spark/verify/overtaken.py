@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antecede.jit import allocating
+from antecede.spark.order.graph import make_room
 
-__all__ = ["CHAIN_MOST", "Late", "find_late", "link_causes"]
+__all__ = ["CHAIN_MOST", "Late", "find_late"]
 
 Numbers = NDArray[np.int64]
 
@@ -39,26 +40,16 @@ class Late(NamedTuple):
     pool: Numbers
 
 
-def link_causes(nodes: int, cause: Numbers, effect: Numbers) -> tuple[Numbers, Numbers]:
-    """The causes of each event, side by side: above[up[e] : up[e + 1]] are those of event e.
-
-    >>> up, above = link_causes(3, np.array([0, 0, 1]), np.array([2, 1, 2]))
-    >>> above[up[2] : up[3]].tolist()
-    [0, 1]
-    """
-    up = np.concatenate([[0], np.cumsum(np.bincount(effect, minlength=nodes))]).astype(np.int64)
-    return up, cause[np.argsort(effect, kind="stable")]
-
-
 def find_late(
     up: Numbers, above: Numbers, mark: Numbers, consumers: Numbers, handed: Numbers, at: Numbers
 ) -> Late:
     """Find what each consumer was handed late.
 
-    Consumer c was handed the events handed[consumers[c] : consumers[c + 1]], each once, in the order of their positions
-    `at`. `mark` settles which of several shortest chains is told. No event may be its own ancestor.
+    The causes of event e are above[up[e] : up[e + 1]] (`list_by`). Consumer c was handed the events
+    handed[consumers[c] : consumers[c + 1]], each once, in the order of their positions `at`. `mark` settles which of
+    several shortest chains is told. No event may be its own ancestor.
 
-    >>> up, above = link_causes(3, np.array([0, 1]), np.array([1, 2]))
+    >>> up, above = list_by(np.array([1, 2]), np.array([0, 1]), 3)
     >>> mark, consumers = np.arange(3), np.array([0, 2])
     >>> found = find_late(up, above, mark, consumers, np.array([2, 0]), np.array([10, 11]))
     >>> found.late.tolist(), found.first[found.late].tolist(), found.pool.tolist()
@@ -126,15 +117,8 @@ def walk_back(up: Any, above: Any, mark: Any, consumers: Any, handed: Any, at: A
             first[entry] = best[node]
             if best[node] < 0 or at[best[node]] >= at[entry]:
                 continue
-            if chains + 2 > len(starts):
-                longer = np.zeros(2 * len(starts), np.int64)
-                longer[: len(starts)] = starts
-                starts = longer
+            starts, pool = make_room(starts, pool, chains, most)
             end = starts[chains]
-            if end + most > len(pool):
-                larger = np.empty(2 * (end + most), np.int64)
-                larger[:end] = pool[:end]
-                pool = larger
             whole = hops[node] + 1 <= most
             left = hops[node] if whole else most - 2
             while left > 0:

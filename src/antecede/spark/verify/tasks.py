@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from antecede.jit import kernels_for
 from antecede.spark.order.causes import TOGETHER, flatten_causes, number_groups, one_array, times_of
-from antecede.spark.order.graph import Numbers, find_cycles, number_events, walk
+from antecede.spark.order.graph import Numbers, find_cycles, list_by, number_events, walk
 from antecede.spark.order.lamport import whole_pieces
-from antecede.spark.verify.overtaken import find_late, link_causes
+from antecede.spark.verify.overtaken import find_late
 
 __all__ = ["COUNTS", "describe_cycle", "describe_rows", "judge_batches"]
 
@@ -91,7 +91,7 @@ def judge_table(table: pa.Table, names: tuple[str, ...]) -> list[pa.Table]:
     )
     entries = handed[np.sort(once)]
     starts = np.flatnonzero(np.append(True, pair[entries][1:] != pair[entries][:-1])[: len(entries)])
-    up, above = link_causes(nodes, cause[known & sound], effect[known & sound])
+    up, above = list_by(effect[known & sound], cause[known & sound], nodes)
     found = find_late(up, above, mark, np.append(starts, len(entries)), node[entries], at[entries])
     late = entries[found.late]
     told.append(
