@@ -107,6 +107,7 @@ def write_causes_as_csv(path):
 @pytest.mark.parametrize("write", [write_causes_as_json, write_causes_as_csv])
 def test_causes_may_be_text(spark, tmp_path, write):
     found = order_path(spark, write(tmp_path), Asked(id="e", causes="after", time="at"))
+    assert found.schema["after"].dataType.simpleString() == "string", "as it came"
     rows = [(row.e, row.position, row.waits_for) for row in found.collect()]
     assert rows == [("a", 0, []), ("b", 1, ["z"]), ("c", 2, ["z"]), ("d", 3, ["z"])]
 
