@@ -365,7 +365,7 @@ class Quartet:
     def _fly(self, name: str, out: list[Out]) -> None:
         self.flying += [(name, dest, frame) for dest, frame in out]
 
-    def pump(self) -> None:
+    def pump(self, until: Callable[[], bool] = lambda: False) -> None:
         """Let all that may arrive do so."""
         names = next(iter(self.cores.values())).view.names
         while True:
@@ -373,7 +373,7 @@ class Quartet:
                 if core.gathered or core.touched:
                     self._fly(name, core.turn(0))
             at = next((k for k, (s, d, _) in enumerate(self.flying) if (s, names[d]) not in self.slow), None)
-            if at is None:
+            if at is None or until():
                 return
             source, dest, frame = self.flying.pop(at)
             there, place = self.cores.get(names[dest]), names.index(source)
@@ -406,6 +406,22 @@ class Quartet:
         """It dies, and what it said and nobody has got is lost with it."""
         del self.cores[name]
         self.flying = [one for one in self.flying if one[0] != name]
+
+
+def test_who_was_not_told_to_go_on_by_a_leader_that_left_is_told_by_others():
+    system = Quartet("matrix", "abc")
+    b, c = system.cores["b"].changing, system.cores["c"].changing
+    system.give("a", Propose(Plan(leave=("a",))))
+    system.pump(until=lambda: c.roll.number == 2)
+    system.slow = {("a", "c")}
+    system.pump()
+    system.kill("a")
+    assert (b.membership.going, c.membership.going) == (True, False)
+    # It waits for a, so an operator has a removed.
+    system.give("c", Propose(Plan(remove=("a",))))
+    system.pump()
+    assert c.membership.going
+    assert c.roll.shown == ("b", "c")
 
 
 NAMING = ["contexts", "bounded", "sparing", "history", "optimal", "matrix"]

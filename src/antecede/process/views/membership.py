@@ -9,7 +9,8 @@
   report   a process in which nothing is left to do tells the leader how much it has sent to and got from each other
   decide   when all have reported, and what each has sent to each other is what the other has got, nothing is under way,
            and nothing can begin: the old view is over. The leader makes the new one, which all install, durably
-  go       once all have installed it, sends go on, in the new view
+  go       once all have installed it, sends go on, in the new view. If a leader that leaves dies before it has told
+           all, whoever was told tells those that want it removed
   vouch    a member that let another join vouches for it until it is heard: whoever drives that member has the other
            removed if it never comes; and if that member is removed, so is the other, which nobody would give a state
   resume   whoever wanted someone to join may withdraw that. If nothing else is wanted, and no view was decided, the
@@ -218,6 +219,7 @@ class Membership:
         match note:
             case Ask(plan, wish):
                 self._wish(self._not_withdrawn(source, plan, wish))
+                self._let_go(source, plan)
                 if plan.remove and self._would_have_led() and self._body.rules() > 3:
                     # It waits for us to lead, since it does not know the view with which we have left.
                     self._say(source, Ahead(self.roll))
@@ -343,6 +345,19 @@ class Membership:
             self.wanted |= Plan(remove=plan.remove)
             if self.led is not None and self._body.rules() > 3:
                 self._consider()
+
+    def _let_go(self, source: int, plan: Plan) -> None:
+        """Tell one that waits for a leader which has left, and died before it told all to go on, that it may."""
+        roll, leader = self.roll, self.leader
+        gone = leader not in roll.members and roll.names[leader] in plan.remove
+        if (
+            source != self.me
+            and gone
+            and self.going
+            and self.promised == roll.number
+            and self._body.rules() > 4
+        ):
+            self._say(source, Go(roll.number))
 
     def _not_withdrawn(self, source: int, plan: Plan, wish: int) -> Plan:
         """What of a plan was not withdrawn since; and no more names of one member than are remembered."""

@@ -11,7 +11,8 @@ Rules
   next view  it was not made without us: we have reported for it, and nothing is left to do since. The leader gives it,
              or one that is ahead of us, if we lead, or if it was to lead and has left; nobody tells us of one that has
              removed us
-  leader     a round that we follow is settled, and a view let go, by the one that leads it
+  leader     a round that we follow is settled, and a view let go, by the one that leads it; or let go by any member, if
+             the leader is none any more
   members    who takes part in our round says that it has stopped, and reports; nobody who talks to us has cut us off
   wishes     a member asks for those to join that have asked it, and for nobody to leave but itself; names, addresses
              and groups are short, and not many
@@ -92,7 +93,7 @@ def _doubt(now: Membership, source: int, note: AnyNote) -> str | None:
             if source != now.leader or round <= now.roll.number:
                 return "which does not lead this round"
         case Go(number) if number == now.roll.number == now.promised and not now.going:
-            if source != now.leader:
+            if source != now.leader and (now.leader in now.roll.members or source not in now.roll.members):
                 return "which does not lead this view"
         case Install(roll) if roll.number > now.roll.number:
             if source != now.leader or roll.number != now.promised or not now.settled:

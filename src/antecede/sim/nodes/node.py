@@ -71,6 +71,10 @@ class SimNode:
         """How many effects from now it dies; 0: it does not."""
         self.fate = "kill"
         """What becomes of it then."""
+        self.notes_left: int | None = None
+        """How many more frames leave it before it dies; None: it does not."""
+        self.stage = ""
+        """Of the change that it leads; empty: it leads none."""
         self.offset = self.random.randrange(1 << 50)
         self.wall = 1_700_000_000 * 10**9
         """Of its clocks: the one that only runs on, and the one that tells the date."""
@@ -110,6 +114,7 @@ class SimNode:
         else:
             system.judge.begin(self.place)
         self.life += 1
+        self.notes_left, self.stage = None, ""
         self.up, self.expelled = True, False
         self.written = self.durable = position
         self.batch: list[Input] = []
@@ -143,9 +148,27 @@ class SimNode:
         if not core.steady or changing.roll is not system.last_roll:
             system.last_roll = changing.roll
             system.judge.see(changing.roll)
-            if system.strikes and changing.membership.led is not None and not self.fuse:
-                pick = system.strikes.pop()
-                self.fuse, self.fate = 1 + pick % 23, "die" if pick >> 8 & 1 else "kill"
+        if not core.steady or self.stage:
+            self._meet_strike()
+
+    def _meet_strike(self) -> None:
+        """Whoever leads a change may be struck: some effects from now, or between two notes that end a stage of it."""
+        led, system = self.core.changing.membership.led, self.system
+        before, self.stage = self.stage, "" if led is None else led.stage
+        if self.fuse or self.notes_left is not None:
+            return
+        for pick in system.strikes:
+            if pick >> 20 & 1:
+                if self.stage == before or self.stage != ("", "flush", "install", "install")[pick >> 21 & 3]:
+                    continue
+                self.notes_left = pick % 4
+            elif led is None:
+                continue
+            else:
+                self.fuse = 1 + pick % 23
+            self.fate = "die" if pick >> 8 & 1 else "kill"
+            system.strikes.remove(pick)
+            return
 
     def _note_arrivals(self) -> None:
         arrived = self.core.arrived
@@ -164,6 +187,10 @@ class SimNode:
         for dest, frame, hails in frames:
             if self.fuse:
                 self.effect()
+            if self.notes_left is not None and not frame.bare:
+                if not self.notes_left:
+                    raise Killed(self.name)
+                self.notes_left -= 1
             self.system.carry(self, dest, frame, hails)
 
     # The network

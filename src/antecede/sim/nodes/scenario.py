@@ -21,7 +21,7 @@ Faults, each at a time and for a while, to a node that chance picks by `pick`
   leave      one leaves
   die        one dies for good, and an operator removes it: a router, if another of its separator forwards
   suspect    one is removed that lives
-  strike     whoever leads a change next dies in it: for good, or not
+  strike     whoever leads a change next dies in it, anywhere or between two notes that end a stage: for good, or not
 
 >>> draw(7, 3) == draw(7, 3), draw(7, 3) != draw(7, 4)
 (True, True)

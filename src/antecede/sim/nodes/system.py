@@ -565,6 +565,7 @@ class System:
                 continue
             node.paused_until = node.lazy_until = node.silent_until = node.slow_until = node.full_until = 0
             node.disk.syncs_fail = node.fuse = 0
+            node.notes_left = None
             node.limits = None
             self._restart(node)
 
