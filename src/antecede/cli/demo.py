@@ -98,7 +98,7 @@ def demo(
     started = time.perf_counter()
     directory = out or Path(tempfile.mkdtemp(prefix="antecede-demo-"))
     with open_work(master, remote, "simulating", small=True) as work:
-        lines = perform_runs(work, directory, messages)
+        lines = perform_runs(work, directory, messages, embedded=master is None and remote is None)
         work.say("writing the report")
         page = directory / "report.html"
         from antecede.report.gather import gather_report
@@ -136,26 +136,42 @@ def experiment(messages: int) -> dict[str, Any]:
     return {"title": "Every protocol on three networks", "grid": grid, "case": cases}
 
 
-def perform_runs(work: Work, directory: Path, messages: int) -> list[Line]:
+def perform_runs(work: Work, directory: Path, messages: int, *, embedded: bool) -> list[Line]:
     """Simulate, verify, measure; the tables are left in the directory."""
     from antecede.report.queries import collect_rows
     from antecede.sim.experiment import expand
-    from antecede.spark import Trace, measure, sweep, verify
+    from antecede.spark import Trace, measure, sweep
 
     asked = expand(experiment(messages), "demo")
     work.say(f"simulating {len(asked.runs)} runs")
     sweep(work.spark, asked, directory, traces=True)
     trace = Trace.read(work.spark, directory)
     work.say("verifying")
-    verified = verify(trace)
-    verified.write(directory)
+    found = find_violations(trace, directory, embedded)
     work.say("measuring")
     measured = measure(trace)
     measured.write(directory)
     runs = collect_rows(trace.runs)
-    found = collect_rows(verified.findings.groupBy("run", "kind", "process").count())
     prices = {price["protocol"]: price for price in collect_rows(measured.overall)}
     return [summarise(protocol, runs, found, prices[protocol]) for protocol in PROTOCOLS]
+
+
+def find_violations(trace: Any, directory: Path, embedded: bool) -> list[Any]:
+    """Count the findings of each kind at each process: in this process, as `antecede verify` does it, or on Spark."""
+    from antecede.report.queries import collect_rows
+    from antecede.spark import verify
+    from antecede.verification.embedded import EMBEDDED_MOST
+    from antecede.verification.embedded import verify as verify_here
+
+    keys = ["run", "kind", "process"]
+    if embedded and sum(file.rows for file in trace.files or ()) <= EMBEDDED_MOST:
+        verified = verify_here(directory)
+        verified.write(directory)
+        counts = verified.findings.select(keys).group_by(keys).aggregate([([], "count_all")])
+        return counts.rename_columns({"count_all": "count"}).to_pylist()  # type: ignore[no-any-return]
+    on_spark = verify(trace)
+    on_spark.write(directory)
+    return collect_rows(on_spark.findings.groupBy(*keys).count())
 
 
 def summarise(protocol: str, runs: list[Any], found: list[Any], price: Mapping[str, Any]) -> Line:
