@@ -114,7 +114,7 @@ def test_identifiers_and_causes_are_taken_from_headers_or_from_json(spark):
     ]
     found = take_events(frame, id="event.id", causes="parents").collect()
     assert [(one["id"], one["causes"]) for one in found] == [("b", ["a", "z"]), (None, [])]
-    with pytest.raises(BadParameter, match="one with headers: option includeHeaders"):
+    with pytest.raises(BadParameter, match="no column headers: give its source the option includeHeaders"):
         take_events(frame.drop("headers"), id="id", causes="after", where="headers")
     ordered = order(take_events(frame, id="event.id", causes="parents"), id="id", causes="causes")
     assert {"headers", "position", "waits_for"} <= set(ordered.columns)
