@@ -149,9 +149,9 @@ def test_a_node_that_fails_says_so_and_exits_with_an_error(tmp_path, way):
     [
         (None, "cannot be read"),
         ("name = 3", "Expected `str`, got `int`"),
-        ('name = "a"\n[peers]\nb = "10.0.0.1:1"', "one of this machine (loopback), or TLS"),
+        ('name = "a"\n[peers]\nb = "10.0.0.1:1"', "is on another machine, or reached from one: give TLS"),
         ('name = "a"\ncolour = "red"\n[peers]\nb = "127.0.0.1:1"', "colour"),
-        ('name = "a"\n[peers]\nb = "127.0.0.1:1"\n[settings]\nqueue = 0', "queue is 0"),
+        ('name = "a"\n[peers]\nb = "127.0.0.1:1"\n[settings]\nqueue = 0', "queue must be 1 or more, not 0"),
         ('name = "a"\n[peers]\nb = "127.0.0.1:1"\n[settings]\nspeed = 9', "speed"),
     ],
 )

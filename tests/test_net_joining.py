@@ -297,7 +297,9 @@ def test_a_callback_that_receives_is_told_that_it_cannot():
             await a.start()
             async with system.newcomer("d", ["b"]):
                 await _members(a, 4)
-                with pytest.raises(NodeFailed, match=r"receive is called by state\(\) or changed\(\)"):
+                with pytest.raises(
+                    NodeFailed, match=r"receive cannot be called inside state\(\) or changed\(\)"
+                ):
                     await a.receive()
             assert b.status().up
             await a.close()

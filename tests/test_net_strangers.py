@@ -100,9 +100,12 @@ def join(**change: Any) -> bytes:
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        (join(address="nowhere"), "members cannot dial c at 'nowhere': it needs host:port"),
-        (join(address=f"127.0.0.1:{'7' * 5000}"), "it needs host:port"),
-        (join(address="10.0.0.1:7000"), "it needs one of this machine (loopback), or TLS"),
+        (
+            join(address="nowhere"),
+            "members cannot dial c: peers: an address must be host:port, not 'nowhere'",
+        ),
+        (join(address=f"127.0.0.1:{'7' * 5000}"), "an address must be host:port"),
+        (join(address="10.0.0.1:7000"), "is on another machine, or reached from one: give TLS"),
         (join(groups=("a",)), "a is the name of a node: choose another name for the group"),
         (join(name="all"), "all is the name of a group: choose another name for the node"),
         (join(name="a"), "a is a member already: start it with its journal"),
