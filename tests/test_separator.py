@@ -586,6 +586,7 @@ def test_every_schedule_keeps_the_order_and_finishes(topology, program, r9):
 def test_some_schedule_breaks_without_the_rule(kind, topology, program):
     result = explore(parse(program), lambda v: kind(topology.view, v, topology))
     assert result.finding is not None
+    print(result.finding)
     assert result.finding.kind == "order"
 
 
