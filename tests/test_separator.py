@@ -21,10 +21,12 @@ from antecede.errors import BadParameter, BadStamp, Misrouted, Unsupported
 from antecede.explore import explore
 from antecede.model import Effect, Event, Message, Packet, View, bits
 from antecede.oracle import Verdict, check
+from antecede.process.views.change import parameters_among
 from antecede.program import parse
 from antecede.protocols import create, relay, restore
 from antecede.protocols.history import Entry
 from antecede.protocols.separator import HopStamp, Resumed, Separator, decode_handover
+from antecede.sim.run import RunSpec
 from antecede.topology import Topology, shapes
 
 
@@ -271,8 +273,9 @@ GRAPHS: dict[str, Topology] = {
     ),
 }
 
-RULES: dict[str, dict[str, bool]] = {
+RULES: dict[str, dict[str, int]] = {
     "all": {},
+    "few reports": {"reports": 2},
     "without R9": {"r9": False},
     "with R6.1": {"r6_1": True},
     "without R5": {"r5": False},
@@ -422,6 +425,16 @@ class NoCopies(Separator):
         return self.plan.live[station] if active is None else 1 << active
 
 
+class ReportsToNoMember(Separator):
+    """Others of the separator get no hop that leaves it, even if the message is for them too."""
+
+    def __init__(self, *given: Any, **rules: Any) -> None:
+        super().__init__(*given, **{**rules, "reports": 1 << 30})
+
+    def _report(self, to: int, reached: int) -> int:
+        return super()._report(to, 0 if to else reached)
+
+
 class NoMemory(Separator):
     """What comes twice is taken twice."""
 
@@ -488,6 +501,7 @@ WITNESSED = CHANGES["iv: from a witness"]
         (OutOfOrder, shapes.star(4), (), "order", 100),
         (OneHopEach, WAN, (), "order", 800),
         (NoCopies, shapes.diamond(), (Crash("d1"),), "loss", 200),
+        (ReportsToNoMember, GRAPHS["processes in a separator"], (), "loss", 50),
         (NoMemory, shapes.diamond(), (Crash("d1"),), "twice", 200),
         (NoRelay, shapes.diamond(), (Crash("d1"),), "loss", 200),
         (NeverWaives, WAN, (Crash("1.g1"),), "loss", 500),
@@ -569,10 +583,10 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("r9", [True, False])
+@pytest.mark.parametrize("rules", [{}, {"r9": False}, {"reports": 1}])
 @pytest.mark.parametrize(("topology", "program"), PROGRAMS.values(), ids=PROGRAMS)
-def test_every_schedule_keeps_the_order_and_finishes(topology, program, r9):
-    result = explore(parse(program), lambda v: Separator(topology.view, v, topology, r9=r9))
+def test_every_schedule_keeps_the_order_and_finishes(topology, program, rules):
+    result = explore(parse(program), lambda v: Separator(topology.view, v, topology, **rules))
     assert result.verdict == "holds"
 
 
@@ -611,7 +625,34 @@ def test_every_separator_that_filters_makes_stamps_smaller():
     assert sizes[0] > sizes[1] > sizes[2] > sizes[3]
 
 
+def test_fewer_reports_make_fewer_packets_and_longer_stamps():
+    packets, entries = [], []
+    for rules in ({}, {"reports": 1}, {"reports": 1 << 30}):
+        summary = RunSpec(
+            protocol="separator",
+            topology="wan-of-lans:zones=2,gateways=2",
+            processes=6,
+            messages=200,
+            parameters=rules,
+        )
+        found = summary.build().finish()
+        assert found.undelivered == 0
+        packets.append(found.packets)
+        entries.append(found.stamp_entries.mean)
+    assert packets[0] > packets[1] > packets[2]
+    assert entries[0] < entries[1] < entries[2]
+
+
 # What is refused
+
+
+def test_with_fewer_reports_no_vertex_may_fail_or_join():
+    diamond = shapes.diamond()
+    d2 = Separator(diamond.view, "d2", diamond, reports=1)
+    with pytest.raises(Unsupported, match="leave `reports` out"):
+        d2.cut(diamond.id("d1"))
+    with pytest.raises(Unsupported, match="leave `reports` out"):
+        parameters_among("separator", {"topology": diamond, "reports": 1}, diamond.names)
 
 
 def test_only_processes_send_and_only_to_processes():

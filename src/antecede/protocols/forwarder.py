@@ -9,7 +9,8 @@ two stations (`topology.graph`):
   one hop     what a vertex has to forward of a message leaves it as one hop, whatever the number of next stations
   in order    hops are forwarded in the order of their delivery, at once, whether the application takes its copy or not
   one exit    of a station with several members only one forwards, the first that lives
-  copies      a hop to a station goes to all its members; so does what one of them forwards, to the others
+  copies      a hop to a station goes to all its members; so does what one of them forwards, to the others: each such
+              hop is a forced report (section 4.3), and R9 never waits for one. `reports` makes them fewer.
 
 Why. Let m be sent before m' in causal order, both to x, and let v be a station on the way of m. Every chain of hops
 from the send of m to something behind v passes v, since v is a cut, and reaches v no earlier than m's hop: by induction
@@ -80,6 +81,7 @@ class Forwarder(Queue, History):
         me: str | int,
         topology: Topology | Mapping[str, Any] | None = None,
         r9: bool = True,
+        reports: int = 0,
         **rules: bool,
     ) -> None:
         History.__init__(self, view, me, **rules)
@@ -95,6 +97,9 @@ class Forwarder(Queue, History):
                 f"the topology is for {', '.join(self.topology.names)}, and the view has {', '.join(view.names)}",
             )
         self.r9 = r9
+        if not isinstance(reports, int) or reports < 0:  # type: ignore[redundant-expr]
+            raise BadParameter(self.name, f"reports must be a number of entries, 0 or more, not {reports!r}")
+        self.reports = reports
         self._inbox: deque[Message] = deque()
         self._retained: dict[Id, Retained] = {}
         """In the order of hop delivery."""
@@ -119,7 +124,8 @@ class Forwarder(Queue, History):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        return {**super().parameters, "r9": self.r9, "topology": self.topology.plain()}
+        reports = {"reports": self.reports} if self.reports else {}
+        return {**super().parameters, "r9": self.r9, **reports, "topology": self.topology.plain()}
 
     def _histories(self) -> TopologicalHistories:
         return TopologicalHistories(self.me, self.rules, self.plan, self.r9)
@@ -170,7 +176,17 @@ class Forwarder(Queue, History):
         self._retain(message, (targets | (kept.targets if kept else 0)) & ~(reached | plan.dead))
         if not reached:
             return []
-        return self._hop(message, to | self._address(self.place) & ~(1 << self.me), reached)
+        return self._hop(message, to | self._report(to, reached), reached)
+
+    def _report(self, to: int, reached: int) -> int:
+        """Section 4.3: the rest of the separator, if this hop goes there too and so reports H to it.
+
+        Always, but with `reports` only if that many entries stand in the stamp for the want of it.
+        """
+        others = self._address(self.place) & ~(1 << self.me)
+        if not self.reports or reached & self.plan.members[self.place]:
+            return others
+        return others if self._known.count_unreported(to) >= self.reports else 0
 
     def _address(self, station: int) -> int:
         """All that live: copies for those that stand by."""
@@ -189,7 +205,8 @@ class Forwarder(Queue, History):
         return [Packet(self.me, dest, stamp, message) for dest in bits(to)]
 
     def _retain(self, message: Message, targets: int) -> None:
-        if targets:
+        # With `reports` others do not learn what was forwarded: they keep nothing, and members may not fail.
+        if targets and (not self.reports or self._duty(targets)):
             self._retained[message.id] = Retained(message, targets)
         else:
             self._retained.pop(message.id, None)

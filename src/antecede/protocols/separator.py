@@ -23,7 +23,7 @@ before goes on first, with the history of that time (`Stage`), and whoever waits
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
 from typing import Any, ClassVar
@@ -41,6 +41,11 @@ from antecede.protocols.topological import Reported
 from antecede.topology import Topology
 
 __all__ = ["Handover", "HopStamp", "Resumed", "Separator", "decode_handover"]
+
+FIXED = (
+    "with `reports` the rest of a separator does not know what was forwarded, so nobody may fail or join: "
+    "leave `reports` out"
+)
 
 HIGHEST = 1 << 62
 """Counts are below: one more can always be written."""
@@ -148,6 +153,7 @@ class Separator(Relay):
         me: str | int,
         topology: Topology | Mapping[str, Any] | None = None,
         r9: bool = True,
+        reports: int = 0,
         **rules: bool,
     ) -> None:
         self._to: dict[int, int] = {}
@@ -156,7 +162,7 @@ class Separator(Relay):
         """Who took the place of others, and of whom."""
         self._stages: tuple[Stage, ...] = ()
         """Of us as a witness, since the last that forwarded failed."""
-        super().__init__(view, me, topology, r9, **rules)
+        super().__init__(view, me, topology, r9, reports, **rules)
         self._early: dict[tuple[int, str, int], Packet[Any]] = {}
         """From a later topology, or for a member that has not adopted yet."""
         self.refused: list[tuple[int, PeerError]] = []
@@ -208,6 +214,7 @@ class Separator(Relay):
 
     def reconfigure(self, topology: Topology) -> list[Effect]:
         """Take the next topology: forward what is now ours to forward, and what waited for somebody to be there."""
+        self._check_may_change()
         if topology.version != self.topology.version + 1 or topology.names[: self.n] != self.view.names:
             raise BadParameter(
                 self.name,
@@ -218,6 +225,16 @@ class Separator(Relay):
         self._install(topology)
         return self._release() + self._receive_early()
 
+    @classmethod
+    def name_members(cls, parameters: Mapping[str, Any], founders: Sequence[str]) -> dict[str, Any]:
+        if parameters.get("reports"):
+            raise Unsupported(cls.name, FIXED)
+        return super().name_members(parameters, founders)
+
+    def _check_may_change(self) -> None:
+        if self.reports:
+            raise Unsupported(self.name, FIXED)
+
     def agree(self, topology: Topology) -> None:
         """Take what all have agreed on: the same failures, perhaps in another order."""
         assert (topology.version, set(topology.dead)) == (self.topology.version, set(self.topology.dead))
@@ -227,6 +244,7 @@ class Separator(Relay):
         """This vertex has failed: take over from it, and relay what we have of it."""
         if self.plan.dead >> process & 1:
             return []
+        self._check_may_change()
         self._take_back(process)
         effects = self.reconfigure(self.topology.fail(self.view.name(process)))
         return effects + self._confirm(1 << process, self.hops) + self._relay()

@@ -52,6 +52,12 @@ class TopologicalHistories(Histories):
     def _may_omit(self, separator: int, record: Record, to: int) -> bool:
         return self._is_behind(separator, record, to) and self._is_known(separator, record)
 
+    def count_unreported(self, to: int) -> int:
+        """How many entries a stamp would have only because not all of the separator know them."""
+        separators = self._separators() if self.r9 else []
+        records = self._filtered(self._unreported(to), to) if separators else ()
+        return sum(any(self._is_behind(s, record, to) for s in separators) for record in records)
+
     def _separators(self) -> list[int]:
         """Those that p is a member of."""
         place = self.plan.place[self.me]

@@ -110,7 +110,7 @@ def _parameters(protocol: str, n: int, words: Words) -> dict[str, Any]:
         case "underway":
             return {"k": _one(words, (None, 0, 1, n))}
         case "separator":
-            return {} if pick(words, 3) else {"r9": False}
+            return _one(words, ({}, {}, {"r9": False}, {"reports": 1}, {"reports": 8}))
     return {}
 
 
