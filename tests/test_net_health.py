@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from antecede.errors import BadParameter, CannotListen
+from antecede.errors import BadParameter, CannotListen, NodeFailed
 from antecede.net import Memory, Node
 from antecede.net.peers import mesh
 from antecede.net.peers.peer import COUNTED
@@ -48,6 +48,24 @@ def test_metrics_health_and_readiness_follow_the_node():
                 assert await get(at, "/health") == (200, "up\n")
                 await p1.close()
                 assert await get(at, "/health") == (503, "node p1 is closed\n")
+
+    asyncio.run(main())
+
+
+def test_a_node_that_failed_is_neither_up_nor_ready():
+    async def main():
+        async with Health("127.0.0.1:0", lambda: node.status()) as health:
+            node = Node("a", ["a"], transport=Memory().at("a"))
+            await node.start()
+            assert await get(health.address, "/ready") == (200, "ready\n")
+            node._host.stop(ZeroDivisionError("boo"), "in a test")
+            for path in ("/health", "/ready"):
+                code, text = await get(health.address, path)
+                assert code == 503
+                assert "node a failed in a test: ZeroDivisionError: boo" in text
+            assert 'antecede_up{node="a"} 0' in (await get(health.address, "/metrics"))[1]
+            with pytest.raises(NodeFailed):
+                await node.close()
 
     asyncio.run(main())
 
