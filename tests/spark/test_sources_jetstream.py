@@ -238,11 +238,11 @@ def test_a_message_that_is_no_row_is_told_with_its_place(server, rows, message, 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"url": "http://ann:secret@localhost"}, "url is of the scheme 'http'"),
-        ({"rows": "all"}, "rows is all"),
-        ({"start": "now"}, "start is now"),
-        ({"maxRows": "0"}, "maxRows is 0"),
-        ({"lost": "wait"}, "lost is wait"),
+        ({"url": "http://ann:secret@localhost"}, "url must be nats://host:port, and has the scheme 'http'"),
+        ({"rows": "all"}, "rows must be one of packets, events, raw, not 'all'"),
+        ({"start": "now"}, "start must be earliest, latest or a message's number, not 'now'"),
+        ({"maxRows": "0"}, "maxRows must be 1 or more, not 0"),
+        ({"lost": "wait"}, "lost must be one of fail, skip, not 'wait'"),
     ],
 )
 def test_a_source_that_cannot_be_is_refused(options, told):
