@@ -123,7 +123,7 @@ def test_the_command_tells_what_came_late_once_and_goes_on_where_it_was(warm, tm
     assert told["found"] == {"violation": 1, "refused": 1}
     late = "shop eu: audit was handed ordered after its effect sent: ordered -> paid -> sent"
     assert late in done.stderr
-    assert "shop us: refused: a cycle: a -> a" in done.stderr
+    assert "shop us: refused: the causes form a cycle: a -> a" in done.stderr
     assert json.loads(warm(*request).stdout) == told, "nothing is told again, and what was told is remembered"
     found = pq.read_table(tmp_path / "out" / "findings").to_pylist()
     assert {(row["kind"], row["shop"], row["id"]) for row in found} == {
