@@ -18,7 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from antecede.errors import BadParameter, BadStamp, Misrouted, Unsupported
-from antecede.explore import explore
+from antecede.explore import Explorer, explore
 from antecede.model import Effect, Event, Message, Packet, View, bits
 from antecede.oracle import Verdict, check
 from antecede.process.views.change import parameters_among
@@ -26,6 +26,7 @@ from antecede.program import parse
 from antecede.protocols import create, relay, restore
 from antecede.protocols.history import Entry
 from antecede.protocols.separator import HopStamp, Resumed, Separator, decode_handover
+from antecede.replay import explain
 from antecede.sim.run import RunSpec
 from antecede.topology import Topology, shapes
 
@@ -598,9 +599,10 @@ def test_every_schedule_keeps_the_order_and_finishes(topology, program, rules):
     ],
 )
 def test_some_schedule_breaks_without_the_rule(kind, topology, program):
-    result = explore(parse(program), lambda v: kind(topology.view, v, topology))
+    explorer = Explorer(lambda v: kind(topology.view, v, topology))
+    result = explorer.run(parse(program))
     assert result.finding is not None
-    print(result.finding)
+    print(explain(explorer, result))
     assert result.finding.kind == "order"
 
 
