@@ -119,6 +119,33 @@ def test_a_node_that_failed_talks_to_nobody():
     asyncio.run(main())
 
 
+def test_a_peer_that_is_removed_while_we_say_hello_is_told_so_and_stops_nothing(monkeypatch, caplog):
+    async def main() -> None:
+        network = Memory()
+        async with asyncio.timeout(PATIENCE_S), in_memory(3, network, settings=IMPATIENT) as nodes:
+            p1, p2, p3 = nodes
+            await p1.send("p3", b"hello")
+            await p3.receive()
+            durable = p3._host.durable
+
+            async def remove_meanwhile(position: int) -> None:
+                await durable(position)
+                p3._host.core.unlink(0)
+
+            monkeypatch.setattr(p3._host, "durable", remove_meanwhile)
+            network.reset("p1", "p3")
+            while "p1 is no member any more" not in caplog.text:
+                await asyncio.sleep(0.01)
+            monkeypatch.undo()
+            await p3.send("p2", b"still there")
+            assert (await p2.receive()).payload == b"still there"
+            for node in nodes:
+                with suppress(AntecedeError):
+                    await node.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     "body",
     [

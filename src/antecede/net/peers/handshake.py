@@ -16,7 +16,7 @@ from antecede.net.peers.terms import Terms, state_parameters
 from antecede.net.transports.transport import Connection
 from antecede.process.core import Core
 
-__all__ = ["Knock", "check_incarnation", "check_proof", "find_peer", "hear_hello", "state_terms"]
+__all__ = ["Knock", "check_incarnation", "check_member", "check_proof", "find_peer", "hear_hello", "state_terms"]
 
 
 class Knock(BadHello):
@@ -38,8 +38,15 @@ def find_peer(core: Core, peers: Mapping[int, Peer], name: str) -> Peer:
     raise BadHello(f"{name[:100]!r} is no member: members are {members}. A new node has to join")
 
 
+def check_member(core: Core, peer: Peer) -> None:
+    """There is a link with each peer that is a member."""
+    if peer.number not in core.links:
+        raise Gone(f"{peer.name} is no member any more: it can join again under another name")
+
+
 def check_incarnation(core: Core, hello: Hello, peer: Peer) -> None:
     """A link ignores what an earlier incarnation says: so nothing would pass, and nobody would know why."""
+    check_member(core, peer)
     last = core.links[peer.number].peer
     if hello.hail.epoch < last:
         raise BadHello(

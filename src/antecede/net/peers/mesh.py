@@ -32,6 +32,7 @@ from antecede.net.driver import Host
 from antecede.net.peers.handshake import (
     Knock,
     check_incarnation,
+    check_member,
     check_proof,
     find_peer,
     hear_hello,
@@ -354,6 +355,8 @@ class Mesh:
                 await self._let_join(connection, session, said)
                 return False
             assert peer is not None
+            # It may have been removed while our hello became durable.
+            check_member(self.host.core, peer)
             self._origins[peer.number] = connection.origin
             return await peer.serve(connection, session, said, rest)
         except PeerError as error:
