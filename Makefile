@@ -58,15 +58,11 @@ demo: $(INSTALLED) java ## see messages delivered out of order, and in causal or
 	@$(BIN)/antecede demo $(or $(ARGS),--out demo)
 
 # Tests on Spark run in two processes, file by file, and the longest first (tests/spark/conftest): most of their time one
-# of them alone waits for Spark to plan. More would cost more Javas than they gain. The other tests run beside them, and
-# what these say is shown at the end. 5: no test has the name asked for.
-PYTEST := $(BIN)/python -m pytest
-QUOTED  = $(subst ','\'',$(ARGS))
+# of them alone waits for Spark to plan. More would cost more Javas than they gain. 5: no test has the name asked for.
 .PHONY: test
 test: $(INSTALLED) java archive ## run the tests on the installed wheel
-	@scripts/beside $(VENV)/tests.txt \
-	    '$(PYTEST) -n $(JOBS) --maxprocesses 8 --ignore tests/spark $(QUOTED) || [ $$? = 5 ]' \
-	    '$(PYTEST) -n $(SPARKS) --dist loadgroup --no-loadscope-reorder tests/spark $(QUOTED) || [ $$? = 5 ]'
+	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --ignore tests/spark $(ARGS) || [ $$? = 5 ]
+	$(BIN)/python -m pytest -n $(SPARKS) --dist loadgroup --no-loadscope-reorder tests/spark $(ARGS) || [ $$? = 5 ]
 
 # The oldest PySpark that pyproject.toml allows, beside the locked one. It is fetched, so no other command needs it.
 LOWEST := $(shell sed -n 's/.*pyspark\[connect\]>=\([0-9.]*\).*/\1/p' pyproject.toml)
