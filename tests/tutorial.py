@@ -10,14 +10,18 @@ import doctest
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 END = "-- the command has ended --"
+PATIENCE_S = 900.0
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -41,7 +45,11 @@ def run_tutorial(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
+    # A command that waits for ever is told by its name, and leaves nothing behind.
+    watch = threading.Timer(PATIENCE_S, os.killpg, (shell.pid, signal.SIGKILL))
+    watch.start()
     wrong = []
     try:
         for kind, title, text in BLOCK.findall(page.read_text()):
@@ -57,7 +65,9 @@ def run_tutorial(
                     if not doctest.OutputChecker().check_output(expected, found, OPTIONS):
                         wrong.append((command, expected, found))
     finally:
-        shell.kill()
+        watch.cancel()
+        with suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)
         shell.communicate()
     return wrong
 
