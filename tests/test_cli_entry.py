@@ -143,7 +143,7 @@ def test_a_terminal_sees_what_happens_from_the_start_and_a_pipe_does_not(tmp_pat
     java.write_text("#!/bin/sh\nexit 1\n")
     piped = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert (piped.returncode, piped.stdout) == (2, "")
-    assert piped.stderr.startswith("antecede: Spark with master local[*]: does not start: ")
+    assert piped.stderr.startswith("antecede: Spark with master local[*] does not start: ")
     assert piped.stderr.count("\n") == 1
 
 
@@ -190,6 +190,7 @@ NEED_NOTHING = {
     "verify": "verify TRACE",
     "sweep": "sweep EXPERIMENT --out SWEPT --local",
     "check": "check --protocol matrix",
+    "choose": "choose --processes 3 --messages 30 --protocol matrix --protocol history",
     "triangle": "triangle",
     "soak": "soak --runs 1 --messages 50",
     "keys": "keys KEYS ann",

@@ -222,7 +222,7 @@ def test_results_of_another_experiment_are_not_mixed_in(tmp_path):
 
 def test_a_damaged_result_is_refused_with_its_line(tmp_path):
     (tmp_path / "results.jsonl").write_text('{"case": "a"}\n')
-    with pytest.raises(InputError, match=r"results.jsonl, line 1: "):
+    with pytest.raises(InputError, match=r"results.jsonl, line 1 is not a result of this version: "):
         read(tmp_path)
 
 

@@ -268,7 +268,7 @@ def test_a_refused_send_changes_nothing():
         async with in_memory(2) as (p1, _):
             with pytest.raises(UnknownProcess):
                 await p1.send("p9", b"")
-            with pytest.raises(BadParameter, match="payload is 1048577 bytes"):
+            with pytest.raises(BadParameter, match="the payload has 1048577 bytes, and may have 1048576"):
                 await p1.send("p2", bytes((1 << 20) + 1))
             assert p1.sent == 0
 

@@ -195,4 +195,4 @@ def test_keys_are_made_once_and_only_for_names(tmp_path, capsys):
     assert run(["keys", str(tmp_path / "k"), "orders"]) == 0
     assert "nothing to do" in capsys.readouterr().err
     assert run(["keys", str(tmp_path / "k"), "../escape"]) == 2
-    assert "name is '../escape'" in capsys.readouterr().err
+    assert "'../escape' is not" in capsys.readouterr().err

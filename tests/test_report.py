@@ -143,13 +143,13 @@ def test_windows_are_asked_for_by_clock_or_by_time(text, axis, low, high):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("a", "expected RUN:FROM:TO"),
-        ("runn:1:2", "such as run1"),
+        ("a", "must be RUN:FROM:TO"),
+        ("runn:1:2", "one with events is run1"),
         ("run1:5:2", "FROM before TO"),
         ("run1:5s:2s", "FROM before TO"),
-        ("run1:5:2s", "expected RUN:FROM:TO"),
-        ("run1:-5:2", "expected RUN:FROM:TO"),
-        ("run1:5parsec:6parsec", "expected RUN:FROM:TO"),
+        ("run1:5:2s", "must be RUN:FROM:TO"),
+        ("run1:-5:2", "must be RUN:FROM:TO"),
+        ("run1:5parsec:6parsec", "must be RUN:FROM:TO"),
         ("clockless:5:6", "has no clocks"),
     ],
 )

@@ -22,8 +22,9 @@ from tests.driver import VARIANTS, Habits, World, drive
 DECIDED_AT_THE_RECEIVER = [
     name
     for name, variant in VARIANTS.items()
-    if isinstance(variant.machines(3)[0], Receiver) and variant.protocol != "unordered"
+    if isinstance(variant.machines(3)[0], Receiver) and variant.protocol not in ("unordered", "underway")
 ]
+"""Not `underway`: its stamps leave out what was acknowledged, which a listener may not have yet."""
 
 
 def world(name: str, seed: int) -> World:

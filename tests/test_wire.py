@@ -23,7 +23,7 @@ from antecede.protocols.permit import Grant, PermitStamp, Taken
 from antecede.protocols.relay import Got, Relayed, Stable
 from antecede.protocols.separator import HopStamp, Resumed
 from antecede.protocols.sparing import SparingExtra, SparingStamp
-from antecede.protocols.underway import Settled, UnderwayStamp
+from antecede.protocols.underway import Receipt, Settled, UnderwayStamp
 from antecede.protocols.unordered import Plain
 from antecede.wire import Limits, decode, encode, stamp_size
 from antecede.wire.octets import MAX_UINT, Reader, Writer
@@ -131,7 +131,7 @@ def packets(draw: st.DrawFn) -> Packet[Any]:
 def stamps(kind: type[Stamp], source: int, dest: int, message: Message) -> st.SearchStrategy[Any]:
     if kind is Posted:
         return st.just(Posted())
-    if kind in (Plain, Sequence, Acknowledge, Release, Taken, Grant, Got, Stable):
+    if kind in (Plain, Sequence, Acknowledge, Release, Taken, Grant, Got, Stable, Receipt):
         return numbers.map(kind)
     if kind is PermitStamp:
         return st.builds(PermitStamp, st.integers(0, MAX_UINT >> 1), st.booleans())
@@ -326,15 +326,15 @@ def test_limits_hold_for_the_reader_and_the_writer():
     data = encode(packet)
     exact = Limits(len(data), payload_bytes=7, processes=8, entries=24, label_bytes=5)
     assert decode(encode(packet, exact), exact) == packet
-    for limits, told in (
-        (Limits(packet_bytes=len(data) - 1), f"at most {len(data) - 1}"),
-        (Limits(payload_bytes=6), "at most 6"),
-        (Limits(processes=7), "below 7"),
-        (Limits(entries=23), "at most 23"),
-        (Limits(label_bytes=4), "at most 4"),
+    for limits, read, written in (
+        (Limits(packet_bytes=len(data) - 1), f"at most {len(data) - 1}", f"may have {len(data) - 1}"),
+        (Limits(payload_bytes=6), "at most 6", "may have 6"),
+        (Limits(processes=7), "below 7", "below 7"),
+        (Limits(entries=23), "at most 23", "may have 23"),
+        (Limits(label_bytes=4), "at most 4", "may have 4"),
     ):
-        assert told in refusal(data, limits)
-        with pytest.raises(BadParameter, match=told):
+        assert read in refusal(data, limits)
+        with pytest.raises(BadParameter, match=written):
             encode(packet, limits)
 
 
@@ -456,5 +456,5 @@ def test_derived_numbers_do_not_travel():
     vector = Packet(2, 0, VectorStamp((1, 1, MAX_UINT, 1)), Message(2, MAX_UINT, (0,)))
     assert stamp_size(vector) == 1 + 1 + 3
     bounded = Packet(2, 0, BoundedStamp(MAX_UINT, ()), ONE)
-    with pytest.raises(BadParameter, match="expected 1, the next of its column"):
+    with pytest.raises(BadParameter, match="must be 1, the next of its column"):
         stamp_size(bounded)

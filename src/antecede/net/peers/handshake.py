@@ -16,7 +16,15 @@ from antecede.net.peers.terms import Terms, state_parameters
 from antecede.net.transports.transport import Connection
 from antecede.process.core import Core
 
-__all__ = ["Knock", "check_incarnation", "check_member", "check_proof", "find_peer", "hear_hello", "state_terms"]
+__all__ = [
+    "Knock",
+    "check_incarnation",
+    "check_member",
+    "check_proof",
+    "find_peer",
+    "hear_hello",
+    "state_terms",
+]
 
 
 class Knock(BadHello):

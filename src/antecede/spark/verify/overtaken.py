@@ -49,6 +49,7 @@ def find_late(
     handed[consumers[c] : consumers[c + 1]], each once, in the order of their positions `at`. `mark` settles which of
     several shortest chains is told. No event may be its own ancestor.
 
+    >>> from antecede.spark.order.graph import list_by
     >>> up, above = list_by(np.array([1, 2]), np.array([0, 1]), 3)
     >>> mark, consumers = np.arange(3), np.array([0, 2])
     >>> found = find_late(up, above, mark, consumers, np.array([2, 0]), np.array([10, 11]))
