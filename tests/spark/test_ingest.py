@@ -62,7 +62,7 @@ def written(spark, tmp_path_factory):
     place = tmp_path_factory.mktemp("logs [1] {x}")
     (place / "good.jsonl").write_text("\n".join(GOOD) + "\n")
     (place / "odd %20.jsonl").write_text("\n".join(ODD))
-    return ingest(spark, place, "tracing").write(place.parent / "out"), place
+    return ingest(spark, place, "tracing").write(tmp_path_factory.mktemp("out") / "trace"), place
 
 
 def test_every_line_is_in_the_log_or_rejected(written):
@@ -238,9 +238,9 @@ def test_a_wrong_request_is_refused(spark, arguments, wrong):
 @pytest.mark.parametrize(
     ("mapping", "wrong"),
     [
-        ({"process": "x"}, "a column of the table: p, t"),
+        ({"process": "x"}, "the table has no such column; its columns are p, t"),
         ({"place": "p"}, "one of run, process"),
-        ({"time_ns": "t"}, "says where it happened"),
+        ({"time_ns": "t"}, "map must name the column for process: where each event happened"),
         ({"process": "p"}, "index, vector, clock or time_ns"),
         ({"process": "p", "time_ns": "t", "sender": "p"}, "both, or message"),
     ],

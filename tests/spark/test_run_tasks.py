@@ -178,7 +178,7 @@ from antecede.spark.run_tasks import plan_tasks, run_tasks
 
 def size(payload):
     if payload == b"bad":
-        raise BadTrace("a.parquet", "no clock", "one")
+        raise BadTrace("a.parquet", "it has no clock")
     return len(payload)
 
 def rows(payload):
@@ -203,7 +203,7 @@ TOLD = """\
 [1, 2000000, 2000000, 2000000]
 [0, 1, 2, 3, 4]
 [1, 2, 3]
-a.parquet: found no clock, expected one
+a.parquet: it has no clock
 run r 8000
 """
 

@@ -155,7 +155,7 @@ def test_places_in_the_feeds_of_several_nodes(nodes):
     assert reader.latestOffset({ann: 2, bob: 4}, ReadAllAvailable()) == {ann: 2, bob: 4}
     nodes.end("bob")
     assert reader.latestOffset({ann: 0, bob: 1}, ReadAllAvailable()) == {ann: 2, bob: 1}, "bob is away"
-    with pytest.raises(BadTrace, match="no event 1 for"):
+    with pytest.raises(BadTrace, match="no event 1 came for"):
         list(Client(bob, patience_s=0.1).read(1, 2))
 
 
