@@ -140,6 +140,26 @@ def test_totals_of_a_query_that_was_killed_are_counted_again(spark, tmp_path):
     assert order_files(spark, asked, out, checkpoint, once=True) == first
 
 
+def test_rows_of_a_micro_batch_that_was_written_and_not_committed_are_counted(spark, tmp_path):
+    """Killed in between, Spark repeats the micro-batch, finds its rows written, and reports none."""
+    view, rows = packets(200)
+    source, out, checkpoint = tmp_path / "in", tmp_path / "out", tmp_path / "checkpoint"
+    asked = Source(str(source), Asked(protocol="matrix", processes=view.names), files_per_batch=1)
+    third = len(rows) // 3
+    for part in range(2):
+        written(source, rows.slice(part * third, third), 1, first=part)
+        before = (checkpoint / "totals.json").read_bytes() if part else b""
+        order_files(spark, asked, out, checkpoint, once=True)
+    # As a kill leaves it that comes between the rows of the second micro-batch and its commit.
+    (checkpoint / "totals.json").write_bytes(before)
+    (checkpoint / "commits" / "1").unlink()
+    (checkpoint / "commits" / ".1.crc").unlink()
+    written(source, rows.slice(2 * third), 1, first=2)
+    outcome = order_files(spark, asked, out, checkpoint, once=True)
+    assert (outcome.batches, outcome.complete) == (3, True)
+    assert outcome.delivered == len(set(map(str, rows.drop_columns(["arrival"]).to_pylist())))
+
+
 def test_a_query_with_patience_leaves_the_session_as_it_is(spark, tmp_path):
     view, rows = packets(30)
     written(tmp_path / "in", rows, 1)

@@ -111,15 +111,25 @@ class Checkpoint:
 
     def committed(self, spark: SparkSession) -> int:
         """The last micro-batch that Spark has committed, or -1."""
-        names = [file.rpartition("/")[2] for file in files(spark, join(self.place, "commits"), "*")]
+        return self._find_last(spark, "commits")
+
+    def planned(self, spark: SparkSession) -> int:
+        """The last micro-batch that Spark has planned, or -1. Its rows may be written though it is not committed."""
+        return self._find_last(spark, "offsets")
+
+    def _find_last(self, spark: SparkSession, log: str) -> int:
+        names = [file.rpartition("/")[2] for file in files(spark, join(self.place, log), "*")]
         return max((int(name) for name in names if name.isdecimal()), default=-1)
 
     def read_totals(self, spark: SparkSession) -> Totals | None:
-        """The counts up to the last micro-batch that was committed, if they were written."""
-        last = self.committed(spark)
+        """The counts up to the last micro-batch that was planned, if they were written.
+
+        One that was planned and not committed is repeated. Of rows that are written already Spark then counts nothing.
+        """
+        last = self.planned(spark)
         if last < 0:
             return Totals()
-        if not readable(self.place):
+        if not readable(self.place) or last != self.committed(spark):
             return None
         try:
             with opened(join(self.place, TOTALS)) as file:
