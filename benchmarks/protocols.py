@@ -145,10 +145,11 @@ class Cost:
         return self.microseconds / self.hops
 
 
-BOUNDS = """What bounds each, in plain Python: `history` and `separator` by the entries of a stamp that are new to the
-receiver (a record each, which is removed again later); `optimal` by the senders on which two logs differ, and by the
-log that each copy of a message carries; `bounded` by its extra messages (control / delivery): each is a packet of its
-own, so the ratio is at least their number; `matrix`, `monitor` and `broadcast` by the counts that they copy."""
+BOUNDS = """What bounds each, in plain Python: `history` and `separator` by the entries of a stamp: each is compared
+with what is known of its sender, and what is new becomes a record, which is removed again later; `optimal` by the log
+that each copy of a message carries and its receiver merges; `bounded` by its extra messages (control / delivery): each
+is a packet of its own, so the ratio is at least their number; `matrix`, `monitor` and `broadcast` by the counts that
+they copy."""
 
 
 def cost(protocol: str, n: int, load: str, messages: int, repeats: int) -> Cost:

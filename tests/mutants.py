@@ -674,12 +674,8 @@ class HistoryComparesTooGenerously(History):
 class HistoryConfusesLabelsInD(History):
     """R5 with one last message for each sender, whatever its label."""
 
-    def _position(self, packet: Packet[Any]) -> Need:
-        (sender, _), number = super()._position(packet)
+    def _lane(self, sender: int, number: int, label: str) -> Need:
         return (sender, ""), number
-
-    def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
-        return [((sender, ""), number) for (sender, _), number in super()._needs(packet)]
 
 
 class ForgetsHm(Histories):
@@ -706,9 +702,9 @@ class ForgetsSent(Histories):
 
 
 def _forget(histories: Histories, key: Id) -> None:
-    record = histories.H.get(key)
+    record = histories.H.pop(key, None)
     if record is not None:
-        histories._remove(record)
+        del histories._lanes[record.entry.sender, record.entry.label][record.entry.number]
 
 
 class SendReportsToAll(Histories):
@@ -745,7 +741,7 @@ class DeliveryReportsLaterMessages(Histories):
     """R6.3, first part: for later messages of m's sender too."""
 
     def _report_earlier(self, m: Entry) -> None:
-        for record in list(self._lanes.get((m.sender, m.label), ())):
+        for record in list(self._lanes.get((m.sender, m.label), {}).values()):
             self._grow(record, m.to)
 
 
@@ -768,16 +764,15 @@ class HistoryIsReportedToAll(Histories):
 class ReportsToOthers(Histories):
     """R6.3: C(n) of n in H_m grows by A_i of messages i that did not carry n: `_others` says which."""
 
-    def _report(self, history: tuple[Entry, ...], m: Entry) -> None:
-        super()._report(history, m)
-        for known in history:
-            record = self.H.get((known.sender, known.number))
-            if record is not None:
-                union = 0
-                for other in self.H.values():
-                    if other is not record and self._others(known, other.entry):
-                        union |= other.entry.to
-                self._grow(record, union)
+    def _report(self, known: Entry, m: Entry, listed: set[Id] | None) -> None:
+        super()._report(known, m, listed)
+        record = self.H.get((known.sender, known.number))
+        if record is not None:
+            union = 0
+            for other in self.H.values():
+                if other is not record and self._others(known, other.entry):
+                    union |= other.entry.to
+            self._grow(record, union)
 
     def _others(self, known: Entry, other: Entry) -> bool:
         raise NotImplementedError
@@ -837,17 +832,9 @@ class RemovesWhatAnyDestinationKnows(Histories):
 class RemovesWhatIsDeliveredHere(Histories):
     """R8: remove from H what was addressed here, since it is delivered here."""
 
-    def delivered(self, sender: int, number: int, to: int, label: str, history: tuple[Entry, ...]) -> None:
-        super().delivered(sender, number, to, label, history)
-        self._remove_delivered()
-
-    def sent(self, sender: int, number: int, to: int, label: str) -> None:
-        super().sent(sender, number, to, label)
-        self._remove_delivered()
-
-    def _remove_delivered(self) -> None:
-        for record in [record for record in self.H.values() if record.entry.to >> self.me & 1]:
-            self._remove(record)
+    def _add(self, record: Record) -> None:
+        if not record.entry.to >> self.me & 1:
+            super()._add(record)
 
 
 class StampsCopiesAfterTheSend(Histories):

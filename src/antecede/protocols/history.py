@@ -38,17 +38,13 @@ they are empty; of D one number for each sender, for ever, so one sender has at 
 How the rules are kept fast, without changing what is decided: a send would add the same set to C(i) for all i in H.
 Instead each process remembers which of its sends last went to whom (`last`), and each record since which send it is
 in H (`since`): q is in C(i) if it was added to `copies`, or if last[q] > since. Within A_i, `copies` is kept exact, so
-that R8 is one comparison. H is in order of `since`, so that a send looks only at what is newer than the last send
-there: R7 has nothing to tell of the rest, nor R6.2. A delivery goes through the stamp once, lane by lane and from the
-newest down, so that what R6.3 and R6.4 add to C(n) is the union of what it has passed.
+that R8 is one comparison. H is in order of `since`, so that R7 looks only at what is newer than the last send there.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -103,13 +99,6 @@ class Record(Struct, gc=False, array_like=True):
     """When it entered H, where there is a delta."""
 
 
-REMOVED = -1
-"""C(n) of what is no longer in H: nobody needs to be told."""
-
-END = Entry(-1, 0, 0)
-"""After the last entry of a stamp."""
-
-
 class Rules(Struct, frozen=True):
     """Which of the rules that may be left out are used."""
 
@@ -140,18 +129,13 @@ class Histories:
     def __init__(self, me: int, rules: Rules) -> None:
         self.me = me
         self.rules = rules
-        self._r8, self._compressed = rules.r8, rules.r10 or rules.delta > 0
         self.sends = 0
         self.now = 0
         self.last: dict[int, int] = {}
         """process -> which of our sends last went to it"""
         self.H: dict[Id, Record] = {}
-        self._lanes: dict[tuple[int, str], list[Record]] = {}
-        """(sender, label) -> its records, by number; some have been removed from H since (`REMOVED`)."""
-        self._removed = 0
-        """How many: when they are more than what is in H, the lanes are made anew."""
-        self.gone = 0
-        """Who need not be told (the failed, in `separator`), as bits."""
+        self._lanes: dict[tuple[int, str], dict[int, Record]] = {}
+        """(sender, label) -> number -> record"""
 
     def copies(self, record: Record) -> int:
         """C(n), all of it."""
@@ -175,21 +159,19 @@ class Histories:
         return tuple(sorted([record.entry for record in records]))
 
     def _unreported(self, to: int) -> list[Record]:
-        last, mine = self.last, 1 << self.me
-        # From the newest on: fewer and fewer destinations were last sent to before a record entered H.
-        told = sorted([(last.get(process, 0), 1 << process) for process in members(to)])
-        latest = told[-1][0]
-        result: list[Record] = []
+        last, me = self.last, self.me
+        processes = tuple(bits(to))
+        told = min([last.get(process, 0) for process in processes])
+        result = []
         for record in reversed(self.H.values()):
-            while record.since < latest:
-                to ^= told.pop()[1]
-                if not told:
-                    # This and all older ones were in H when we last sent to each of these destinations.
-                    return result
-                latest = told[-1][0]
-            missing = to & ~record.copies
-            if missing and (missing != mine or not self._knows(self.me, record.entry)):
-                result.append(record)
+            if record.since < told:
+                # This and all older ones were in H when we last sent to each of these destinations.
+                break
+            missing = to & ~(record.copies | self._knows(me, record.entry))
+            for process in processes:
+                if missing >> process & 1 and last.get(process, 0) <= record.since:
+                    result.append(record)
+                    break
         return result
 
     def _filtered(self, records: Iterable[Record], to: int) -> Iterable[Record]:
@@ -199,23 +181,14 @@ class Histories:
     # R4, R6.2
 
     def sent(self, sender: int, number: int, to: int, label: str) -> None:
-        self.sends = sends = self.sends + 1
+        self.sends += 1
         if self.rules.r6:
-            told, last = self._told(to), self.last
-            processes = members(told)
-            earliest = min([last.get(process, 0) for process in processes])
-            touched = []
-            for record in reversed(self.H.values()):
-                if record.since < earliest:
-                    # Our sends since then have told all of these destinations of it.
-                    break
-                if record.entry.to & told:
-                    touched.append(record)
-            for record in touched:
+            told = self._told(to)
+            for process in bits(told):
+                self.last[process] = self.sends
+            for record in [record for record in self.H.values() if record.entry.to & told]:
                 self._grow(record, told)
-            for process in processes:
-                last[process] = sends
-        self._add(Record(Entry(sender, number, to, 0, label), 0, sends))
+        self._add(Record(Entry(sender, number, to, 0, label), 0, self.sends))
 
     def _told(self, to: int) -> int:
         """To whom a send reports everything in H."""
@@ -233,7 +206,9 @@ class Histories:
         if self.rules.r10:
             self._prove_delivered(entry, history)
         self._report_earlier(entry)
-        self._report(history, entry)
+        listed = None if self.rules.r6_4 else {(known.sender, known.number) for known in history}
+        for known in history:
+            self._report(known, entry, listed)
         taken = self._proof(entry, entry) if self.rules.r10 else 0
         self._add(Record(entry, self._known_to(entry), self.sends, taken))
 
@@ -253,7 +228,7 @@ class Histories:
         if record is not None:
             record.taken |= processes
             if not record.entry.to & ~record.taken:
-                self._remove(record)
+                self._remove(record.entry)
 
     # Delta
 
@@ -261,7 +236,7 @@ class Histories:
         self.now = now
         oldest = now - self.rules.delta
         for record in [record for record in self.H.values() if record.at <= oldest]:
-            self._remove(record)
+            self._remove(record.entry)
 
     def _known_to(self, entry: Entry) -> int:
         """C(m) of a message that was just delivered."""
@@ -269,70 +244,30 @@ class Histories:
 
     def _report_earlier(self, m: Entry) -> None:
         """First part of R6.3: the sender had told the destinations of m of everything that it sent before."""
-        to, number = m.to, m.number
-        for record in self._lanes.get((m.sender, m.label), ()):
-            if to & ~record.copies and record.entry.number < number:
-                self._grow(record, to)
+        lane = self._lanes.get((m.sender, m.label))
+        if lane:
+            for record in list(lane.values()):
+                if record.entry.number < m.number:
+                    self._grow(record, m.to)
 
-    def _report(self, history: tuple[Entry, ...], m: Entry) -> None:
-        """Second part of R6.3, for all n in H_m, and R6.4: lane by lane, from the newest on."""
-        lanes, H, sends, every = self._lanes, self.H, self.sends, self.rules.r6_4
-        source, gone = m.sender, self.gone
-        told = self._told_with(m, m) | gone
-        r8, plainly = self._r8, not self._compressed
-        sender, label = -2, ""
-        lane: list[Record] = []
-        passed: list[Record] = []
-        later = listed = 0
-        """The destinations of what has been passed in this lane: in H, in H_m."""
-        for known in (*reversed(history), END):
-            if known.sender != sender or known.label != label:
-                if every:
-                    for record in lane:
-                        if listed & ~record.copies:
-                            self._grow(record, listed)
-                if passed:
-                    passed.reverse()
-                    lane += passed
-                    passed = []
-                if known is END:
-                    return
-                sender, label = key = known.sender, known.label
-                found = lanes.get(key)
-                if found is None:
-                    found = lanes[key] = []
-                lane = found
-                later = listed = 0
-            number, to = known.number, known.to
-            copies = listed | (known.copies | told if sender != source else self._told_with(known, m) | gone)
-            same = None
-            while lane and lane[-1].entry.number >= number:
-                record = lane.pop()
-                if record.copies == REMOVED:
-                    self._removed -= 1
-                elif record.entry.number == number:
-                    same = record
-                else:
-                    later |= record.entry.to
-                    passed.append(record)
-                    if every and listed & ~record.copies:
-                        self._grow(record, listed)
-            copies |= later
-            listed |= to
-            if same is not None:
-                later |= to
-                passed.append(same)
-                if copies & ~same.copies:
-                    self._grow(same, copies)
-            elif plainly and not known.copies:
-                if to & ~copies or not r8:
-                    H[sender, number] = record = Record(known, copies, sends)
-                    passed.append(record)
-            else:
-                taken = self._proof(known, m) if self.rules.r10 else 0
-                record = Record(replace(known, copies=0), copies, sends, taken)
-                if self._enter(record):
-                    passed.append(record)
+    def _report(self, known: Entry, m: Entry, listed: set[Id] | None) -> None:
+        """Second part of R6.3, for one n in H_m, and R6.4, unless only what is `listed` in H_m may gain by it."""
+        number = known.number
+        copies = self._told_with(known, m)
+        lane = self._lanes.get((known.sender, known.label))
+        if lane:
+            for other in list(lane.values()):
+                later = other.entry.number - number
+                if later > 0:
+                    copies |= other.entry.to
+                elif later < 0 and (listed is None or other.entry.id in listed):
+                    self._grow(other, known.to)
+            record = lane.get(number)
+            if record is not None:
+                self._grow(record, copies)
+                return
+        taken = self._proof(known, m) if self.rules.r10 else 0
+        self._add(Record(replace(known, copies=0) if known.copies else known, copies, self.sends, taken))
 
     def _told_with(self, known: Entry, m: Entry) -> int:
         """Who was told of n by the stamp of m: R6.3 without its last term."""
@@ -342,49 +277,35 @@ class Histories:
 
     def _grow(self, record: Record, copies: int) -> None:
         """Add to C(n), and remove n if it has been reported to all of its destinations."""
-        record.copies = copies = record.copies | copies | self.gone
-        if self._r8 and not record.entry.to & ~copies:
-            self._remove(record)
+        record.copies |= copies
+        entry = record.entry
+        if self.rules.r8 and not entry.to & ~record.copies:
+            self._remove(entry)
 
-    def _remove(self, record: Record) -> None:
-        if self.H.pop((record.entry.sender, record.entry.number), None) is not None:
-            record.copies = REMOVED
-            self._removed += 1
+    def _remove(self, entry: Entry) -> None:
+        # A peer may have lied about its label: then it is in two lanes, and goes from H with the first.
+        self.H.pop((entry.sender, entry.number), None)
+        key = (entry.sender, entry.label)
+        lane = self._lanes.get(key)
+        if lane is not None and lane.pop(entry.number, None) is not None and not lane:
+            del self._lanes[key]
 
     # H, and its lanes
 
     def _add(self, record: Record) -> None:
-        if self._removed > 16 + len(self.H) // 2:
-            self._clear_lanes()
-        if self._enter(record):
-            entry = record.entry
-            lane = self._lanes.setdefault((entry.sender, entry.label), [])
-            if lane and lane[-1].entry.number > entry.number:
-                insort(lane, record, key=_by_number)
-            else:
-                lane.append(record)
-
-    def _enter(self, record: Record) -> bool:
-        """Add to H, unless there is nobody to report it to."""
         entry = record.entry
-        record.copies |= self.gone
-        if self._r8 and not entry.to & ~record.copies:
-            return False
-        if self._compressed:
-            if self.rules.r10 and not entry.to & ~record.taken:
-                return False
-            if self.rules.delta and not record.at:
-                record.at = self.now
+        if self.rules.r8 and not entry.to & ~record.copies:
+            return
+        if self.rules.r10 and not entry.to & ~record.taken:
+            return
+        if self.rules.delta and not record.at:
+            record.at = self.now
         self.H[entry.sender, entry.number] = record
-        return True
-
-    def _clear_lanes(self) -> None:
-        """Forget what was removed."""
-        self._removed = 0
-        for key, lane in list(self._lanes.items()):
-            lane[:] = [record for record in lane if record.copies != REMOVED]
-            if not lane:
-                del self._lanes[key]
+        lane = (entry.sender, entry.label)
+        if lane in self._lanes:
+            self._lanes[lane][entry.number] = record
+        else:
+            self._lanes[lane] = {entry.number: record}
 
     def merge(self, other: Histories) -> None:
         """Chapter 6: what precedes the next message here grows by what precedes the other's."""
@@ -408,23 +329,8 @@ class Histories:
             self._add(record)
 
 
-def _by_number(record: Record) -> int:
-    return record.entry.number
-
-
 def _by_age(record: Record) -> tuple[int, Id]:
     return record.since, (record.entry.sender, record.entry.number)
-
-
-@lru_cache(maxsize=1 << 12)
-def members(to: int) -> tuple[int, ...]:
-    """The members of a set of bits: the same few sets come again and again."""
-    return tuple(bits(to))
-
-
-@lru_cache(maxsize=1 << 12)
-def mask_of(to: tuple[int, ...]) -> int:
-    return mask(to)
 
 
 class Delivered(dict[tuple[int, str | int], int]):
@@ -496,7 +402,7 @@ class History(Receiver):
                 self._forget_empty(label)
 
     def _send(self, message: Message) -> list[Effect]:
-        context, to = self._context(message.label), mask_of(message.to)
+        context, to = self._context(message.label), mask(message.to)
         stamp = HistoryStamp(context.stamp(to))
         context.sent(message.sender, message.number, to, message.label)
         self._forget_empty(message.label)
@@ -509,16 +415,11 @@ class History(Receiver):
 
     def _position(self, packet: Packet[Any]) -> Need:
         message = packet.message
-        assert message is not None
-        if self.rules.r5:
-            return (message.sender, message.label), message.number
-        return (message.sender, message.number), message.number
+        return self._lane(message.sender, message.number, message.label)  # type: ignore[union-attr]
 
     def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
-        mine, history = 1 << self.me, packet.stamp.history
-        if self.rules.r5:
-            return [((e.sender, e.label), e.number) for e in history if e.to & mine]
-        return [((e.sender, e.number), e.number) for e in history if e.to & mine]
+        mine = 1 << self.me
+        return [self._lane(e.sender, e.number, e.label) for e in packet.stamp.history if e.to & mine]
 
     def _learn(self, packet: Packet[Any]) -> None:
         message = packet.message
@@ -529,7 +430,7 @@ class History(Receiver):
                 self._forget_empty(message.label)
         else:
             self._context(message.label).delivered(
-                message.sender, message.number, mask_of(message.to), message.label, packet.stamp.history
+                message.sender, message.number, mask(message.to), message.label, packet.stamp.history
             )
             self._forget_empty(message.label)
 
@@ -571,14 +472,16 @@ class History(Receiver):
     def _check(self, packet: Packet[Any]) -> None:
         message = packet.message
         assert message is not None
-        me, source, n, beyond = self.me, message.sender, self.n, 1 << self.n
+        # How many messages each process can have sent before this one, as far as we know for certain.
+        limits = {self.me: self.sent, message.sender: message.number - 1}
+        outside = -1 << self.n
         for entry in packet.stamp.history:
             sender, number = entry.sender, entry.number
-            if not (0 < entry.to < beyond and 0 <= entry.copies < beyond and 0 <= sender < n and number > 0):
+            if number < 1 or (entry.to | entry.copies) & outside or not entry.to or not 0 <= sender < self.n:
                 raise self._bad_stamp(packet, self._bad_entry(sender, number))
-            if sender == me and number > self.sent:
-                raise self._unsent(packet, number, self.sent)
-            if sender == source and number >= message.number:
+            if sender in limits and number > limits[sender]:
+                if sender == self.me:
+                    raise self._unsent(packet, number, self.sent)
                 raise self._bad_stamp(packet, f"its history has ({sender}, {number}), which was sent later")
         if self.rules.r5 and self._delivered.labels[message.sender] >= LABELS:
             self._check_label(packet, message)

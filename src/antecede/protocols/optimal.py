@@ -51,24 +51,14 @@ class Optimal(Receiver):
 
     def _send(self, message: Message) -> list[Effect]:
         to = mask(message.to)
-        # In order already, but for what was learned since the last send; so `_stamp` need not sort for each copy.
-        self._log = dict(sorted(self._log.items()))
         effects = self._copies(message, lambda dest: LogStamp(self._stamp(to, 1 << dest)))
         self._log = _purged({key: self._sent(dests, to) for key, dests in self._log.items()})
         self._log[self.me, message.number] = to
         return effects
 
     def _stamp(self, to: int, dest: int) -> tuple[tuple[int, int, int], ...]:
-        log = [
-            (sender, clock, dests & ~to | dests & dest if dests & to else dests)
-            for (sender, clock), dests in self._log.items()
-        ]
-        # The newest of a sender is the last before another sender's.
-        after = [entry[0] for entry in log[1:]]
-        after.append(-1)
-        return tuple(
-            [entry for entry, sender in zip(log, after, strict=False) if entry[2] or entry[0] != sender]
-        )
+        log = _purged({key: dests & ~to | dests & dest for key, dests in self._log.items()})
+        return tuple((sender, clock, dests) for (sender, clock), dests in sorted(log.items()))
 
     def _sent(self, dests: int, to: int) -> int:
         return dests & ~to
@@ -83,7 +73,7 @@ class Optimal(Receiver):
     def _learn(self, packet: Packet[Any]) -> None:
         message = packet.message
         assert message is not None
-        mine, not_me = self._log, ~(1 << self.me)
+        not_me = ~(1 << self.me)
         if message.sender == self.me:
             if message.id in self._log:
                 self._log[message.id] &= not_me
@@ -91,14 +81,7 @@ class Optimal(Receiver):
             return
         theirs = {(sender, clock): dests & not_me for sender, clock, dests in packet.stamp.log}
         theirs[message.id] = mask(message.to) & not_me
-        # Senders of whom both sides have the same entries keep them, as a rule most.
-        differ = {key[0] for key, _ in mine.items() ^ theirs.items()}
-        merged = self._merged(
-            {key: dests for key, dests in mine.items() if key[0] in differ},
-            {key: dests for key, dests in theirs.items() if key[0] in differ},
-        )
-        same = {key: dests for key, dests in mine.items() if key[0] not in differ}
-        self._log = {**same, **_purged(merged)}
+        self._log = _purged(self._merged(self._log, theirs))
 
     def _merged(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
         newest_mine, newest_theirs = _newest(mine), _newest(theirs)

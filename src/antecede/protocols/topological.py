@@ -34,11 +34,11 @@ class TopologicalHistories(Histories):
     def __init__(self, me: int, rules: Rules, plan: Plan, r9: bool) -> None:
         super().__init__(me, rules)
         self.r9 = r9
-        self.plan, self.gone = plan, plan.dead
+        self.plan = plan
         self._backward: dict[tuple[int, int], int] = {}
 
     def install(self, plan: Plan) -> None:
-        self.plan, self.gone = plan, plan.dead
+        self.plan = plan
         self._backward = {}
         for record in list(self.H.values()):
             self._grow(record, 0)
@@ -81,6 +81,15 @@ class TopologicalHistories(Histories):
         """S is within C_p(n)."""
         others = self.plan.live[separator] & ~(record.copies | 1 << self.me)
         return all(self.last.get(q, 0) > record.since for q in bits(others))
+
+    # The failed need not be told.
+
+    def _grow(self, record: Record, copies: int) -> None:
+        super()._grow(record, copies | self.plan.dead)
+
+    def _add(self, record: Record) -> None:
+        record.copies |= self.plan.dead
+        super()._add(record)
 
     # Section 4.4
 
