@@ -12,7 +12,7 @@ import pytest
 
 from antecede.link import Frame, Link
 from antecede.model import Message, Packet, View
-from antecede.net import Node, Settings, Tcp
+from antecede.net import Memory, Node, Settings, Tcp
 from antecede.net.peers.session import Beat, Bye, Hello, Join, Session, pack
 from antecede.net.peers.terms import Terms
 from antecede.process.inputs import Propose
@@ -22,7 +22,7 @@ from antecede.protocols.permit import Grant
 from antecede.protocols.unordered import Plain
 from antecede.wire import Limits
 from antecede.wire.bundles import encode_bundle, encode_whole
-from tests.net_world import PATIENCE_S, QUICK, Conversation, over_tcp
+from tests.net_world import PATIENCE_S, QUICK, Conversation, in_memory, over_tcp
 
 IMPATIENT = Settings(
     hello_s=0.2, beat_s=0.05, dead_s=0.3, strangers=4, first_retry_s=0.01, last_retry_s=0.05, drain_s=0.1
@@ -246,6 +246,7 @@ def test_a_peer_that_goes_on_regardless_is_cut_off_before_it_fills_our_memory(wa
     size = 10 if way == "messages" else 10_000
     settings = msgspec.structs.replace(
         IMPATIENT,
+        queue=20 if way == "messages" else IMPATIENT.queue,
         held=20 if way == "messages" else 10_000,
         held_bytes=100_000,
         limits=Limits(payload_bytes=100_000),
@@ -283,6 +284,26 @@ def test_a_peer_that_goes_on_regardless_is_cut_off_before_it_fills_our_memory(wa
             writer.close()
 
     asyncio.run(main())
+
+
+def test_a_peer_that_obeys_is_not_cut_off_however_little_is_held(caplog):
+    """What it had under way when it was asked to pause is more than four times as much."""
+
+    async def main():
+        settings = msgspec.structs.replace(IMPATIENT, queue=256, held=4)
+        async with asyncio.timeout(PATIENCE_S), in_memory(2, Memory(), settings=settings) as (p1, p2):
+            await p1.send("p2", b"hello")
+            await p2.receive()
+            for number in range(200):
+                await p1.send("p2", str(number).encode())
+            while sum(p2.status().held.values()) < 100:
+                await asyncio.sleep(0)
+            assert [int((await p2.receive()).payload) for _ in range(200)] == list(range(200))
+            assert p2.counts["pauses"] > 0
+            assert p2.counts["refused_frame"] == 0
+
+    asyncio.run(main())
+    assert "was asked to pause" not in caplog.text
 
 
 def test_a_peer_in_an_earlier_incarnation_is_told_so():

@@ -34,8 +34,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     held: int = 1024
     """Messages of one sender that have arrived and were not taken: beyond, that sender is asked to pause, and its
     `send` to us waits until half of them are taken. Nothing is dropped. A peer that goes on regardless is cut off at
-    four times as many, until then: so `held` must be at least a fourth of the `queue` of peers, or one that obeys is
-    cut off too, again and again, and comes through slowly."""
+    four times as many, or four times `queue` if that is more, until then."""
     held_bytes: int = 64 << 20
     """The same in bytes."""
     unacknowledged: int = 1024

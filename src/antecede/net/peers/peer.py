@@ -301,7 +301,8 @@ class Peer:
         if held < settings.held and size < settings.held_bytes and not self._pausing:
             return
         self.watch()
-        most, most_bytes = 4 * settings.held, 4 * settings.held_bytes
+        # One that obeys may have as many under way as its link takes.
+        most, most_bytes = 4 * max(settings.held, core.window), 4 * settings.held_bytes
         if held > most or size > most_bytes:
             raise BadFrame(
                 f"{self.name} was asked to pause, and went on: {held} of its messages wait, with {size} bytes, and at "
