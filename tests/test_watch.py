@@ -57,7 +57,7 @@ def full(batch: int, now: int) -> Status:
     )
 
 
-def stalled(now: int) -> list[Status]:
+def make_stalled(now: int) -> list[Status]:
     """A stream by identifiers whose last micro-batch was ten minutes ago."""
     cause = Cause("", "m889", 0, 0, 4500, now - 700_000, counted="id")
     last = status(0, now - 600_000, rows_in=1200, rows_out=0, held=4500, causes=(cause,), duration_ms=1)
@@ -161,7 +161,7 @@ def test_the_terminal_shows_what_is_held_and_why():
     assert "silent for 61 s" in shown([full(1, now)], now + 61_000)
     assert "orders 41" in shown([full(1, now)], now)
     assert " at " in shown([full(1, now)], now)
-    by_id = shown(stalled(now), now)
+    by_id = shown(make_stalled(now), now)
     assert "m889" in by_id
     assert " at " not in by_id
     assert by_id.split("found\n")[1].split()[:2] == ["2", "0"], "rates of the time that passed until now"
@@ -214,7 +214,7 @@ def test_a_browser_shows_it_and_follows(browser, page, board, tmp_path, width, s
 
 def test_a_stream_that_stalls_says_since_when_and_nothing_that_it_does_not_know(browser, tmp_path):
     board = Board(tmp_path / "checkpoint" / "status")
-    for one in stalled(time.time_ns() // 1_000_000):
+    for one in make_stalled(time.time_ns() // 1_000_000):
         board.write(one)
     page = Page(board, "Stalled")
     thread = threading.Thread(target=page.serve_forever)

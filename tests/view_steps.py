@@ -132,7 +132,7 @@ class Processes:
         idle = not (core.inbox or core.changing.ready or core.changing.waiting() or core.gathered)
         events = tuple((e.kind, e.sender, e.number, e.to) for e in core.record.events)
         going = membership.going and membership.is_member
-        waits = core.changing.donor is not None, core.changing.orphaned, tuple(membership.unheard())
+        waits = core.changing.donor is not None, core.changing.orphaned, tuple(membership.list_unheard())
         local = Local(snapshot, going, membership.firm, roll, idle, events, *waits)
         return self._intern(self.locals, snapshot, local)
 

@@ -201,10 +201,10 @@ class Node(Lifecycle):
         groups: set[str],
         options: NodeOptions,
     ) -> None:
-        for what, given in (("peers", peers), ("name", name)):
-            if isinstance(given, str) is (what == "peers"):
-                kind = "a name" if what == "name" else "names, or names with their addresses"
-                raise WrongType(f"{what} of a node", kind, given)
+        if not isinstance(name, str):
+            raise WrongType("name of a node", "a name", name)
+        if isinstance(peers, str):
+            raise WrongType("peers of a node", "names, or names with their addresses", peers)
         self.name, self.settings = name, options.get("settings") or Settings()
         addresses = dict(peers) if isinstance(peers, Mapping) else {}
         view = self._named = _view({name, *peers}, options.get("parameters") or {})

@@ -26,6 +26,8 @@ __all__ = [
     "state_terms",
 ]
 
+NO_MEMBER = "no member any more: it can join again under another name"
+
 
 class Knock(BadHello):
     """A member that we dial has dialled us: it hears from nobody, and wants to know whether it is a member."""
@@ -41,15 +43,15 @@ def find_peer(core: Core, peers: Mapping[int, Peer], name: str) -> Peer:
             raise Knock(f"{me} dials {name}, which has to wait for that")
     names, roll = core.view.names, core.changing.roll
     if name in names and names.index(name) not in roll.members:
-        raise Gone(f"{name} is no member any more: it can join again under another name")
+        raise Gone(f"{name} is {NO_MEMBER}")
     members = ", ".join(roll.shown)[:200]
     raise BadHello(f"{name[:100]!r} is no member: members are {members}. A new node has to join")
 
 
 def check_member(core: Core, peer: Peer) -> None:
-    """There is a link with each peer that is a member."""
+    """Refuse a peer that was removed since it was found: there is no link with it."""
     if peer.number not in core.links:
-        raise Gone(f"{peer.name} is no member any more: it can join again under another name")
+        raise Gone(f"{peer.name} is {NO_MEMBER}")
 
 
 def check_incarnation(core: Core, hello: Hello, peer: Peer) -> None:

@@ -171,7 +171,7 @@ class Joins:
     def vouch(self, now: float) -> None:
         """Have those removed that joined by us and never came."""
         host = self._host
-        mine = {name for name, by in host.core.changing.membership.unheard().items() if by == host.name}
+        mine = {name for name, by in host.core.changing.membership.list_unheard().items() if by == host.name}
         since = {name: self._unheard.get(name, now) for name in mine if name not in self._asking}
         for name in since:
             if name not in self._unheard:
@@ -190,7 +190,7 @@ class Joins:
             if awaits
         ]
         membership = self._host.core.changing.membership
-        for name, by in membership.unheard().items():
+        for name, by in membership.list_unheard().items():
             reason = f"it joined by {by} and was never heard: nobody else joins or leaves until it is, or is removed"
             held.append(Held(name, 0, (), "joining", reason, None))
         progress = self._host.core.changing.membership.progress()

@@ -82,7 +82,6 @@ class Changing:
         self._pieces = Pieces()
         """Of the state that we wait for."""
         self._removed: tuple[int, ...] = ()
-        self._unordered: tuple[Id, ...] = ()
         self._told: dict[int, int] = {}
         self._heard: dict[int, int] = {}
         """Notes that went to, and came from, each peer: payloads of a link that carry no packets."""
@@ -322,25 +321,26 @@ class Changing:
         machine = self._core.machine
         return isinstance(machine, Receiver) and not machine.holds_back and self._core.rules > 4
 
-    def _give_up_lost(self) -> None:
+    def _give_up_lost(self) -> list[Id]:
         """Deliver what waits for the removed alone: all else has arrived, and was delivered if it could be.
 
         One lost message after the other, in the order in which its sender sent them, and between two all that then
         can be delivered. If n precedes m' by a lost message m, n was here, or waits for lost messages; those of m's
         sender among them were sent before m, so n comes first. Of two senders nobody knows which message was first:
-        what waits then is told as `unordered`.
+        what waits then is returned, to be told as `unordered`.
         """
         core, machine = self._core, self._core.machine
+        unordered: list[Id] = []
         seats = [core.numbering.seat(place) for place in self._removed]
         if isinstance(machine, Receiver) and not machine.names_all:
             lacking = {sender for sender, _, _ in machine.missing()}
             if len(lacking.intersection(seats)) > 1:
-                self._unordered = tuple(sorted(held.message.id for held in self.waiting()))
+                unordered = sorted(held.message.id for held in self.waiting())
         while True:
             self._note_lost()
             given_up = next(filter(None, map(machine.forget, seats)), None)
             if given_up is None:
-                return
+                return unordered
             core.follow([one for one in given_up if isinstance(one, Message)])
             # What it would send now belongs to a view that is over.
             self.ready.extend(core.drain(silently=True))
@@ -368,16 +368,15 @@ class Changing:
 
     def install(self, roll: Roll) -> None:
         core = self._core
-        if self._removed and self._gives_up_last:
-            self._give_up_lost()
+        unordered = self._give_up_lost() if self._removed and self._gives_up_last else []
         for waiting in [] if self.routes.on else self.waiting():
             # What is held now waits for a packet that was refused: nothing else is missing.
             name, message = core.view.name, waiting.message
             to = tuple(map(name, message.to)) if waiting.where == "unsent" else (name(core.me),)
             self.lost.append(Lost(name(message.sender), message.number, message.number, to))
         self._note_heirs(roll)
-        self.ready.append(self._change(roll))
-        self.lost, self._removed, self._unordered = [], (), ()
+        self.ready.append(self._change(roll, unordered))
+        self.lost, self._removed = [], ()
         self.turnover += 1
         core.steady = False
         core.name_all(roll.names)
@@ -402,7 +401,7 @@ class Changing:
                 heirs = tuple(sorted(place for place, donor in roll.donors.items() if donor in waiting))
                 self.ready[at] = replace(change, heirs=change.heirs + heirs)
 
-    def _change(self, roll: Roll) -> Change:
+    def _change(self, roll: Roll, unordered: Iterable[Id] = ()) -> Change:
         def named(places: Iterable[int]) -> tuple[str, ...]:
             return tuple(roll.names[place] for place in places)
 
@@ -412,7 +411,6 @@ class Changing:
         )
         joined = named(sorted(roll.donors))
         lost = tuple(self.lost)
-        unordered = tuple((roll.names[sender], number) for sender, number in self._unordered)
         return Change(
             roll.number,
             roll.shown,
@@ -421,7 +419,7 @@ class Changing:
             named(roll.removed),
             lost,
             owed,
-            unordered=unordered,
+            unordered=tuple((roll.names[sender], number) for sender, number in unordered),
         )
 
     def part(self, roll: Roll) -> None:

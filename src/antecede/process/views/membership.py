@@ -158,7 +158,7 @@ class Membership:
         told = tuple(names[place] for place in awaited)
         return Progress(stage, names[leader], told, join, plan.leave, plan.remove)
 
-    def unheard(self) -> dict[str, str]:
+    def list_unheard(self) -> dict[str, str]:
         """Who joined and was never heard here -> the member that vouches for it."""
         names, vouchers = self.roll.names, self.vouchers
         return {names[place]: names[vouchers[place]] for place in self._body.strangers() if place in vouchers}
@@ -331,7 +331,7 @@ class Membership:
         if left.remove and self._body.rules() > 3:
             # Nobody vouches any more for those that asked the removed: who has not joined yet asks another.
             join = tuple(joiner for joiner in left.join if joiner.by not in left.remove)
-            orphans = tuple(name for name, by in self.unheard().items() if by in left.remove)
+            orphans = tuple(name for name, by in self.list_unheard().items() if by in left.remove)
             left = Plan(join, left.leave, left.remove) | Plan(remove=orphans)
         return left
 

@@ -109,11 +109,11 @@ class Checkpoint:
         if readable(self.place):
             put(join(self.place, COLUMNS), found)
 
-    def committed(self, spark: SparkSession) -> int:
+    def find_committed(self, spark: SparkSession) -> int:
         """The last micro-batch that Spark has committed, or -1."""
         return self._find_last(spark, "commits")
 
-    def planned(self, spark: SparkSession) -> int:
+    def find_planned(self, spark: SparkSession) -> int:
         """The last micro-batch that Spark has planned, or -1. Its rows may be written though it is not committed."""
         return self._find_last(spark, "offsets")
 
@@ -126,10 +126,10 @@ class Checkpoint:
 
         One that was planned and not committed is repeated. Of rows that are written already Spark then counts nothing.
         """
-        last = self.planned(spark)
+        last = self.find_planned(spark)
         if last < 0:
             return Totals()
-        if not readable(self.place) or last != self.committed(spark):
+        if not readable(self.place) or last != self.find_committed(spark):
             return None
         try:
             with opened(join(self.place, TOTALS)) as file:

@@ -61,7 +61,7 @@ def run_query(
     )
     with posting(own, query.checkpoint):
         stay(writer.start(), stop, lambda progress: add(counted, query, progress))
-    last = checkpoint.committed(spark)
+    last = checkpoint.find_committed(spark)
     if totals is None or counted.batch != last:
         counted = Totals(last, *map(dict, query.recount(spark)))
         if not once:

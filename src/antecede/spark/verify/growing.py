@@ -51,7 +51,8 @@ class Event:
 
 
 class GrowingPartition:
-    """
+    """A partition, and what is known of each of its events.
+
     >>> shop = GrowingPartition(())
     >>> for row in (("sent", 1, ["paid"], "audit", 1), ("paid", 2, ["ordered"], None, None)):
     ...     shop.take(*row, now=0)
