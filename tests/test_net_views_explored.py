@@ -284,7 +284,7 @@ def resume_now_only(patch: pytest.MonkeyPatch) -> None:
 
 def vouch_for_nobody(patch: pytest.MonkeyPatch) -> None:
     """One that never came stays a member, though the member that let it join was removed."""
-    patch.setattr(Membership, "unheard", lambda self: {})
+    patch.setattr(Membership, "list_unheard", lambda self: {})
 
 
 def let_in_whom_the_dead_asked(patch: pytest.MonkeyPatch) -> None:
