@@ -127,3 +127,9 @@ def test_with_all_rules_nothing_is_found():
     for number in range(MORE or 12):
         for scenario in (heavy(number), storm(number)):
             assert not examine(scenario).findings, repeat(scenario)
+
+
+@pytest.mark.parametrize("number", [5427, 9406])
+def test_storms_that_once_failed_do_not_fail_again(number):
+    """One that had left waited for ever for a leader that had died since: a node waits `drain_s`."""
+    assert examine(storm(number)).findings == ()

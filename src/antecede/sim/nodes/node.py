@@ -33,10 +33,11 @@ from antecede.process.inputs import (
     Withdraw,
 )
 from antecede.process.journal import Journal
-from antecede.process.views.members import Change, Plan
+from antecede.process.views.members import Change, Plan, is_note
 from antecede.sim.nodes.application import GROUP, Application
 from antecede.sim.nodes.disk import MemoryDisk
 from antecede.wire import Limits
+from antecede.wire.bundles import decode_bundle
 
 if TYPE_CHECKING:
     from antecede.sim.nodes.system import System
@@ -78,6 +79,8 @@ class SimNode:
         self.offset = self.random.randrange(1 << 50)
         self.wall = 1_700_000_000 * 10**9
         """Of its clocks: the one that only runs on, and the one that tells the date."""
+        self.left_at = 0
+        """When it was first seen to have left."""
         self.paused_until = self.lazy_until = self.silent_until = 0
         self.slow_until = self.full_until = 0
         self.said_durable = 0
@@ -176,6 +179,19 @@ class SimNode:
         self.system.judge.arrive(self.place, list(arrived), self.written)
         arrived.clear()
 
+    def _note_early(self, source: int, frame: Frame) -> None:
+        """Tell the judge what an ordered link keeps until what comes before it arrives. The sender's link knows that it
+        is here, and durable, so nobody tells its sender that it is given up."""
+        link = self.core.links.get(source)
+        if frame.bare or link is None or not link.ordered or not link.gapped or is_note(frame.payload):
+            return
+        if any(number == frame.number for number, _ in link.snapshot()["kept"]):
+            me, there = self.core.changing.seats(source)
+            packets = decode_bundle(frame.payload, there, me, self.core.limits)
+            messages = [packet.message for packet in packets if packet.message is not None]
+            ids = [self.core.numbering.identify(message) for message in messages if me in message.to]
+            self.system.judge.arrive(self.place, ids, self.written)
+
     def _let_out(self, out: list[Out], hails: bool = False) -> None:
         frames = [(dest, frame, hails) for dest, frame in out]
         if self.written == self.durable:
@@ -211,6 +227,7 @@ class SimNode:
                     self._let_out(out)
             else:
                 self.happen(Arrive.of(source, frame))
+                self._note_early(source, frame)
         except PeerError as error:
             self.system.judge.find("refused", f"{self.name} refuses a frame of #{source}: {error}")
         for refused in core.refused.values():

@@ -38,6 +38,8 @@ SECOND = 1000 * MILLISECOND
 BEAT = SECOND // 2
 PATIENCE = 300 * SECOND
 """How long nothing may be sent, delivered or changed once nothing goes wrong any more, until the system is at rest."""
+DRAIN = 5 * SECOND
+"""How long one that has left waits for others to have what it said: as long as a node does (`Settings.drain_s`)."""
 STEPS = 20_000_000
 """How many steps that may take, or all faults together."""
 LIMITS = Limits(packet_bytes=4 << 20, payload_bytes=1 << 20)
@@ -342,7 +344,10 @@ class System:
     def _beat(self) -> None:
         self._at(self.now + BEAT, self._beat)
         for node in list(self.nodes):
-            if node is not None and node.wants_to_leave and self.now >= node.paused_until:
+            if node is None or self.now < node.paused_until:
+                continue
+            self._look_at_leaver(node)
+            if node.wants_to_leave:
                 self._do(node, lambda node=node: node.propose(Plan(leave=(node.name,))))  # type: ignore[misc]
         if not self._living():
             # Nobody is left to ask.
@@ -433,12 +438,15 @@ class System:
                 self._remove(name)
 
     def _look_at_leaver(self, node: SimNode) -> None:
-        """Whoever has left ends once all is taken, and what it had to say has arrived or is not wanted any more."""
+        """Whoever has left ends once all is taken, and what it had to say has arrived, or is not wanted any more, or
+        was not heard for `DRAIN`: its leader may be dead, and nobody tells one that has left."""
         if node.up and node.core.me not in node.core.changing.roll.members:
             core = node.core
+            node.left_at = node.left_at or self.now
             left = core.inbox or core.changing.ready or core.taken or core.again or core.untold or node.batch
             drained = not any(link.unacknowledged for link in core.links.values()) and not core.gathered
-            if not left and not node.writing and (drained or node.expelled):
+            late = self.now >= node.left_at + DRAIN
+            if not left and not node.writing and (drained or node.expelled or late):
                 node.up, node.retired = False, True
                 self.counts["left"] += 1
 
