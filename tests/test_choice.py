@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -104,6 +106,17 @@ def test_the_answer_as_json_and_as_a_plot(tmp_path: Path, capsys: pytest.Capture
     assert {"bounded:k=9", "matrix", "bytes a delivery", "mean delay, ms"} <= texts
 
 
+def test_the_rows_of_the_table_as_csv(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        run([*QUICK, "--protocol", "matrix", "--protocol", "bounded:k=9", "--protocol", "fifo", "--csv"]) == 0
+    )
+    out, err = capsys.readouterr()
+    rows = list(csv.DictReader(StringIO(out)))
+    assert {row["protocol"]: row["parameters.k"] for row in rows} == {"matrix": "", "bounded": "9"}
+    assert float(rows[0]["bytes"]) <= float(rows[1]["bytes"])
+    assert err.startswith(f"take {rows[0]['protocol']}")
+
+
 def test_a_table_for_people_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*QUICK, "--protocol", "permit"]) == 0
     out, err = capsys.readouterr()
@@ -121,6 +134,7 @@ def test_a_table_for_people_goes_to_standard_error(capsys: pytest.CaptureFixture
         (["--protocol", "bounded:9"], 2, "write NAME, or NAME:key=value"),
         (["--network", "carrier-pigeon"], 2, "network: the name must be one of"),
         (["--workload", "groups:size=9"], 2, "workload: groups must be"),
+        (["--json", "--csv"], 2, "give --json or --csv, not both"),
         (["--seconds", "0"], 2, "--seconds must be more than 0"),
         (["--out", "nowhere/choice.svg"], 2, "there is no such directory"),
     ],

@@ -132,7 +132,10 @@ def test_every_choice_of_the_monitor_is_tried(capsys: pytest.CaptureFixture[str]
             ["--protocol", "bounded", "--set", "k=2"],
             "antecede: bounded: k must be more than n and at most n*n",
         ),
-        (["--protocol", "bounded", "--set", "k"], "antecede: check: --set must be key=value, not 'k'"),
+        (
+            ["--protocol", "bounded", "--set", "k"],
+            "antecede: check: --set must be key=value, each key once, not 'k'",
+        ),
         (
             ["--protocol", "matrix", "--order", "total"],
             "antecede: check: --order must be one of causal, fifo",

@@ -285,7 +285,7 @@ def test_soak_prints_the_command_that_repeats_a_failure(capsys, broken):
 
 def test_soak_stops_after_so_many_deliveries_or_seconds(capsys):
     assert command(["soak", "--deliveries", "1", "--jobs", "1", "--messages", "20"]) == 0
-    assert "1 runs" in capsys.readouterr().err
+    assert "1 run, " in capsys.readouterr().err
     assert command(["soak", "--seconds", "0", "--json", "--jobs", "1"]) == 0
     assert json.loads(capsys.readouterr().out)["verdict"] == "unknown"
 

@@ -21,7 +21,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
@@ -42,7 +42,8 @@ __all__ = [
     "vacant",
     "whole",
     "all_whole",
-    "taken",
+    "refuse_existing",
+    "refuse_file",
 ]
 
 
@@ -150,6 +151,17 @@ def put(path: str | os.PathLike[str], data: bytes) -> None:
         raise CannotWrite(os.fspath(path), reason, "what was there is unchanged") from None
 
 
+def refuse_file(path: str | os.PathLike[str]) -> None:
+    """Refuse a place where `put` could not write, before the work that makes what it would write."""
+    target = local(path)
+    if target is None:
+        return
+    if os.path.isdir(target):
+        raise CannotWrite(os.fspath(path), "it is a directory", "nothing was written")
+    if not os.path.isdir(os.path.dirname(target)):
+        raise CannotWrite(os.fspath(path), "there is no such directory", "nothing was written")
+
+
 def put_local(target: str, data: bytes) -> None:
     parent, name = os.path.split(target)
     aside = os.path.join(parent, f".{name}.{os.getpid()}.part")
@@ -175,7 +187,7 @@ def all_whole(paths: Sequence[str | os.PathLike[str]], *, replace: bool = False)
     swaps = [LocalSwap(target) if (target := local(path)) else RemoteSwap(absolute(path)) for path in paths]
     for swap in swaps:
         if swap.replaces and not replace:
-            raise taken(swap.target)
+            refuse_existing(swap.target)
     begun: list[LocalSwap | RemoteSwap] = []
     current = swaps[0]
     try:
@@ -300,7 +312,7 @@ def remove(path: str) -> None:
             os.unlink(path)
 
 
-def taken(target: str) -> BadParameter:
-    return BadParameter(
+def refuse_existing(target: str) -> NoReturn:
+    raise BadParameter(
         "output", f"{target} is there already: write to a new place, or allow it to be replaced"
     )

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,9 +16,11 @@ from typing import Annotated, Any, Literal
 import typer
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from antecede.cli.options import Jobs, Json, Settings, parse_settings
+from antecede.cli.progress import pause_gc, show_progress
+from antecede.cli.signals import hold_interrupts, ignore_interrupts
+from antecede.cli.tables import count_things, print_json
 from antecede.errors import BadParameter, BadProgram
 from antecede.explore import Explorer, validate
 from antecede.model import View
@@ -91,17 +90,17 @@ def check(
     unicast: Annotated[bool, typer.Option("--unicast", help="Messages to one process each only.")] = False,
     program: Annotated[Path | None, typer.Option(help="Check this program, not all of a size.")] = None,
     order: Annotated[str, typer.Option(help="What to demand: causal, fifo or none.")] = "causal",
-    set_: Annotated[list[str] | None, typer.Option("--set", help="A protocol parameter: key=value.")] = None,
+    settings: Settings = None,
     topology: Annotated[
         str | None, typer.Option(help="Who is linked with whom, for separator: star, line, ring, diamond ...")
     ] = None,
     seconds: Annotated[
         float | None, typer.Option(min=0, help="Stop after so long, and say how far it came.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=0, help="Processes to work with; 0: one a core.")] = 0,
+    jobs: Jobs = 0,
     reduce: Annotated[bool, typer.Option(help="Leave out schedules that cannot differ.")] = True,
     symmetry: Annotated[bool, typer.Option(help="Take programs that differ in names only once.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Run every schedule of small programs, over a network that reorders at will.
 
@@ -113,7 +112,7 @@ def check(
     names = chosen[0].processes if chosen else View.numbered(processes).names
     if topology is not None:
         names = _shape(topology, names).names[: len(names)]
-    parameters = _parameters(protocol, len(names), set_ or [])
+    parameters = _parameters(protocol, len(names), settings)
     deadline = None if seconds is None else started + seconds
     task = Task(protocol, parameters, names, _order(order), reduce, deadline, topology)
     if chosen is not None:
@@ -147,23 +146,11 @@ def _order(order: str) -> Order:
     raise BadParameter.choice("check", "--order", order, ("causal", "fifo", "none"))
 
 
-def _parameters(protocol: str, n: int, settings: Iterable[str]) -> dict[str, Any]:
-    parameters: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals or not key:
-            raise BadParameter("check", f"--set must be key=value, not {setting!r}")
-        parameters[key] = _value(value)
-    if protocol in PROTOCOLS:
-        parameters = {**PROTOCOLS[protocol].tightest(n), **parameters}
+def _parameters(protocol: str, n: int, settings: Iterable[str] | None) -> dict[str, Any]:
+    tightest = PROTOCOLS[protocol].tightest(n) if protocol in PROTOCOLS else {}
+    parameters = {**tightest, **parse_settings("check", settings)}
     create(protocol, View.numbered(n), 0, **parameters)
     return parameters
-
-
-def _value(text: str) -> int | bool | str:
-    if text in ("true", "false"):
-        return text == "true"
-    return int(text) if text.lstrip("-").isdigit() else text
 
 
 SHAPES: dict[str, Callable[[int], Topology]] = {
@@ -216,7 +203,9 @@ def _programs(task: Task, messages: int, unicast: bool, symmetry: bool) -> list[
 
 def _work(task: Task, programs: list[Program], jobs: int) -> Tally:
     jobs = min(jobs, -(-len(programs) // CHUNK))
-    with _progress(len(programs)) as advance, _no_gc():
+    if not sys.stderr.isatty():
+        print(f"checking {count_things(len(programs), 'program')}", file=sys.stderr, flush=True)
+    with show_progress("programs", len(programs)) as advance, pause_gc():
         total = Tally()
         tallies = _here(task, programs) if jobs == 1 else _apart(task, programs, jobs)
         for tally in tallies:
@@ -241,26 +230,13 @@ def _apart(task: Task, programs: list[Program], jobs: int) -> Iterator[Tally]:
     try:
         while True:
             while len(waiting) < 2 * jobs and (chunk := list(islice(rest, CHUNK))):
-                with _hold_interrupts():
+                with hold_interrupts():
                     waiting.append(pool.submit(_chunk, chunk))
             if not waiting:
                 return
             yield waiting.pop(0).result()
     finally:
         _end(pool)
-
-
-@contextmanager
-def _hold_interrupts() -> Iterator[None]:
-    """Hold Ctrl-C back while a worker starts: one that is half started complains. Workers never see it."""
-    if sys.platform == "win32":
-        yield
-        return
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _end(pool: ProcessPoolExecutor) -> None:
@@ -279,7 +255,7 @@ _worker: tuple[Task, Explorer] | None = None
 
 def _prepare(task: Task) -> None:
     global _worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_interrupts()
     gc.disable()
     _worker = task, Explorer(task.make(), order=task.order, reduce=task.reduce)
 
@@ -307,29 +283,6 @@ def _explore(task: Task, explorer: Explorer, program: Program) -> Tally:
     if found.finding is None:
         return tally
     return replace(tally, counterexample=explain(explorer, found))
-
-
-@contextmanager
-def _no_gc() -> Iterator[None]:
-    """The tables are millions of small values without a cycle: looking for one costs about a tenth of the time."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Any]:
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        print(f"checking {total:,} program{'s' * (total != 1)}", file=sys.stderr, flush=True)
-        yield lambda programs: None
-        return
-    columns = TextColumn("programs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("check", total=total)
-        yield lambda programs: progress.advance(bar, programs)
 
 
 # What is said
@@ -366,7 +319,7 @@ def _report(
             "states_per_second": round(tally.states / max(spent, 1e-9)),
             "counterexample": to_builtins(tally.counterexample),
         }
-        print(json.dumps(result, ensure_ascii=False))
+        print_json(result)
 
 
 def _sentence(task: Task, tally: Tally, total: int, spent: float, file: str | None) -> str:

@@ -5,7 +5,6 @@ The simulator is imported by the functions that use it: the other commands start
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -15,8 +14,10 @@ import msgspec
 import typer
 from rich.console import Console
 
-from antecede.cli.tables import print_table
-from antecede.errors import BadParameter, CannotWrite
+from antecede.cli import options
+from antecede.cli.tables import print_csv, print_json, print_table
+from antecede.errors import BadParameter
+from antecede.storage import put, refuse_file
 
 if TYPE_CHECKING:
     from antecede.sim.choice import Fit, Unfit
@@ -25,44 +26,41 @@ __all__ = ["choose"]
 
 
 def choose(
-    processes: Annotated[int, typer.Option(help="How many take part; 0: as the topology says, or 8.")] = 0,
-    messages: Annotated[int, typer.Option(help="How many messages are sent in each run.")] = 1000,
-    seed: Annotated[int, typer.Option(help="All chance comes from this number.")] = 0,
-    network: Annotated[
-        str, typer.Option(help="Delays, bandwidth, loss: exponential:50ms,bandwidth=1Mbit/s,loss=1%.")
-    ] = "exponential:50ms",
-    workload: Annotated[
-        str, typer.Option(help="Who sends to whom: uniform:rate=10/s, groups:size=4, local:share=90% ...")
-    ] = "uniform",
-    topology: Annotated[
-        str, typer.Option(help="Where they are: mesh, star, wan-of-lans:zones=3, hierarchy ...")
-    ] = "mesh",
-    faults: Annotated[
-        str, typer.Option(help="What goes wrong in every run; none: also try a process that stands still.")
-    ] = "none",
+    processes: options.Processes = 0,
+    messages: options.Messages = 1000,
+    seed: options.Seed = 0,
+    network: options.Network = "exponential:50ms",
+    workload: options.Workload = "uniform",
+    topology: options.Topology = "mesh",
+    faults: options.Faults = "none",
     protocol: Annotated[
         list[str] | None,
         typer.Option(
-            help="A candidate: NAME, or NAME:key=value. May be repeated.  [default: every protocol]"
+            help="A candidate: NAME, or NAME:key=value. May be repeated.  [default: every protocol]",
+            show_default=False,
         ),
     ] = None,
     seconds: Annotated[float, typer.Option(help="Processor time that a run may take.")] = 60.0,
-    out: Annotated[Path | None, typer.Option(help="Draw the figures into this file, as SVG.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as one JSON object.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Draw the figures into this file, as SVG.", show_default=False)
+    ] = None,
+    as_json: options.Json = False,
+    as_csv: options.Csv = False,
 ) -> None:
     """Say which protocol to take, from runs of every candidate on your own processes, load and network.
 
-    The options are those of `simulate`. docs/protocols-compared.md has the questions to ask besides.
+    Without --faults, each candidate also runs while one process stands still. docs/protocols-compared.md has the
+    questions to ask besides.
     """
     from antecede.protocols import PROTOCOLS
     from antecede.sim import RunSpec
     from antecede.sim.choice import advise, try_candidates
 
+    options.refuse_two_forms("choose", as_json, as_csv)
     if seconds <= 0:
         raise BadParameter("choose", f"--seconds must be more than 0, not {seconds:g}")
-    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
-        why = "it is a directory" if out.is_dir() else "there is no such directory"
-        raise CannotWrite(str(out), why, "nothing was written")
+    if out is not None:
+        refuse_file(out)
     started = time.perf_counter()
     asked = RunSpec(
         protocol="unordered",
@@ -85,7 +83,7 @@ def choose(
     fits.sort(key=lambda fit: fit.bytes)
     advice = advise(fits) if fits else []
     if out is not None and fits:
-        out.write_text(_draw(fits), encoding="utf-8")
+        put(out, draw(fits).encode())
     if as_json:
         answer = {
             "verdict": "yes" if fits else "no",
@@ -95,9 +93,11 @@ def choose(
             "plot": str(out) if out is not None and fits else None,
             "seconds": round(time.perf_counter() - started, 3),
         }
-        print(json.dumps(answer, ensure_ascii=False))
+        print_json(answer)
+    elif as_csv:
+        print_csv(map(msgspec.to_builtins, fits))
     else:
-        _print(console, fits, unfit)
+        print_fits(console, fits, unfit)
     for sentence in advice:
         print(sentence, file=sys.stderr)
     if not fits:
@@ -105,8 +105,8 @@ def choose(
         raise typer.Exit(1)
 
 
-def _print(console: Console, fits: list[Fit], unfit: list[Unfit]) -> None:
-    headings = ["protocol", "bytes", "control\npackets", "delay", "p99", "one stands\nstill", "CPU", "needs"]
+def print_fits(console: Console, fits: list[Fit], unfit: list[Unfit]) -> None:
+    headings = ["protocol", "bytes", "control\npackets", "delay", "p99", "one stands\nstill", "CPU"]
     rows = [
         [
             fit.name,
@@ -116,17 +116,19 @@ def _print(console: Console, fits: list[Fit], unfit: list[Unfit]) -> None:
             f"{fit.delay_ms_p99:,.1f} ms",
             "" if fit.paused_ms is None else f"{fit.paused_ms:,.1f} ms",
             f"{fit.cpu_us:,.0f} µs",
-            "; ".join(fit.needs),
         ]
         for fit in fits
     ]
     if rows:
         print_table(console, headings, rows)
+    for fit in fits:
+        if fit.needs:
+            print(f"{fit.name} needs {' and '.join(fit.needs)}", file=sys.stderr)
     for one in unfit:
         print(f"not {one.protocol}: {one.reason}", file=sys.stderr)
 
 
-def _draw(fits: list[Fit]) -> str:
+def draw(fits: list[Fit]) -> str:
     from antecede.report.plots import draw_bars
 
     panels = {

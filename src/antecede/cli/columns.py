@@ -1,4 +1,4 @@
-"""Options that name the columns of a table of events, for `order` and `verify`."""
+"""The columns of a table of events that options name, for `order` and `verify`."""
 
 from __future__ import annotations
 
@@ -8,57 +8,15 @@ import gzip
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Final
-
-import typer
+from typing import Any, Final
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.storage import local
 
-__all__ = [
-    "Causes",
-    "Id",
-    "NoCause",
-    "PartitionBy",
-    "files_of",
-    "name_partition",
-    "peek_columns",
-    "refuse_unknown_columns",
-    "split_names",
-]
+__all__ = ["files_of", "name_partition", "peek_columns", "refuse_unknown_columns", "split_names"]
 
 TABLE: Final = re.compile(r"\w+(\.(?!csv|json|jsonl|ndjson|parquet|gz|bz2|zst|lz4)\w+){0,2}")
 """What may be a table of Spark's catalogue: a name, perhaps with that of its schema, and not that of a file."""
-
-Id = Annotated[
-    str | None, typer.Option("--id", help="Of a table: the column of identifiers.", show_default=False)
-]
-Causes = Annotated[
-    str | None,
-    typer.Option(
-        "--causes",
-        help="Of a table: the column of causes: an identifier, or a list of them.",
-        show_default=False,
-    ),
-]
-PartitionBy = Annotated[
-    str | None,
-    typer.Option(
-        "--partition-by",
-        "--group",
-        help="Of a table: the columns that tell one set of events from another, separated by commas.  "
-        "[default: none; with vectors run, if there is one]",
-        show_default=False,
-    ),
-]
-NoCause = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--no-cause",
-        help="With --causes: a text that means no cause, besides the empty one.",
-        show_default=False,
-    ),
-]
 
 
 def split_names(names: str | None) -> tuple[str, ...] | None:

@@ -6,7 +6,6 @@ Spark and Arrow are imported by the functions that use them: the other commands 
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import time
@@ -20,12 +19,13 @@ from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
-from antecede.cli.report import write
-from antecede.cli.spark_session import Master, Remote, Work, open_work
-from antecede.cli.tables import Csv, print_csv, print_table, refuse_two_forms
+from antecede.cli.options import Csv, Json, Master, Messages, Open, Remote, refuse_two_forms
+from antecede.cli.spark_session import Work, open_work
+from antecede.cli.tables import print_csv, print_json, print_table
 from antecede.errors import BadParameter
 from antecede.protocols import PROTOCOLS
 from antecede.report import render
+from antecede.storage import put
 
 __all__ = ["demo"]
 
@@ -81,11 +81,11 @@ def demo(
         Path | None,
         typer.Option(help="Keep everything in this directory.  [default: a new one]", show_default=False),
     ] = None,
-    messages: Annotated[int, typer.Option(help="In each run.")] = 1500,
-    show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
+    messages: Messages = 1500,
+    show: Open = False,
     master: Master = None,
     remote: Remote = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    as_json: Json = False,
     as_csv: Csv = False,
 ) -> None:
     """Simulate every protocol on three networks, verify and measure the traces, and report.
@@ -104,9 +104,9 @@ def demo(
         from antecede.report.gather import gather_report
 
         command = ("antecede", "report", str(directory))
-        write(str(page), render(gather_report(work.spark, str(directory), [], command)))
+        put(page, render(gather_report(work.spark, str(directory), [], command)).encode())
     if as_json:
-        print(json.dumps(plain(lines, directory, page), ensure_ascii=False))
+        print_json(plain(lines, directory, page))
     elif as_csv:
         print_csv(map(plain_line, lines))
     else:

@@ -5,7 +5,6 @@ Spark is imported by the functions that use it: the other commands start without
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antecede.cli.spark_session import Master, Remote, open_work
+from antecede.cli.options import Json, Master, Remote
+from antecede.cli.spark_session import open_work
+from antecede.cli.tables import SHOWN, print_json
 from antecede.errors import BadParameter
 from antecede.trace.foreign.formats import FORMATS, refuse_request
 from antecede.trace.foreign.spans import SPAN_FORMATS, refuse_span_request
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from antecede.spark.spans.api import SpanCounts
 
 __all__ = ["ingest"]
-
-SHOWN = 5
-"""Rejected lines and wrong clocks that are told in words."""
 
 
 def ingest(
@@ -73,7 +71,7 @@ def ingest(
     rpc: Annotated[
         bool, typer.Option("--rpc", help="spans: requests and replies of calls are messages, too.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")] = False,
+    as_json: Json = False,
     master: Master = None,
     remote: Remote = None,
 ) -> None:
@@ -148,8 +146,7 @@ def ingest_spans(
 def report_spans(counts: SpanCounts, examples: Sequence[dict[str, Any]], out: str, as_json: bool) -> None:
     verdict = "no" if counts.rejected else "yes" if counts.spans else "unknown"
     if as_json:
-        told = {"verdict": verdict, **asdict(counts), "examples": examples, "out": out}
-        print(json.dumps(told, ensure_ascii=False))
+        print_json({"verdict": verdict, **asdict(counts), "examples": examples, "out": out})
     for row in examples:
         print(sentence(row), file=sys.stderr)
     parts = [
@@ -205,11 +202,7 @@ def collect_examples(read: Ingested) -> list[dict[str, Any]]:
 
 def report(verdict: str, counts: Counts, examples: Sequence[dict[str, Any]], out: str, as_json: bool) -> None:
     if as_json:
-        print(
-            json.dumps(
-                {"verdict": verdict, **asdict(counts), "examples": examples, "out": out}, ensure_ascii=False
-            )
-        )
+        print_json({"verdict": verdict, **asdict(counts), "examples": examples, "out": out})
     for row in examples:
         print(sentence(row), file=sys.stderr)
     unknown = f", {counts.unknown} of them of unknown order" if counts.unknown else ""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import typer
 
+from antecede.cli.options import Json
+from antecede.cli.tables import print_json
 from antecede.net.transports.keys import make_keys
 
 __all__ = ["keys"]
@@ -17,7 +18,7 @@ def keys(
     directory: Path = typer.Argument(help="Where the files are, or are to be."),
     names: list[str] = typer.Argument(help="The names of nodes."),
     days: int = typer.Option(365, min=1, help="How long what is made is valid."),
-    as_json: bool = typer.Option(False, "--json", help="One JSON object on standard output."),
+    as_json: Json = False,
 ) -> None:
     """Make certificates by which nodes prove their names, and the authority that signs them.
 
@@ -25,7 +26,7 @@ def keys(
     """
     made = [str(path) for path in make_keys(directory, names, days)]
     if as_json:
-        print(json.dumps({"made": made}))
+        print_json({"made": made})
         return
     for path in made:
         print(f"made {path}", file=sys.stderr)

@@ -5,7 +5,6 @@ Spark is imported by the functions that use it: the other commands start without
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,22 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from antecede.cli.spark_session import Master, Remote, open_work
-from antecede.cli.tables import Csv, print_csv, print_table, refuse_two_forms
+from antecede.cli.options import Csv, Json, Master, Remote, Trace, refuse_two_forms
+from antecede.cli.spark_session import open_work
+from antecede.cli.tables import RUNS_MOST, print_csv, print_json, print_table
 
 if TYPE_CHECKING:
     from antecede.spark.measure.api import Measures
 
 __all__ = ["measure"]
 
-RUNS_MOST = 20
-"""Runs that are shown one by one; of more, only what they come to by protocol."""
-
 
 def measure(
-    trace: Annotated[
-        str, typer.Argument(help="A trace, or a directory of results that has one: a path or a URI.")
-    ],
+    trace: Trace,
     out: Annotated[
         str | None,
         typer.Option(
@@ -36,7 +31,7 @@ def measure(
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
+    as_json: Json = False,
     as_csv: Csv = False,
     master: Master = None,
     remote: Remote = None,
@@ -52,9 +47,9 @@ def measure(
         from antecede.spark.measure.api import ERROR
         from antecede.spark.measure.api import measure as measure_trace
         from antecede.spark.measure.schema import TABLES
-        from antecede.spark.trace.api import Trace
+        from antecede.spark.trace.api import Trace as SparkTrace
 
-        read = Trace.read(work.spark, trace)
+        read = SparkTrace.read(work.spark, trace)
         work.say("measuring")
         found = measure_trace(read)
         if out is not None:
@@ -73,7 +68,7 @@ def measure(
             "quantile_error": ERROR,
             "written": written,
         }
-        print(json.dumps(outcome, ensure_ascii=False))
+        print_json(outcome)
     elif as_csv:
         print_csv(runs)
     else:

@@ -5,18 +5,14 @@ Spark is imported by the function that uses it: the other commands start without
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from antecede.cli import options
 from antecede.cli.columns import (
-    Causes,
-    Id,
-    NoCause,
-    PartitionBy,
     files_of,
     name_partition,
     peek_columns,
@@ -24,9 +20,9 @@ from antecede.cli.columns import (
     split_names,
 )
 from antecede.cli.order_stream import Rows, order_stream, split_processes
-from antecede.cli.simulate import parameters as read_parameters
-from antecede.cli.spark_session import Master, Remote, open_work
-from antecede.cli.stream_options import Asked, Every, Once, Patience, Place, Remember
+from antecede.cli.spark_session import open_work
+from antecede.cli.stream import Asked
+from antecede.cli.tables import count_things, print_json
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
@@ -47,8 +43,8 @@ def order(
         ),
     ],
     out: Annotated[str, typer.Option(help="Write OUT/ordered and OUT/missing, as Parquet.")],
-    id_: Id = None,
-    causes: Causes = None,
+    id_: options.Id = None,
+    causes: options.Causes = None,
     process: Annotated[
         str | None,
         typer.Option(
@@ -60,7 +56,7 @@ def order(
         str | None,
         typer.Option(help="Of a table: the column of vectors.  [default: vector]", show_default=False),
     ] = None,
-    partition_by: PartitionBy = None,
+    partition_by: options.PartitionBy = None,
     time: Annotated[
         str | None, typer.Option(help="The column that orders concurrent rows.", show_default=False)
     ] = None,
@@ -72,10 +68,10 @@ def order(
             show_default=False,
         ),
     ] = None,
-    no_cause: NoCause = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")] = False,
-    master: Master = None,
-    remote: Remote = None,
+    no_cause: options.NoCause = None,
+    as_json: options.Json = False,
+    master: options.Master = None,
+    remote: options.Remote = None,
     stream: Annotated[
         bool, typer.Option("--stream", help="Order rows continuously, as their files appear in EVENTS.")
     ] = False,
@@ -93,14 +89,12 @@ def order(
             show_default=False,
         ),
     ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Of packets: a parameter of the protocol, key=value.")
-    ] = None,
-    checkpoint: Place = None,
-    once: Once = False,
-    patience: Patience = None,
-    remember: Remember = None,
-    every: Every = 1.0,
+    settings: options.Settings = None,
+    checkpoint: options.Checkpoint = None,
+    once: options.Once = False,
+    patience: options.Patience = None,
+    remember: options.Remember = None,
+    every: options.Every = 1.0,
     files: Annotated[
         int | None, typer.Option(help="With --stream: files to take at once, at most.", show_default=False)
     ] = None,
@@ -127,7 +121,7 @@ def order(
         "stamp": stamp,
         "protocol": protocol,
         "processes": () if processes is None else split_processes(processes),
-        "parameters": read_parameters("order", set_ or []),
+        "parameters": options.parse_settings("order", settings),
         "partition_by": split_names(partition_by),
         "time": time,
         "no_cause": ("", *(no_cause or ())),
@@ -208,16 +202,14 @@ def report(outcome: Outcome, out: str, as_json: bool) -> None:
 
     verdict = "no" if outcome.missing or outcome.refused else "yes"
     if as_json:
-        print(
-            json.dumps({"verdict": verdict, **asdict(outcome), "out": out}, ensure_ascii=False, default=str)
-        )
+        print_json({"verdict": verdict, **asdict(outcome), "out": out})
     for row in outcome.reasons:
         print(f"refused: {name_partition(row, outcome.partition_by)}: {row['reason']}", file=sys.stderr)
     for row in outcome.holding:
         print(describe_missing(row, outcome.partition_by), file=sys.stderr)
     many = f"{outcome.rows:,} rows by {outcome.by}"
     if outcome.partition_by:
-        many += f" in {outcome.partitions:,} partition{'s' * (outcome.partitions != 1)}"
+        many += f" in {count_things(outcome.partitions, 'partition')}"
     if verdict == "yes":
         print(f"yes: nothing is missing; {many}: {out}", file=sys.stderr)
         return
@@ -229,7 +221,7 @@ def report(outcome: Outcome, out: str, as_json: bool) -> None:
         waiting = "1 row waits" if outcome.waiting == 1 else f"{outcome.waiting:,} rows wait"
         parts.append(f"{outcome.missing:,} missing, {waiting} for them{direct}{where}")
     if outcome.refused:
-        parts.append(f"{outcome.refused:,} partition{'s' * (outcome.refused != 1)} refused")
+        parts.append(f"{count_things(outcome.refused, 'partition')} refused")
     print(f"no: {'; '.join([*parts, many])}: {out}", file=sys.stderr)
 
 
@@ -252,6 +244,5 @@ def describe_missing(row: Mapping[str, Any], names: Sequence[str]) -> str:
         what = name_partition(row, [name for name in row if name not in (*names, "direct", "waiting")])
     where = f"{name_partition(row, names)}: " if names else ""
     direct = f", {row['direct']:,} directly" if "direct" in row else ""
-    rows = "1 row" if row["waiting"] == 1 else f"{row['waiting']:,} rows"
     hold = "hold" if what.startswith("messages ") else "holds"
-    return f"missing: {where}{what} {hold} up {rows}{direct}"
+    return f"missing: {where}{what} {hold} up {count_things(row['waiting'], 'row')}{direct}"

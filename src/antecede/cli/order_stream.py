@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,7 +10,8 @@ import msgspec
 import typer
 
 from antecede.cli.spark_session import Work
-from antecede.cli.stream_options import Asked, open_stream
+from antecede.cli.stream import Asked, open_stream
+from antecede.cli.tables import print_json
 from antecede.errors import BadParameter
 from antecede.model import View
 
@@ -98,11 +98,7 @@ def say(work: Work, told: Progress) -> None:
 def report(outcome: Outcome, out: str, as_json: bool) -> None:
     verdict = "yes" if outcome.complete else "no"
     if as_json:
-        print(
-            json.dumps(
-                {"verdict": verdict, **msgspec.structs.asdict(outcome), "out": out}, ensure_ascii=False
-            )
-        )
+        print_json({"verdict": verdict, **msgspec.structs.asdict(outcome), "out": out})
     many = f"{outcome.delivered + outcome.late:,} rows in {outcome.batches:,} micro-batches: {out}"
     if outcome.complete:
         print(f"yes: all in causal order; {many}", file=sys.stderr)

@@ -5,7 +5,6 @@ Spark and Arrow are imported by the functions that use them: the other commands 
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 import webbrowser
@@ -14,9 +13,11 @@ from typing import Annotated
 
 import typer
 
-from antecede.cli.spark_session import Master, Remote, open_work
-from antecede.errors import CannotWrite
+from antecede.cli.options import Json, Master, Open, Remote
+from antecede.cli.spark_session import open_work
+from antecede.cli.tables import print_json
 from antecede.report import headline, render
+from antecede.storage import local, put, refuse_file
 
 __all__ = ["report"]
 
@@ -32,23 +33,23 @@ def report(
             help="Also carry these events: clocks (1200) or times since the run's start (2.5s). May be repeated.",
         ),
     ] = None,
-    show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    show: Open = False,
     master: Master = None,
     remote: Remote = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show verdicts, prices and space-time diagrams as one HTML page that needs nothing else.
 
     What a directory of results does not hold yet, findings and measures, is computed. docs/report.md explains the page.
     """
     started = time.perf_counter()
-    refuse(out)
+    refuse_file(out)
     with open_work(master, remote, "reading the trace", reads=[path]) as work:
         from antecede.report.gather import gather_report
 
         command = ("antecede", "report", path, "--out", out)
         made = gather_report(work.spark, path, windows or [], command, work.say)
-    write(out, render(made))
+    put(out, render(made).encode())
     outcome = {
         "report": out,
         "headline": headline(made),
@@ -58,34 +59,10 @@ def report(
         "seconds": round(time.perf_counter() - started, 3),
     }
     print(headline(made), file=sys.stderr)
-    print(json.dumps(outcome, ensure_ascii=False) if as_json else out)
-    here = on_this_machine(out)
-    if show and not webbrowser.open(here.as_uri() if here else out):
+    if as_json:
+        print_json(outcome)
+    else:
+        print(out)
+    here = local(out)
+    if show and not webbrowser.open(out if here is None else Path(here).as_uri()):
         print(f"antecede: no browser to open it with: {out}", file=sys.stderr)
-
-
-# The file
-
-
-def on_this_machine(out: str) -> Path | None:
-    """The absolute path, or None if it is elsewhere."""
-    from antecede.spark.storage import local
-
-    path = local(out)
-    return None if path is None else Path(path)
-
-
-def refuse(out: str) -> None:
-    """Say now what would be said after all the work."""
-    path = on_this_machine(out)
-    if path is not None and path.is_dir():
-        raise CannotWrite(out, "it is a directory", "nothing was written")
-    if path is not None and not path.parent.is_dir():
-        raise CannotWrite(out, "there is no such directory", "nothing was written")
-
-
-def write(out: str, page: str) -> None:
-    """Whole or not at all; a page of that name is replaced."""
-    from antecede.spark.storage import put
-
-    put(out, page.encode())

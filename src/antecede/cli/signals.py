@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["catch_interrupt"]
+__all__ = ["catch_interrupt", "hold_interrupts", "ignore_interrupts"]
 
 
 @contextmanager
@@ -25,3 +26,21 @@ def catch_interrupt() -> Iterator[Callable[[], bool]]:
         yield lambda: bool(asked)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def hold_interrupts() -> Iterator[None]:
+    """Hold Ctrl-C back while a worker starts: one that is half started complains. Workers never see it."""
+    if sys.platform == "win32":
+        yield
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def ignore_interrupts() -> None:
+    """For a worker: the process that started it ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -5,29 +5,26 @@ The simulator and Arrow are imported by the functions that use them: the other c
 
 from __future__ import annotations
 
-import gc
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from antecede.cli import options
+from antecede.cli.progress import pause_gc, show_progress
 from antecede.cli.signals import catch_interrupt
-from antecede.cli.tables import Csv, print_csv, print_table, refuse_two_forms
-from antecede.errors import BadParameter
+from antecede.cli.tables import print_csv, print_json, print_table
 
 if TYPE_CHECKING:
     from antecede.sim import RunSpec, Simulation, Summary
     from antecede.sim.checking import Checker
     from antecede.trace import TraceWriter
 
-__all__ = ["parameters", "print_summary", "simulate"]
+__all__ = ["simulate"]
 
 
 ORACLE_MOST = 500
@@ -36,22 +33,14 @@ ORACLE_MOST = 500
 
 def simulate(
     protocol: Annotated[str, typer.Option(help="Which protocol the processes run.")],
-    processes: Annotated[int, typer.Option(help="How many take part; 0: as the topology says, or 8.")] = 0,
-    messages: Annotated[int, typer.Option(help="How many messages are sent in all.")] = 1000,
-    seed: Annotated[int, typer.Option(help="All chance comes from this number.")] = 0,
-    network: Annotated[
-        str, typer.Option(help="Delays, bandwidth, loss: exponential:50ms,bandwidth=1Mbit/s,loss=1%.")
-    ] = "exponential:50ms",
-    workload: Annotated[
-        str, typer.Option(help="Who sends to whom: uniform:rate=10/s, groups:size=4, script:FILE ...")
-    ] = "uniform",
-    topology: Annotated[
-        str, typer.Option(help="Where they are: mesh, star, tree, wan-of-lans:zones=3, figure-7.1 ...")
-    ] = "mesh",
-    faults: Annotated[
-        str, typer.Option(help="What goes wrong: loss:1%, crash:p3@2s-4s, pause:random:mean=10s,down=1s ...")
-    ] = "none",
-    set_: Annotated[list[str] | None, typer.Option("--set", help="A protocol parameter: key=value.")] = None,
+    processes: options.Processes = 0,
+    messages: options.Messages = 1000,
+    seed: options.Seed = 0,
+    network: options.Network = "exponential:50ms",
+    workload: options.Workload = "uniform",
+    topology: options.Topology = "mesh",
+    faults: options.Faults = "none",
+    settings: options.Settings = None,
     out: Annotated[Path | None, typer.Option(help="Write the trace into this directory.")] = None,
     run: Annotated[
         str | None, typer.Option(help="The run's name in the trace.  [default: PROTOCOL-SEED]")
@@ -65,8 +54,8 @@ def simulate(
         bool,
         typer.Option("--shrink", help="Check, and if the answer is no, look for a shorter run that fails."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
-    as_csv: Csv = False,
+    as_json: options.Json = False,
+    as_csv: options.Csv = False,
 ) -> None:
     """Run a protocol over a simulated network and say what it cost.
 
@@ -76,10 +65,10 @@ def simulate(
     from antecede.sim import RunSpec
     from antecede.sim.checking import Checker
 
-    refuse_two_forms("simulate", as_json, as_csv)
+    options.refuse_two_forms("simulate", as_json, as_csv)
     spec = RunSpec(
         protocol=protocol,
-        parameters=parameters("simulate", set_ or []),
+        parameters=options.parse_settings("simulate", settings),
         processes=processes,
         messages=messages,
         seed=seed,
@@ -99,20 +88,6 @@ def simulate(
         raise typer.Exit(130)
     if findings:
         raise typer.Exit(1)
-
-
-def parameters(command: str, settings: list[str]) -> dict[str, Any]:
-    """Protocol parameters, given as key=value."""
-    found: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals or not key or key in found:
-            raise BadParameter(command, f"--set must be key=value, each key once, not {setting!r}")
-        if value in ("true", "false"):
-            found[key] = value == "true"
-        else:
-            found[key] = int(value) if value.removeprefix("-").isdigit() else value
-    return found
 
 
 # The work
@@ -143,34 +118,16 @@ def _advance(
         simulation.record(both)
     elif writer is not None or judge is not None:
         simulation.record(writer.append if writer is not None else judge.record)  # type: ignore[union-attr]
-    with catch_interrupt() as stopped, _no_gc(), _progress(simulation.spec.messages) as show:
+    with (
+        catch_interrupt() as stopped,
+        pause_gc(),
+        show_progress("messages", simulation.spec.messages) as show,
+    ):
         while not engine.finished and not stopped():
+            before = engine.sent
             engine.advance(2048)
-            show(engine.sent)
+            show(engine.sent - before)
         return engine.summary(), stopped()
-
-
-@contextmanager
-def _no_gc() -> Iterator[None]:
-    """Nothing in a run is part of a cycle: looking for one is time lost."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda sent: None
-        return
-    columns = TextColumn("messages"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("simulate", total=total)
-        yield lambda sent: progress.update(bar, completed=sent)
 
 
 def _findings(judge: Checker | None, summary: Summary, stopped: bool) -> list[str]:
@@ -214,7 +171,7 @@ def _report(
             "trace": None if out is None else str(out),
             "seconds": round(spent, 3),
         }
-        print(json.dumps(result, ensure_ascii=False))
+        print_json(result)
     elif as_csv:
         print_csv(list_figures(summary))
     else:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import sys
 import time
 from collections import Counter
@@ -19,8 +17,9 @@ import typer
 from msgspec import Struct
 from rich.console import Console
 
-from antecede.cli.check import _hold_interrupts
-from antecede.cli.signals import catch_interrupt
+from antecede.cli.options import Jobs, Json, Protocols
+from antecede.cli.signals import catch_interrupt, hold_interrupts, ignore_interrupts
+from antecede.cli.tables import count_things, print_json
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
@@ -116,10 +115,10 @@ class Tally:
         more = (
             f"{self.counts['views']:,} views decided"
             if "views" in self.counts
-            else f"{self.resent:,} frames sent again"
+            else f"{count_things(self.resent, 'frame')} sent again"
         )
         return (
-            f"{self.runs:,} runs, {self.total:,} deliveries, {self.crashes:,} crashes, {more}"
+            f"{count_things(self.runs, 'run')}, {self.total:,} deliveries, {self.crashes:,} crashes, {more}"
             f": {failed} ({spent:.0f} s, {pace:,.0f} deliveries/s)"
         )
 
@@ -131,11 +130,8 @@ def soak(
     first: Annotated[int, typer.Option(min=0, help="The number of the first run.")] = 0,
     runs: Annotated[int | None, typer.Option(min=1, help="Stop after so many runs.")] = None,
     messages: Annotated[int, typer.Option(min=1, help="The most messages that a run sends.")] = MESSAGES,
-    protocol: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this protocol; may be given again.  [default: all causal ones]"),
-    ] = None,
-    jobs: Annotated[int, typer.Option(min=0, help="Processes to work with; 0: one a core.")] = 0,
+    protocol: Protocols = None,
+    jobs: Jobs = 0,
     nodes: Annotated[
         bool, typer.Option("--nodes", help="Run whole nodes: journals, disks, views that change.")
     ] = False,
@@ -145,7 +141,7 @@ def soak(
     shrink_: Annotated[
         bool, typer.Option("--shrink", help="Look for a shorter run that fails in the same way.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Draw protocol, topology, network, faults and workload from a seed, run, check; again and again.
 
@@ -198,7 +194,7 @@ def _outcomes(plan: Plan, jobs: int, enough: Callable[[], bool]) -> Iterator[tup
                 return
             yield number, plan.work(number)
         return
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _ignore_interrupts)
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), ignore_interrupts)
     working: dict[Future[Outcome], int] = {}
     try:
         while True:
@@ -206,7 +202,7 @@ def _outcomes(plan: Plan, jobs: int, enough: Callable[[], bool]) -> Iterator[tup
                 number = next(numbers, -1)
                 if number < 0:
                     break
-                with _hold_interrupts():
+                with hold_interrupts():
                     working[pool.submit(plan.work, number)] = number
             if not working:
                 return
@@ -218,10 +214,6 @@ def _outcomes(plan: Plan, jobs: int, enough: Callable[[], bool]) -> Iterator[tup
                     del working[future]
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _failure(plan: Plan, number: int, outcome: Outcome, shorter: bool) -> Failure:
@@ -296,4 +288,4 @@ def _report(tally: Tally, seed: int, spent: float, as_json: bool) -> None:
             "seconds": round(spent, 3),
             "deliveries_per_second": round(tally.total / max(spent, 1e-9)),
         }
-        print(json.dumps(result, ensure_ascii=False))
+        print_json(result)

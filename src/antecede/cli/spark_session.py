@@ -1,4 +1,4 @@
-"""What the commands that run on Spark share: their options, the session, one bar, and errors in one line.
+"""What the commands that run on Spark share: the session, one bar, and errors in one line.
 
 A command names what it reads and what it writes. What is wrong with either is said before anything starts, and how much
 there is to read decides how Spark starts. What Spark itself says goes to a log, which is kept only if something fails
@@ -11,9 +11,8 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -25,23 +24,12 @@ from rich.progress import (
 )
 
 from antecede.errors import BadParameter, BadTrace, NoSpark
-from antecede.storage import local, taken
+from antecede.storage import local, refuse_existing
 
 if TYPE_CHECKING:
     from antecede.spark.session import SparkSession
 
-__all__ = ["Master", "Remote", "Work", "open_work"]
-
-Master = Annotated[
-    str | None,
-    typer.Option(
-        help="The Spark to drive, such as spark://HOST:7077.  [default: here, all cores]", show_default=False
-    ),
-]
-Remote = Annotated[
-    str | None,
-    typer.Option(help="A Spark Connect server to ask instead, such as sc://HOST:15002.", show_default=False),
-]
+__all__ = ["Work", "open_work"]
 
 SMALL_BYTES: Final = 8 << 20
 """What is read of so many bytes in all is read by a Spark that starts fast and sorts slowly."""
@@ -112,7 +100,7 @@ def refuse_request(
             raise BadTrace(path, "there is no such file or directory")
     for path in filter(None, map(local, writes)):
         if os.path.lexists(path):
-            raise taken(path)
+            refuse_existing(path)
 
 
 def is_small(paths: Sequence[str]) -> bool:

@@ -5,20 +5,19 @@ The simulator, Arrow and Spark are imported by the functions that use them: the 
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from antecede.cli.spark_session import Master, Remote, open_work
+from antecede.cli.options import Json, Master, Remote
+from antecede.cli.progress import show_progress
+from antecede.cli.spark_session import open_work
+from antecede.cli.tables import print_json
 from antecede.errors import BadParameter, NoSpark
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def sweep(
         ),
     ] = 0,
     local: Annotated[bool, typer.Option("--local", help="Without Spark, on this machine.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")] = False,
+    as_json: Json = False,
     master: Master = None,
     remote: Remote = None,
 ) -> None:
@@ -76,11 +75,11 @@ def _here(experiment: Experiment, out: str, jobs: int, traces: bool) -> tuple[in
     from antecede.sim.sweep import sweep as run_all
 
     made: list[str] = []
-    with _progress(experiment) as show:
+    with show_progress("runs", len(experiment.runs)) as show:
 
         def note(result: Row | Failure) -> None:
             made.append(result.run)
-            show()
+            show(1)
             if isinstance(result, Failure):
                 _complain(result)
 
@@ -102,18 +101,6 @@ def _on_spark(
     for failure in swept.failures:
         _complain(failure)
     return swept.made, swept.failures
-
-
-@contextmanager
-def _progress(experiment: Experiment) -> Iterator[Callable[[], None]]:
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda: None
-        return
-    columns = TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("sweep", total=len(experiment.runs))
-        yield lambda: progress.advance(bar)
 
 
 def _complain(failure: Failure) -> None:
@@ -140,7 +127,7 @@ def _report(
             "results": f"{place}/results.jsonl",
             "seconds": round(spent, 3),
         }
-        print(json.dumps(outcome, ensure_ascii=False))
+        print_json(outcome)
     before = f", {total - made} of them before" if made < total else ""
     print(f"{total - len(failures)} of {total} runs{before}: {place}/results.jsonl", file=sys.stderr)
     if failures:

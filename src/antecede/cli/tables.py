@@ -30,26 +30,31 @@ import csv
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any, Final
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
-from antecede.errors import BadParameter
+__all__ = ["RUNS_MOST", "SHOWN", "count_things", "print_csv", "print_json", "print_table"]
 
-__all__ = ["Csv", "print_csv", "print_table", "refuse_two_forms"]
-
-GAP = "  "
-
-Csv = Annotated[
-    bool, typer.Option("--csv", help="Print the rows of the table as CSV: a line of names, then full values.")
-]
+GAP: Final = "  "
+SHOWN: Final = 5
+"""Findings that are told in words."""
+RUNS_MOST: Final = 20
+"""Runs that are shown one by one; of more, only what they come to by protocol."""
 
 
-def refuse_two_forms(command: str, as_json: bool, as_csv: bool) -> None:
-    if as_json and as_csv:
-        raise BadParameter(command, "give --json or --csv, not both")
+def count_things(count: int, thing: str) -> str:
+    """
+    >>> count_things(1, "run"), count_things(2000, "run")
+    ('1 run', '2,000 runs')
+    """
+    return f"{count:,} {thing}{'s' * (count != 1)}"
+
+
+def print_json(result: Any) -> None:
+    """Print one object on standard output. What JSON has no form for is written as text."""
+    print(json.dumps(result, ensure_ascii=False, default=str))
 
 
 def print_csv(rows: Iterable[Mapping[str, Any]]) -> None:
@@ -66,8 +71,8 @@ def flatten(row: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
         if isinstance(value, Mapping):
             yield from flatten(value, f"{path}{name}.")
         else:
-            told = value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            yield path + name, told
+            plain = value is None or isinstance(value, str)
+            yield path + name, value if plain else json.dumps(value, ensure_ascii=False)
 
 
 def print_table(

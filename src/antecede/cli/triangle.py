@@ -5,12 +5,11 @@ Protocols that make the same run of it are shown together, with one space-time d
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from msgspec import to_builtins
@@ -18,7 +17,8 @@ from rich.console import Console
 from rich.text import Text
 
 from antecede.cli.figure import S3, Performance, Wait, perform
-from antecede.cli.tables import Csv, print_csv, print_table, refuse_two_forms
+from antecede.cli.options import Csv, Json, Protocols, refuse_two_forms
+from antecede.cli.tables import print_csv, print_json, print_table
 from antecede.diagram import render
 from antecede.errors import BadParameter
 from antecede.protocols import PROTOCOLS
@@ -36,8 +36,8 @@ MARGIN = 11
 
 
 def triangle(
-    protocol: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    protocol: Protocols = None,
+    as_json: Json = False,
     as_csv: Csv = False,
 ) -> None:
     """See a message overtaken, and how each protocol prevents it.
@@ -49,7 +49,7 @@ def triangle(
     performances, skipped = _perform(protocol)
     console = Console(stderr=True, highlight=False)
     if as_json:
-        print(json.dumps(_plain(performances, skipped), ensure_ascii=False))
+        print_json(_plain(performances, skipped))
     elif as_csv:
         print_csv(map(_plain_one, performances))
     else:

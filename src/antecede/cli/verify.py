@@ -9,7 +9,6 @@ With `--id` and `--causes` a table of events is verified instead, on Spark: cli/
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,10 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec import Struct
 
-from antecede.cli.columns import Causes, Id, NoCause, PartitionBy
-from antecede.cli.spark_session import Master, Remote, open_work
-from antecede.cli.stream_options import Asked, Every, Once, Patience, Place
-from antecede.cli.tables import Csv, print_csv, print_table, refuse_two_forms
+from antecede.cli import options
+from antecede.cli.spark_session import open_work
+from antecede.cli.stream import Asked
+from antecede.cli.tables import RUNS_MOST, SHOWN, count_things, print_csv, print_json, print_table
 from antecede.cli.verify_causes import Columns, refuse_request, verify_causes
 from antecede.cli.verify_stream import verify_stream
 from antecede.errors import BadParameter
@@ -35,11 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["verify"]
 
-RUNS_MOST = 20
-"""Runs that are shown one by one; more are summed up by protocol."""
-SHOWN = 5
-"""Findings that are told in words."""
-
 COUNTS = ("deliveries", "violations", "fifo_breaks", "duplicates", "unsent", "unaddressed", "undelivered")
 
 
@@ -51,13 +45,13 @@ def verify(
             "(Parquet, CSV, JSON Lines), or the name of a table of Spark's."
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as one JSON object.")] = False,
-    as_csv: Csv = False,
+    as_json: options.Json = False,
+    as_csv: options.Csv = False,
     out: Annotated[
         str | None, typer.Option(help="Write OUT/findings and OUT/verdicts, as Parquet.", show_default=False)
     ] = None,
-    id_: Id = None,
-    causes: Causes = None,
+    id_: options.Id = None,
+    causes: options.Causes = None,
     consumer: Annotated[
         str | None,
         typer.Option(help="Of a table: the column of who was handed the event.", show_default=False),
@@ -75,8 +69,8 @@ def verify(
             show_default=False,
         ),
     ] = None,
-    partition_by: PartitionBy = None,
-    no_cause: NoCause = None,
+    partition_by: options.PartitionBy = None,
+    no_cause: options.NoCause = None,
     causality: Annotated[
         str | None,
         typer.Option(
@@ -94,10 +88,10 @@ def verify(
             "feed://HOST:PORT,... or nats://HOST:PORT/STREAM.",
         ),
     ] = False,
-    checkpoint: Place = None,
-    once: Once = False,
-    patience: Patience = None,
-    every: Every = 1.0,
+    checkpoint: options.Checkpoint = None,
+    once: options.Once = False,
+    patience: options.Patience = None,
+    every: options.Every = 1.0,
     remember: Annotated[
         str | None,
         typer.Option(
@@ -106,8 +100,8 @@ def verify(
             show_default=False,
         ),
     ] = None,
-    master: Master = None,
-    remote: Remote = None,
+    master: options.Master = None,
+    remote: options.Remote = None,
 ) -> None:
     """Say of every run of a trace whether causal order was kept, and show what broke it; or of consumers of events.
 
@@ -115,7 +109,7 @@ def verify(
     """
     if causality not in (None, "stated", "potential"):
         raise BadParameter.choice("verify", "--causality", causality, ("stated", "potential"))
-    refuse_two_forms("verify", as_json, as_csv)
+    options.refuse_two_forms("verify", as_json, as_csv)
     columns = Columns(id_, causes, consumer, position, time, partition_by, tuple(no_cause or ()))
     if columns.given() and explain:
         raise BadParameter("verify", "--explain is for a trace, without --id and --causes")
@@ -331,8 +325,7 @@ def report(
 ) -> None:
     runs = [{key: row[key] for key in ("run", "verdict", "reason", *COUNTS)} for row in rows]
     if as_json:
-        told = {"verdict": verdict, "causality": causality, "runs": runs}
-        print(json.dumps(told, ensure_ascii=False))
+        print_json({"verdict": verdict, "causality": causality, "runs": runs})
     elif as_csv:
         print_csv(runs)
     else:
@@ -355,7 +348,7 @@ def report(
 def sentence(rows: Sequence[Mapping[str, Any]], verdict: str) -> str:
     """The answer in one line."""
     runs, deliveries = len(rows), sum(row["deliveries"] for row in rows)
-    of = f"{runs} run{'s' * (runs != 1)}, {deliveries:,} deliver{'y' if deliveries == 1 else 'ies'}"
+    of = f"{count_things(runs, 'run')}, {deliveries:,} deliver{'y' if deliveries == 1 else 'ies'}"
     own = [row for row in rows if row["verdict"] == verdict]
     match verdict:
         case "yes":

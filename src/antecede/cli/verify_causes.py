@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import typer
 from msgspec import Struct
 
 from antecede.cli.columns import files_of, name_partition, refuse_unknown_columns, split_names
 from antecede.cli.spark_session import open_work
+from antecede.cli.tables import SHOWN, count_things, print_json
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from antecede.spark.verify.by_causes import CausesVerification
 
 __all__ = ["Columns", "verify_causes"]
-
-SHOWN: Final = 5
-"""Findings that are told in words."""
 
 
 class Columns(Struct, frozen=True):
@@ -87,8 +84,8 @@ def verify_causes(
         if out is not None:
             work.say("writing")
             found.write(out)
-        told = any(found.counts[name] for name in ("violations", "duplicates", "missing"))
-        examples = found.examples(SHOWN) if told else []
+        any_found = any(found.counts[name] for name in ("violations", "duplicates", "missing"))
+        examples = found.examples(SHOWN) if any_found else []
         found.release()
     report(found, [columns.describe(row) for row in examples], out, as_json)
     if found.verdict == "no" or found.refused:
@@ -108,14 +105,8 @@ def refuse_request(columns: Columns) -> None:
 
 def report(found: CausesVerification, examples: list[str], out: str | None, as_json: bool) -> None:
     if as_json:
-        told: dict[str, Any] = {
-            "verdict": found.verdict,
-            "reason": found.reason,
-            "causality": "stated",
-            **found.counts,
-        }
-        told |= {"refusals": found.refused, "out": out}
-        print(json.dumps(told, ensure_ascii=False, default=str))
+        judged = {"verdict": found.verdict, "reason": found.reason, "causality": "stated"}
+        print_json({**judged, **found.counts, "refusals": found.refused, "out": out})
     for words in examples:
         print(words, file=sys.stderr)
     for row in found.refused:
@@ -143,7 +134,3 @@ def describe_finding(row: Mapping[str, Any]) -> str:
             return f"refused: {row['reason']}"
         case _:
             return f"{row['id']} is missing: {row['reason']}, such as {row['by']}"
-
-
-def count_things(count: int, thing: str) -> str:
-    return f"{count:,} {thing}{'s' * (count != 1)}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from antecede.cli.stream_options import Asked, open_stream
+from antecede.cli.stream import Asked, open_stream
+from antecede.cli.tables import print_json
 from antecede.cli.verify_causes import Columns
 
 if TYPE_CHECKING:
@@ -51,16 +51,12 @@ def report(judged: Findings, out: str, as_json: bool, columns: Columns | None = 
     verdict = "no" if set(judged.counts) - {"missing"} else "unknown" if judged.counts else "yes"
     if as_json:
         causality = {} if columns is None else {"causality": "stated"}
-        print(json.dumps({"verdict": verdict, **causality, "found": judged.counts, "out": out}))
+        print_json({"verdict": verdict, **causality, "found": judged.counts, "out": out})
     for row in judged.first:
         print(sentence(row) if columns is None else columns.describe(row), file=sys.stderr)
     by = "" if columns is None else "by stated causes, "
-    told = (
-        f"{verdict}: {by}{describe_counts(judged.counts)}: {out}"
-        if judged.counts
-        else f"yes: {by}nothing wrong so far"
-    )
-    print(told, file=sys.stderr)
+    found = f"{describe_counts(judged.counts)}: {out}" if judged.counts else "nothing wrong so far"
+    print(f"{verdict}: {by}{found}", file=sys.stderr)
 
 
 def describe_counts(counts: Mapping[str, int]) -> str:

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from antecede.cli.options import Open
 from antecede.errors import BadParameter
 from antecede.watch.page import Page
 from antecede.watch.status import Board
@@ -32,7 +33,7 @@ def watch(
     ],
     port: Annotated[int, typer.Option(help="Where to serve the page.  [default: any that is free]")] = 0,
     terminal: Annotated[bool, typer.Option("--terminal", help="No page: show the figures here.")] = False,
-    show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    show: Open = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the newest status as one JSON object, and end.")
     ] = False,

@@ -1,39 +1,17 @@
-"""What the commands that run a stream share: their options, Ctrl-C as the way to end."""
+"""What commands that run a stream share: what is asked of it, Ctrl-C as the way to end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, NamedTuple
-
-import typer
+from typing import NamedTuple
 
 from antecede.cli.signals import catch_interrupt
 from antecede.cli.spark_session import Work, open_work
 from antecede.errors import BadParameter
 from antecede.spark.duration import parse_duration
 
-__all__ = ["Asked", "Every", "Once", "Patience", "Place", "Remember", "open_stream"]
-
-Once = Annotated[bool, typer.Option("--once", help="With --stream: end when all that is there is done.")]
-Every = Annotated[float, typer.Option(help="With --stream: seconds from one look to the next.")]
-Place = Annotated[
-    str | None,
-    typer.Option(help="With --stream: where it remembers how far it came.", show_default="OUT/checkpoint"),
-]
-Patience = Annotated[
-    str | None,
-    typer.Option(
-        help='With --stream: the time after which what is missing is given up, as "30 seconds".  [default: never]',
-        show_default=False,
-    ),
-]
-Remember = Annotated[
-    str | None,
-    typer.Option(
-        help="With --stream: how long it knows what came out.  [default: 7 days]", show_default=False
-    ),
-]
+__all__ = ["Asked", "open_stream"]
 
 
 class Asked(NamedTuple):
