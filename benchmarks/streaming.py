@@ -34,10 +34,8 @@ from antecede.protocols.broadcast import VectorStamp
 from antecede.protocols.monitor import MonitorStamp
 from antecede.spark import connect
 from antecede.spark import order as order_rows
-from antecede.spark.stream import cut
 from antecede.spark.stream.bucket import Bucket
-from antecede.spark.stream.closed import check_packets, deliver_closed
-from antecede.spark.stream.kernel import CODES
+from antecede.spark.stream.closed import advance_closed, deliver_closed
 from antecede.spark.stream.operator import BUCKETS, bucket_keys, pack_rows
 from antecede.spark.stream.packets import from_ipc, stamp_of, to_ipc
 from antecede.spark.stream.settings import Settings
@@ -179,7 +177,7 @@ def parts(shape: Shape, order: str) -> list[tuple[str, float]]:
             part("state", bucket.dump)
             part("hand over", partial(handed_over, out))
         if shape.protocol == "monitor":
-            part("closed: check, cut, place", partial(closed_set, settings, rows))
+            part("closed: sort, order", partial(closed_set, settings, rows))
     return list(spent.items())
 
 
@@ -188,14 +186,8 @@ def handed_over(out: pa.Table) -> pa.Table:
 
 
 def closed_set(settings: Settings, rows: pa.Table) -> None:
-    reached = np.zeros(len(settings.processes), np.int64)
-    reached[0] = 1 << 62
-    packets, sums, _ = check_packets(rows, settings, 0, 0, reached)
-    until, candidates, places = cut.closed(
-        CODES[settings.protocol], reached, [sums], lambda at: packets["stamp"]
-    )
-    found = cut.place_messages(reached, until, [sums], candidates, places, 0)
-    assert found == len(rows), "all that was sent has arrived"
+    found, _ = advance_closed(Bucket(settings), rows, 0, 0)
+    assert len(found) == len(rows), "all that was sent has arrived"
 
 
 # What is measured

@@ -31,7 +31,6 @@ from antecede.errors import BadParameter, CannotWrite
 
 __all__ = [
     "absolute",
-    "clear_directory",
     "join",
     "local",
     "make_directory",
@@ -123,17 +122,10 @@ def vacant(path: str) -> bool:
 
 
 def make_directory(path: str) -> str:
-    """Make a directory that tasks write into, and give its path. For storage that PyArrow reads."""
+    """Make a directory, and give its path. For storage that PyArrow reads."""
     system, inside = place(path)
     system.create_dir(inside)
     return path
-
-
-def clear_directory(path: str) -> None:
-    """Remove a directory that attempts of tasks wrote into. An attempt that still writes may keep it: try again."""
-    system, inside = place(path)
-    with suppress(OSError, pa.ArrowException):
-        system.delete_dir(inside)
 
 
 def put(path: str | os.PathLike[str], data: bytes) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,12 +22,10 @@ from antecede.errors import BadParameter, BadSnapshot
 from antecede.model import Message, Packet, View
 from antecede.oracle import happened_before
 from antecede.protocols.monitor import MonitorStamp
-from antecede.spark.stream import closed, cut, waiting
-from antecede.spark.stream.bucket import step
-from antecede.spark.stream.closed import Closing, check_packets, deliver_closed, serve
-from antecede.spark.stream.closed_state import State, States, read_status, receiver_of
-from antecede.spark.stream.kernel import CODES
-from antecede.spark.stream.packets import PACKETS, ROWS, packets_of
+from antecede.spark.stream import closed, waiting
+from antecede.spark.stream.bucket import Bucket, step
+from antecede.spark.stream.closed import Closing, advance_closed, deliver_closed, read_status
+from antecede.spark.stream.packets import PACKETS, packets_of
 from antecede.spark.stream.settings import Settings
 from tests.driver import VARIANTS, Habits, drive
 
@@ -47,74 +44,27 @@ SCHEMA = "receiver string, sender string, number long, stamp binary, payload bin
 
 
 class Sets:
-    """Closed sets without Spark: what is held from one step to the next, and what was delivered."""
+    """Closed sets without Spark: a bucket that is kept as bytes from one step to the next."""
 
-    def __init__(self, settings):
-        self.settings, self.code, self.place = settings, CODES[settings.protocol], 0
-        self.reached = np.zeros(len(settings.processes), np.int64)
-        self.reached[0] = 1 << 62
-        self.held, self.lane = [], None
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.state: bytes = Bucket(settings).dump()
 
-    def sums(self, table, reached):
-        source, number, since = (np.array(table[name].to_numpy()) for name in ("source", "number", "since"))
-        return cut.summed(self.code, reached, table["stamp"], source, number, since)[0]
+    def take(self, table, now=0):
+        bucket = Bucket.load(self.state, self.settings)
+        out, status = advance_closed(bucket, table, 0, now)
+        self.state = bucket.dump()
+        return out.to_pylist(), status
 
-    def patient(self, table, now):
-        """What comes out if patience is looked at too, as rows; and whether a machine had to serve."""
-        came, rows, served = ROWS.empty_table(), [], self.lane is not None
-        if served:
-            came, _, _ = check_packets(table, self.settings, 0, now, self.reached)
-        else:
-            names = self.settings.processes
-            rows = [(names[s], number, "delivered", None) for s, number in self.advance([table], now)]
-        held = pa.concat_tables([ROWS.empty_table(), *(part for part, _ in self.held)])
-        times = held["since"].to_pylist()
-        if served or (times and min(times) + self.settings.patience_ms <= now):
-            state = State(
-                decided=self.settings.decided(), receiver=self.settings.processes[0],
-                reached=self.reached.tolist(), place=self.place, machine=self.lane,
-            )  # fmt: skip
-            receiver = receiver_of(self.settings, state, [held])
-            found, served = serve(self.settings, receiver, held, came, now), True
-            self.reached = np.array(receiver.machine.reached(), np.int64)
-            self.reached[0] = 1 << 62
-            self.lane = receiver.dump() if receiver.machine.given_up() else None
-            self.held = [(found.held, self.sums(found.held, self.reached))]
-            self.place = receiver.position
-            rows += [shown(row) for row in found.rows.to_pylist()]
-        return rows, served
-
-    def advance(self, tables, now=0):
+    def advance(self, tables):
         """The messages that these let out, in order, as (sender, number)."""
-        pieces = [table for table in tables if len(table)]
-        checks = [check_packets(rows, self.settings, 0, now, self.reached) for rows in pieces]
-        assert not any(len(refused) for _, _, refused in checks)
-        packets, parts = [t for t, _ in self.held], [sums for _, sums in self.held]
-        packets += [found for found, _, _ in checks]
-        parts += [cut.Sums.unpacked(sums.packed(), len(self.reached)) for _, sums, _ in checks]
-        until, candidates, places = cut.closed(
-            self.code, self.reached, parts, lambda at: packets[at]["stamp"]
-        )
-        found = cut.place_messages(self.reached, until, parts, candidates, places, self.place)
-        self.reached, out, self.held, begin = until, [], [], 0
-        for table, part in zip(packets, parts, strict=True):
-            own = places[begin : begin + len(part.rows)]
-            begin += len(part.rows)
-            taken = table.take(part.rows)
-            ids = zip(*(taken[name].to_pylist() for name in ("source", "number")), strict=True)
-            out += [(place, key) for place, key in zip(own.tolist(), ids, strict=True) if place >= 0]
-            rest = taken.take(np.flatnonzero(own == cut.HELD))
-            self.held.append((rest, self.sums(rest, until)))
-        assert sorted(place for place, _ in out) == list(range(self.place, self.place + found))
-        self.place += found
-        return [key for _, key in sorted(out)]
+        out, _ = self.take(pa.concat_tables(tables))
+        return [(self.settings.processes.index(row["sender"]), row["number"]) for row in out]
 
 
-@pytest.mark.parametrize("protocol", cut.KINDS)
-@pytest.mark.parametrize("block", [1, 3, 16])
-def test_closed_sets_are_what_machines_deliver_step_by_step(monkeypatch, protocol, block):
-    monkeypatch.setattr(cut, "BLOCK", block)
-    for seed in range(10):
+@pytest.mark.parametrize("protocol", closed.KINDS)
+def test_closed_sets_are_what_machines_deliver_step_by_step(protocol):
+    for seed in range(30):
         run, packets, settings = hot(protocol, seed)
         rows = packets_of(packets, run.machines[0].view)
         order, random = happened_before(run.events), Random(seed)
@@ -122,24 +72,35 @@ def test_closed_sets_are_what_machines_deliver_step_by_step(monkeypatch, protoco
         sets, state, all_ids = Sets(settings), None, []
         for begin, end in itertools.pairwise(ends):
             some = rows.slice(begin, end - begin)
-            state, out, status = step(state, some, 0, settings)
-            half = len(some) // 2
-            ids = sets.advance([some.slice(0, half), some.slice(half)])
-            assert {(settings.processes[s], number) for s, number in ids} == {
+            state, out, status = step(state, some, 0, settings, kernel=False)
+            found, told = sets.take(some)
+            assert {(row["sender"], row["number"]) for row in found} == {
                 (row["sender"], row["number"]) for row in out.to_pylist()
             }, f"{protocol}, seed {seed}"
-            assert sum(len(table) for table, _ in sets.held) == status.held
-            all_ids += ids
+            assert (told.held, told.rows_in) == (status.held, len(some))
+            all_ids += [(settings.processes.index(row["sender"]), row["number"]) for row in found]
+            # The same, in whatever order Spark hands the rows over.
+            again = Sets(settings)
+            again.take(rows.slice(0, begin))
+            shuffled = some.take(random.sample(range(len(some)), len(some)))
+            assert [shown(row) for row in again.take(shuffled)[0]] == [shown(row) for row in found]
         assert not any(order.precedes(b, a) for i, a in enumerate(all_ids) for b in all_ids[i + 1 :])
+
+
+def arrange(rows, packets, which):
+    """These rows, arriving in the order in which closed sets take them."""
+    sums = {at: sum(packets[at].stamp.vector[1:]) for at in which}
+    some = rows.take(sorted(which, key=lambda at: (sums[at], packets[at].source, packets[at].message.number)))
+    return some.set_column(5, "arrival", pa.array(range(len(some))))
 
 
 def shown(row):
     return tuple(row[name] for name in ("sender", "number", "kind", "gave_up"))
 
 
-@pytest.mark.parametrize("protocol", cut.KINDS)
+@pytest.mark.parametrize("protocol", closed.KINDS)
 def test_what_is_given_up_and_comes_late_is_marked_as_by_machines(protocol):
-    seen = {"late": 0, "gave up": 0, "served": 0, "again by closed sets": 0}
+    seen = {"late": 0, "gave up": 0, "by a machine": 0, "by the kernel again": 0}
     for seed in range(20):
         run, packets, settings = hot(protocol, seed)
         settings = structs.replace(settings, patience_ms=2)
@@ -147,20 +108,23 @@ def test_what_is_given_up_and_comes_late_is_marked_as_by_machines(protocol):
         # Some are lost, and come at the end, or never.
         lost = random.sample(range(len(rows)), len(rows) // 6)
         order = [at for at in range(len(rows)) if at not in lost] + lost[1:] + list(range(5))
-        sets, state, was, delivered = Sets(settings), None, False, 0
+        sets, state, was = Sets(settings), None, False
         for now, begin in enumerate(range(0, len(order), 6)):
-            some = rows.take(order[begin : begin + 6])
-            some = some.set_column(5, "arrival", pa.array(range(len(some))))
-            state, out, status = step(state, some, now, settings)
-            found, served = sets.patient(some, now)
+            # To a machine, the order of arrival matters: it gets the one that closed sets are taken in.
+            some = arrange(rows, packets, order[begin : begin + 6])
+            state, out, status = step(state, some, now, settings, kernel=False)
+            found, told = sets.take(some, now)
             expected = [shown(row) for row in out.to_pylist()]
-            assert sorted(found, key=str) == sorted(expected, key=str), f"{protocol}, seed {seed}, step {now}"
-            delivered += status.delivered + status.late
-            assert (sum(len(held) for held, _ in sets.held), sets.place) == (status.held, delivered)
-            seen["late"] += status.late
-            seen["gave up"] += status.gave_up
-            seen["served"] += served
-            seen["again by closed sets"] += was and not served
+            assert sorted(map(shown, found), key=str) == sorted(expected, key=str), (
+                f"{protocol}, seed {seed}, step {now}"
+            )
+            counts = ("rows_in", "delivered", "late", "gave_up", "held", "oldest_ms")
+            assert [getattr(told, one) for one in counts] == [getattr(status, one) for one in counts]
+            seen["late"] += told.late
+            seen["gave up"] += told.gave_up
+            served = bool(Bucket.load(sets.state, settings).machines)
+            seen["by a machine"] += served
+            seen["by the kernel again"] += was and not served
             was = served
     assert all(seen.values()), seen
 
@@ -170,12 +134,12 @@ def test_a_repeat_with_another_stamp_takes_nothing_back():
     rows = packets_of(packets, run.machines[0].view)
     sets = Sets(settings)
     assert sets.advance([rows])
-    before = sets.reached.copy()
+    before = sets.state
     # Its number was delivered; what it asks for never was.
-    stamp = MonitorStamp(1, tuple(0 if process == 1 else 99 for process in range(len(before))))
+    stamp = MonitorStamp(1, tuple(0 if process == 1 else 99 for process in range(len(settings.processes))))
     again = Packet(1, 0, stamp, Message(1, 1, (0,), b""))
     assert sets.advance([packets_of([again], run.machines[0].view)]) == []
-    assert (sets.reached == before).all()
+    assert sets.state == before
 
 
 def test_what_is_no_packet_of_this_receiver_is_refused():
@@ -184,17 +148,15 @@ def test_what_is_no_packet_of_this_receiver_is_refused():
     rows[0]["stamp"] = b"\x06\x00"
     rows[1]["receiver"] = "p2"
     rows[2]["sender"] = "p1"
-    rows[3]["stamp"] = None
-    table = pa.Table.from_pylist(rows, pa.schema([field.with_nullable(True) for field in PACKETS]))
-    reached = np.zeros(len(settings.processes), np.int64)
-    _, sums, refused = check_packets(table, settings, 0, 0, reached)
-    assert sums.rows.tolist() == [4]
-    assert [row["reason"] for row in refused.to_pylist()] == [
-        "not a packet at byte 2: it ends where a number begins",
-        "it is not for p1",
-        "p1 refused a packet: it comes from p1, which is no peer",
-        "the stamp has 0 bytes, and may have 1 to 4194304",
-    ]
+    rows[3]["stamp"] = b""
+    found, status = Sets(settings).take(pa.Table.from_pylist(rows, PACKETS))
+    assert (status.rows_in, status.refused, status.delivered + status.held) == (5, 4, 1)
+    assert {row["number"]: row["reason"] for row in found if row["kind"] == "refused"} == {
+        rows[0]["number"]: "not a packet at byte 2: it ends where a number begins",
+        rows[1]["number"]: "it is not for p1",
+        rows[2]["number"]: "p1 refused a packet: it comes from p1, which is no peer",
+        rows[3]["number"]: "the stamp has 0 bytes, and may have 1 to 4194304",
+    }
 
 
 def closing(spark, source, settings, **options):
@@ -203,9 +165,7 @@ def closing(spark, source, settings, **options):
     return deliver_closed(stream, settings.protocol, settings.processes, **options)
 
 
-@pytest.mark.parametrize("few", [0, closed.FEW], ids=["tasks deliver", "the driver delivers"])
-def test_a_hot_monitor_is_delivered_once_over_restarts(spark, tmp_path, few, monkeypatch):
-    monkeypatch.setattr(closed, "FEW", few)
+def test_a_hot_monitor_is_delivered_once_over_restarts(spark, tmp_path):
     run, packets, settings = hot("monitor", 3, messages=120)
     rows = packets_of(packets, run.machines[0].view)
     source = tmp_path / "in"
@@ -238,8 +198,8 @@ def test_a_hot_monitor_is_delivered_once_over_restarts(spark, tmp_path, few, mon
     assert (len(statuses), statuses[-1].held) == (3, 0)
     # Nothing is left of what only a micro-batch that is over needed.
     left = {path.name for path in (tmp_path / "checkpoint" / "closed").iterdir()}
-    assert left - {"held-1"} == {"slot-0", "slot-1", "slot-2"}
-    assert not (tmp_path / "out" / "_work").exists()
+    assert left == {"slot-0", "slot-1", "slot-2"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"batch=0", "batch=1", "batch=2"}
 
     # A micro-batch that was done before Spark knew of it is not done again.
     before = sorted((tmp_path / "out").rglob("*.parquet"))
@@ -249,9 +209,7 @@ def test_a_hot_monitor_is_delivered_once_over_restarts(spark, tmp_path, few, mon
     assert sorted((tmp_path / "out").rglob("*.parquet")) == before
 
 
-@pytest.mark.parametrize("few", [0, closed.FEW], ids=["tasks deliver", "the driver delivers"])
-def test_storage_that_only_spark_knows_will_do(spark, tmp_path, few, monkeypatch):
-    monkeypatch.setattr(closed, "FEW", few)
+def test_storage_that_only_spark_knows_will_do(spark, tmp_path):
     run, packets, settings = hot("monitor", 3, messages=60)
     rows = packets_of(packets, run.machines[0].view)
     (tmp_path / "in").mkdir()
@@ -280,7 +238,8 @@ def test_patience_ends_on_spark_and_a_late_cause_is_marked(spark, tmp_path):
     statuses, state, expected = list[Any](), None, []
     for part, (begin, end) in enumerate(itertools.pairwise([0, 8, 16, len(rows)])):
         some = rows.slice(begin, end - begin)
-        state, out, status = step(state, some, 10 * part, settings)
+        arranged = arrange(rows, packets, range(begin, end))
+        state, out, status = step(state, arranged, 10 * part, settings)
         expected += [shown(row) for row in out.to_pylist()]
         pq.write_table(some, tmp_path / "in" / f"{part}.parquet")
         writer = closing(spark, tmp_path / "in", settings, **places, patience="1 millisecond")
@@ -292,19 +251,14 @@ def test_patience_ends_on_spark_and_a_late_cause_is_marked(spark, tmp_path):
     assert [row["position"] for row in found] == list(range(len(expected)))
     assert sorted(map(shown, found), key=str) == sorted(expected, key=str)
     assert {"late", "delivered"} == {row["kind"] for row in found}
-    assert any(row["gave_up"] for row in found)
+    assert sum(status.gave_up for status in statuses) == sum(bool(row["gave_up"]) for row in found)
 
 
 def test_a_state_that_an_older_version_left_is_continued(spark, tmp_path):
     kept = Path(__file__).parent / "states" / "closed-2"
     shutil.copytree(kept / "closed", tmp_path / "checkpoint" / "closed")
     settings = Settings("monitor", ("p1", "p2", "p3", "p4"))
-    states = States(tmp_path / "checkpoint", settings, 0)
-    before, held = states.before(spark, 1)
-    assert (before.place, before.status.held) == (8, 1)
-    assert len(held) == 1
-    assert len(held[0].read_packets()) == 1
-    closing = Closing(settings, 0, f"file:{tmp_path}/out", states)
+    closing = Closing(settings, 0, f"file:{tmp_path}/out", f"file:{tmp_path}/checkpoint/closed")
     closing(spark.read.schema(SCHEMA).parquet(str(kept / "rest.parquet")), 1)
     found = pq.read_table(tmp_path / "out").sort_by("position").to_pylist()
     rest = pq.read_table(kept / "rest.parquet").num_rows
@@ -313,7 +267,7 @@ def test_a_state_that_an_older_version_left_is_continued(spark, tmp_path):
     assert status is not None
     assert status.held == 0
     with pytest.raises(BadSnapshot, match="has no state of micro-batch"):
-        states.before(spark, 7)
+        closing(spark.read.schema(SCHEMA).parquet(str(kept / "rest.parquet")), 8)
 
 
 SPECULATED = """
@@ -322,8 +276,6 @@ from pathlib import Path
 from antecede.spark import connect
 from antecede.spark.order.stream_files import Source, order_files
 from antecede.spark.stream.api import Asked
-from antecede.spark.stream import closed
-closed.FEW = 0  # Tasks deliver.
 source, out, checkpoint, log, names = sys.argv[1:]
 spark = connect("local-cluster[2,1,1024]", log=log, settings={
     "spark.executor.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.sql.files.maxPartitionBytes": "64k",

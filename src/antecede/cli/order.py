@@ -100,9 +100,7 @@ def order(
     ] = None,
     by: Annotated[
         str,
-        typer.Option(
-            help="With --stream: receiver, or closed: closed sets, for one hot receiver on all cores."
-        ),
+        typer.Option(help="With --stream: receiver, or closed: closed sets, for one hot receiver."),
     ] = "receiver",
     receiver: Annotated[
         str | None, typer.Option(help="With --by closed: which receiver.", show_default=False)

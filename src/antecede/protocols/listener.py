@@ -113,6 +113,10 @@ class Listener(Receiver):
         """Whether this message is here and waits."""
         return message in self._held
 
+    def held(self, message: Id) -> Packet[Any]:
+        """The packet of one held message."""
+        return self._held[message]
+
     def reached(self) -> list[int]:
         """For each sender, the highest count delivered here; 0 for itself."""
         counts, delivered = [0] * self.n, self._delivered

@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 from antecede.storage import (
     absolute,
     all_whole,
-    clear_directory,
     join,
     local,
     make_directory,
@@ -28,7 +27,7 @@ from antecede.storage import (
 )
 
 __all__ = [
-    "absolute", "clear_directory", "escaped", "files", "join", "local", "make_directory", "opened", "place", "put",
+    "absolute", "escaped", "files", "join", "local", "make_directory", "opened", "place", "put",
     "readable", "vacant", "whole", "all_whole", "write",
 ]  # fmt: skip
 

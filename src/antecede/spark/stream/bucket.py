@@ -72,6 +72,22 @@ class Bucket:
         self.numbers: dict[tuple[str, int], int] = {}
         """Receivers that the kernel serves -> their numbers there."""
 
+    @classmethod
+    def of(
+        cls, settings: Settings, me: int, kept: MachineReceiver | tuple[list[int], int, list[pa.Table]]
+    ) -> Bucket:
+        """One receiver: its machine, or what it has delivered, its next place, and rows of `ROWS` that it holds."""
+        bucket = cls(settings)
+        if isinstance(kept, MachineReceiver):
+            bucket.machines["", me] = kept
+            return bucket
+        assert bucket.compiled is not None, "the kernel serves such a receiver"
+        number = bucket._number("", me)
+        reached, bucket.compiled.places[number], held = kept
+        bucket.compiled.delivered[number] = reached
+        bucket.compiled.held = pa.concat_tables([bucket.compiled.held, *held])
+        return bucket
+
     def advance(self, rows: pa.Table, now: int) -> tuple[pa.Table, Status]:
         """Take rows of `PACKETS`, and give up what was waited for too long."""
         rows = sort_by_arrival(rows)
@@ -94,6 +110,8 @@ class Bucket:
         out += self._drive(rows, np.flatnonzero((receiver >= 0) & ~served), receiver, source, now, outputs)
         if self.settings.patience_ms is not None:
             self._expire(now, self.settings.patience_ms, outputs)
+        if self.compiled is not None:
+            self._settle()
         out.append(make_rows(self.settings.processes, outputs))
         delivered = pa.concat_tables(out).combine_chunks()
         return delivered, describe_bucket(self, now, len(rows), delivered)
@@ -226,6 +244,19 @@ class Bucket:
         self.numbers[group, me] = -1
         for packet, since in packets:
             lane.take(packet, since, [])
+
+    def _settle(self) -> None:
+        """From machines back to the kernel, where all that was given up has come."""
+        assert self.compiled is not None
+        for key, receiver in list(self.machines.items()):
+            group, me = key
+            if receiver.machine.given_up() or not CompiledReceivers.serves(self.settings, me):
+                continue
+            keys = self.compiled.keys
+            number = keys.index(key) if key in keys else self.compiled.open(group, me)
+            self.compiled.take_over(number, receiver)
+            self.numbers[key] = number
+            del self.machines[key]
 
     # What is kept
 

@@ -26,7 +26,7 @@ from antecede.jit import inlined, native
 from antecede.jit.hashtable import EMPTY, find, insert, is_full, new_table, remove, value_at
 
 __all__ = [
-    "CODES", "COPY", "DELIVERED", "DROPPED", "HELD", "arrive", "decode", "number_channels", "read_vector", "tables",
+    "CODES", "COPY", "DELIVERED", "DROPPED", "HELD", "arrive", "decode", "number_channels", "sum_stamps", "tables",
 ]  # fmt: skip
 
 CODES: Final = {"fifo": 2, "matrix": 3, "monitor": 6, "broadcast": 11}
@@ -204,43 +204,21 @@ def decode(
 
 
 @native
-def read_vector(
-    code: int, n: int, data: Any, at: int, end: int, source: int, number: int, into: Any, set_: Any
-) -> tuple[Any, Any]:
-    """A stamp that is a whole vector, of `monitor` or `broadcast`: its position and the sum of its entries.
-
-    The counts of the others are in `into` then. A position of 0: not sure.
-    """
-    for k in range(n):
-        into[k] = 0
-    place, total = np.int64(number), np.int64(0)
-    if at >= end or data[at] != code or number < 1:
-        return 0, 0
-    at += 1
-    gap = 1 if code == 11 else 0
-    if not gap:
-        place, at = uint(data, at, end)
-        if at < 0:
-            return 0, 0
-    size, at = uint(data, at, end)
-    if at < 0 or size != n:
-        return 0, 0
-    entries, at = members(data, at, end, n - gap, set_)
-    if at < 0:
-        return 0, 0
-    for entry in range(entries):
-        value, at = uint(data, at, end)
-        if at < 0 or value == 0:
-            return 0, 0
-        k = set_[entry]
-        into[k + 1 if gap and k >= source else k] = value
-        total += value
-    if gap:
-        total += number
-    elif place != into[source] + 1:
-        return 0, 0
-    into[source] = 0
-    return (place, total) if at == end and place > 0 else (0, 0)
+def sum_stamps(
+    code: int, n: int, data: Any, ends: Any, mes: Any, lanes: Any, sources: Any, numbers: Any, delivered: Any,
+    position: Any, first: Any, last: Any, process: Any, count: Any, set_: Any, rows_: Any, one: Any, total: Any,
+) -> None:  # fmt: skip
+    """The position of each stamp and the counts that it names, added up; 0 if it is not sure to be one."""
+    for i in range(len(sources)):
+        if 0 <= sources[i] < n:
+            one[0] = i
+            used = decode(
+                code, n, data, ends, one, mes, lanes, sources, numbers, delivered, position, first, last, process,
+                count, set_, rows_, 0,
+            )  # fmt: skip
+            total[i] = position[i]
+            for entry in range(used):
+                total[i] += count[entry]
 
 
 # Delivery

@@ -4,7 +4,7 @@ A machine decides everything. Whatever it offers is delivered at once, first wha
 delivery follows from the order of arrival alone, however the rows were cut into micro-batches.
 
 The kernel serves stamps of counts, where the protocol orders, and as long as nothing was given up. A receiver where
-something is gets a machine, made from what stands here (`release`), and stays with it.
+something is gets a machine, made from what stands here (`release`), until all that was given up has come (`take_over`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from antecede.model import Effect, Id, Message, Packet
 from antecede.protocols import Listener, restore
 from antecede.protocols.machine import SNAPSHOT_VERSION
 from antecede.spark.stream import kernel
-from antecede.spark.stream.cut import octets_of
-from antecede.spark.stream.packets import ROWS, packet_of
+from antecede.spark.stream.packets import ROWS, packet_of, stamp_of
 from antecede.spark.stream.roots import Waits
 from antecede.spark.stream.settings import Settings
 
-__all__ = ["CompiledReceivers", "MachineReceiver", "Output", "Refused"]
+__all__ = ["CompiledReceivers", "MachineReceiver", "Output", "Refused", "sum_stamps"]
 
 
 class Output(NamedTuple):
@@ -232,3 +231,40 @@ class CompiledReceivers:
         ]
         self.held = self.held.take(np.flatnonzero(self.held["lane"].to_numpy() != lane))
         return self.delivered[lane].tolist(), packets
+
+    def take_over(self, lane: int, receiver: MachineReceiver) -> None:
+        """The inverse: what a machine has delivered and holds."""
+        me = self.keys[lane][1]
+        self.delivered[lane] = receiver.machine.reached()
+        self.delivered[lane, me] = np.iinfo(np.int64).max
+        self.places[lane] = receiver.position
+        packets = [(receiver.machine.held(key), since) for key, since in receiver.since.items()]
+        rows = [
+            (lane, packet.source, packet.message.number, since, stamp_of(packet), packet.message.payload)
+            for packet, since in packets
+            if packet.message is not None
+        ]
+        columns = zip(*rows, strict=True) if rows else [[]] * len(ROWS)
+        self.held = pa.concat_tables([self.held, pa.table([*map(list, columns)], schema=ROWS)])
+
+
+def octets_of(column: Any) -> tuple[Any, Any]:
+    """The bytes of a binary column, and where each value begins and ends."""
+    column = column.combine_chunks()
+    column = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+    _, offsets, data = column.buffers()
+    ends = np.array(np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1])
+    return np.frombuffer(data if data is not None and data.size else b"\0", np.uint8), ends
+
+
+def sum_stamps(settings: Settings, me: int, stamps: Any, source: Any, number: Any) -> NDArray[np.int64]:
+    """The sum of the entries of each stamp but that of the receiver: it grows along causality. 0: not sure."""
+    n, size = len(settings.processes), len(source)
+    lanes, position, first, last, total = (np.zeros(size, np.int64) for _ in range(5))
+    delivered, process, count, set_, rows_ = (np.zeros(n + 8, np.int64) for _ in range(5))
+    if size:
+        kernel.sum_stamps(
+            kernel.CODES[settings.protocol], n, *octets_of(stamps), np.full(size, me), lanes, np.array(source),
+            np.array(number), delivered, position, first, last, process, count, set_, rows_, lanes[:1].copy(), total,
+        )  # fmt: skip
+    return total

@@ -239,7 +239,7 @@ def status_of(progress: Any, checkpoint: str | os.PathLike[str] | None = None) -
     if metrics is not None:
         statuses = [msgspec.json.decode(text, type=Status) for text in metrics["status"] or ()]
     else:
-        from antecede.spark.stream.closed_state import read_status
+        from antecede.spark.stream.closed import read_status
 
         found = None if checkpoint is None else read_status(checkpoint, batch)
         statuses = [] if found is None else [found]
@@ -279,10 +279,11 @@ def observed_metrics(progress: Any, name: str) -> dict[str, Any] | None:
 
 def waiting(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> DataFrame:
     """What waits in the query with this checkpoint, as of its last committed micro-batch: rows of `WAITING`."""
-    from antecede.spark.stream.closed_state import waiting_closed
+    from antecede.spark.stream.closed import find_state
 
-    if (found := waiting_closed(spark, checkpoint)) is not None:
-        return spark.createDataFrame(found, from_arrow_schema(WAITING))
+    if (state := find_state(spark, checkpoint)) is not None:
+        held = pa.Table.from_pylist(list_state(state), WAITING)
+        return spark.createDataFrame(held, from_arrow_schema(WAITING))
     place = absolute(checkpoint)
     try:
         kind = spark.read.format("state-metadata").load(place).select("operatorName").first()
