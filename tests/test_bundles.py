@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from itertools import groupby
 from random import Random
 from typing import Any
 
@@ -22,6 +23,7 @@ from antecede.wire.bundles import (
     MEMORY_FACTOR,
     PACKETS,
     decode_bundle,
+    decode_parts,
     encode_bundle,
     encode_whole,
 )
@@ -157,7 +159,7 @@ def test_packets_received_together_do_what_they_do_one_by_one(protocol, seed):
         if dest == 2
         for packet in packets
     ]
-    single, together = (create(protocol, VIEW, 2) for _ in range(2))
+    single, together, in_rows = (create(protocol, VIEW, 2) for _ in range(3))
     arriving = [packet for packet in arriving if packet.message is not None]
     if not single.needs_fifo:
         random.shuffle(arriving)
@@ -170,10 +172,40 @@ def test_packets_received_together_do_what_they_do_one_by_one(protocol, seed):
         at_once: list[Effect] = []
         together.receive_all(portion, at_once)
         assert thinned(at_once) == thinned(one_by_one)
-        assert together.snapshot() == single.snapshot()
+        assert thinned(receive_bundles(in_rows, portion)) == thinned(one_by_one)
+        assert in_rows.snapshot() == together.snapshot() == single.snapshot()
         while single.eligible() and random.random() < 0.7:
             message = single.eligible()[0]
-            assert thinned(together.deliver(message)) == thinned(single.deliver(message))
+            effects = thinned(single.deliver(message))
+            assert thinned(together.deliver(message)) == effects
+            assert thinned(in_rows.deliver(message)) == effects
+
+
+def receive_bundles(machine: Machine, packets: list[Packet[Any]]) -> list[Effect]:
+    """Let a machine receive packets as a process does: in a bundle for each source, rows where it takes them."""
+    effects: list[Effect] = []
+    for source, several in groupby(packets, lambda packet: packet.source):
+        bundle = encode_bundle(list(several))
+        for part in decode_parts(bundle, source, machine.me, numbers=machine.stamps_as_numbers):
+            if isinstance(part, list):
+                machine.receive_all(part, effects)
+            else:
+                machine.receive_rows(source, part.to, part.rows, effects)
+    return effects
+
+
+@pytest.mark.parametrize(
+    ("to", "number", "stamp"), [((0,), 3, 6), ((2, 1), 3, 6), ((1,), 0, 6), ((1,), 3, 0)]
+)
+def test_a_row_that_no_peer_sends_is_refused_and_those_before_it_have_been_received(to, number, stamp):
+    p2 = create("permit", VIEW, 1)
+    effects: list[Effect] = []
+    p2.receive_rows(0, (1,), [(1, 3, b""), (2, 4, b"")], effects)
+    with pytest.raises(PeerError):
+        p2.receive_rows(0, to, [(number, stamp, b"")], effects)
+    assert effects[-1] == Packet(1, 0, Taken(2))
+    assert [message.number for message in p2.eligible()] == [1]
+    assert p2.snapshot()["state"]["_flagged"] == [[1], [], []]
 
 
 def test_what_comes_before_a_packet_that_is_refused_has_been_received():

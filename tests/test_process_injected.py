@@ -40,7 +40,7 @@ class Boom(Exception):
 PARTS: dict[str, tuple[str, Any, str]] = {
     "machine": ("matrix", Matrix, "send receive_all _learn"),
     "receiver": ("matrix", Receiver, "deliver"),
-    "permits": ("permit", Permit, "send receive_all _receive"),
+    "permits": ("permit", Permit, "send receive_rows _receive"),
     "queue": ("permit", Queue, "deliver"),
     "link": ("matrix", Link, "send receive tick _bare _arrived"),
     "outbox": ("permit", Outgoing, "take leave acknowledged control"),
@@ -53,7 +53,7 @@ PARTS: dict[str, tuple[str, Any, str]] = {
     ),
     "membership": ("matrix", Membership, "ask hear _hear _stop _install _go _decide"),
     "numbering": ("matrix", Numbering, "outward seats"),
-    "bundles": ("permit", core_module, "decode_bundle"),
+    "bundles": ("permit", core_module, "decode_parts"),
     "encoding": ("permit", outbox_module, "encode_bundle"),
     "notes": ("matrix", change_module, "encode_note decode_note"),
 }

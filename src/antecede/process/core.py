@@ -87,7 +87,7 @@ from antecede.process.views.members import Change, Roll, is_note
 from antecede.process.views.numbering import Numbering
 from antecede.protocols import Machine, create, restore
 from antecede.protocols.separator import Separator
-from antecede.wire.bundles import decode_bundle
+from antecede.wire.bundles import decode_parts
 
 __all__ = ["RULES", "Core", "Out"]
 
@@ -483,10 +483,36 @@ class Core:
                 f"{self.view.name(source)} sent packets to {self.view.name(self.me)}, which is in another view"
             )
         there, me = numbering.seat(source), self.machine.me
-        packets = decode_bundle(payload, there, me, self.limits)
-        self.heard[source] += len(packets)
+        for part in decode_parts(payload, there, me, self.limits, self.machine.stamps_as_numbers):
+            effects: list[Effect] = []
+            try:
+                if isinstance(part, list):
+                    self.heard[source] += len(part)
+                    self._note_packets(source, part)
+                    self.machine.receive_all(part, effects)
+                else:
+                    self.heard[source] += len(part.rows)
+                    if me in part.to:
+                        self._note_rows(source, part.to, part.rows)
+                    self.machine.receive_rows(there, part.to, part.rows, effects)
+            finally:
+                self.follow(effects)
         if self.heard[source] >= ACK_EVERY:
             self.touched[source] = None
+
+    def _note_rows(self, source: int, to: tuple[int, ...], rows: Sequence[tuple[int, int, bytes]]) -> None:
+        """Messages of a peer to us, in rows, have arrived."""
+        base = self.numbering.base(source)
+        self.arrived += [(source, number + base) for number, _, _ in rows]
+        self.held[source] += len(rows)
+        if self.record.on:
+            there, outward = self.numbering.seat(source), self.numbering.outward
+            for number, _, payload in rows:
+                self.record.event("receive", outward(Message(there, number, to, payload)))
+
+    def _note_packets(self, source: int, packets: Sequence[Packet[Any]]) -> None:
+        """Packets of a peer have arrived, some with messages to us."""
+        numbering, me, there = self.numbering, self.machine.me, self.numbering.seat(source)
         arrived, recording, base, mine = self.arrived, self.record.on, numbering.base(source), 0
         for packet in packets:
             message = packet.message
@@ -499,11 +525,6 @@ class Core:
                 if recording:
                     self.record.event("receive", numbering.outward(message))
         self.held[source] += mine
-        effects: list[Effect] = []
-        try:
-            self.machine.receive_all(packets, effects)
-        finally:
-            self.follow(effects)
 
     def take(self, identity: Id, keep: bool = True) -> None:
         """The application takes a message that was offered; `keep` it until it is acknowledged, with a journal."""

@@ -44,6 +44,8 @@ class Machine(ABC):
     order: ClassVar[Literal["none", "fifo", "causal"]] = "causal"
     """What the protocol promises wherever `orders_at` says so."""
     stamps: ClassVar[tuple[type[Stamp], ...]]
+    stamps_as_numbers: ClassVar[type[Stamp] | None] = None
+    """The stamp of messages that `receive_rows` takes as a number, if there is one."""
     labels: ClassVar[bool] = False
     """Whether messages may carry a label."""
     explicit: ClassVar[bool] = False
@@ -182,6 +184,16 @@ class Machine(ABC):
         """
         for packet in packets:
             effects += self.receive(packet)
+
+    def receive_rows(
+        self,
+        source: int,
+        to: tuple[int, ...],
+        rows: Sequence[tuple[int, int, bytes]],
+        effects: list[Effect],
+    ) -> None:
+        """As `receive_all`, for messages of `source` to `to` that are rows: number, stamp as a number, payload."""
+        raise NotImplementedError("only where `stamps_as_numbers` says so")
 
     @abstractmethod
     def deliver(self, message: Message) -> list[Effect]:

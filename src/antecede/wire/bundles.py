@@ -50,7 +50,15 @@ from antecede.protocols.unordered import Plain
 from antecede.wire import decode, encode
 from antecede.wire.octets import Limits
 
-__all__ = ["MEMORY_BASE", "MEMORY_FACTOR", "PACKETS", "decode_bundle", "encode_bundle", "encode_whole"]
+__all__ = [
+    "MEMORY_BASE",
+    "MEMORY_FACTOR",
+    "PACKETS",
+    "decode_bundle",
+    "decode_parts",
+    "encode_bundle",
+    "encode_whole",
+]
 
 LIMITS = Limits()
 
@@ -107,6 +115,9 @@ Messages: TypeAlias = PlainRun | FifoRun | MatrixRun | PermitRun
 Controls: TypeAlias = AcknowledgeRun | ReleaseRun | TakenRun | GrantRun
 Run: TypeAlias = Whole | Messages | Controls
 
+Part: TypeAlias = list[Packet[Any]] | PermitRun
+"""Packets, or rows that stayed rows."""
+
 Write: TypeAlias = Callable[[Sequence[Any]], list[Any]]
 """Packets of one kind -> their rows in a run."""
 
@@ -120,6 +131,7 @@ def _matrices(packets: Sequence[Any]) -> list[Any]:
 
 
 def _permits(packets: Sequence[Any]) -> list[Any]:
+    # As `PermitStamp.number` has it, without a call for each.
     return [(p.message.number, p.stamp.sequence << 1 | p.stamp.flagged, p.message.payload) for p in packets]
 
 
@@ -133,6 +145,7 @@ STAMPS: dict[type[Messages], Callable[[Any], Stamp]] = {
     PlainRun: Plain,
     FifoRun: FifoStamp,
     MatrixRun: MatrixStamp,
+    PermitRun: PermitStamp.from_number,
 }
 CONTROLS: dict[type[Stamp], tuple[type[Controls], Write]] = {
     Acknowledge: (AcknowledgeRun, lambda packets: [packet.stamp.number for packet in packets]),
@@ -210,6 +223,18 @@ def encode_whole(packet: Packet[Any], limits: Limits = LIMITS) -> bytes:
 
 def decode_bundle(data: bytes, source: int, dest: int, limits: Limits = LIMITS) -> list[Packet[Any]]:
     """The packets, which came over the link from `source` to `dest`."""
+    return [
+        packet
+        for part in decode_parts(data, source, dest, limits)
+        if isinstance(part, list)
+        for packet in part
+    ]
+
+
+def decode_parts(
+    data: bytes, source: int, dest: int, limits: Limits = LIMITS, numbers: type[Stamp] | None = None
+) -> list[Part]:
+    """The same, in parts. Messages with stamps of the kind `numbers`, which are numbers, stay rows."""
     try:
         runs = _DECODER.decode(data)
     except msgspec.MsgspecError as error:
@@ -217,32 +242,28 @@ def decode_bundle(data: bytes, source: int, dest: int, limits: Limits = LIMITS) 
     count = sum(map(_count, runs)) if len(data) > PACKETS else 0
     if count > PACKETS:
         raise WireError(f"a bundle has {count} packets: at most {PACKETS} are allowed")
-    packets: list[Packet[Any]] = []
-    for run in runs:
-        match run:
-            case PermitRun():
-                # As below, without a call for each: it is the protocol that most nodes run.
-                to = run.to
-                packets += [
-                    Packet(
-                        source, dest, PermitStamp(n >> 1, n & 1 == 1), Message(source, number, to, payload)
-                    )
-                    for number, n, payload in run.rows
-                ]
-            case PlainRun() | FifoRun() | MatrixRun():
-                to, stamp = run.to, STAMPS[type(run)]
-                packets += [
-                    Packet(source, dest, stamp(n), Message(source, number, to, payload))
-                    for number, n, payload in run.rows
-                ]
-            case Whole():
-                packets += [_decode(raw, source, limits) for raw in run.packets]
-            case _:
-                control = CONTROL_STAMPS[type(run)]
-                packets += [Packet(source, dest, control(n)) for n in run.numbers]
+    stay = numbers is PermitStamp
+    parts: list[Part] = [
+        run if stay and isinstance(run, PermitRun) else _packets(run, source, dest, limits) for run in runs
+    ]
     if len(data) > limits.payload_bytes:
-        _check_payloads(packets, limits)
-    return packets
+        _check_payloads(parts, limits)
+    return parts
+
+
+def _packets(run: Run, source: int, dest: int, limits: Limits) -> list[Packet[Any]]:
+    match run:
+        case PlainRun() | FifoRun() | MatrixRun() | PermitRun():
+            to, stamp = run.to, STAMPS[type(run)]
+            return [
+                Packet(source, dest, stamp(n), Message(source, number, to, payload))
+                for number, n, payload in run.rows
+            ]
+        case Whole():
+            return [_decode(raw, source, limits) for raw in run.packets]
+        case _:
+            control = CONTROL_STAMPS[type(run)]
+            return [Packet(source, dest, control(n)) for n in run.numbers]
 
 
 def _count(run: Run) -> int:
@@ -262,9 +283,13 @@ def _decode(raw: bytes, source: int, limits: Limits) -> Packet[Any]:
     return packet
 
 
-def _check_payloads(packets: list[Packet[Any]], limits: Limits) -> None:
-    for packet in packets:
-        if packet.message is not None and len(packet.message.payload) > limits.payload_bytes:
-            raise WireError(
-                f"a payload has {len(packet.message.payload)} bytes: at most {limits.payload_bytes} are allowed"
-            )
+def _check_payloads(parts: list[Part], limits: Limits) -> None:
+    for part in parts:
+        payloads = (
+            [packet.message.payload for packet in part if packet.message is not None]
+            if isinstance(part, list)
+            else [payload for _, _, payload in part.rows]
+        )
+        most = max(map(len, payloads), default=0)
+        if most > limits.payload_bytes:
+            raise WireError(f"a payload has {most} bytes: at most {limits.payload_bytes} are allowed")
