@@ -183,9 +183,10 @@ class Link:
         if self._flown != self._last and self.met and self._may_fly():
             return 0
         earliest = due[0][0] if due else None
-        for time in (self._ack_due, self._greeting_due):
-            if time is not None and (earliest is None or time < earliest):
-                earliest = time
+        if self._ack_due is not None and (earliest is None or self._ack_due < earliest):
+            earliest = self._ack_due
+        if self._greeting_due is not None and (earliest is None or self._greeting_due < earliest):
+            earliest = self._greeting_due
         return earliest
 
     def send(self, payload: Any, now: int) -> list[Frame]:

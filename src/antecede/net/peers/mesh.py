@@ -63,8 +63,8 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.01
 """How exact the times of acknowledgements are, the shortest there are."""
-LOOK_S = 0.1
-"""How exact other times are; or a fourth of a beat, if that is shorter."""
+LOOK_S = 0.25
+"""How exact other times are, half a second or more; or a fourth of a beat, if that is shorter."""
 
 
 class Mesh:
@@ -207,8 +207,10 @@ class Mesh:
                 self.joins.vouch(now)
             due = [now + 2 * self.settings.dead_s]
         for peer in peers:
-            peer.tick(now)
             next_due = peer.due()
+            if next_due is not None and next_due <= now:
+                peer.tick(now)
+                next_due = peer.due()
             if next_due is not None:
                 due.append(next_due)
         core.owing.intersection_update(
