@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 
-from antecede.errors import BadJournal, CallerError, Closed, NotDrained, NotMember, Unsupported, WrongLoop
+from antecede.errors import (
+    BadJournal,
+    CallerError,
+    Closed,
+    NotDrained,
+    NotMember,
+    Unsupported,
+    WrongLoop,
+    WrongType,
+)
 from antecede.model import CausalContext
 from antecede.net import Memory, Node, Settings
 from antecede.net.delivery import Contact
@@ -370,8 +379,13 @@ def test_a_timeout_round_close_ends_the_draining(tmp_path):
 def test_a_payload_is_bytes(payload):
     async def main() -> None:
         async with build(Memory(), "a") as a:
-            with pytest.raises(TypeError, match="a payload is bytes, bytearray or memoryview, not"):
+            with pytest.raises(
+                WrongType, match="a payload is bytes, bytearray or memoryview, not"
+            ) as refused:
                 await a.send("a", payload)
+            # An error that is logged or kept must not keep what was given alive.
+            assert refused.value.found == type(payload).__name__
+            assert isinstance(refused.value, TypeError)
             assert a.sent == 0
             for same in (b"same", bytearray(b"same"), memoryview(b"same")):
                 await a.send("a", same)

@@ -98,8 +98,9 @@ class WrongType(CallerError, TypeError):
     """An argument is of another type than a call takes. The sentence says what to give instead."""
 
     def __init__(self, what: str, expected: str, found: object, hint: str = "") -> None:
-        self.what, self.expected, self.found, self.hint = what, expected, found, hint
-        super().__init__(f"{what} is {expected}, not {type(found).__name__}" + (f": {hint}" if hint else ""))
+        # The name of its type alone: an error that is kept must not keep what was given alive.
+        self.what, self.expected, self.found, self.hint = what, expected, type(found).__name__, hint
+        super().__init__(f"{what} is {expected}, not {self.found}" + (f": {hint}" if hint else ""))
 
 
 class PeerError(AntecedeError):
