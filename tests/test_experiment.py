@@ -154,6 +154,18 @@ def test_the_files_of_the_papers_questions_expand_and_can_be_built(path):
     experiment.check()
 
 
+def test_a_large_run_is_built_in_its_turn_and_fails_alone(tmp_path):
+    """To build some thousands of processes for each run before the first one begins takes minutes."""
+    wrong = {"protocol": "matrix", "workload": "groups:members=p1+p99999", "messages": 1}
+    with pytest.raises(InputError, match="p99999"):
+        expand({"grid": {**wrong, "processes": 512}}, "small").check()
+    large = expand({"grid": {**wrong, "processes": 513}}, "large")
+    large.check()
+    [failed] = sweep(large, tmp_path, jobs=1)
+    assert isinstance(failed, Failure)
+    assert "p99999" in failed.reason
+
+
 # Running
 
 

@@ -35,7 +35,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -66,6 +66,10 @@ AXES = (
 """In the order in which they vary: the last one varies first."""
 
 
+BUILT_MOST: Final = 512
+"""Processes of a run up to which it is built before the first run of its experiment begins."""
+
+
 class Run(Struct, frozen=True):
     """One run of an experiment."""
 
@@ -86,8 +90,12 @@ class Experiment(Struct, frozen=True):
     runs: tuple[Run, ...]
 
     def check(self) -> None:
-        """Build every kind of run once, without running it: what is wrong with a text shows here."""
-        for run in {_kind(run.spec): run for run in self.runs}.values():
+        """Build every kind of run once, without running it: what is wrong with a text shows here.
+
+        A run of more than BUILT_MOST processes is built in its turn, and is a failure if it cannot be: to build some
+        thousands takes seconds, and memory.
+        """
+        for run in {_kind(run.spec): run for run in self.runs if run.spec.processes <= BUILT_MOST}.values():
             try:
                 Measures(run.measure, run.spec.build())
             except BadParameter as error:
