@@ -23,6 +23,7 @@ from antecede.cli import COMMANDS, build_app
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)\s]*)?\)")
+PICTURE = re.compile(r'<picture>\s*<source[^>]* srcset="(.+?)">\s*<img src="(.+?)" alt="(.+?)">\s*</picture>')
 PUBLIC = ("antecede", "antecede.spark", "antecede.testing", "antecede.net", "antecede.errors")
 """The modules that users import from."""
 
@@ -68,6 +69,8 @@ def move_links(text: str, page: Path, pages: dict[Path, str]) -> str:
             sys.exit(f"{page.relative_to(ROOT)} links to {target}, which does not exist")
         return f"]({posixpath.relpath(place, here)}{anchor or ''})"
 
+    # A picture in two forms: the theme shows the one that fits, also when a reader changes the page to dark.
+    text = PICTURE.sub(r"![\3](\2#only-light)\n![\3](\1#only-dark)", text)
     return re.sub(r"\[([^\]]*)\] \((`[^`]*`)\)", r"\1 (\2)", LINK.sub(move, text))
 
 

@@ -34,6 +34,12 @@ def test_links_lead_to_pages_of_the_site():
         ("docs/runtime.md", "see [home](../README.md)", "see [home](index.md)"),
         ("README.md", "see [nodes](docs/runtime.md)", "see [nodes](runtime.md)"),
         ("README.md", "see [the build](Makefile)", "see the build (`Makefile`)"),
+        (
+            "README.md",
+            '<picture>\n  <source media="dark" srcset="docs/pictures/report-dark.png">\n'
+            '  <img src="docs/pictures/report-light.png" alt="A report">\n</picture>',
+            "![A report](pictures/report-light.png#only-light)\n![A report](pictures/report-dark.png#only-dark)",
+        ),
         ("README.md", "see [all](benchmarks/results)", "see [all](benchmarks/index.md)"),
     ]:
         assert pages.move_links(text, ROOT / page, places) == moved

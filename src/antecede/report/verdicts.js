@@ -56,7 +56,7 @@ function showVerdicts() {
 // Some promise causal order at one process: they keep it there, whatever happens elsewhere.
 function partly(name) {
   const runs = DATA.runs.filter(run => run.class === name && name === 'kept' && violations(run));
-  return runs.length ? `; ${count(runs.length)} of them at the one process where ${runs.length === 1 ? 'it is' : 'they are'} to` : '';
+  return runs.length ? `; ${count(runs.length)} of them ${runs.length === 1 ? 'promises' : 'promise'} it at one process only` : '';
 }
 
 function showReasons() {
