@@ -20,6 +20,7 @@ from antecede.process.views.members import Joiner, Plan, Report, encode_note
 from antecede.protocols import create
 from antecede.protocols.permit import Grant
 from antecede.protocols.unordered import Plain
+from antecede.topology import shapes
 from antecede.wire import Limits
 from antecede.wire.bundles import encode_bundle, encode_whole
 from tests.net_world import PATIENCE_S, QUICK, Conversation, in_memory, over_tcp
@@ -239,10 +240,14 @@ def test_a_node_that_lost_its_state_is_refused_by_its_peers():
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("way", ["messages", "bytes", "a gap"])
+@pytest.mark.parametrize("way", ["messages", "bytes", "a gap", "a topology to come"])
 def test_a_peer_that_goes_on_regardless_is_cut_off_before_it_fills_our_memory(way):
     """It is asked to pause at the limit, and cut off at four times as much."""
-    protocol = "fifo" if way == "a gap" else "unordered"
+    protocol = {"a gap": "fifo", "a topology to come": "separator"}.get(way, "unordered")
+    # A router: what it forwards is not addressed to it, and so is not counted as held for its application.
+    star = shapes.star(2) if protocol == "separator" else None
+    names, parameters = (VIEW, {}) if star is None else (star.names, {"topology": star})
+    me, there = names[0], names[-1]
     size = 10 if way == "messages" else 10_000
     settings = msgspec.structs.replace(
         IMPATIENT,
@@ -256,13 +261,20 @@ def test_a_peer_that_goes_on_regardless_is_cut_off_before_it_fills_our_memory(wa
         transport = Tcp("127.0.0.1:0", {})
         async with (
             asyncio.timeout(PATIENCE_S),
-            Node("b", VIEW, transport=transport, protocol=protocol, settings=settings) as node,
+            Node(
+                there,
+                names,
+                transport=transport,
+                protocol=protocol,
+                parameters=parameters,
+                settings=settings,
+            ) as node,
         ):
             host, port = node.address.split(":")
             reader, writer = await asyncio.open_connection(host, int(port))
             link, session, records = Link(epoch=1, peer=0, window=2000), Session(epoch=1), list[object]()
-            writer.write(pack(Hello.of("a", "b", VIEW, Terms(protocol), link.hail())))
-            machine, sent = create(protocol, View(VIEW), "a"), 0
+            writer.write(pack(Hello.of(me, there, names, Terms(protocol), link.hail())))
+            machine, sent = create(protocol, View(names), me, **parameters), 0
             while data := await read(reader):
                 for record in session.feed(data):
                     records.append(record)
@@ -273,13 +285,16 @@ def test_a_peer_that_goes_on_regardless_is_cut_off_before_it_fills_our_memory(wa
                     sent += 1
                     _, [packet] = machine.send(1, bytes(size))
                     assert isinstance(packet, Packet)
+                    if way == "a topology to come":
+                        stamp = msgspec.structs.replace(packet.stamp, version=1)
+                        packet = msgspec.structs.replace(packet, stamp=stamp)
                     frames = link.send(encode_bundle([packet]), now=0)
                     if not (way == "a gap" and sent == 1):
                         for frame in frames:
                             writer.write(pack(frame, (1, session.agreed[0])))
             assert node.counts["refused_frame"] == 1
             assert way == "a gap" or Beat(True) in records
-            told = node.status().refused["a"]
+            told = node.status().refused[me]
             assert f"bytes, and at most {4 * settings.held} may, with 400000" in told
             writer.close()
 

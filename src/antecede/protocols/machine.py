@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
@@ -69,6 +69,8 @@ class Machine(ABC):
     """
 
     sent: int
+    early_from: Set[int] = frozenset()
+    """Peers whose packets wait for a topology that is to come: what they send meanwhile is kept whole."""
 
     def __init__(self, view: View, me: str | int) -> None:
         self.view = view

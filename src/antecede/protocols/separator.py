@@ -165,6 +165,7 @@ class Separator(Relay):
         super().__init__(view, me, topology, r9, reports, **rules)
         self._early: dict[tuple[int, str, int], Packet[Any]] = {}
         """From a later topology, or for a member that has not adopted yet."""
+        self.early_from: set[int] = set()
         self.refused: list[tuple[int, PeerError]] = []
         """Who sent, too early to be judged when it came, what no vertex sends: for whoever drives this machine."""
         self._gone = self._orphans = 0
@@ -192,6 +193,7 @@ class Separator(Relay):
         )
         if early and packet.dest == self.me:
             self._early[_early_key(packet)] = packet
+            self.early_from.add(packet.source)
             return []
         return super().receive(packet)
 
@@ -294,6 +296,7 @@ class Separator(Relay):
 
     def _receive_early(self) -> list[Effect]:
         early, self._early = sorted(self._early.items()), {}
+        self.early_from = set()
         effects: list[Effect] = []
         for _, packet in early:
             # Only now can it be seen whether it is a packet of this system; its arrival is long past.
@@ -435,6 +438,7 @@ class Separator(Relay):
     def _load(self, state: Mapping[str, Any]) -> None:
         packets = [_packet(data, self.stamps) for data in state["early"]]
         self._early = {_early_key(packet): packet for packet in packets}
+        self.early_from = {packet.source for packet in packets}
         super()._load(state)
 
 

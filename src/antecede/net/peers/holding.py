@@ -2,7 +2,8 @@
 
 The process counts messages. Bytes are counted here by frames, since one count for each frame costs next to nothing:
 messages of one sender are taken in about the order of their arrival, so a frame is let go once as many messages were
-taken as came with it and before it. Frames that came early are counted until those before them have come.
+taken as came with it and before it. Frames that came early are counted until those before them have come, or, at a
+router, the topology that they were sent in.
 
 >>> holding = Holding()
 >>> holding.arrive(messages=2, size=5000)

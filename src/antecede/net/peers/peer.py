@@ -263,6 +263,8 @@ class Peer:
                     raise BadHello(f"{self.name} said hello twice")
         if records:
             channel.heard = channel.loop.time()
+            if not self._keeps_early(channel.link):
+                self._holding.close_gap()
             self._check()
             if self.host.core.owing:
                 self._shared.wake()
@@ -272,15 +274,14 @@ class Peer:
         before = held[number]
         self.host.arrive(number, frame)
         if not frame.bare:
-            came = held[number] - before
-            if came:
+            if came := held[number] - before:
                 self._holding.arrive(came, len(frame.payload))
-            if link.ordered:
-                # A link that keeps the order keeps what came early.
-                if not link.gapped:
-                    self._holding.close_gap()
-                elif frame.number > link.received:
-                    self._holding.come_early(len(frame.payload))
+            elif self._keeps_early(link) and (frame.number > link.received or not link.gapped):
+                self._holding.come_early(len(frame.payload))
+
+    def _keeps_early(self, link: Link) -> bool:
+        """Whether something of this peer came early: a link that keeps the order keeps it, or the machine does."""
+        return (link.ordered and link.gapped) or self.number in self.host.core.machine.early_from
 
     def _hear_bye(self, channel: Channel, bye: Bye) -> None:
         if bye.code is Code.REFUSED:
