@@ -391,7 +391,7 @@ def test_parameters_that_cannot_be_are_refused_with_the_numbers(protocol, parame
 
 
 @pytest.mark.parametrize(
-    ("n", "k", "fits"), [(2, 2, 0), (2, 3, 1), (2, 4, 1), (2, 5, 0), (4, 5, 1), (4, 17, 0)]
+    ("n", "k", "fits"), [(2, 2, 0), (2, 3, 1), (2, 4, 1), (2, 5, 0), (4, 5, 1), (4, 17, 0), (1, 2, 1)]
 )
 def test_k_lies_above_n_and_not_above_its_square(n, k, fits):
     if fits:

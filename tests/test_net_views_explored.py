@@ -59,6 +59,7 @@ STORIES = {
     **{f"one joins by {x}, or not": Story("ab", PAIR, (join(x),), withdraws=True) for x in "ab"},
     "one joins by c, or not": Story("abc", ONE, (join("c"),), withdraws=True),
     "one joins or not, one leaves": Story("ab", ONE[:0], (join("a"), leave("b")), withdraws=True),
+    "one leaves, then one joins or not": Story("abc", (), (leave("c"), join("a")), withdraws=True),
     "one joins or not, one dies": Story("ab", PAIR[:1], (join("b"), remove("a", "b")), "a", withdraws=True),
     "one joins or not, permits are under way": Story(
         "ab", PAIR, (join("b"),), protocol="permit", withdraws=True

@@ -18,7 +18,7 @@ Beyond the paper, which sends to one process:
 - Column me keeps one entry, M[me, me], once the process has sent to itself: its own copy may still be undelivered.
 - k may differ from process to process: it bounds what this process stamps.
 
-M[me, j] never returns to zero, so a process that has sent to all keeps n entries; hence n < k <= n * n.
+M[me, j] never returns to zero, so a process that has sent to all keeps n entries; hence n < k <= n * n (alone: k = 2).
 """
 
 from __future__ import annotations
@@ -63,11 +63,13 @@ class Bounded(Receiver):
         super().__init__(view, me)
         n = self.n
         self.k = 2 * n if k is None else k
+        # One that is left alone has a matrix of one entry, which no k below 2 allows.
+        most = max(2, n * n)
         # The parameters of a snapshot, or of a command, may be of any type.
-        if not isinstance(self.k, int) or not n < self.k <= n * n:  # type: ignore[redundant-expr]
+        if not isinstance(self.k, int) or not n < self.k <= most:  # type: ignore[redundant-expr]
             raise BadParameter(
                 self.name,
-                f"k must be more than n and at most n*n, that is {n} < k <= {n * n} for {n} processes, not {self.k}",
+                f"k must be more than n and at most n*n, that is {n} < k <= {most} for {n} processes, not {self.k}",
             )
         self._columns: list[dict[int, int]] = [{} for _ in range(n)]
         """_columns[j][i] = M[i, j], where it is more than 0."""

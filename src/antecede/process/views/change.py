@@ -447,6 +447,8 @@ class Changing:
             return BadParameter("view", "a view needs one member at least: the last one closes")
         if self.routes.on:
             return None
+        if core.rules < 6 and core.machine.name == "bounded" and len(names) == 1:
+            return BadParameter("bounded", "one process alone could not run it when this was decided")
         try:
             create(core.machine.name, View(names), names[0], **core.parameters)
         except CallerError as error:

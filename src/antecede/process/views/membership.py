@@ -280,11 +280,15 @@ class Membership:
             self._body.settle(self._places(self.plan.remove))
 
     def _resume(self, leader: int, round: int) -> None:
-        if round > self.promised:
+        overtook = round > self.promised
+        if overtook:
             # It has overtaken the `Stop`, which is nothing to us any more.
             self.promised, self.leader = round, leader
-        elif round == self.promised and round > self.roll.number:
+        if round == self.promised and round > self.roll.number and not (overtook and self._body.rules() < 6):
+            # Perhaps it has overtaken the word to go on in this view, too: its sender knew that all have installed it.
             self.going, self.settled, self.plan = self.is_member, False, Plan()
+            if self._body.rules() > 5:
+                self._body.part(self.roll)
 
     def _install(self, roll: Roll) -> None:
         self._body.install(roll)
@@ -447,7 +451,9 @@ class Membership:
         if not set(note.cut) <= set(led.plan.remove):
             # Someone was told to remove more than we know of, by a leader that is gone.
             self.wanted |= Plan(remove=note.cut)
-            self._consider()
+            if set(note.cut) <= set(self._possible(self._left()).remove):
+                self._consider()
+            # Else the protocol cannot run among those that are left: `refused` says why.
             return
         led.stopped.add(source)
         members = self._taking_part(led.plan)
