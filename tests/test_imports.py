@@ -244,7 +244,7 @@ def test_a_circle_between_folders_is_found():
     sources = {
         "antecede.spark.order.api": "from antecede.spark.verify.plan import Reader",
         "antecede.spark.verify.plan": "from antecede.spark.trace.api import Trace",
-        "antecede.spark.trace.api": "def f():\n    from antecede.spark.order.gaps import survey_runs",
+        "antecede.spark.trace.api": "def f():\n    from antecede.spark.order.runs import survey_runs",
         "antecede.spark.verify.tasks": "import antecede.spark.verify.plan",
     }
     graph = children_imports("antecede.spark", sources)

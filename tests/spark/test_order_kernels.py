@@ -1,4 +1,4 @@
-"""What tasks compute for an order, without Spark: clocks of whole runs, consistent cuts, gaps in numbers."""
+"""What tasks compute for an order, without Spark: clocks of whole runs, gaps in numbers."""
 
 from random import Random
 
@@ -8,11 +8,10 @@ import pytest
 
 from antecede.errors import BadTrace
 from antecede.oracle import happened_before
-from antecede.spark.order.cuts import count_cuts_before, lower_cuts
-from antecede.spark.order.gaps import find_gaps
-from antecede.spark.order.lamport import whole_pieces
+from antecede.spark.order.causes import whole_pieces
+from antecede.spark.order.vectors import find_gaps
 from antecede.trace.clocks import add_clocks
-from tests.spark.made import after, lamport, oracle_events, random_run, table
+from tests.spark.made import lamport, oracle_events, random_run, table
 
 
 def by_process(rows):
@@ -97,39 +96,6 @@ def test_what_cannot_be_a_run_is_refused(rows, told):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_cuts_come_down_to_the_greatest_consistent_ones(seed):
-    """What is outside of it happened after something outside of the cut that was asked for: nothing else did."""
-    rng = Random(seed)
-    rows = random_run(rng, "r", 5, 80)
-    names = sorted({row["process"] for row in rows})
-    counts = [sum(row["process"] == name for row in rows) for name in names]
-    asked = np.sort([[rng.randrange(count + 1) for _ in range(3)] for count in counts], axis=1).reshape(-1, 3)
-    sends = {(r["sender"], r["number"]): r for r in rows if r["kind"] == "send" and not r["control"]}
-    edges = [
-        (names.index(sent["process"]), sent["index"], names.index(row["process"]), row["index"])
-        for row in rows
-        if row["kind"] == "deliver" and (sent := sends.get((row["sender"], row["number"])))
-    ]
-    found = lower_cuts(asked, *np.array(edges, np.int64).reshape(-1, 4).T)
-    for cut in range(3):
-        beyond = {i for i, row in enumerate(rows) if row["index"] >= asked[names.index(row["process"]), cut]}
-        out = after(rows, beyond)
-        inside = [sum(row["process"] == name for i, row in enumerate(rows) if i not in out) for name in names]
-        assert found[:, cut].tolist() == inside
-
-
-def test_pieces_are_counted_by_line():
-    cuts = np.array([[0, 3, 3], [1, 2, 9]])
-    assert count_cuts_before(cuts, np.array([0, 0, 1, 1, 1]), np.array([2, 3, 0, 5, 9])).tolist() == [
-        1,
-        3,
-        0,
-        2,
-        3,
-    ]
-
-
-@pytest.mark.parametrize("seed", range(40))
 def test_gaps_are_what_lacks_between_one_and_the_last(seed):
     rng = Random(seed)
     lines = [
@@ -155,11 +121,10 @@ def test_gaps_are_what_lacks_between_one_and_the_last(seed):
 @pytest.mark.parametrize("seed", range(20))
 def test_pieces_stay_whole_however_they_are_batched(seed):
     rng = Random(seed)
-    keys = sorted((f"r{rng.randrange(4)}", rng.randrange(2)) for _ in range(rng.randrange(60)))
-    schema = pa.schema([("run", pa.string()), ("__base", pa.int64())])
-    rows = pa.Table.from_pylist([{"run": run, "__base": base} for run, base in keys], schema)
+    keys = sorted(rng.randrange(8) for _ in range(rng.randrange(60)))
+    rows = pa.table({"__hash": pa.array(keys, pa.int64())})
     batches = rows.to_batches(max_chunksize=rng.randrange(1, 9))
     tables = list(whole_pieces(iter(batches), enough=rng.randrange(1, 20)))
-    parts = [[(row["run"], row["__base"]) for row in part.to_pylist()] for part in tables]
+    parts = [part["__hash"].to_pylist() for part in tables]
     assert [key for part in parts for key in part] == keys
     assert sum(len(set(part)) for part in parts) == len(set(keys))

@@ -8,7 +8,7 @@ import pytest
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.order.api import read_form, refused
-from antecede.spark.order.inputs import order_path
+from antecede.spark.order.files import order_path
 from antecede.spark.stream.api import Asked
 
 VECTORS = [{"b": 1, "a": 1}, {"a": 1}]

@@ -16,7 +16,7 @@ from antecede.report.results import FINDINGS, VERDICTS
 from antecede.report.selection import Range
 from antecede.sim import RunSpec
 from antecede.spark import Trace
-from antecede.spark.measure.schema import TABLES
+from antecede.spark.measure.figures import TABLES
 from antecede.trace import TraceWriter, read_events, read_runs
 from tests import report_samples
 

@@ -46,7 +46,7 @@ def measure(
     with open_work(master, remote, "reading footers", reads=[trace], writes=places) as work:
         from antecede.spark.measure.api import ERROR
         from antecede.spark.measure.api import measure as measure_trace
-        from antecede.spark.measure.schema import TABLES
+        from antecede.spark.measure.figures import TABLES
         from antecede.spark.trace.api import Trace as SparkTrace
 
         read = SparkTrace.read(work.spark, trace)

@@ -26,7 +26,7 @@ from antecede.cli.tables import count_things, print_json
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
-    from antecede.spark.order.written import Outcome
+    from antecede.spark.order.files import Outcome
 
 __all__ = ["order"]
 
@@ -143,8 +143,7 @@ def order(
         refuse_unnamed_columns(events)
     refuse_unknown_columns("order", events, named)
     with open_work(master, remote, "counting", reads=files_of(events), writes=[out]) as work:
-        from antecede.spark.order.inputs import order_path
-        from antecede.spark.order.written import write_ordered
+        from antecede.spark.order.files import order_path, write_ordered
         from antecede.spark.stream.api import Asked as Named
 
         found = order_path(work.spark, events, Named(**columns))

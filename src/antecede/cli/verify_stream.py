@@ -36,7 +36,7 @@ def verify_stream(source: str, columns: Columns | None, asked: Asked) -> None:
             judged = verify_events(work.spark, source, findings, checkpoint, **options)
         else:
             from antecede.spark.tables import StreamFiles
-            from antecede.spark.verify.stream_files import verify_files
+            from antecede.spark.verify.in_stream import verify_files
 
             named, consumer = columns.name_causes(), str(columns.consumer)
             judged = verify_files(

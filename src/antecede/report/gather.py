@@ -34,7 +34,7 @@ from antecede.report.selection import (
 )
 from antecede.report.tables import Tables, assemble, find_extent, sort_findings
 from antecede.spark.measure.api import measure
-from antecede.spark.measure.schema import TABLES
+from antecede.spark.measure.figures import TABLES
 from antecede.spark.spans.verify import read_aliases, read_messages, verify_spans
 from antecede.spark.trace.api import Trace
 from antecede.spark.verify.api import verify

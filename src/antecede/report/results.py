@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from antecede.spark.measure.schema import TABLES
+from antecede.spark.measure.figures import TABLES
 from antecede.spark.storage import absolute, escaped, files, join
 from antecede.verification import schema
 

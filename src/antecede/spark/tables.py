@@ -31,9 +31,11 @@ from antecede.spark.storage import absolute, escaped, files, local, readable
 from antecede.spark.stream.checkpoint import Checkpoint
 from antecede.spark.trace.footers import refuse_files
 
-__all__ = ["StreamFiles", "TableFiles", "kind_of", "open_reader", "read_table", "refuse_directory"]
+__all__ = ["StreamFiles", "TableFiles", "one_format", "open_reader", "read_table", "refuse_directory"]
 
-JSON: Final = (".json", ".jsonl", ".ndjson")
+FORMATS: Final = {".parquet": "parquet", ".csv": "csv"} | dict.fromkeys(
+    (".json", ".jsonl", ".ndjson"), "json"
+)
 PACKED: Final = (".gz", ".bz2", ".zst", ".lz4")
 BROKEN: Final = "_corrupt_record"
 """Where Spark puts a line that is no JSON."""
@@ -136,12 +138,23 @@ def kind_of(name: str) -> str:
     return os.path.splitext(base)[1] if end in PACKED else end
 
 
+def one_format(owner: str, names: Sequence[str]) -> str:
+    """What all of these files are: parquet, csv or json."""
+    kinds = sorted({kind_of(name) for name in names})
+    format = FORMATS.get(" ".join(kinds))
+    if format is None:
+        raise BadParameter(
+            owner, f"the files must be Parquet, CSV or JSON Lines, all of one kind, not {', '.join(kinds)}"
+        )
+    return format
+
+
 def describe_files(
     spark: SparkSession, path: str, names: Sequence[str], vector: str | None = None
 ) -> TableFiles:
     """Find out what these files are; `BadTrace` if they are no table."""
     kinds = sorted({kind_of(name) for name in names})
-    format = {".parquet": "parquet", ".csv": "csv", **dict.fromkeys(JSON, "json")}.get(" ".join(kinds))
+    format = FORMATS.get(" ".join(kinds))
     if format is None:
         shown = ", ".join(kind or "files without an ending" for kind in kinds) or "nothing"
         raise BadTrace(

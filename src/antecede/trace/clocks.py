@@ -1,10 +1,9 @@
-"""The clocks of some groups of events, each complete but for what happened before all of it: one pass, in memory.
+"""The clocks of the events of some runs: one pass, in memory.
 
-A *group* is a run, or a piece of one. The rows come sorted by group, process and index. Those of one process in one
-group are a *line*. Lines are followed one after the other, as far as they go: a delivery whose send is in the same
-group and not reached yet makes its line wait, and the send wakes it. Each row is looked at once, and no order of time
-is needed. What is never reached is behind a cycle: each of some lines waits for a send that is further on in the
-next.
+The rows come sorted by run, process and index. Those of one process in one run are a *line*. Lines are followed one
+after the other, as far as they go: a delivery whose send is in the same run and not reached yet makes its line wait,
+and the send wakes it. Each row is looked at once, and no order of time is needed. What is never reached is behind a
+cycle: each of some lines waits for a send that is further on in the next.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ SHOWN: Final = 6
 """Processes of a cycle that a message names."""
 
 
-def add_clocks(table: pa.Table, base: str | None = None) -> pa.Table:
-    """The rows with their clocks, counted from `base` if the groups are pieces of runs that start there.
+def add_clocks(table: pa.Table) -> pa.Table:
+    """The rows with their clocks.
 
     >>> event = {"run": "r", "index": 0, "sender": "a", "number": 1, "control": False, "clock": None}
     >>> sent, delivered = {"process": "a", "kind": "send"}, {"process": "b", "kind": "deliver"}
@@ -42,11 +41,6 @@ def add_clocks(table: pa.Table, base: str | None = None) -> pa.Table:
     """
     refuse(table)
     groups = codes(table["run"])
-    bases = np.zeros(len(table), np.int64)
-    if base is not None:
-        bases = table[base].combine_chunks().to_numpy()
-        # Pieces of one run have different bases.
-        groups = np.cumsum(np.append(0, (np.diff(groups) != 0) | (np.diff(bases) != 0)))[: len(table)]
     names = codes(pa.chunked_array([*table["process"].chunks, *table["sender"].chunks], pa.string()))
     processes, senders = names[: len(table)], names[len(table) :]
     many = int(names.max()) + 1 if len(names) else 1
@@ -58,7 +52,7 @@ def add_clocks(table: pa.Table, base: str | None = None) -> pa.Table:
     if stuck.any():
         raise cycle(table, starts, heads, cause, int(np.flatnonzero(stuck)[0]))
     at = table.schema.get_field_index("clock")
-    return table.set_column(at, "clock", pa.array(bases + level, pa.int64()))
+    return table.set_column(at, "clock", pa.array(level, pa.int64()))
 
 
 def refuse(table: pa.Table) -> None:

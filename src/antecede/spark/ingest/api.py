@@ -30,9 +30,8 @@ from antecede.spark.errors import raise_task_errors
 from antecede.spark.frames import refuse_other_tables
 from antecede.spark.ingest import to_trace
 from antecede.spark.ingest.clocks import FINDINGS, check_clocks
-from antecede.spark.ingest.schema import SPARK_LOG, SPARK_REJECTED
 from antecede.spark.ingest.table import map_columns, read_table
-from antecede.spark.ingest.tasks import list_log_files, read_log_files
+from antecede.spark.ingest.tasks import SPARK_LOG, SPARK_REJECTED, list_log_files, read_log_files
 from antecede.spark.ingest.writer import write_events, write_runs
 from antecede.spark.storage import absolute, escaped, join, whole
 from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS

@@ -37,7 +37,7 @@ from antecede.errors import BadParameter, BadTrace
 from antecede.spark.frames import CSV, quote, to_nanoseconds
 from antecede.spark.ingest.tasks import list_files, name_runs
 from antecede.spark.storage import absolute, escaped
-from antecede.spark.tables import kind_of
+from antecede.spark.tables import one_format
 
 __all__ = ["COLUMNS", "map_columns", "read_table"]
 
@@ -82,17 +82,11 @@ def read_table(
 ) -> DataFrame:
     """The table in these files: Parquet, CSV with a first line of names, or JSON Lines, by the end of their names."""
     names = list_files(spark, paths)
-    kinds = {kind_of(name) for name in names}
-    if len(kinds) != 1 or not kinds <= {".parquet", ".csv", ".json", ".jsonl", ".ndjson"}:
-        raise BadParameter(
-            "ingest",
-            f"the files must be Parquet, CSV or JSON Lines, all of one kind, not {', '.join(sorted(kinds))}",
-        )
-    [kind] = kinds
+    format = one_format("ingest", names)
     places = [escaped(name) for name in names]
-    if kind == ".parquet":
+    if format == "parquet":
         table = spark.read.parquet(*places)
-    elif kind == ".csv":
+    elif format == "csv":
         table = spark.read.options(**CSV).csv(places)
     else:
         # JSON has no columns before it is read: those that are asked for are taken as they are written.

@@ -15,16 +15,55 @@ from typing import IO, Final, cast
 import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType
 
 from antecede.errors import BadParameter
-from antecede.spark.ingest.schema import SPARK_READ
 from antecede.spark.run_tasks import plan_tasks
 from antecede.spark.storage import absolute, escaped, files, opened, readable
 from antecede.trace.foreign import lines, shiviz
 from antecede.trace.foreign.formats import LINES
 from antecede.trace.foreign.shiviz import Expressions
 
-__all__ = ["LogFiles", "list_files", "list_log_files", "name_runs", "read_log_files"]
+__all__ = [
+    "SPARK_LOG",
+    "SPARK_REJECTED",
+    "LogFiles",
+    "list_files",
+    "list_log_files",
+    "name_runs",
+    "read_log_files",
+]
+
+SPARK_LOG: Final = StructType(
+    [
+        StructField("run", StringType(), False),
+        StructField("process", StringType()),
+        StructField("index", LongType()),
+        StructField("kind", StringType()),
+        StructField("message", StringType()),
+        StructField("vector", MapType(StringType(), LongType())),
+        StructField("text", StringType()),
+        StructField("fields", StringType()),
+        StructField("file", StringType(), False),
+        StructField("line", LongType()),
+        StructField("time_ns", LongType()),
+    ]
+)
+"""`vector` is the event's vector clock, entries of 0 left out; `index` its own entry less one. What a column means
+is said in `antecede.trace.foreign.log`."""
+
+SPARK_READ: Final = StructType([*SPARK_LOG, StructField("reason", StringType())])
+"""Events, and lines that could not be read: those have a reason."""
+
+SPARK_REJECTED: Final = StructType(
+    [
+        StructField("run", StringType(), False),
+        StructField("file", StringType(), False),
+        StructField("line", LongType()),
+        StructField("text", StringType()),
+        StructField("reason", StringType()),
+    ]
+)
 
 CODECS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 

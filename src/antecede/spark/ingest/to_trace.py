@@ -19,7 +19,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from antecede.spark.ingest.schema import SPARK_REJECTED
+from antecede.spark.ingest.tasks import SPARK_REJECTED
 from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS
 from antecede.trace.schema import version
 

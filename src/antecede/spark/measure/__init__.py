@@ -1,9 +1,8 @@
 """Measure: what each run of a trace cost.
 
-schema     the columns of the tables that come out
 api        a trace -> tables
 facts      what tasks count, each in a chunk of the trace
-figures    what Spark adds up
+figures    what Spark adds up, and the columns of the tables that come out
 tasks      which task follows the clocks of which run
 kernel     how many pairs of messages are ordered, and the longest chain
 """

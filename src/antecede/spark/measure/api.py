@@ -41,10 +41,9 @@ from antecede.spark.measure.facts import (
     finish_facts,
     finish_table,
 )
-from antecede.spark.measure.figures import add_up
-from antecede.spark.measure.schema import COUNTS, QUANTITIES, TABLES, spread
+from antecede.spark.measure.figures import COUNTS, QUANTITIES, TABLES, add_up, spread
 from antecede.spark.measure.tasks import COLUMNS, Found, follow_shares, follow_sorted, share_runs
-from antecede.spark.order.lamport import with_clock
+from antecede.spark.order.runs import with_clock
 from antecede.spark.run_tasks import plan_tasks, run_tasks
 from antecede.spark.storage import absolute, join, local, whole
 from antecede.spark.trace.api import Trace

@@ -1,4 +1,4 @@
-"""What Spark adds up: facts as figures.
+"""What Spark adds up: facts as figures, and the columns of the tables of them. docs/measuring.md says what they mean.
 
 One function, `add_up`, makes the figures of a run, of a process, of a channel and of all runs of a protocol. Spark's
 `percentile` needs every value, or interpolates between the middles of buckets; `approx_percentile` bounds the error of
@@ -12,9 +12,35 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from antecede.spark.measure.schema import QUANTITIES
+__all__ = ["COUNTS", "QUANTITIES", "TABLES", "add_up", "spread"]
 
-__all__ = ["add_up"]
+QUANTITIES: Final = ("stamp_entries", "stamp_bytes", "delay_ns", "wait_ns")
+"""What distributions are of."""
+COUNTS: Final = ("events", "sends", "copies", "deliveries", "control_packets")
+
+
+def spread(quantity: str) -> list[str]:
+    """The columns of a distribution."""
+    return [f"{quantity}_{name}" for name in ("mean", "p50", "p99", "max")]
+
+
+def types(*quantities: str) -> str:
+    return ", ".join(
+        f"{name} {'double' if name.endswith('_mean') else 'long'}" for q in quantities for name in spread(q)
+    )
+
+
+TABLES: Final = {
+    "runs": "run string, protocol string, processes int, "
+    + ", ".join(f"{name} long" for name in COUNTS)
+    + f", control_per_message double, {types(*QUANTITIES)}, wait_share double, concurrency double, "
+    "longest_chain long, duration_ns long",
+    "processes": "run string, process string, sends long, deliveries long, control_packets long, "
+    + types("delay_ns", "wait_ns"),
+    "channels": f"run string, sender string, receiver string, messages long, deliveries long, {types('delay_ns')}",
+    "histograms": "run string, quantity string, low long, high long, count long",
+}
+"""Name -> columns and their types."""
 
 PERCENTS: Final = (50, 99)
 

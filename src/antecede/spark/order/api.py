@@ -44,6 +44,7 @@ FORMS: Final[dict[str, type[Form]]] = {
     "stamp": ByStamp,
     "trace": ByTrace,
 }
+HOMES: Final = {ByCauses: by_causes, ByVector: by_vector, ByStamp: by_stamp, ByTrace: by_trace}
 NOTE: Final = "antecede.order"
 """Where the metadata of `waits_for` says how the rows were ordered."""
 
@@ -190,28 +191,16 @@ def missing(ordered: DataFrame) -> DataFrame:
     numbers. By stamps: the partition columns, `sender`, `first`, `last`, by which count (`counted`), and how many rows
     wait for them. Of a trace: `run`, `sender`, `number`.
     """
-    match read_form(ordered):
-        case ByCauses() as form:
-            return by_causes.count_missing(ordered, form)
-        case ByVector() as form:
-            return by_vector.find_missing(ordered, form)
-        case ByStamp() as form:
-            return by_stamp.find_missing(ordered, form)
-        case ByTrace():
-            return by_trace.find_missing(ordered)
+    form = read_form(ordered)
+    found: DataFrame = HOMES[type(form)].find_missing(ordered, form)
+    return found
 
 
 def refused(ordered: DataFrame) -> DataFrame:
     """List the partitions that have no order (their columns, `rows`, `reason`); by stamps, rows that are no packets."""
-    match read_form(ordered):
-        case ByCauses() as form:
-            return by_causes.explain_refused(ordered, form)
-        case ByVector() as form:
-            return by_vector.explain_refused(ordered, form)
-        case ByStamp() as form:
-            return by_stamp.explain_refused(ordered, form)
-        case ByTrace():
-            return by_trace.explain_refused(ordered)
+    form = read_form(ordered)
+    found: DataFrame = HOMES[type(form)].explain_refused(ordered, form)
+    return found
 
 
 def count_rows(ordered: DataFrame) -> DataFrame:

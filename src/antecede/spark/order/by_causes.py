@@ -43,15 +43,14 @@ from antecede.spark.frames import hide_null_lists, quote, read_time, show_null_l
 from antecede.spark.order.blocks import order_blocks
 from antecede.spark.order.causes import (
     FULL,
-    TOGETHER,
     name_events,
     one_array,
     order_table,
     split_partitions,
+    whole_pieces,
 )
-from antecede.spark.order.lamport import whole_pieces
 
-__all__ = ["ByCauses", "count_missing", "explain_refused", "order_by_causes"]
+__all__ = ["ByCauses", "explain_refused", "find_missing", "order_by_causes"]
 
 
 def order_by_causes(rows: DataFrame, asked: ByCauses, *, full: int = FULL) -> DataFrame:
@@ -97,7 +96,7 @@ def order_batches(
     batches: Iterable[pa.RecordBatch], asked: ByCauses, columns: list[str]
 ) -> Iterator[pa.RecordBatch]:
     """In a task: the rows of whole partitions, ordered."""
-    for table in whole_pieces(iter(batches), ("__hash",), TOGETHER):
+    for table in whole_pieces(batches):
         yield from order_table(table, asked, columns).to_batches(max_chunksize=1 << 16)
 
 
@@ -137,7 +136,7 @@ def place_batches(
     batches: Iterable[pa.RecordBatch], asked: ByCauses, columns: list[str], text: bool
 ) -> Iterator[pa.RecordBatch]:
     """In a task: the first position of each identifier of whole partitions, -1 in one that is refused."""
-    for table in whole_pieces(iter(batches), ("__hash",), 1):
+    for table in whole_pieces(batches, enough=1):
         ordered = order_table(table, asked, columns, text=text)
         # Copies of an event stand together: the first has the place of all.
         first = np.ones(len(ordered), np.bool_)
@@ -187,7 +186,7 @@ def sort_by_place(joined: DataFrame, rows: DataFrame, asked: ByCauses, total: in
 # What comes of it
 
 
-def count_missing(ordered: DataFrame, asked: ByCauses) -> DataFrame:
+def find_missing(ordered: DataFrame, asked: ByCauses) -> DataFrame:
     """(partition columns, the identifier, direct, waiting): how many rows name it, and how many wait for it."""
     names = [quote(name) for name in asked.partition_by]
     causes = list_causes(ordered, asked)

@@ -28,8 +28,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from antecede.errors import BadParameter
 from antecede.spark.errors import mark_errors
 from antecede.spark.frames import hide_null_lists, quote, read_time, show_null_lists
-from antecede.spark.order.causes import TOGETHER, number_groups, one_array, times_of
-from antecede.spark.order.lamport import whole_pieces
+from antecede.spark.order.causes import number_groups, one_array, times_of, whole_pieces
 from antecede.spark.stream.bucket import Bucket, make_rows
 from antecede.spark.stream.packets import GAVE_UP
 from antecede.spark.stream.receiver import MachineReceiver, Output
@@ -105,7 +104,7 @@ def run_machines(rows: DataFrame, asked: ByStamp) -> DataFrame:
 def run_batches(
     batches: Iterable[pa.RecordBatch], settings: Settings, names: tuple[str, ...], columns: list[str]
 ) -> Iterator[pa.RecordBatch]:
-    for table in whole_pieces(iter(batches), ("__hash",), TOGETHER):
+    for table in whole_pieces(batches):
         yield from run_table(table.combine_chunks(), settings, names, columns).to_batches(
             max_chunksize=1 << 16
         )

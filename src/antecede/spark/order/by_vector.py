@@ -47,9 +47,7 @@ from antecede.spark.frames import (
     refuse_unlike_vectors,
     show_null_lists,
 )
-from antecede.spark.order.causes import TOGETHER, times_of
-from antecede.spark.order.gaps import list_holes
-from antecede.spark.order.lamport import whole_pieces
+from antecede.spark.order.causes import times_of, whole_pieces
 from antecede.spark.order.position import (
     Cells,
     Grid,
@@ -67,6 +65,7 @@ from antecede.spark.order.vectors import (
     Vectors,
     climb_times,
     count_batches,
+    list_holes,
     number_groups,
 )
 
@@ -154,7 +153,7 @@ def climb_batches(
     batches: Iterable[pa.RecordBatch], groups: list[str], columns: list[str], is_map: bool
 ) -> Iterator[pa.RecordBatch]:
     """In a task: the rows of whole partitions, with their keys."""
-    for table in whole_pieces(iter(batches), ("__hash",), TOGETHER):
+    for table in whole_pieces(batches):
         [batch] = table.combine_chunks().to_batches()
         with kernels_for(len(batch)):
             group, time = number_groups(batch, groups).group, times_of(batch.column("__time"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -22,10 +22,12 @@ from antecede.spark.causes import ByCauses, list_causes
 from antecede.spark.frames import quote, read_time
 from antecede.spark.order.graph import NEVER, Numbers, sort_events
 
-__all__ = ["FULL", "TOGETHER", "Large", "Outside", "order_table", "split_partitions"]
+__all__ = ["FULL", "TOGETHER", "Large", "Outside", "order_table", "split_partitions", "whole_pieces"]
 
 FULL: Final = 1_000_000
 """Rows of a partition that one task takes with all their columns."""
+BUCKETS: Final = 1 << 16
+"""Partitions are counted in so many buckets before they are counted one by one."""
 TOGETHER: Final = 1 << 16
 """Rows of small partitions that are ordered in one call."""
 
@@ -77,9 +79,12 @@ def split_partitions(
         names = spark.createDataFrame([(0,)], "__part int")
         return None, Large(rows.withColumn("__part", F.lit(0)), names, [total])
     groups = [quote(name) for name in partition_by]
-    counts = rows.groupBy(*groups).agg(F.count(F.lit(1)).alias("__rows")).where(F.col("__rows") > full)
-    large = counts.toArrow()
-    if not len(large):
+    # Names are counted by their hashes first: few groups, no text. Most tables have no bucket that is too large.
+    bucket = F.pmod(F.xxhash64(*groups), F.lit(BUCKETS))
+    crowded = rows.groupBy(bucket.alias("bucket")).count().where(F.col("count") > full).toArrow()
+    some = rows.where(bucket.isin(*crowded["bucket"].to_pylist()))
+    counts = some.groupBy(*groups).agg(F.count(F.lit(1)).alias("__rows")).where(F.col("__rows") > full)
+    if not len(crowded) or not len(large := counts.toArrow()):
         return rows, None
     known = large.drop_columns(["__rows"]).append_column("__part", pa.array(range(len(large)), pa.int32()))
     names = spark.createDataFrame(
@@ -90,8 +95,8 @@ def split_partitions(
     same = F.lit(True)
     for place, name in enumerate(groups):
         same &= F.col(name).eqNullSafe(F.col(f"__known{place}"))
-    some = rows.join(renamed, same).select(*map(quote, rows.columns), "__part")
-    return rows.join(renamed, same, "left_anti"), Large(some, names, large["__rows"].to_pylist())
+    those = rows.join(renamed, same).select(*map(quote, rows.columns), "__part")
+    return rows.join(renamed, same, "left_anti"), Large(those, names, large["__rows"].to_pylist())
 
 
 def name_events(rows: DataFrame, asked: ByCauses) -> Column:
@@ -193,3 +198,39 @@ def number_groups(table: pa.Table, names: Iterable[str]) -> Numbers:
             own = both.indices.to_numpy().astype(np.int64)
         codes = own
     return codes
+
+
+def whole_pieces(
+    batches: Iterable[pa.RecordBatch], name: str = "__hash", enough: int = TOGETHER
+) -> Iterator[pa.Table]:
+    """Batches of rows that are sorted by a column, as tables that each hold all rows of its values."""
+    complete: list[pa.RecordBatch] = []
+    current: list[pa.RecordBatch] = []
+    for batch in batches:
+        if not len(batch):
+            continue
+        start = find_last_start(batch.column(name))
+        if current and (start or current[-1].column(name)[0] != batch.column(name)[0]):
+            # The rows before `start` end what was current, if they belong to it, or are complete by themselves.
+            complete += current
+            current = []
+        if start:
+            complete.append(batch.slice(0, start))
+        current.append(batch.slice(start))
+        if sum(map(len, complete)) >= enough:
+            yield pa.Table.from_batches(complete)
+            complete = []
+    if complete or current:
+        yield pa.Table.from_batches(complete + current)
+
+
+def find_last_start(column: pa.Array) -> int:
+    """The first row that has the value of the last: rows are sorted, so a search by halves."""
+    low, high = 0, len(column) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if column[middle] == column[-1]:
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from antecede.errors import BadParameter
 from antecede.spark.errors import raise_task_errors
-from antecede.spark.order.inputs import default_partition
+from antecede.spark.order.files import default_partition
 from antecede.spark.schema import ALL_PACKETS, PACKETS
 from antecede.spark.storage import absolute, escaped, files, readable
 from antecede.spark.stream.api import Asked, order_stream

@@ -1,21 +1,35 @@
-"""Vectors in NumPy: what tasks count of them, and how times climb along them.
+"""Vectors in NumPy: what tasks count of them, what is missing, and how times climb along them.
 
 A batch of Arrow has whole vectors, as maps or arrays. Arrays of one length are a matrix, which is several times faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from antecede.jit import allocating
 
-__all__ = ["CELL", "FAULT", "FAULTS", "LAST", "WORD", "Vectors", "climb_times", "count_batches"]
+__all__ = [
+    "CELL",
+    "FAULT",
+    "FAULTS",
+    "LAST",
+    "WORD",
+    "Vectors",
+    "climb_times",
+    "count_batches",
+    "find_gaps",
+    "list_holes",
+]
+
+Numbers = NDArray[np.int64]
 
 FINE: Final = 512
 """Cells into which the sums of a batch are counted, about: several for each cell of the sort."""
@@ -209,6 +223,55 @@ class Vectors:
             keys.take(pa.array(order[starts])),
             np.maximum.reduceat(values[order], starts),
         )
+
+
+# What is missing
+
+
+def find_gaps(
+    line: Numbers, words: Numbers, bits: Numbers, last: Numbers
+) -> tuple[Numbers, Numbers, Numbers]:
+    """What is missing of 1 to `last` in each line, as ranges: the line, the first number and the last.
+
+    Words come sorted by line and by word. A line without numbers has one word of no bits.
+
+    >>> find_gaps(np.array([0, 1]), np.array([0, 0]), np.array([0b10110, 0]), np.array([6, 2]))
+    (array([0, 0, 1]), array([3, 5, 1]), array([3, 6, 2]))
+    """
+    there = np.unpackbits(bits.astype("<i8").view(np.uint8).reshape(-1, 8), axis=1, bitorder="little").view(
+        bool
+    )
+    rows, offsets = np.nonzero(there)
+    lines, firsts = np.unique(line, return_index=True)
+    # Each line's numbers between two that are not missing: 0, which is before the first, and last + 1.
+    group = np.concatenate([line[rows], lines, lines])
+    number = np.concatenate([words[rows] * 64 + offsets, np.zeros(len(lines), np.int64), last[firsts] + 1])
+    order = np.lexsort((number, group))
+    group, number = group[order], number[order]
+    found = np.flatnonzero((np.diff(number) > 1) & (group[1:] == group[:-1]))
+    return group[found], number[found] + 1, number[found + 1] - 1
+
+
+def list_holes(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """`find_gaps` for a task: rows (names..., word, bits, last), sorted by names and word, to (names..., first, last).
+
+    All words of a task are held: a sixty-fourth of the rows that they stand for.
+    """
+    held = list(batches)
+    if not sum(map(len, held)):
+        return
+    table = pa.Table.from_batches(held).combine_chunks()
+    new = np.zeros(len(table), bool)
+    for name in names:
+        column = table[name].combine_chunks()
+        new[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
+    line = np.cumsum(new)
+    columns = (table[name].to_numpy() for name in ("word", "bits", "last"))
+    group, first, last = find_gaps(line, *columns)
+    starts = np.flatnonzero(np.append(True, new[1:]))
+    found = table.select(list(names)).take(starts[group])
+    found = found.append_column("first", pa.array(first)).append_column("last", pa.array(last))
+    yield from found.combine_chunks().to_batches()
 
 
 # Times

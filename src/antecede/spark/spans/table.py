@@ -26,7 +26,7 @@ from antecede.spark.spans.schema import (
     name_kind,
 )
 from antecede.spark.storage import escaped
-from antecede.spark.tables import kind_of
+from antecede.spark.tables import one_format
 from antecede.trace.foreign.spans import MAPS, OTEL_TRACES, SPAN_LISTS
 
 __all__ = ["read_table"]
@@ -37,7 +37,6 @@ BROKEN: Final = "antecede.broken"
 OWN: Final = (FILE, TEXT, BROKEN)
 """Columns that reading adds: the file of a row, its text if that is known, and the text of a row that is none."""
 MAP, LIST = "map<string,string>", "array<string>"
-JSON: Final = (".json", ".jsonl", ".ndjson")
 NOTHING: Final = "CAST(NULL AS string)"
 TIMES: Final = ("start_ns", "end_ns", "duration_ns")
 
@@ -50,18 +49,12 @@ def read_table(
     process: tuple[str, ...] = (),
 ) -> DataFrame:
     """The spans in these files, and what cannot be read."""
-    kinds = {kind_of(name) for name in names}
-    if len(kinds) != 1 or not kinds <= {".parquet", ".csv", *JSON}:
-        raise BadParameter(
-            "read_spans",
-            f"the files must be Parquet, CSV or JSON Lines, all of one kind, not {', '.join(sorted(kinds))}",
-        )
-    [kind] = kinds
+    format = one_format("read_spans", names)
     asked = OTEL_TRACES if mapping is None else mapping
-    if kind == ".parquet":
+    if format == "parquet":
         table = spark.read.parquet(*(escaped(name) for name in names))
         table = table.withColumns({FILE: name_file(), TEXT: F.expr(NOTHING), BROKEN: F.expr(NOTHING)})
-    elif kind == ".csv":
+    elif format == "csv":
         table = read_csv(spark, names)
     else:
         table = read_json(spark, names, asked)

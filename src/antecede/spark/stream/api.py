@@ -49,7 +49,7 @@ class Asked(Struct, frozen=True):
     processes: tuple[str, ...] = ()
     parameters: dict[str, Any] = {}
     partition_by: tuple[str, ...] | None = None
-    """None: those that the form of the table suggests (`order.inputs`)."""
+    """None: those that the form of the table suggests (`order.files`)."""
     time: str | None = None
     window: tuple[Any, Any] | None = None
     no_cause: tuple[str, ...] = ("",)

@@ -7,7 +7,7 @@ each once, however often the query was killed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Required, TypedDict, Unpack
 
 import msgspec
 from msgspec import Struct
@@ -70,23 +70,27 @@ def events_at(spark: SparkSession, place: str) -> DataFrame:
     return traces(spark, place)
 
 
+class Running(TypedDict, total=False):
+    """How a query runs: until all that is there is done (`once`), or until `stop` says so."""
+
+    once: Required[bool]
+    every_s: float
+    stop: Callable[[], bool]
+    note: Callable[[Mapping[str, int]], None]
+    """Told of each micro-batch how many of each kind it found."""
+
+
 def verify_events(
     spark: SparkSession,
     place: str,
     out: str,
     checkpoint: str,
     *,
-    once: bool,
-    every_s: float = 1.0,
     patience: str | None = None,
     remember: str | None = None,
-    stop: Callable[[], bool] = lambda: False,
-    note: Callable[[Mapping[str, int]], None] = lambda counts: None,
+    **running: Unpack[Running],
 ) -> Findings:
-    """Run until all that is there is done (`once`), or until `stop` says so. Started again, it goes on where it was.
-
-    `note` is told of each micro-batch how many of each kind it found.
-    """
+    """Judge the events of a place, and write what is found. Started again, it goes on where it was."""
     lies = not place.startswith(ELSEWHERE)
 
     def find(own: SparkSession) -> DataFrame:
@@ -94,12 +98,10 @@ def verify_events(
 
     with raise_task_errors():
         if lies:
-            refuse(spark, place, once, Checkpoint(checkpoint).fresh)
+            refuse(spark, place, running["once"], Checkpoint(checkpoint).fresh)
         timed = patience is not None or remember is not None
         identity = {"command": "verify", "input": absolute(place) if lies else None}
-        return write_findings(
-            spark, find, KINDS, identity, out, checkpoint, timed=timed, once=once, every_s=every_s, stop=stop, note=note
-        )  # fmt: skip
+        return write_findings(spark, find, KINDS, identity, out, checkpoint, timed=timed, **running)
 
 
 def write_findings(
@@ -112,9 +114,9 @@ def write_findings(
     *,
     timed: bool,
     once: bool,
-    every_s: float,
-    stop: Callable[[], bool],
-    note: Callable[[Mapping[str, int]], None],
+    every_s: float = 1.0,
+    stop: Callable[[], bool] = lambda: False,
+    note: Callable[[Mapping[str, int]], None] = lambda counts: None,
     claimed: Callable[[], None] = lambda: None,
 ) -> Findings:
     """Write findings of these kinds as Parquet: a streaming DataFrame with a column `kind`, which `find` makes.

@@ -109,18 +109,21 @@ def verify_causes(
     told, kept = judge(rows, asked, consumer, full, rounds)
     results = told.persist()
     names = [quote(name) for name in asked.partition_by]
-    partitions = results.where("kind = 'partition'").select(
-        *names, tell_verdict().alias("verdict"), tell_reason().alias("reason"), *COUNTS
-    )
+    told = results.where("kind = 'partition'").withColumn("__refused", F.isnull("judged").cast("long"))
+    verdict, reason = tell_verdict().alias("verdict"), tell_reason().alias("reason")
+    partitions = told.select(*names, verdict, reason, *COUNTS)
     findings = results.where("kind != 'partition'").drop(*COUNTS)
     with raise_task_errors():
-        [sums] = partitions.agg(
+        sums = partitions.agg(
             F.count(F.lit(1)).alias("partitions"),
-            F.count_if(F.col("judged").isNull()).alias("refused"),
+            F.count_if(F.col("judged").isNull()).alias("__refused"),
             F.count_if(F.col("reason") == UNJUDGED).alias("unjudged"),
             *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in COUNTS),
-        ).collect()
-        counts = {name: int(sums[name]) for name in ("partitions", "refused", "unjudged", *COUNTS)}
+            F.lit(None).cast("string").alias("reason"),
+        )
+        [whole] = sums.select(*(name for name in sums.columns if name != "reason"), verdict, reason).collect()
+        counts = {name: int(whole[name]) for name in ("partitions", "__refused", "unjudged", *COUNTS)}
+        counts["refused"] = counts.pop("__refused")
         bad = findings.where("kind = 'refused'").select(*names, "reason")
         ordered = bad.orderBy(*names) if names else bad
         refused = [row.asDict() for row in ordered.limit(SHOWN).collect()] if counts["refused"] else []
@@ -128,50 +131,37 @@ def verify_causes(
         results.unpersist()
         place = ", ".join(f"{name} {refused[0][name]}" for name in asked.partition_by) or "table"
         raise BadTrace(place, refused[0]["reason"])
-    verdict, reason = sum_up(counts)
     return CausesVerification(
-        findings, partitions, verdict, reason, counts, asked.partition_by, refused, (results, *kept)
+        findings,
+        partitions,
+        whole["verdict"],
+        whole["reason"],
+        counts,
+        asked.partition_by,
+        refused,
+        (results, *kept),
     )
 
 
-def sum_up(counts: Mapping[str, int]) -> tuple[str, str | None]:
-    """The verdict about all partitions, and why.
-
-    >>> none = dict.fromkeys((*COUNTS, "refused"), 0)
-    >>> sum_up({**none, "violations": 1, "missing": 2, "judged": 5})
-    ('no', '1 violation, 2 missing')
-    >>> sum_up(none)[0], sum_up({**none, "judged": 1})
-    ('unknown', ('yes', None))
-    """
-    told = [
-        f"{counts[name]:,} {name.removesuffix('s') if counts[name] == 1 else name}"
-        for name in ("violations", "duplicates", "missing")
-        if counts[name]
-    ]
-    if counts["refused"]:
-        told.append(f"{counts['refused']:,} partition{'s' * (counts['refused'] != 1)} refused")
-    if counts["violations"] or counts["duplicates"]:
-        return "no", ", ".join(told)
-    if told:
-        return "unknown", ", ".join(told)
-    return ("yes", None) if counts["judged"] else ("unknown", UNJUDGED)
-
-
 def tell_verdict() -> Column:
-    """The verdict about one partition: the rules of `sum_up`."""
+    """The verdict about one partition, or about all of them."""
     wrong = (F.col("violations") > 0) | (F.col("duplicates") > 0)
-    unknown = F.col("judged").isNull() | (F.col("missing") > 0) | (F.col("judged") == 0)
+    unknown = (F.col("__refused") > 0) | (F.col("missing") > 0) | (F.col("judged") == 0)
     return F.when(wrong, "no").when(unknown, "unknown").otherwise("yes")
 
 
 def tell_reason() -> Column:
-    def count(name: str, one: str) -> Column:
+    def count(name: str, one: str, many: str) -> Column:
         return F.when(F.col(name) == 1, f"1 {one}").when(
-            F.col(name) > 1, F.concat(F.format_number(name, 0), F.lit(f" {name}"))
+            F.col(name) > 1, F.concat(F.format_number(name, 0), F.lit(f" {many}"))
         )
 
     told = F.concat_ws(
-        ", ", count("violations", "violation"), count("duplicates", "duplicate"), count("missing", "missing")
+        ", ",
+        count("violations", "violation", "violations"),
+        count("duplicates", "duplicate", "duplicates"),
+        count("missing", "missing", "missing"),
+        count("__refused", "partition refused", "partitions refused"),
     )
     return F.coalesce("reason", F.when(told != "", told), F.when(F.col("judged") == 0, UNJUDGED))
 

@@ -21,27 +21,35 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import repeat
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Unpack
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from antecede.spark.causes import ByCauses
 from antecede.spark.duration import REMEMBER, parse_duration
-from antecede.spark.stream.memory import remember_rows
+from antecede.spark.errors import raise_task_errors
+from antecede.spark.storage import absolute
+from antecede.spark.stream.checkpoint import Checkpoint
+from antecede.spark.stream.memory import PROVIDER, ROCKSDB, remember_rows
 from antecede.spark.stream.operator import BUCKETS, name_partition, read_state, unpack
 from antecede.spark.stream.packets import from_ipc, to_ipc
+from antecede.spark.stream.run import make_session
 from antecede.spark.stream.status import Status
+from antecede.spark.stream.verify_files import Findings, Running, write_findings
+from antecede.spark.tables import StreamFiles
 from antecede.spark.verify.by_causes import findings_schema, refuse_request, select_judged
 from antecede.spark.verify.growing import GrowingPartition
 
-__all__ = ["JudgingBucket", "JudgingSettings", "verify_live"]
+__all__ = ["JudgingBucket", "JudgingSettings", "verify_files", "verify_live"]
 
 STATE_VERSION: Final = 1
+
+KINDS: Final = ("violation", "duplicate", "missing", "refused")
 
 ROWS: Final = ("__partition", "__id", "__mark", "__causes", "__consumer", "__at")
 
@@ -250,3 +258,43 @@ class JudgingBucket:
             # It was told of them when they came.
             partition.late, partition.again = {}, {}
         return bucket
+
+
+# Files that appear
+
+
+def verify_files(
+    spark: SparkSession,
+    files: StreamFiles,
+    asked: ByCauses,
+    consumer: str,
+    out: str,
+    checkpoint: str,
+    *,
+    patience: str | None = None,
+    remember: str | None = None,
+    **running: Unpack[Running],
+) -> Findings:
+    """Events in files that appear -> findings as Parquet. Started again, it goes on where it was."""
+    kept = Checkpoint(checkpoint)
+    own = make_session(spark, {PROVIDER: ROCKSDB})
+    with raise_task_errors():
+        table = files.describe(own, "verify --stream", kept)
+
+        def find(session: SparkSession) -> DataFrame:
+            rows = files.read(session, table)
+            return verify_live(rows, asked, consumer, patience=patience, remember=remember)
+
+        identity = {"command": "verify", "input": absolute(files.path), "consumer": consumer}
+        identity |= msgspec.to_builtins(asked)
+        return write_findings(
+            own,
+            find,
+            KINDS,
+            identity,
+            out,
+            checkpoint,
+            timed=True,
+            claimed=lambda: kept.write_columns(msgspec.json.encode(table)),
+            **running,
+        )

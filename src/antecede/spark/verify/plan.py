@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from antecede.errors import BadTrace
 from antecede.spark.errors import mark_errors, raise_task_errors
-from antecede.spark.order.lamport import with_clock
+from antecede.spark.order.runs import with_clock
 from antecede.spark.run_tasks import plan_tasks
 from antecede.spark.trace.api import Trace
 from antecede.trace.columns import ORDER_COLUMNS

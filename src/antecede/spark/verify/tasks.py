@@ -11,9 +11,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from antecede.jit import kernels_for
-from antecede.spark.order.causes import TOGETHER, flatten_causes, number_groups, one_array, times_of
+from antecede.spark.order.causes import flatten_causes, number_groups, one_array, times_of, whole_pieces
 from antecede.spark.order.graph import Numbers, find_cycles, list_by, number_events, walk
-from antecede.spark.order.lamport import whole_pieces
 from antecede.spark.verify.overtaken import find_late
 
 __all__ = ["COUNTS", "describe_cycle", "describe_rows", "judge_batches"]
@@ -28,7 +27,7 @@ UNPLACED: Final = "handed to a consumer at no position or time"
 
 def judge_batches(batches: Iterable[pa.RecordBatch], names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """In a task: the findings of whole partitions."""
-    for table in whole_pieces(iter(batches), ("__hash",), TOGETHER):
+    for table in whole_pieces(batches):
         with kernels_for(len(table)):
             told = judge_table(table.combine_chunks(), names)
         for part in told:
