@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from antecede.errors import NodeFailed
+from antecede.errors import NodeFailed, NotMember
 from antecede.net import Change, Memory, Node, Settings, anyone, config
 from antecede.net.transports.keys import make_keys
 from tests.net_world import PATIENCE_S
@@ -225,9 +225,7 @@ def test_nobody_is_left_behind_if_the_member_that_was_asked_dies_with_one_that_j
             await system.connect(a, b, c)
             await join_and_die(system, b)
             await b.flush()
-            # As SIGKILL does it, as far as others can see.
-            await b._silence()
-            await b._release()
+            await kill(b)
             if how == "comes back":
                 async with system.founder("b", journal=tmp_path / "b.db") as b:
                     while not all(node.members == ("a", "b", "c") for node in (a, b, c)):
@@ -237,6 +235,40 @@ def test_nobody_is_left_behind_if_the_member_that_was_asked_dies_with_one_that_j
                 assert a.members == c.members == ("a", "c")
 
     asyncio.run(main())
+
+
+def test_one_whose_sponsor_died_before_it_gave_a_state_is_told_so_and_may_join_anew():
+    async def main() -> None:
+        system = System()
+        async with asyncio.timeout(PATIENCE_S), system.founder("a") as a, system.founder("c") as c:
+            # Its application asks for no message, and so never comes to the point where it gives the state.
+            b = system.founder("b", state=lambda: b"never given")
+            await b.start()
+            await system.connect(a, b, c)
+            orphan = system.newcomer("d", ["b"])
+            await orphan.start()
+            while not {"a", "c"} <= set(orphan.connected):
+                await asyncio.sleep(0)
+            await kill(b)
+            await c.remove("b")
+            with pytest.raises(
+                NotMember, match="whoever was to give it its state was removed: remove it too"
+            ):
+                await orphan.receive()
+            assert not orphan.status().up
+            await orphan.close()
+            await c.remove("d")
+            assert a.members == c.members == ("a", "c")
+            async with system.newcomer("e", ["c"]) as anew:
+                assert anew.members == ("a", "c", "e")
+
+    asyncio.run(main())
+
+
+async def kill(node: Node) -> None:
+    """End a node as SIGKILL does it, as far as others can see."""
+    await node._silence()
+    await node._release()
 
 
 # Told at least once
