@@ -53,6 +53,7 @@ TASKS: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "serving": (peers.Peer, "serve", _raise_later),
     "writing": (peers.Channel, "_gathered", _raise),
     "time": (peers.Peer, "tick", _raise),
+    "acknowledging": (peers.Peer, "acknowledge", _raise),
     "following": (meshes.Mesh, "_follow", _raise),
     "accepting": (meshes.Mesh, "_let_in", _raise),
     "knocking": (meshes.Mesh, "_knock", _raise),
@@ -77,8 +78,10 @@ def test_what_nobody_expected_in_a_task_stops_the_node(monkeypatch, task, when):
             # As if the view had changed.
             p1._host.on_turnover()
             while p1.status().up and p2.status().up:
-                with suppress(AntecedeError):
-                    await p1.send("p2", b"more")
+                # If p2 has failed, it takes no more.
+                with suppress(AntecedeError, TimeoutError):
+                    async with asyncio.timeout(IMPATIENT.dead_s):
+                        await p1.send("p2", b"more")
                 await asyncio.sleep(0)
             monkeypatch.undo()
             failed = p2 if p1.status().up else p1

@@ -13,7 +13,7 @@ Rules
   follow    peers are those that the process has links with: as its view changes, they come and go
   knock     a node that nobody talks to for long dials all: if it was removed, they tell it so
   time      nothing is looked at before it is due: a mesh in which nothing happens wakes for its beats alone. While much
-            happens, all peers are looked at every `LOOK_S`, and between that only those that wait for acknowledgements
+            happens, all peers are looked at every `LOOK_S`; between that, acknowledgements that are due go out
   fail      what nobody expected, in any task, stops the node
 """
 
@@ -193,29 +193,47 @@ class Mesh:
     def _plan(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._woken.set)
+        self._timer = self._loop.call_at(when, self._alarm)
+
+    def _alarm(self) -> None:
+        """It is time: for acknowledgements, unless `run` has more to do."""
+        now = self._loop.time()
+        due = self._looked + self._look_s
+        if self._turned or now >= due:
+            self._woken.set()
+            return
+        try:
+            self._soon = self._acknowledge()
+        except Exception as error:
+            # The event loop calls this: nobody else would hear of it.
+            self.host.stop(error, "when acknowledgements were due")
+            return
+        self._plan(now + TICK_S if self._soon else due)
+
+    def _acknowledge(self) -> bool:
+        """Let acknowledgements out that are due and found nothing to ride on; whether others will be due."""
+        core = self.host.core
+        for number in list(core.owing):
+            peer = self.peers.get(number)
+            if peer is None or not peer.acknowledge():
+                core.owing.discard(number)
+        return bool(core.owing)
 
     def _look(self, now: float) -> float:
         """Do what is due; when something is due next."""
-        core = self.host.core
-        if now < self._looked + self._look_s:
-            peers = [self.peers[number] for number in core.owing if number in self.peers]
-            due = [self._looked + self._look_s]
-        else:
-            peers, self._looked = list(self.peers.values()), now
-            if core.changing.membership.vouchers:
-                self.joins.vouch(now)
-            due = [now + 2 * self.settings.dead_s]
-        for peer in peers:
+        core, self._looked = self.host.core, now
+        if core.changing.membership.vouchers:
+            self.joins.vouch(now)
+        due = [now + 2 * self.settings.dead_s]
+        if self._acknowledge():
+            due.append(now)
+        for peer in self.peers.values():
             next_due = peer.due()
             if next_due is not None and next_due <= now:
                 peer.tick(now)
                 next_due = peer.due()
             if next_due is not None:
                 due.append(next_due)
-        core.owing.intersection_update(
-            [peer for peer in core.owing if peer in core.links and core.links[peer].owes]
-        )
         if (knocking := self._knock(now)) is not None:
             due.append(knocking)
         return min(due)

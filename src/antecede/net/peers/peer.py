@@ -157,6 +157,15 @@ class Peer:
             if now - channel.spoke >= self.settings.beat_s:
                 self.beat()
 
+    def acknowledge(self) -> bool:
+        """Let an acknowledgement out if it is due; whether one will be due later, over this connection."""
+        channel = self._channel
+        if channel is None or channel.over or channel.writing is not None:
+            # What it says next, or over another connection, carries it.
+            return False
+        self.host.tick(self.number)
+        return channel.link.owes
+
     def due(self) -> float | None:
         """When `tick` has something to do, if nothing happens before: perhaps a time that is past."""
         channel, settings = self._channel, self.settings
