@@ -29,7 +29,7 @@ A row of `DELIVERED` is one message at one receiver:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -37,11 +37,14 @@ from numpy.typing import NDArray
 
 from antecede.errors import BadParameter, WireError
 from antecede.model import Message, Packet, Stamp, View
-from antecede.sim.run import RunSpec
 from antecede.spark.schema import ALL_PACKETS, PACKETS
 from antecede.wire import Limits
 from antecede.wire.octets import Reader, Writer
 from antecede.wire.stamps import BY_CODE, BY_STAMP
+
+if TYPE_CHECKING:
+    # Workers load this module, and simulate nothing.
+    from antecede.sim.run import RunSpec
 
 __all__ = [
     "DELIVERED",
@@ -200,6 +203,7 @@ def packets_of(
 def simulated(spec: RunSpec, group: str | None = None) -> tuple[View, pa.Table]:
     """A simulated run: its processes, and the packets that crossed its network in the order of arrival.
 
+    >>> from antecede.sim.run import RunSpec
     >>> view, rows = simulated(RunSpec(protocol="matrix", processes=3, messages=50, seed=1))
     >>> view.names, rows.num_rows
     (('p1', 'p2', 'p3'), 50)
