@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from antecede.spark import connect, order
-from antecede.spark.stream.memory import PROVIDER, ROCKSDB
+from antecede.spark.stream.operator import PROVIDER, ROCKSDB
 from benchmarks.streaming import Figure, timed
 
 SIZE = 20

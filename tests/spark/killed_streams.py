@@ -71,7 +71,7 @@ RUN = {
 
 def remember_causes(spark):
     """A session in which streams by causes run, and end when all is done."""
-    from antecede.spark.stream.memory import PROVIDER, ROCKSDB
+    from antecede.spark.stream.operator import PROVIDER, ROCKSDB
 
     own = spark.newSession()
     own.conf.set(PROVIDER, ROCKSDB)

@@ -22,8 +22,7 @@ from antecede.spark.order.stream_files import Source, order_files
 from antecede.spark.stream import DELIVERED, simulated, status_of, waiting
 from antecede.spark.stream.api import Asked
 from antecede.spark.stream.bucket import step
-from antecede.spark.stream.memory import PROVIDER, ROCKSDB
-from antecede.spark.stream.operator import bucket_keys
+from antecede.spark.stream.operator import PROVIDER, ROCKSDB, bucket_keys
 from antecede.spark.stream.settings import Settings
 from tests.spark.test_stream_bucket import by_receiver
 

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 
 from antecede.errors import BadParameter, BadSnapshot
 from antecede.spark import verify
-from antecede.spark.stream.memory import PROVIDER, ROCKSDB
+from antecede.spark.stream.operator import PROVIDER, ROCKSDB
 from antecede.spark.verify.in_stream import JudgingBucket, JudgingSettings
 from antecede.spark.verify.tasks import judge_table
 

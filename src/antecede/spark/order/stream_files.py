@@ -26,7 +26,7 @@ from antecede.spark.storage import absolute, escaped, files, readable
 from antecede.spark.stream.api import Asked, order_stream
 from antecede.spark.stream.checkpoint import Checkpoint
 from antecede.spark.stream.closed import deliver_closed
-from antecede.spark.stream.memory import PROVIDER, ROCKSDB
+from antecede.spark.stream.operator import PROVIDER, ROCKSDB
 from antecede.spark.stream.run import Counted, Query, make_session, run_query
 from antecede.spark.stream.status import Progress, status_of, waiting
 from antecede.spark.tables import StreamFiles, TableFiles, open_reader, refuse_directory

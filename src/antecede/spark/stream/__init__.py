@@ -4,11 +4,13 @@
     PACKETS          the columns of a packet; `packets_of` and `simulated` make such rows
     Watch, status_of what a query is doing, after each micro-batch
     waiting          what waits, for which message of whom, since when
+    PROVIDER, ROCKSDB   the setting that streams by causes need, and its value
 
 docs/stream.md is the tour; `causes`, `vectors` and `bucket` are how it works without Spark.
 """
 
 from antecede.spark.stream.listener import Watch
+from antecede.spark.stream.operator import PROVIDER, ROCKSDB
 from antecede.spark.stream.packets import DELIVERED, PACKETS, packets_of, simulated
 from antecede.spark.stream.status import Cause, Progress, Status, status_of, waiting
 
@@ -23,4 +25,6 @@ __all__ = [
     "Cause",
     "status_of",
     "waiting",
+    "PROVIDER",
+    "ROCKSDB",
 ]

@@ -15,7 +15,7 @@ nothing of Spark:
 Rows of a micro-batch are taken by time, where there is one, and then by identifier: not as they come, so that a
 micro-batch that is repeated gives the same.
 
-What is held is the head of the state, what came out are its pieces (`memory`).
+What is held is the head of the state, what came out are its pieces (`operator`).
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructField, Stru
 from antecede.spark.causes import ByCauses, id_type, list_causes, refuse_columns
 from antecede.spark.duration import REMEMBER, parse_duration
 from antecede.spark.frames import quote, read_time
-from antecede.spark.stream.memory import remember_rows
-from antecede.spark.stream.operator import BUCKETS, name_partition, read_state, unpack
-from antecede.spark.stream.packets import encode_names, from_ipc, to_ipc
+from antecede.spark.stream.operator import BUCKETS, name_partition, read_state, remember_rows, unpack
+from antecede.spark.stream.packets import encode_names, from_ipc, join_rows, make_lists, to_ipc
 from antecede.spark.stream.status import Status
 from antecede.watch.status import Cause
 
@@ -139,13 +138,8 @@ class Output:
         return pa.array(kinds, pa.string()) if self.special else pa.repeat("delivered", len(kinds))
 
     def list_lacks(self, kind: pa.DataType) -> pa.Array:
-        lists: list[list[Any]] = [[] for _ in self.rows] if self.special else []
-        for at, (_, lacks) in self.special.items():
-            lists[at] = lacks or []
-        if lists:
-            return pa.array(lists, pa.list_(kind))
-        ends = pa.array(np.zeros(len(self.rows) + 1, np.int32))
-        return pa.ListArray.from_arrays(ends, pa.array([], kind), pa.list_(kind))
+        lacks = {at: found for at, (_, found) in self.special.items() if found}
+        return make_lists(len(self.rows), lacks, pa.list_(kind))
 
 
 class CausesBucket:
@@ -207,11 +201,7 @@ class CausesBucket:
         if rows is not None:
             keys = [name for name in ("__time", "__id", "__partition") if name in rows.column_names]
             rows = rows.take(pc.sort_indices(rows, [(key, "ascending") for key in keys]))
-        if self.table is None or rows is None:
-            return (rows, 0) if self.table is None else (self.table, len(self.table))
-        return pa.concat_tables([self.table, rows], promote_options="permissive").combine_chunks(), len(
-            self.table
-        )
+        return join_rows(self.table, rows), 0 if self.table is None else len(self.table)
 
     def _take_all(self, rows: Iterable[tuple[int, str, Any, list[Any]]], now: int, out: Output) -> None:
         emitted, held, waiters, given_up = self.emitted, self.held, self.waiters, self.given_up

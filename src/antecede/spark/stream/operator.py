@@ -11,7 +11,13 @@ Spark keeps the state beside its offsets and repeats a micro-batch with the same
 is killed goes on as if it had not been. A worker keeps the buckets that it made, and uses one again if the state that
 Spark hands it is the one that it gave: bytes are compared, by their digest.
 
-What a bucket does is `vectors` and `stamps`; `causes` keeps its state otherwise, and packs and unpacks like this.
+Two ways for Spark to keep the state of a bucket, beside each other because each is better for its own:
+
+    keep_rows       one value, written in each micro-batch: `vectors` and `stamps`, whose state is counts and what waits
+    remember_rows   what waits as one value, the head, and what must be remembered as a list of pieces to which each
+                    micro-batch adds, with a time to live (`transformWithState`): `causes`, and verification by causes.
+                    A worker reads the list only if the head is not the one that it gave. A piece is msgpack: a list of
+                    entries, each with its time first
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ import hashlib
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -28,10 +34,11 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructType
 
-from antecede.errors import BadSnapshot
-from antecede.spark.errors import mark_errors
+from antecede.errors import BadParameter, BadSnapshot
+from antecede.spark.errors import errors_marked, mark_errors
 from antecede.spark.frames import quote
 from antecede.spark.stream.packets import from_ipc, to_ipc
 from antecede.spark.stream.status import OBSERVED, Status
@@ -40,19 +47,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "BUCKETS",
-    "BucketOfRows",
-    "bucket_keys",
-    "keep_bucket",
-    "keep_rows",
-    "make_packer",
-    "name_partition",
-    "pack",
-    "read_state",
-    "split_output",
-    "take_bucket",
-    "unpack",
-]
+    "BUCKETS", "PROVIDER", "ROCKSDB", "BucketOfRows", "RememberingBucket", "RememberingSettings", "bucket_keys",
+    "keep_rows", "make_packer", "name_partition", "read_state", "remember_rows", "unpack",
+]  # fmt: skip
 
 BUCKETS: Final = 16
 SIXTEEN: Final = (12, 16, 5, 1, 37, 20, 2, 35, 13, 6, 49, 7, 25, 15, 4, 0)
@@ -64,6 +61,10 @@ OCTETS: Final = 64 << 20
 """Bytes that either may have, about: a value of Spark or of Arrow has less than 2 GB."""
 KEPT: Final = 64
 """Buckets that a worker keeps."""
+PIECES: Final = 256
+"""Pieces of the list, before they are made one."""
+PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 PACKED: Final = "bucket int, rows binary"
 STEPPED: Final = "rows binary, status string"
@@ -86,6 +87,22 @@ class BucketOfRows(Protocol):
     def dump(self) -> bytes: ...
 
 
+class RememberingBucket(BucketOfRows, Protocol):
+    serial: int
+    """Micro-batches of this bucket."""
+
+    def dump_fresh(self, now: int) -> bytes | None:
+        """The piece of the last micro-batch, if there is something to remember."""
+
+
+class RememberingSettings(Protocol):
+    @property
+    def remember_ms(self) -> int: ...
+
+    def open(self, state: bytes | None, pieces: Iterable[bytes]) -> RememberingBucket:
+        """The bucket that has this head and these pieces, or a new one."""
+
+
 def keep_rows(
     rows: DataFrame,
     open_bucket: Callable[[bytes | None], BucketOfRows],
@@ -102,6 +119,21 @@ def keep_rows(
     step = mark_errors(make_step(open_bucket, uuid.uuid4().hex))
     packed = pack(rows, buckets, assign).groupBy("bucket")
     stepped = packed.applyInPandasWithState(step, STEPPED, "state binary", "append", waits)
+    return stepped.observe(OBSERVED, F.collect_list("status").alias("status")).select("rows")
+
+
+def remember_rows(owner: str, rows: DataFrame, settings: RememberingSettings, buckets: int) -> DataFrame:
+    """What comes out of the buckets of these rows, packed. `rows` has the column `__bucket`."""
+    provider = str(rows.sparkSession.conf.get(PROVIDER))
+    if "RocksDB" not in provider:
+        raise BadParameter(
+            owner,
+            f"the state store must be RocksDB, not {provider.rpartition('.')[2]}: set {PROVIDER} "
+            f"to {ROCKSDB} in the session",
+        )
+    processor = Processor(settings, uuid.uuid4().hex)
+    packed = pack(rows, buckets).groupBy("bucket")
+    stepped = packed.transformWithStateInPandas(processor, STEPPED, "append", "ProcessingTime")
     return stepped.observe(OBSERVED, F.collect_list("status").alias("status")).select("rows")
 
 
@@ -185,25 +217,90 @@ _buckets: OrderedDict[tuple[str, int], tuple[bytes, Any]] = OrderedDict()
 
 def make_step(open_bucket: Callable[[bytes | None], BucketOfRows], token: str) -> Any:
     def step(key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-        import pandas as pd
-
-        blobs = [blob for frame in frames for blob in frame["rows"] if blob is not None]
-        rows = pa.concat_tables([from_ipc(blob) for blob in blobs]) if blobs else None
         before = bytes(state.get[0]) if state.exists else None
-        bucket = take_bucket((token, key[0]), before, open_bucket)
         now = state.getCurrentProcessingTimeMs()
-        out, status = bucket.advance(rows, now)
-        after = bucket.dump()
+        after, bucket, out = advance_bucket((token, key[0]), before, open_bucket, frames, now)
         state.update((after,))
         if bucket.deadline is not None:
             # At least a little later: Spark takes no time that is past.
             state.setTimeoutDuration(max(1, bucket.deadline - now))
-        keep_bucket((token, key[0]), after, bucket)
-        pieces = split_output(out)
-        words = [msgspec.json.encode(status).decode(), *[None] * (len(pieces) - 1)]
-        yield pd.DataFrame({"rows": pieces, "status": words})
+        yield out
 
     return step
+
+
+class Processor(StatefulProcessor):
+    """Keeps one bucket for each key."""
+
+    def __init__(self, settings: RememberingSettings, token: str) -> None:
+        self.settings, self.token = settings, token
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.head = handle.getValueState("head", "state binary")
+        self.pieces = handle.getListState("emitted", "piece binary", self.settings.remember_ms)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:
+        yield self.step(int(key[0]), rows, timerValues.getCurrentProcessingTimeInMs())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+        yield self.step(int(key[0]), (), timerValues.getCurrentProcessingTimeInMs())
+
+    @errors_marked()
+    def step(self, key: int, frames: Iterable[Any], now: int) -> pd.DataFrame:
+        """One micro-batch of a bucket."""
+        kept = self.head.get() if self.head.exists() else None
+        before = None if kept is None else bytes(kept[0])
+        after, bucket, out = advance_bucket((self.token, key), before, self.open, frames, now)
+        self.head.update((after,))
+        self.add(bucket, now)
+        for timer in self.handle.listTimers():
+            self.handle.deleteTimer(timer)
+        if bucket.deadline is not None:
+            self.handle.registerTimer(max(now + 1, bucket.deadline))
+        return out
+
+    def open(self, state: bytes | None) -> RememberingBucket:
+        pieces = () if state is None else (bytes(piece[0]) for piece in self.pieces.get())
+        return self.settings.open(state, pieces)
+
+    def add(self, bucket: RememberingBucket, now: int) -> None:
+        """Add what is new to the list that Spark keeps. Many small pieces become one."""
+        piece = bucket.dump_fresh(now)
+        if piece is None:
+            return
+        self.pieces.appendValue((piece,))
+        if bucket.serial % PIECES == 0:
+            every = [one for found in self.pieces.get() for one in msgspec.msgpack.decode(bytes(found[0]))]
+            left = [one for one in every if one[0] + self.settings.remember_ms > now]
+            self.pieces.put([(msgspec.msgpack.encode(left),)])
+
+    def close(self) -> None:
+        pass
+
+
+Opened = TypeVar("Opened", bound=BucketOfRows)
+
+
+def advance_bucket(
+    name: tuple[str, int],
+    before: bytes | None,
+    open_bucket: Callable[[bytes | None], Opened],
+    frames: Iterable[pd.DataFrame],
+    now: int,
+) -> tuple[bytes, Opened, pd.DataFrame]:
+    """One micro-batch of the bucket with this state: its state afterwards, the bucket, and what comes out."""
+    import pandas as pd
+
+    blobs = [blob for frame in frames for blob in frame["rows"] if blob is not None]
+    rows = pa.concat_tables([from_ipc(blob) for blob in blobs]) if blobs else None
+    bucket = take_bucket(name, before, open_bucket)
+    out, status = bucket.advance(rows, now)
+    after = bucket.dump()
+    keep_bucket(name, after, bucket)
+    pieces = split_output(out)
+    words = [msgspec.json.encode(status).decode(), *[None] * (len(pieces) - 1)]
+    return after, bucket, pd.DataFrame({"rows": pieces, "status": words})
 
 
 def take_bucket(

@@ -28,7 +28,7 @@ A row of `DELIVERED` is one message at one receiver:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -54,6 +54,8 @@ __all__ = [
     "WAITING",
     "encode_names",
     "from_ipc",
+    "join_rows",
+    "make_lists",
     "number_names",
     "packet_of",
     "packets_of",
@@ -233,6 +235,26 @@ def to_ipc(table: pa.Table) -> bytes:
 def from_ipc(data: Any) -> pa.Table:
     """The inverse, of bytes or an Arrow buffer."""
     return pa.ipc.open_stream(data).read_all()
+
+
+def join_rows(held: pa.Table | None, rows: pa.Table | None) -> pa.Table | None:
+    """What was held, and what came."""
+    if held is None or rows is None:
+        return held if rows is None else rows
+    return pa.concat_tables([held, rows], promote_options="permissive").combine_chunks()
+
+
+def make_lists(size: int, lists: Mapping[int, list[Any]], kind: pa.DataType) -> pa.Array:
+    """A column of lists of this type: these, by their places, and empty ones.
+
+    >>> make_lists(3, {1: [7]}, pa.list_(pa.int64())).to_pylist()
+    [[], [7], []]
+    """
+    if lists:
+        return pa.array([lists.get(at, []) for at in range(size)], kind)
+    return pa.ListArray.from_arrays(
+        pa.array(np.zeros(size + 1, np.int32)), pa.array([], kind.value_type), kind
+    )
 
 
 def encode_names(column: pa.ChunkedArray) -> pa.DictionaryArray:

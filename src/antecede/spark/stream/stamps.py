@@ -40,10 +40,17 @@ from antecede.spark.frames import quote, refuse_column_names
 from antecede.spark.schema import GROUP_MARK
 from antecede.spark.stream.bucket import Bucket
 from antecede.spark.stream.operator import BUCKETS, keep_rows, unpack
-from antecede.spark.stream.packets import GAVE_UP, PACKETS, encode_names, from_ipc, to_ipc
+from antecede.spark.stream.packets import (
+    GAVE_UP,
+    PACKETS,
+    encode_names,
+    from_ipc,
+    join_rows,
+    make_lists,
+    to_ipc,
+)
 from antecede.spark.stream.settings import Settings
 from antecede.spark.stream.status import Status, list_waits
-from antecede.spark.stream.vectors import join_rows
 
 __all__ = ["StampedBucket", "order_stamps", "select_packets"]
 
@@ -348,10 +355,8 @@ def as_packets(rows: pa.Table, numbers: NDArray[np.int64]) -> pa.Table:
 
 def fill_empty(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """What rows wait for: an empty list where it was null."""
-    if column.null_count < len(column):
-        return pa.array([one or [] for one in column.to_pylist()], GAVE_UP)
-    ends = pa.array(np.zeros(len(column) + 1, np.int32))
-    return pa.ListArray.from_arrays(ends, pa.array([], GAVE_UP.value_type), GAVE_UP)
+    named = enumerate(column.to_pylist()) if column.null_count < len(column) else ()
+    return make_lists(len(column), {at: one for at, one in named if one}, GAVE_UP)
 
 
 def read_numbers(rows: pa.Table) -> pa.Array:

@@ -34,7 +34,7 @@ from antecede.jit import kernels_for
 from antecede.jit.hashtable import grown, new_table
 from antecede.spark.stream import kernel
 from antecede.spark.stream.operator import read_state
-from antecede.spark.stream.packets import encode_names, from_ipc, to_ipc
+from antecede.spark.stream.packets import encode_names, from_ipc, join_rows, make_lists, to_ipc
 from antecede.spark.stream.roots import MOST, Root, Waits, find_roots
 from antecede.spark.stream.status import Status, sort_causes
 from antecede.spark.stream.vector_step import LATE, ON_TIME, REFUSED, RELEASED, Step, Vectors
@@ -224,20 +224,11 @@ class VectorBucket:
         name = pa.string() if any(isinstance(one, str) for one in self.processes) else pa.int64()
         waits = pa.list_(pa.struct([("process", name), ("number", pa.int64())]))
         named = self._names_of_processes()
-        told = (
-            [
-                [{"process": named[code], "number": first} for code, first in lacks.get(at, ())]
-                for at in range(len(kinds))
-            ]
-            if lacks
-            else pa.array(np.zeros(len(kinds) + 1, np.int32))
-        )
-        column = (
-            pa.array(told, waits)
-            if lacks
-            else pa.ListArray.from_arrays(told, pa.array([], waits.value_type), waits)
-        )
-        found = found.append_column("waits_for", column)
+        told = {
+            at: [{"process": named[code], "number": first} for code, first in one]
+            for at, one in lacks.items()
+        }
+        found = found.append_column("waits_for", make_lists(len(kinds), told, waits))
         found = found.append_column("kind", pa.array(KINDS[kinds], pa.string()))
         reasons = [FAULTS[fault] for fault in step.faults]
         reason = pa.concat_arrays(
@@ -439,13 +430,6 @@ def sum_entries(counts: Numbers, first: Numbers, last: Numbers) -> Numbers:
     sums = np.concatenate([[0], np.cumsum(counts)])
     total: Numbers = sums[last] - sums[first]
     return total
-
-
-def join_rows(held: pa.Table | None, rows: pa.Table | None) -> pa.Table | None:
-    """What was held, and what came."""
-    if held is None or rows is None:
-        return held if rows is None else rows
-    return pa.concat_tables([held, rows], promote_options="permissive").combine_chunks()
 
 
 def enlarge(values: Numbers, size: int) -> Numbers:

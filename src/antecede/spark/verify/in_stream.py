@@ -35,8 +35,15 @@ from antecede.spark.duration import REMEMBER, parse_duration
 from antecede.spark.errors import raise_task_errors
 from antecede.spark.storage import absolute
 from antecede.spark.stream.checkpoint import Checkpoint
-from antecede.spark.stream.memory import PROVIDER, ROCKSDB, remember_rows
-from antecede.spark.stream.operator import BUCKETS, name_partition, read_state, unpack
+from antecede.spark.stream.operator import (
+    BUCKETS,
+    PROVIDER,
+    ROCKSDB,
+    name_partition,
+    read_state,
+    remember_rows,
+    unpack,
+)
 from antecede.spark.stream.packets import from_ipc, to_ipc
 from antecede.spark.stream.run import make_session
 from antecede.spark.stream.status import Status
