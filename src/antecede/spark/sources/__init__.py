@@ -10,8 +10,7 @@
 docs/sources.md is the tour.
 """
 
-from antecede.spark.sources.kafka import kafka
-from antecede.spark.sources.kafka_events import take_events
+from antecede.spark.sources.kafka import kafka, take_events
 from antecede.spark.sources.nats.sink import jetstream_sink
 from antecede.spark.sources.nats.source import jetstream
 from antecede.spark.sources.node_feed import node_feed

@@ -13,6 +13,8 @@ Rules
              answer wrongly when they are asked for the latest offset
   lost       records that the broker has dropped before they were read stop the query with a sentence or, with
              `failOnDataLoss=false`, are passed over, and a warning says how many
+
+`take_events` finds identifiers and causes in such records, in headers or in JSON.
 """
 
 from __future__ import annotations
@@ -24,15 +26,11 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -45,9 +43,11 @@ from pyspark.sql.types import (
 )
 
 from antecede.errors import BadParameter, InputError
+from antecede.spark.causes import split_text
 from antecede.spark.errors import errors_marked, mark_errors
+from antecede.spark.sources.admission import MOST, LimitedReader, read_count
 
-__all__ = ["KAFKA", "DroppedRecords", "Kafka", "LostRecords", "kafka"]
+__all__ = ["KAFKA", "DroppedRecords", "Kafka", "LostRecords", "kafka", "take_events"]
 
 KAFKA: Final = StructType(
     [
@@ -66,7 +66,6 @@ KAFKA: Final = StructType(
 )
 """What Spark's Kafka source gives with `includeHeaders`."""
 
-MOST: Final = 100_000
 BATCH: Final = 8192
 """Records that are handed to Spark at once."""
 PATIENCE_S: Final = 60.0
@@ -134,10 +133,7 @@ class Kafka(DataSource):
         self.starting = given.get("startingoffsets", "earliest")
         if self.starting not in ("earliest", "latest"):
             raise BadParameter.choice("kafka", "startingOffsets", self.starting, ("earliest", "latest"))
-        most = given.get("maxoffsetspertrigger", str(MOST))
-        if not most.isdecimal() or int(most) < 1:
-            raise BadParameter("kafka", f"maxOffsetsPerTrigger must be 1 or more, not {most}")
-        self.max_rows = int(most)
+        self.max_rows = read_count("kafka", given, "maxoffsetspertrigger", MOST, "maxOffsetsPerTrigger")
         fail = given.get("failondataloss", "true").lower()
         if fail not in ("true", "false"):
             raise BadParameter.choice("kafka", "failOnDataLoss", fail, ("true", "false"))
@@ -313,12 +309,13 @@ class Brokers:
         return first
 
 
-class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class KafkaReader(LimitedReader):
     """Plans batches in the driver; `read` runs in tasks."""
 
     def __init__(self, source: Kafka) -> None:
+        super().__init__(source.max_rows)
         self._brokers, self._topics = source.brokers, source.topics
-        self._starting, self._max_rows = source.starting, source.max_rows
+        self._starting = source.starting
         self._target: dict[tuple[str, int], Reach] | None = None
 
     @errors_marked()
@@ -327,9 +324,6 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return write_offsets(
             {one: found.first if self._starting == "earliest" else found.end for one, found in reach.items()}
         )
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._max_rows)
 
     @errors_marked()
     def prepareForTriggerAvailableNow(self) -> None:
@@ -348,10 +342,8 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
                 raise LostRecords(*one, reason)
         there = {one: max(0, found.end - at[one]) for one, found in reach.items()}
-        most = sum(there.values())
-        if not isinstance(limit, ReadAllAvailable):
-            most = min(most, limit.max_rows if isinstance(limit, ReadMaxRows) else self._max_rows)
-        return write_offsets({**known, **{one: at[one] + take for one, take in share(there, most).items()}})
+        admitted = self.admit(there, limit)
+        return write_offsets({**known, **{one: at[one] + take for one, take in admitted.items()}})
 
     @errors_marked()
     def reportLatestOffset(self) -> Offsets:
@@ -391,33 +383,6 @@ def describe(record: Any) -> dict[str, Any]:
     }
 
 
-def share(there: Mapping[tuple[str, int], int], most: int) -> dict[tuple[str, int], int]:
-    """How many records each partition gives, of `most` in all: one, so that none starves, and the rest by what it has.
-
-    >>> share({("a", 0): 100, ("a", 1): 300, ("b", 0): 0}, 40)
-    {('a', 0): 10, ('a', 1): 30, ('b', 0): 0}
-    >>> share({("a", 0): 1, ("a", 1): 1000}, 10)
-    {('a', 0): 1, ('a', 1): 9}
-    """
-    total = sum(there.values())
-    if most >= total:
-        return dict(there)
-    first = {one: min(many, 1) for one, many in there.items()}
-    if sum(first.values()) > most:
-        first = dict.fromkeys(there, 0)
-    rest = most - sum(first.values())
-    more = {one: many - first[one] for one, many in there.items()}
-    whole = sum(more.values())
-    taken = {one: first[one] + many * rest // whole for one, many in more.items()}
-    left = most - sum(taken.values())
-    # What does not divide goes to those with the largest remainders.
-    for one in sorted(more, key=lambda one: (-(more[one] * rest % whole), one)):
-        if left and taken[one] < there[one]:
-            taken[one] += 1
-            left -= 1
-    return taken
-
-
 def write_offsets(offsets: Mapping[tuple[str, int], int]) -> Offsets:
     """
     >>> write_offsets({("orders", 1): 17, ("orders", 0): 4})
@@ -436,3 +401,50 @@ def read_offsets(offsets: Offsets | str) -> dict[tuple[str, int], int]:
         for topic, parts in told.items()
         for partition, offset in parts.items()
     }
+
+
+# Identifiers and causes, whichever source the records come from
+
+
+def take_events(
+    records: DataFrame, *, id: str, causes: str, time: str | None = None, where: str = "value"
+) -> DataFrame:
+    """Records of Kafka with the columns `id` and `causes`: texts that each record carries, and those that it follows.
+
+    `where` is `headers` or `value`; `id` and `causes` name a header, or a field of the JSON object that the value is
+    (`after.id` is within another). Causes are one identifier, or a JSON array of them; several headers of one name are
+    several causes. `time` likewise becomes the column `time`, as text. All columns of the records stay.
+    """
+    if where not in ("headers", "value"):
+        raise BadParameter.choice("kafka", "where", where, ("headers", "value"))
+    if where not in records.columns:
+        advice = (
+            "give its source the option includeHeaders"
+            if where == "headers"
+            else "read it from Kafka's source"
+        )
+        raise BadParameter("kafka", f"the table has no column {where}: {advice}")
+    for name in ("id", "causes", *(["time"] if time is not None else [])):
+        if name in records.columns:
+            raise BadParameter(
+                "kafka", f"the table has a column {name}, and take_events adds one of that name: rename it"
+            )
+    read = read_header if where == "headers" else read_field
+    listed = F.flatten(F.transform(read(causes), split_text))
+    columns = {"id": F.get(read(id), F.lit(0)), "causes": F.filter(listed, lambda one: one != "")}
+    if time is not None:
+        columns["time"] = F.get(read(time), F.lit(0))
+    return records.withColumns(columns)
+
+
+def read_header(name: str) -> Column:
+    """The values of a header, as texts: a record may have several of one name."""
+    named = F.filter("headers", lambda header: header["key"] == name)
+    found = F.transform(named, lambda header: header["value"].cast("string"))
+    return F.coalesce(found, F.array().cast("array<string>"))
+
+
+def read_field(name: str) -> Column:
+    """A field of the JSON object in `value`, as text: an array of one, or of none."""
+    path = "$" + "".join(f"['{part}']" for part in name.split("."))
+    return F.array_compact(F.array(F.get_json_object(F.col("value").cast("string"), path)))

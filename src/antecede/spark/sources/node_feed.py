@@ -24,18 +24,14 @@ from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter, BadTrace, WireError
 from antecede.spark.duration import parse_duration
 from antecede.spark.errors import errors_marked, mark_errors
+from antecede.spark.sources.admission import MOST, LimitedReader, read_count
 from antecede.spark.trace.api import SPARK_EVENTS
 from antecede.trace import EVENTS
 from antecede.wire.feed import LINE_BYTES, Answer, answer, ask
@@ -56,7 +52,7 @@ def node_feed(
     spark: SparkSession,
     addresses: Sequence[str],
     *,
-    max_rows: int = 100_000,
+    max_rows: int = MOST,
     tls: tuple[str | os.PathLike[str], str | os.PathLike[str], str | os.PathLike[str]] | None = None,
     patience: str = "30 seconds",
 ) -> DataFrame:
@@ -92,11 +88,9 @@ class NodeFeed(DataSource):
             raise BadParameter(
                 "feed", f"TLS needs authority, certificate and key, and {len(keys)} of them are given"
             )
-        if not options.get("maxRows", "1").isdecimal() or int(options.get("maxRows", "1")) < 1:
-            raise BadParameter("feed", f"maxRows must be 1 or more, not {options['maxRows']}")
         patience_s = float(options.get("patience_s", "30"))
         self.clients = {place: Client(place, keys, patience_s) for place in places}
-        self.max_rows = int(options.get("maxRows", "100000"))
+        self.max_rows = read_count("feed", options, "maxRows", MOST)
 
     @classmethod
     def name(cls) -> str:
@@ -191,20 +185,18 @@ class Span(InputPartition):
         self.address, self.start, self.end = address, start, end
 
 
-class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class FeedReader(LimitedReader):
     """Plans batches in the driver; `read` runs in tasks."""
 
     def __init__(self, clients: dict[str, Client], max_rows: int) -> None:
-        self._clients, self._max_rows = clients, max_rows
+        super().__init__(max_rows)
+        self._clients = clients
         self._target: Offset | None = None
 
     @errors_marked()
     def initialOffset(self) -> Offset:
         # Events before the first that is still there were cleared away by the owner of the trace.
         return {place: self._reach(place, Answer()).first for place in self._clients}
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._max_rows)
 
     @errors_marked()
     def prepareForTriggerAvailableNow(self) -> None:
@@ -217,12 +209,9 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @errors_marked()
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         at = {place: start.get(place, 0) for place in self._clients}
-        ends = {place: self._end(place, at[place]) for place in self._clients}
-        if not isinstance(limit, ReadAllAvailable):
-            most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._max_rows
-            ends = admitted(at, ends, most)
+        there = {place: self._end(place, at[place]) - at[place] for place in self._clients}
         # A node that was taken out of the list keeps its place, in case it comes back.
-        return start | ends
+        return start | {place: at[place] + many for place, many in self.admit(there, limit).items()}
 
     def _end(self, place: str, at: int) -> int:
         told = self._reach(place, Answer(first=at, next=at))
@@ -257,17 +246,3 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Span)
         for batch in self._clients[partition.address].read(partition.start, partition.end):
             yield batch.select(EVENTS.names)
-
-
-def admitted(start: Offset, ends: Offset, most: int) -> Offset:
-    """Ends such that no more than so many rows are read: who has little gets all of it, the others share the rest.
-
-    >>> admitted({"a": 0, "b": 5, "c": 0}, {"a": 2, "b": 105, "c": 50}, 12)
-    {'a': 2, 'b': 10, 'c': 5}
-    """
-    admitted, left = {}, most
-    by_size = sorted(ends, key=lambda place: ends[place] - start[place])
-    for position, place in enumerate(by_size):
-        many = min(ends[place] - start[place], left // (len(by_size) - position))
-        admitted[place], left = start[place] + many, left - many
-    return {place: admitted[place] for place in ends}

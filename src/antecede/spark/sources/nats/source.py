@@ -19,18 +19,14 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter
 from antecede.spark.duration import parse_duration
 from antecede.spark.errors import errors_marked, mark_errors
+from antecede.spark.sources.admission import MOST, LimitedReader, read_count
 from antecede.spark.sources.nats.broker import Broker, Lost, client_class
 from antecede.spark.sources.nats.records import Rows, rows_of
 
@@ -50,7 +46,7 @@ def jetstream(
     rows: Literal["packets", "events", "raw"] = "packets",
     subject: str | None = None,
     start: Literal["earliest", "latest"] | int = "earliest",
-    max_rows: int = 100_000,
+    max_rows: int = MOST,
     partitions: int = 2,
     lost: Literal["fail", "skip"] = "fail",
     credentials: str | os.PathLike[str] | None = None,
@@ -100,7 +96,8 @@ class JetStream(DataSource):
             raise BadParameter(
                 "jetstream", f"start must be earliest, latest or a message's number, not {self.start!r}"
             )
-        self.max_rows, self.partitions = _many(options, "maxRows", 100_000), _many(options, "partitions", 2)
+        self.max_rows = read_count("jetstream", options, "maxRows", MOST)
+        self.partitions = read_count("jetstream", options, "partitions", 2)
         self.lost = options.get("lost", "fail")
         if self.lost not in ("fail", "skip"):
             raise BadParameter.choice("jetstream", "lost", self.lost, ("fail", "skip"))
@@ -116,13 +113,6 @@ class JetStream(DataSource):
         return JetStreamReader(self)
 
 
-def _many(options: MutableMapping[str, str], name: str, default: int) -> int:
-    found = options.get(name, str(default))
-    if not found.isdecimal() or int(found) < 1:
-        raise BadParameter("jetstream", f"{name} must be 1 or more, not {found}")
-    return int(found)
-
-
 class Span(InputPartition):
     """The messages from `start` to before `end`."""
 
@@ -131,13 +121,14 @@ class Span(InputPartition):
         self.start, self.end = start, end
 
 
-class JetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class JetStreamReader(LimitedReader):
     """Plans batches in the driver; `read` runs in tasks."""
 
     def __init__(self, source: JetStream) -> None:
+        super().__init__(source.max_rows)
         self._broker: Broker = source.broker
         self._rows: Rows = source.rows
-        self._start, self._max_rows = source.start, source.max_rows
+        self._start = source.start
         self._partitions, self._lost = source.partitions, source.lost
         self._target: int | None = None
 
@@ -148,9 +139,6 @@ class JetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {"next": int(self._start)}
         return {"next": first if self._start == "earliest" else end}
 
-    def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._max_rows)
-
     @errors_marked()
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._broker.reach()[1]
@@ -160,9 +148,8 @@ class JetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, end = self._broker.reach()
         at = self._present(start["next"], first, end)
         end = end if self._target is None else min(end, self._target)
-        if not isinstance(limit, ReadAllAvailable):
-            end = min(end, at + (limit.max_rows if isinstance(limit, ReadMaxRows) else self._max_rows))
-        return {"next": max(start["next"], end)}
+        admitted = self.admit({"next": max(0, end - at)}, limit)
+        return {"next": max(start["next"], at + admitted["next"])}
 
     @errors_marked()
     def reportLatestOffset(self) -> Offset:
