@@ -2,7 +2,7 @@
 
 Packets, bundles and frames are those of real runs of every protocol. Notes about a change are such as a process in a
 given moment could be told (`notes_to`), with values in them that are then exchanged, repeated, left out or made up
-(`garbled`): mere bytes would hardly ever be a note that is wrong only in what it says.
+(`garble_note`): mere bytes would hardly ever be a note that is wrong only in what it says.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from antecede.wire.bundles import encode_bundle
 from antecede.wire.feed import Answer, ask, tell
 from antecede.wire.frames import encode_frame
 
-__all__ = ["EPOCHS", "NAMES", "Corpus", "N", "corpus", "garbled", "mutated", "notes_to", "some_plan"]
+__all__ = ["EPOCHS", "NAMES", "Corpus", "N", "corpus", "garble_note", "mutate_bytes", "notes_to", "some_plan"]
 
 N = 4
 NAMES = View.numbered(N).names
@@ -96,8 +96,8 @@ def packets_of(protocol: str, random: Random, messages: int = 30) -> list[Packet
 def corpus(protocols: Sequence[str], random: Random) -> Corpus:
     packets = {protocol: packets_of(protocol, random) for protocol in protocols}
     every = [packet for sent in packets.values() for packet in sent]
-    bundles = bundled(every, 5)
-    sent = {protocol: bundled(mine, 2) for protocol, mine in packets.items()}
+    bundles = bundle_packets(every, 5)
+    sent = {protocol: bundle_packets(mine, 2) for protocol, mine in packets.items()}
     link = Link(epoch=EPOCHS[0], peer=EPOCHS[1])
     frames = [frame for payload in bundles[:50] for frame in link.send(payload, now=0)]
     frames += [link.hail(), Frame(7, 9, 3, 2, 6, b"early"), Frame(8, 9, 3, 2, 0, None, True, True)]
@@ -115,7 +115,7 @@ def corpus(protocols: Sequence[str], random: Random) -> Corpus:
     return Corpus([encode(one) for one in every], bundles, sent, known, sessions, feeds, notes)
 
 
-def bundled(packets: Sequence[Packet[Any]], size: int) -> list[bytes]:
+def bundle_packets(packets: Sequence[Packet[Any]], size: int) -> list[bytes]:
     """The packets from process 0 to process 1, in bundles of so many."""
     mine = [packet for packet in packets if (packet.source, packet.dest) == (0, 1)]
     return [encode_bundle(mine[k : k + size]) for k in range(0, len(mine), size)]
@@ -151,18 +151,18 @@ def notes_to(random: Random, membership: Membership, sent: int) -> list[bytes]:
     if {joiner.name for joiner in plan.join} & set(roll.names):
         plan = Plan()
     notes = [encode_note(note) for note in every_note(roll, round, plan, max(sent, 0))]
-    return notes + [garbled(random, note) for note in notes]
+    return notes + [garble_note(random, note) for note in notes]
 
 
-def garbled(random: Random, note: bytes) -> bytes:
+def garble_note(random: Random, note: bytes) -> bytes:
     """A note with one to three of its values changed."""
     value = msgspec.msgpack.decode(note[1:])
     for _ in range(random.randint(1, 3)):
-        value = _changed(random, value)
+        value = _change_value(random, value)
     return MARK + msgspec.msgpack.encode(value)
 
 
-def _changed(random: Random, value: Any) -> Any:
+def _change_value(random: Random, value: Any) -> Any:
     """Plain data with one value in it changed."""
     if isinstance(value, (list, dict)) and value and random.random() < 0.8:
         keys = list(value) if isinstance(value, dict) else range(len(value))
@@ -176,7 +176,7 @@ def _changed(random: Random, value: Any) -> Any:
             case 2 if isinstance(changed, dict):
                 changed[random.choice([*ODD, *NAMES]) if isinstance(at, int) else "odd"] = changed.pop(at)
             case _:
-                changed[at] = _changed(random, changed[at])
+                changed[at] = _change_value(random, changed[at])
         return changed
     if isinstance(value, bool) or value is None:
         return not value
@@ -190,7 +190,7 @@ def _changed(random: Random, value: Any) -> Any:
 # Bytes
 
 
-def mutated(random: Random, known: Sequence[bytes]) -> bytes:
+def mutate_bytes(random: Random, known: Sequence[bytes]) -> bytes:
     """Bytes that are almost right; now and then, not at all."""
     data = bytearray(random.choice(known))
     if random.random() < 0.02:

@@ -46,7 +46,7 @@ from antecede.wire import decode, encode
 from antecede.wire.bundles import decode_bundle
 from antecede.wire.feed import answer, question
 from antecede.wire.frames import decode_frame, encode_frame
-from benchmarks.corpus import EPOCHS, NAMES, Corpus, N, corpus, mutated, notes_to, some_plan
+from benchmarks.corpus import EPOCHS, NAMES, Corpus, N, corpus, mutate_bytes, notes_to, some_plan
 
 __all__ = ["TARGETS", "Broken", "fuzz", "main"]
 
@@ -107,9 +107,11 @@ class Processes:
         self._begin()
         if not self._noted or self._random.random() < 0.5:
             bundles = self._sent[self._core.machine.name] or [b""]
-            return mutated(self._random, bundles) if self._lies else self._random.choice(bundles)
+            return mutate_bytes(self._random, bundles) if self._lies else self._random.choice(bundles)
         notes = notes_to(self._random, self._core.changing.membership, self._core.sent)
-        return mutated(self._random, notes) if self._random.random() < 0.1 else self._random.choice(notes)
+        return (
+            mutate_bytes(self._random, notes) if self._random.random() < 0.1 else self._random.choice(notes)
+        )
 
     def _begin(self) -> None:
         """Have a new process, if the life of the old one is over: in the first view, or in one that two have left, so
@@ -164,7 +166,7 @@ def targets(known: Corpus, random: Random) -> dict[str, tuple[Target, Callable[[
     processes = Processes(known.sent, random)
 
     def like(some: list[bytes]) -> Callable[[], bytes]:
-        return lambda: mutated(random, some)
+        return lambda: mutate_bytes(random, some)
 
     return {
         "packet": (try_packet, like(known.packets)),

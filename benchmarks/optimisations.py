@@ -106,7 +106,7 @@ def measure(make: Callable[[int], Machine], load: Plan, seed: int, fifo: bool = 
             follow(now, what.dest, machines[what.dest].receive(what))
         else:
             sender, to = what
-            result.known += _known(machines[sender])
+            result.known += _count_known(machines[sender])
             message, effects = machines[sender].send(to)
             sent[message.id] = now
             result.events.append(Event(sender, "send", sender, message.number, to))
@@ -131,7 +131,7 @@ def _delay(packet: Packet[Any], seed: int) -> int:
     return Random(f"{seed} {packet.source} {packet.dest} {number}").randint(1, SLOWEST)
 
 
-def _known(machine: Machine) -> int:
+def _count_known(machine: Machine) -> int:
     return len(machine.histories()) if isinstance(machine, History) else 0
 
 

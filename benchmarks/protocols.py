@@ -120,12 +120,12 @@ class Run:
 
 def machines(protocol: str, n: int) -> list[Machine]:
     if protocol == "separator":
-        return _routed(n)
+        return _make_routed(n)
     view = View.numbered(n)
     return [create(protocol, view, process) for process in range(n)]
 
 
-def _routed(n: int) -> list[Machine]:
+def _make_routed(n: int) -> list[Machine]:
     shape = shapes.wan_of_lans(zones=max(2, n // 8), size=min(8, n // 2))
     return [create("separator", shape.view, vertex, topology=shape) for vertex in shape.view.names]
 
@@ -218,7 +218,7 @@ def cost_table(quick: bool) -> list[str]:
 # Waking
 
 
-def held_then_released(protocol: str, held: int) -> float:
+def time_release(protocol: str, held: int) -> float:
     """Microseconds a message to release this many held messages, after one packet arrives last."""
     view = View.numbered(3)
     parameters = {"monitor": 2} if protocol == "monitor" else {}
@@ -230,7 +230,7 @@ def held_then_released(protocol: str, held: int) -> float:
     late = [packet for packet in network if packet.dest == 2 and packet.message is not None]
     _deliver_all(nodes, [packet for packet in network if packet not in late])
     if protocol == "buffer":
-        return _released_buffer(nodes, late, held)
+        return _time_buffer_release(nodes, late, held)
     for _ in range(held):
         flow: list[Packet[Any]] = []
         _settle(nodes[0], nodes[0].send(everyone_else)[1], flow)
@@ -245,7 +245,7 @@ def held_then_released(protocol: str, held: int) -> float:
     return 1e6 * seconds / done
 
 
-def _released_buffer(nodes: list[Machine], late: list[Packet[Any]], held: int) -> float:
+def _time_buffer_release(nodes: list[Machine], late: list[Packet[Any]], held: int) -> float:
     """The head of the input buffer is a multicast whose other copy is unacknowledged; others queue up behind it."""
     acks: list[Packet[Any]] = []
     for effect in nodes[2].receive(late[0]):
@@ -307,8 +307,8 @@ def wake_table(quick: bool) -> list[str]:
         if protocol == "unordered":
             # It holds nothing.
             continue
-        small = min(held_then_released(protocol, few) for _ in range(5))
-        large = held_then_released(protocol, many)
+        small = min(time_release(protocol, few) for _ in range(5))
+        large = time_release(protocol, many)
         lines.append(f"| {protocol} | {small:.2f} | {large:.2f} | {large / small:.2f} |")
         print(lines[-1], file=sys.stderr, flush=True)
     return lines

@@ -292,7 +292,7 @@ def speed_table(found: list[tuple[Case, float]], counts: Sequence[float] = ()) -
     return lines
 
 
-def reading(found: list[tuple[Case, float]], counts: Sequence[float]) -> list[str]:
+def read_table(found: list[tuple[Case, float]], counts: Sequence[float]) -> list[str]:
     """What the table says of the aim, five times SimPy, and of the limit."""
     place = next(i for i, (case, _) in enumerate(found) if (case.name, case.processes) == ("`fifo`", 64))
     store, fifo = 1e6 * found[0][1], 1e6 * found[place][1]
@@ -372,7 +372,7 @@ def main(arguments: list[str] | None = None) -> None:
         "",
         *speed_table(found, counts),
         "",
-        *reading(found, counts),
+        *read_table(found, counts),
     ]
     if options.long:
         messages = 5_000 if options.quick else 10_000_000

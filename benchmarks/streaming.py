@@ -91,10 +91,10 @@ def broadcasts(name: str, n: int, groups: int, rows: int) -> Shape:
     at = np.repeat(np.array([m for m, _ in pairs]), groups)
     receiver = np.repeat(np.array([r for _, r in pairs]), groups)
     group = np.tile(np.arange(groups), len(pairs))
-    return shaped(name, "broadcast", view, made, at, receiver, group, groups > 1)
+    return make_shape(name, "broadcast", view, made, at, receiver, group, groups > 1)
 
 
-def monitored(name: str, n: int, rows: int) -> Shape:
+def make_monitored(name: str, n: int, rows: int) -> Shape:
     view = View.numbered(n)
     made = []
     for sender, number, vector in vectors(n, rows, range(1, n)):
@@ -104,10 +104,12 @@ def monitored(name: str, n: int, rows: int) -> Shape:
         vector[sender] += 1
         made.append((sender, number, stamp, vector))
     at = np.arange(rows)
-    return shaped(name, "monitor", view, made, at, np.zeros(rows, np.int64), np.zeros(rows, np.int64), False)
+    return make_shape(
+        name, "monitor", view, made, at, np.zeros(rows, np.int64), np.zeros(rows, np.int64), False
+    )
 
 
-def shaped(
+def make_shape(
     name: str, protocol: str, view: View, made: list[Any], at: Any, receiver: Any, group: Any, grouped: bool
 ) -> Shape:
     names = pa.array(view.names)
@@ -127,7 +129,7 @@ def shaped(
     return Shape(name, protocol, view.names, pa.table(columns), beside, grouped)
 
 
-def arranged(rows: pa.Table, order: str) -> pa.Table:
+def arrange_rows(rows: pa.Table, order: str) -> pa.Table:
     random, size = np.random.default_rng(7), len(rows)
     place = np.arange(size, dtype=np.float64)
     if order == ORDERS[1]:
@@ -155,7 +157,7 @@ def written(rows: pa.Table, directory: Path, files: int) -> Path:
 
 def parts(shape: Shape, order: str) -> list[tuple[str, float]]:
     """CPU microseconds a message of what is done in Python, in one process: whatever else the machine does."""
-    rows = arranged(shape.rows, order)
+    rows = arrange_rows(shape.rows, order)
     rows = rows.rename_columns(["group" if name == "room" else name for name in rows.column_names])
     settings = Settings(shape.protocol, shape.processes)
     spent: dict[str, float] = {}
@@ -175,17 +177,17 @@ def parts(shape: Shape, order: str) -> list[tuple[str, float]]:
             bucket = Bucket(settings)
             out, _ = part("order", partial(bucket.advance, table, 0))
             part("state", bucket.dump)
-            part("hand over", partial(handed_over, out))
+            part("hand over", partial(hand_over, out))
         if shape.protocol == "monitor":
-            part("closed: sort, order", partial(closed_set, settings, rows))
+            part("closed: sort, order", partial(order_closed_set, settings, rows))
     return list(spent.items())
 
 
-def handed_over(out: pa.Table) -> pa.Table:
+def hand_over(out: pa.Table) -> pa.Table:
     return from_ipc(to_ipc(out))
 
 
-def closed_set(settings: Settings, rows: pa.Table) -> None:
+def order_closed_set(settings: Settings, rows: pa.Table) -> None:
     found, _ = advance_closed(Bucket(settings), rows, 0, 0)
     assert len(found) == len(rows), "all that was sent has arrived"
 
@@ -214,7 +216,7 @@ def cpu() -> float:
     return total
 
 
-def timed(start: Callable[[], Any], rows: int) -> Figure:
+def time_query(start: Callable[[], Any], rows: int) -> Figure:
     before = cpu()
     query = start()
     query.awaitTermination()
@@ -227,7 +229,7 @@ def timed(start: Callable[[], Any], rows: int) -> Figure:
 
 
 def run(spark: Any, shape: Shape, order: str, how: str, work: Path, batches: int) -> Figure:
-    rows = arranged(shape.rows, order)
+    rows = arrange_rows(shape.rows, order)
     # Two files for each micro-batch: one for each core.
     source = written(rows, work / "in", 2 * batches)
     for place in ("out", "checkpoint"):
@@ -247,7 +249,7 @@ def run(spark: Any, shape: Shape, order: str, how: str, work: Path, batches: int
         writer = (
             made.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)
         )
-    figure = timed(lambda: writer.trigger(availableNow=True).start(), len(rows))
+    figure = time_query(lambda: writer.trigger(availableNow=True).start(), len(rows))
     found = spark.read.parquet(out).count()
     assert found == len(rows), f"{shape.name}, {order}, {how}: {found} of {len(rows)} rows came out"
     return figure
@@ -279,7 +281,7 @@ def main() -> None:
     makers = [
         lambda: broadcasts("64 receivers", 64, 1, asked.rows),
         lambda: broadcasts("10,000 receivers", 8, 1250, asked.rows),
-        lambda: monitored("hot monitor", 64, asked.rows),
+        lambda: make_monitored("hot monitor", 64, asked.rows),
     ]
     if asked.parts:
         print("| shape | order | CPU µs a message |\n|---|---|---|")
@@ -300,19 +302,19 @@ def main() -> None:
         for how in ("pass-through", "keyed"):
             run(spark, warm, ORDERS[0], how, work, asked.batches)
         if asked.only in "hot monitor":
-            warm = monitored("warm", 16, asked.rows // 2)
+            warm = make_monitored("warm", 16, asked.rows // 2)
             for how in (CLOSED,):
                 run(spark, warm, ORDERS[0], how, work, asked.batches)
         for make in makers:
             shape = make()
             if asked.only in shape.name:
-                measured(spark, shape, work, asked)
+                measure_shape(spark, shape, work, asked)
     finally:
         spark.stop()
         shutil.rmtree(work, ignore_errors=True)
 
 
-def measured(spark: Any, shape: Shape, work: Path, asked: Any) -> None:
+def measure_shape(spark: Any, shape: Shape, work: Path, asked: Any) -> None:
     through = run(spark, shape, ORDERS[0], "pass-through", work, asked.batches)
     tell(shape, ORDERS[0], "(a) pass-through", through, through)
     for order in ORDERS[: asked.orders]:

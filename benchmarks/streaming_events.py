@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from antecede.spark import connect, order
 from antecede.spark.stream.operator import PROVIDER, ROCKSDB
-from benchmarks.streaming import Figure, timed
+from benchmarks.streaming import Figure, time_query
 
 SIZE = 20
 """Events of a conversation."""
@@ -107,7 +107,7 @@ def run(spark: Any, form: str, table: pa.Table, how: str, work: Path, batches: i
     writer = made.writeStream.option("checkpointLocation", str(work / "checkpoint")).trigger(
         availableNow=True
     )
-    figure = timed(lambda: writer.start(str(work / "out")), len(table))
+    figure = time_query(lambda: writer.start(str(work / "out")), len(table))
     found = spark.read.parquet(str(work / "out")).count()
     assert found == len(table), f"{form}, {how}: {found} of {len(table)} rows came out"
     state = work / "checkpoint" / "state"

@@ -118,7 +118,7 @@ class Sample(NamedTuple):
     cpu_s: float
 
 
-def sampled(spark: SparkSession, checkpoint: str, batch: int, verifying: bool) -> Sample:
+def take_sample(spark: SparkSession, checkpoint: str, batch: int, verifying: bool) -> Sample:
     states = spark.read.format("statestore").load(checkpoint).select("value.groupState.*").toArrow()
     values = [value.as_py() for value in states.column(0)]
     held = (
@@ -177,7 +177,9 @@ def heap(java: int) -> int:
     return int(1024 * sum(float(figures[name]) for name in ("S0U", "S1U", "EU", "OU")))
 
 
-def watched(spark: SparkSession, made: DataFrame, checkpoint: str, batches: int, verifying: bool) -> None:
+def watch_batches(
+    spark: SparkSession, made: DataFrame, checkpoint: str, batches: int, verifying: bool
+) -> None:
     """Run so many micro-batches, and look ten times."""
     query = made.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
     samples: list[Sample] = []
@@ -187,7 +189,7 @@ def watched(spark: SparkSession, made: DataFrame, checkpoint: str, batches: int,
             assert (error := query.exception()) is None, error
             done = int((query.lastProgress or {"batchId": -1})["batchId"]) + 1
             if done >= (len(samples) + 1) * batches // 10:
-                samples.append(sampled(spark, checkpoint, done, verifying))
+                samples.append(take_sample(spark, checkpoint, done, verifying))
     finally:
         query.stop()
     tell(samples, {int(one["batchId"]): one for one in query.recentProgress}, verifying)
@@ -245,7 +247,7 @@ def main() -> None:
             else:
                 made = verify_stream(traffic(spark, event, EVENTS, asked.rows, half))
             print(f"\n{what}: {asked.batches} micro-batches of {asked.rows:,} rows", flush=True)
-            watched(spark, made, str(work / what), asked.batches, what == "verify")
+            watch_batches(spark, made, str(work / what), asked.batches, what == "verify")
     finally:
         spark.stop()
         shutil.rmtree(work, ignore_errors=True)

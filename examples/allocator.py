@@ -42,7 +42,7 @@ async def use(node: Node) -> None:
     message.ack()
 
 
-async def served(protocol: str, cut_s: float = 0.5) -> list[str]:
+async def serve_requests(protocol: str, cut_s: float = 0.5) -> list[str]:
     """Who is served, in order, if ann cannot reach the allocator for so long."""
     network = Memory()
     network.cut("allocator", "ann")
@@ -63,7 +63,7 @@ async def served(protocol: str, cut_s: float = 0.5) -> list[str]:
 
 def main(protocols: list[str]) -> None:
     for protocol in protocols:
-        print(f"With {protocol}: served are {', then '.join(asyncio.run(served(protocol)))}")
+        print(f"With {protocol}: served are {', then '.join(asyncio.run(serve_requests(protocol)))}")
 
 
 if __name__ == "__main__":

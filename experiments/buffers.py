@@ -11,7 +11,7 @@ from antecede.sim import choice
 from antecede.sim.choice import HEADERS
 from antecede.sim.specs import Spec, duration, rate
 from antecede.sim.sweep import Row
-from experiments.tables import markdown
+from experiments.tables import format_table
 
 SAME = 0.1
 """A difference of mean delays that one seed does not show."""
@@ -79,7 +79,7 @@ def _load(rows: list[Row]) -> str:
                 network,
                 f"{share:.0%}",
                 *(_times(cell[name]) for name in ("fifo", "matrix", "buffer")),
-                _predicted(network, share),
+                _predict(network, share),
                 _times(cell["permit"]),
                 *(
                     f"{cell[name].summary.control_packets / cell[name].summary.sent:.2f}"
@@ -98,10 +98,10 @@ def _load(rows: list[Row]) -> str:
         "control: buffer",
         "control: permit",
     ]
-    return markdown(header, lines)
+    return format_table(header, lines)
 
 
-def _predicted(network: str, share: float) -> str:
+def _predict(network: str, share: float) -> str:
     """A queue in front of one server, which serves for a round trip (Pollaczek and Khinchine)."""
     if share >= 1:
         return "grows"
@@ -115,7 +115,7 @@ def _footnote(rows: list[Row]) -> str:
         [pattern, f"{share:.0%}", _times(cell["buffer"]), _times(cell["buffer pipelined"])]
         for (_, _, pattern, share), cell in cells(rows).items()
     ]
-    return markdown(["workload", "load", "buffer", "buffer, pipelined"], lines)
+    return format_table(["workload", "load", "buffer", "buffer, pipelined"], lines)
 
 
 def _delay(rows: list[Row]) -> str:
@@ -130,7 +130,7 @@ def _delay(rows: list[Row]) -> str:
             cell = found[n, network, "uniform", share]
             line.append(_least([_milliseconds(cell[name]) for name in ("matrix", "buffer", "permit")]))
         lines.append(line)
-    return markdown(["latency, bandwidth", "load", *(f"n = {n}" for n in sizes)], lines)
+    return format_table(["latency, bandwidth", "load", *(f"n = {n}" for n in sizes)], lines)
 
 
 def _least(values: list[float]) -> str:
@@ -153,7 +153,7 @@ def _border(rows: list[Row]) -> str:
                 runs = [found[n, network, "uniform", share] for share in shares]
                 line.append(" ".join(_sign(run[name], run["matrix"]) for run in runs))
             lines.append(line)
-    return markdown(["latency, bandwidth", "", *(f"n = {n}" for n in sizes)], lines)
+    return format_table(["latency, bandwidth", "", *(f"n = {n}" for n in sizes)], lines)
 
 
 def _sign(ours: Row, theirs: Row) -> str:
@@ -175,4 +175,4 @@ def _bytes(rows: list[Row]) -> str:
             ]
             lines.append([n, _least(plain), _least(whole), *(f"{value:.2f}" for value in packets)])
     header = ["n", "bytes", f"with {HEADERS} more a control packet", "packets, buffer", "packets, permit"]
-    return markdown(header, lines)
+    return format_table(header, lines)

@@ -8,7 +8,7 @@ from antecede.protocols import PROTOCOLS
 from antecede.sim.choice import HEADERS
 from antecede.sim.sweep import Row
 from experiments.buffers import bytes_a_delivery
-from experiments.tables import markdown
+from experiments.tables import format_table
 
 PAGE = "protocols-compared.md"
 
@@ -46,7 +46,7 @@ def _grid(found: Cells, cell: Callable[[Row], str]) -> str:
         if any((protocol, n) in found for n in sizes):
             runs = [found.get((protocol, n)) for n in sizes]
             lines.append([f"`{protocol}`", *("–" if run is None else cell(run) for run in runs)])
-    return markdown(["", *(f"n = {n}" for n in sizes)], lines)
+    return format_table(["", *(f"n = {n}" for n in sizes)], lines)
 
 
 def _number(value: float) -> str:
@@ -86,7 +86,7 @@ def _take(rows: list[Row]) -> str:
         "fewest bytes, control packets as they are",
         "least CPU",
     ]
-    return markdown(header, lines)
+    return format_table(header, lines)
 
 
 def _choices(runs: list[Row]) -> list[str]:
@@ -119,4 +119,4 @@ def _local(rows: list[Row]) -> str:
             ]
         )
     header = ["workload", "n", "", "entries / bytes", "packets", "control", "delay, ms", "CPU, µs"]
-    return markdown(header, lines)
+    return format_table(header, lines)

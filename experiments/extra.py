@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from antecede.sim.sweep import Row
-from experiments.tables import grouped, markdown, mean, spread
+from experiments.tables import format_table, group_rows, mean, spread
 
 HEADER = 28
 """Bytes that a packet costs before its first byte of content: UDP over IPv4."""
@@ -13,16 +13,18 @@ HEADER = 28
 
 def tables(rows: Sequence[Row]) -> Mapping[str, str]:
     made = {}
-    for (n, workload), chosen in grouped(rows, lambda row: (row.spec.processes, row.spec.workload)).items():
+    for (n, workload), chosen in group_rows(
+        rows, lambda row: (row.spec.processes, row.spec.workload)
+    ).items():
         made[f"n = {n}, {workload.partition(':')[0]}"] = _table(chosen)
     return made
 
 
 def _table(rows: Sequence[Row]) -> str:
     matrix = {row.spec.seed: row for row in rows if row.spec.protocol == "matrix"}
-    kinds = grouped(rows, lambda row: (row.spec.protocol, str(row.spec.parameters.get("k", ""))))
+    kinds = group_rows(rows, lambda row: (row.spec.protocol, str(row.spec.parameters.get("k", ""))))
     order = sorted(kinds, key=lambda kind: kind[0] == "bounded")
-    return markdown(
+    return format_table(
         [
             "protocol",
             "extra messages",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from antecede.sim.sweep import Row
-from experiments.tables import average, histogram, markdown, summed
+from experiments.tables import add_counts, average, format_table, histogram
 
 STAMPS, HISTORY = "stamps:p1+p2+p3+p4", "history:p1"
 
@@ -32,10 +32,10 @@ def _means(rows: Sequence[Row]) -> str:
             for what in (STAMPS, HISTORY):
                 for r9 in (False, True):
                     chosen = _of(rows, case, n, r7, r9)
-                    cells.append(f"{average(summed(row.measured[what] for row in chosen)):.1f}")
+                    cells.append(f"{average(add_counts(row.measured[what] for row in chosen)):.1f}")
             lines.append([f"{case}, {n} processes{'' if r7 else ', without R7'}", *cells])
     header = ["network", "stamps in G1, no R9", "with R9", "H of p1, no R9", "with R9"]
-    return markdown(header, lines)
+    return format_table(header, lines)
 
 
 def _figure(rows: Sequence[Row]) -> str:
@@ -43,5 +43,5 @@ def _figure(rows: Sequence[Row]) -> str:
     for what, name in ((STAMPS, "stamp in G1"), (HISTORY, "H of p1")):
         for r9 in (False, True):
             chosen = _of(rows, "figure 7.6", 12, True, r9)
-            columns[f"{name}, {'R9' if r9 else 'no R9'}"] = summed(row.measured[what] for row in chosen)
+            columns[f"{name}, {'R9' if r9 else 'no R9'}"] = add_counts(row.measured[what] for row in chosen)
     return histogram(columns, "size, % of all", 25)

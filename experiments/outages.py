@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from antecede.model import Effect, Id, Message, Packet, View
 from antecede.protocols import PROTOCOLS, Machine, create
 from antecede.topology import Topology, shapes
-from experiments.tables import markdown, write
+from experiments.tables import format_table, write
 
 N, DEAD = 6, 5
 STEP_S, DELAY_S = 0.1, 0.02
@@ -273,7 +273,7 @@ def tables() -> dict[str, str]:
         "after its removal",
         "lost with it",
     ]
-    return {"outages": markdown(header, lines)}
+    return {"outages": format_table(header, lines)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

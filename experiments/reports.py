@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from antecede.sim.sweep import Row
-from experiments.tables import markdown
+from experiments.tables import format_table
 
 WHEN = {0: "with each hop", 1: "for 1 entry", 3: "for 3 entries", 1000000: "never"}
 
@@ -23,7 +23,7 @@ def tables(rows: Sequence[Row]) -> Mapping[str, str]:
     ordered = sorted(
         rows, key=lambda row: (row.spec.workload, row.case, row.spec.parameters.get("reports", 0))
     )
-    return {"reports": markdown(header, map(_line, ordered))}
+    return {"reports": format_table(header, map(_line, ordered))}
 
 
 def _line(row: Row) -> list[str]:

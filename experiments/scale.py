@@ -8,7 +8,7 @@ from typing import TypeAlias
 from antecede.report.plots import draw_lines
 from antecede.sim.specs import Spec
 from antecede.sim.sweep import Row
-from experiments.tables import average, markdown, summed
+from experiments.tables import add_counts, average, format_table
 
 PAGE = "scale.md"
 
@@ -27,8 +27,10 @@ def tables(rows: list[Row]) -> dict[str, str]:
         "entries": _by_link(found, "entries"),
         "bytes": _by_link(found, "bytes"),
         "histories": _histories(found),
-        "hops": _grid(found, lambda row: _number(_crossed(row, "entries") / row.summary.delivered)),
-        "control": _grid(found, lambda row: _number(_crossed(row, "control") / row.summary.delivered)),
+        "hops": _grid(found, lambda row: _number(_count_crossings(row, "entries") / row.summary.delivered)),
+        "control": _grid(
+            found, lambda row: _number(_count_crossings(row, "control") / row.summary.delivered)
+        ),
         "delay": _grid(found, lambda row: _number(row.summary.delay_ns.mean / 1e6)),
         "waiting": _grid(found, lambda row: f"{100 * row.summary.waiting_share:.1f}"),
         "routers": _routers(found),
@@ -87,11 +89,11 @@ def _series(found: Cells, link: str) -> dict[str, dict[float, float]]:
 
 
 def _mean(row: Row, what: str) -> float:
-    count = summed([row.measured[what]])
+    count = add_counts([row.measured[what]])
     return average(count) if count else 0.0
 
 
-def _crossed(row: Row, what: str) -> int:
+def _count_crossings(row: Row, what: str) -> int:
     """How often a link was crossed."""
     return sum(sum(row.measured[f"{what}:{link}"].values()) for link in LINKS)
 
@@ -104,13 +106,13 @@ def _by_link(found: Cells, what: str) -> str:
     lines = []
     for protocol in PROTOCOLS:
         for link, name in LINKS.items():
-            cells = _cell_row(found, protocol, _measured(f"{what}:{link}"))
+            cells = _cell_row(found, protocol, _mean_of(f"{what}:{link}"))
             lines.append([f"`{protocol}`, {name}", *cells])
-    return markdown(_header(found), lines)
+    return format_table(_header(found), lines)
 
 
 def _grid(found: Cells, cell: Callable[[Row], str]) -> str:
-    return markdown(_header(found), [[f"`{p}`", *_cell_row(found, p, cell)] for p in PROTOCOLS])
+    return format_table(_header(found), [[f"`{p}`", *_cell_row(found, p, cell)] for p in PROTOCOLS])
 
 
 def _header(found: Cells) -> list[str]:
@@ -130,13 +132,13 @@ def _histories(found: Cells) -> str:
     pairs = [("separator", part) for part in ("processes", *ROUTERS[:3])]
     pairs += [("history", "processes"), ("optimal", "processes")]
     lines = [
-        [f"`{protocol}`, {part}", *_cell_row(found, protocol, _measured(f"history:{part}"))]
+        [f"`{protocol}`, {part}", *_cell_row(found, protocol, _mean_of(f"history:{part}"))]
         for protocol, part in pairs
     ]
-    return markdown(_header(found), lines)
+    return format_table(_header(found), lines)
 
 
-def _measured(what: str) -> Callable[[Row], str]:
+def _mean_of(what: str) -> Callable[[Row], str]:
     return lambda row: _number(_mean(row, what))
 
 
@@ -147,7 +149,7 @@ def _routers(found: Cells) -> str:
         plain = found["matrix", n, "90%"]
         for part in ROUTERS[:3]:
             seconds = row.summary.duration_ns / 1e9
-            packets = summed([row.measured[f"packets:{part}"]])
+            packets = add_counts([row.measured[f"packets:{part}"]])
             each = _mean(row, f"busy:{part}") / max(average(packets), 1)
             rate = average(packets) / seconds
             lines.append(
@@ -161,7 +163,7 @@ def _routers(found: Cells) -> str:
                 ]
             )
     header = ["", "a second, as plain routers", "a second", "the busiest", "µs each", "% of a processor"]
-    return markdown(header, lines)
+    return format_table(header, lines)
 
 
 def _longer(rows: Sequence[Row], found: Cells) -> str:
@@ -176,7 +178,7 @@ def _longer(rows: Sequence[Row], found: Cells) -> str:
             ]
             lines.append([f"`{protocol}`, {row.spec.messages // 256} a process", *cells, *kept])
     header = ["n = 256, 90 % local", "entries, local", "middle", "wide", "H of processes", "of organisations"]
-    return markdown(header, lines)
+    return format_table(header, lines)
 
 
 def _neighbourhood(rows: Sequence[Row]) -> str:
@@ -194,7 +196,7 @@ def _neighbourhood(rows: Sequence[Row]) -> str:
         "H of processes",
         "of organisations",
     ]
-    return markdown(header, lines)
+    return format_table(header, lines)
 
 
 def _levels(rows: Sequence[Row], found: Cells) -> str:
@@ -224,4 +226,4 @@ def _levels(rows: Sequence[Row], found: Cells) -> str:
         "of the outermost",
         "delay, ms",
     ]
-    return markdown(header, lines)
+    return format_table(header, lines)

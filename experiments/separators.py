@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from antecede.sim.sweep import Row
 from antecede.topology import shapes
-from experiments.tables import average, histogram, markdown, spread, summed
+from experiments.tables import add_counts, average, format_table, histogram, spread
 
 SCENARIOS = {"No R9": "r9=none", "R9 at S2": "r9=d3", "R9 at S1, S2 and S3": "r9=d1+d3+n3"}
 """Name in the report -> in the text of the topology."""
@@ -38,7 +38,7 @@ def _of(rows: Sequence[Row], case: str, scenario: str, n: int) -> list[Row]:
 
 
 def _means(rows: Sequence[Row], case: str, scenario: str, n: int, what: str) -> list[float]:
-    return [average(summed([row.measured[what]])) for row in _of(rows, case, scenario, n)]
+    return [average(add_counts([row.measured[what]])) for row in _of(rows, case, scenario, n)]
 
 
 def _table(rows: Sequence[Row]) -> str:
@@ -57,7 +57,7 @@ def _table(rows: Sequence[Row]) -> str:
     header = ["scenario"]
     for n in (6, 10):
         header += [f"n = {n}: theirs", "ours, a hop", "ours, a packet"]
-    return markdown(header, lines)
+    return format_table(header, lines)
 
 
 def _line(scenario: str, ours: Sequence[Sequence[str]]) -> list[str]:
@@ -77,7 +77,7 @@ def _open(rows: Sequence[Row]) -> str:
             means = [_mean(_means(rows, case, scenario, n, "stamps:hops")) for n in (6, 10)]
             cells.append(f"{means[0]:.2f} / {means[1]:.2f}")
         lines.append([case, *cells])
-    return markdown(["variant", *SCENARIOS], lines)
+    return format_table(["variant", *SCENARIOS], lines)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -86,7 +86,7 @@ def _mean(values: Sequence[float]) -> float:
 
 def _sizes(rows: Sequence[Row], n: int, what: str, title: str, last: int) -> str:
     columns = {
-        scenario: summed(row.measured[what] for row in _of(rows, DESCRIBED, scenario, n))
+        scenario: add_counts(row.measured[what] for row in _of(rows, DESCRIBED, scenario, n))
         for scenario in SCENARIOS
     }
     return histogram(columns, f"{title}, % of all", last)

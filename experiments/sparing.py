@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from antecede.sim.sweep import Row
 from experiments.extra import _bytes, _delay, _extra
-from experiments.tables import grouped, markdown, mean
+from experiments.tables import format_table, group_rows, mean
 
 
 def tables(rows: Sequence[Row]) -> Mapping[str, str]:
-    kinds = grouped(
+    kinds = group_rows(
         rows, lambda row: (row.spec.workload.partition(":")[0], row.spec.processes, row.spec.parameters["k"])
     )
     header = [
@@ -27,7 +27,9 @@ def tables(rows: Sequence[Row]) -> Mapping[str, str]:
         "`sparing`",
     ]
     return {
-        "extra messages": markdown(header, [_line(kind, chosen) for kind, chosen in sorted(kinds.items())])
+        "extra messages": format_table(
+            header, [_line(kind, chosen) for kind, chosen in sorted(kinds.items())]
+        )
     }
 
 

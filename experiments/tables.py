@@ -108,10 +108,10 @@ def write(name: str, made: Mapping[str, str]) -> None:
         raise AntecedeError(
             f"{path}: it has places for {', '.join(places)}, and the tables are {', '.join(made)}"
         )
-    path.write_text(replaced(text, made), encoding="utf-8")
+    path.write_text(fill_blocks(text, made), encoding="utf-8")
 
 
-def replaced(text: str, made: Mapping[str, str]) -> str:
+def fill_blocks(text: str, made: Mapping[str, str]) -> str:
     return BLOCK.sub(lambda match: f"{match[1]}{made[match[2]]}\n{match[3]}", text)
 
 
@@ -124,25 +124,25 @@ def written(name: str) -> dict[str, str]:
 # What tables are made of
 
 
-def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def format_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table: first column left, the others right."""
     cells = [list(map(str, header)), *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    lines = ["| " + " | ".join(_padded(row, widths)) + " |" for row in cells]
+    lines = ["| " + " | ".join(_pad(row, widths)) + " |" for row in cells]
     rule = (
         "|" + "|".join("-" * (w + 2) if i == 0 else "-" * (w + 1) + ":" for i, w in enumerate(widths)) + "|"
     )
     return "\n".join([lines[0], rule, *lines[1:]])
 
 
-def _padded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+def _pad(row: Sequence[str], widths: Sequence[int]) -> list[str]:
     return [
         cell.ljust(w) if i == 0 else cell.rjust(w)
         for i, (cell, w) in enumerate(zip(row, widths, strict=True))
     ]
 
 
-def grouped(rows: Iterable[Row], key: Callable[[Row], T]) -> dict[T, list[Row]]:
+def group_rows(rows: Iterable[Row], key: Callable[[Row], T]) -> dict[T, list[Row]]:
     """Rows that differ in their seed only, say; in order of appearance."""
     found: dict[T, list[Row]] = {}
     for row in rows:
@@ -161,7 +161,7 @@ def mean(values: Iterable[float]) -> float:
     return statistics.fmean(values)
 
 
-def summed(counts: Iterable[Mapping[str, int]]) -> dict[int, int]:
+def add_counts(counts: Iterable[Mapping[str, int]]) -> dict[int, int]:
     """Distributions of `measured`, put together."""
     total: dict[int, int] = {}
     for count in counts:
@@ -184,7 +184,7 @@ def histogram(columns: Mapping[str, Mapping[int, int]], what: str, last: int) ->
             shares.append(f"{100 * here / sum(count.values()):.1f}")
         rows.append([f"{size} or more" if size == last else str(size), *shares])
     rows.append(["mean", *(f"{average(count):.2f}" for count in columns.values())])
-    return markdown([what, *columns], rows)
+    return format_table([what, *columns], rows)
 
 
 if __name__ == "__main__":

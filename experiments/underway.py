@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from antecede.sim.sweep import Row
 from experiments.buffers import bytes_a_delivery
-from experiments.tables import grouped, markdown
+from experiments.tables import format_table, group_rows
 
 NEAR = 1.1
 """A mean delay is as short as the shortest if it is at most so many times that."""
@@ -19,7 +19,7 @@ def tables(rows: Sequence[Row]) -> Mapping[str, str]:
         "entries": lambda row: f"{row.summary.stamp_entries.mean:.1f}",
         "control": lambda row: f"{row.summary.control_packets / row.summary.delivered:.2f}",
     }
-    kinds = grouped(rows, lambda row: (row.spec.workload, row.spec.processes))
+    kinds = group_rows(rows, lambda row: (row.spec.workload, row.spec.processes))
     made = {name: _grid(kinds, cell) for name, cell in cells.items()}
     header = [
         "workload",
@@ -28,14 +28,14 @@ def tables(rows: Sequence[Row]) -> Mapping[str, str]:
         "of these the fewest bytes",
         "bytes beside `matrix`",
     ]
-    return {"verdict": markdown(header, [_line(kind, found) for kind, found in kinds.items()]), **made}
+    return {"verdict": format_table(header, [_line(kind, found) for kind, found in kinds.items()]), **made}
 
 
 def _grid(kinds: Mapping[tuple[str, int], Sequence[Row]], cell: Callable[[Row], str]) -> str:
     found = {kind: {_name(row): cell(row) for row in rows} for kind, rows in kinds.items()}
     names = list(dict.fromkeys(name for cells in found.values() for name in cells))
     lines = [[*kind, *(cells[name] for name in names)] for kind, cells in found.items()]
-    return markdown(["workload", "n", *names], lines)
+    return format_table(["workload", "n", *names], lines)
 
 
 def _line(kind: tuple[str, int], rows: Sequence[Row]) -> list[object]:

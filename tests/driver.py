@@ -37,7 +37,7 @@ class Variant:
         return [create(self.protocol, view, p, **self.parameters(n, p)) for p in range(n)]
 
 
-def _fixed(protocol: str, **parameters: Any) -> Variant:
+def _fix(protocol: str, **parameters: Any) -> Variant:
     return Variant(protocol, lambda n, process: parameters)
 
 
@@ -49,23 +49,23 @@ VARIANTS: dict[str, Variant] = {
     "bounded, each its own k": Variant("bounded", lambda n, p: {"k": n + 1 + p % (n * n - n)}),
     "bounded, k=n*n": Variant("bounded", lambda n, p: {"k": n * n}),
     "sparing, k=n+1": Variant("sparing", lambda n, p: {"k": n + 1}),
-    "underway, k=0": _fixed("underway", k=0),
-    "underway, k=2": _fixed("underway", k=2),
+    "underway, k=0": _fix("underway", k=0),
+    "underway, k=2": _fix("underway", k=2),
     "monitor, at p2": Variant("monitor", lambda n, p: {"monitor": 1}),
     "monitor, at the last": Variant("monitor", lambda n, p: {"monitor": n - 1}),
-    "buffer, pipelined": _fixed("buffer", pipelined=True),
-    "history, without R5": _fixed("history", r5=False),
-    "history, with R6.1": _fixed("history", r6_1=True),
-    "history, without R7": _fixed("history", r7=False),
-    "history, without R8": _fixed("history", r8=False),
-    "history, without R7, R8": _fixed("history", r7=False, r8=False),
-    "history, with R6.1, without R7": _fixed("history", r6_1=True, r7=False),
-    "history, with R6.1, without R8": _fixed("history", r6_1=True, r8=False),
-    "history, with R10": _fixed("history", r10=True),
-    "history, with R10, without R8": _fixed("history", r10=True, r8=False),
-    "history, without R6.4": _fixed("history", r6_4=False),
-    "history, without R6": _fixed("history", r6=False, r6_4=False, r7=False, r8=False),
-    "history, without R5, R6": _fixed("history", r5=False, r6=False, r6_4=False, r7=False, r8=False),
+    "buffer, pipelined": _fix("buffer", pipelined=True),
+    "history, without R5": _fix("history", r5=False),
+    "history, with R6.1": _fix("history", r6_1=True),
+    "history, without R7": _fix("history", r7=False),
+    "history, without R8": _fix("history", r8=False),
+    "history, without R7, R8": _fix("history", r7=False, r8=False),
+    "history, with R6.1, without R7": _fix("history", r6_1=True, r7=False),
+    "history, with R6.1, without R8": _fix("history", r6_1=True, r8=False),
+    "history, with R10": _fix("history", r10=True),
+    "history, with R10, without R8": _fix("history", r10=True, r8=False),
+    "history, without R6.4": _fix("history", r6_4=False),
+    "history, without R6": _fix("history", r6=False, r6_4=False, r7=False, r8=False),
+    "history, without R5, R6": _fix("history", r5=False, r6=False, r6_4=False, r7=False, r8=False),
 }
 
 

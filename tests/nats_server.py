@@ -75,6 +75,6 @@ class Server:
 
 
 @contextmanager
-def serving(store: Path, *options: str) -> Iterator[Server]:
+def serve_nats(store: Path, *options: str) -> Iterator[Server]:
     with Server(store, options) as server:
         yield server

@@ -17,7 +17,7 @@ Row = dict[str, Any]
 COMMAND = ("antecede", "report", "results", "--out", "report.html")
 
 
-def simulated(
+def simulate_run(
     spec: RunSpec, name: str | None = None, names: Sequence[str] | None = None
 ) -> tuple[Row, list[Row]]:
     """The row of a run, and the rows of its events; `names` are given to its processes."""
@@ -44,7 +44,7 @@ def simulated(
     return {**info, "processes": called}, rows
 
 
-def judged(run: Row, events: Sequence[Row]) -> tuple[Row, list[Row]]:
+def judge_run(run: Row, events: Sequence[Row]) -> tuple[Row, list[Row]]:
     """The row of its verdict and the rows of its findings, as the oracle has them."""
     names = run["processes"]
     ids = {name: i for i, name in enumerate(names)}
@@ -84,7 +84,7 @@ def judged(run: Row, events: Sequence[Row]) -> tuple[Row, list[Row]]:
     return {**verdict_row, "deliveries": verdict.deliveries, **columns}, findings
 
 
-def measured(run: Row, events: Sequence[Row]) -> dict[str, list[Row]]:
+def measure_run(run: Row, events: Sequence[Row]) -> dict[str, list[Row]]:
     """What `measure` would say, by hand and without its care: quantiles are exact here."""
     sends = {(r["sender"], r["number"]): r for r in events if r["kind"] == "send" and not r["control"]}
     control = [r for r in events if r["kind"] == "send" and r["control"]]
@@ -136,7 +136,7 @@ def measured(run: Row, events: Sequence[Row]) -> dict[str, list[Row]]:
             for quantity, values in (
                 ("delay_ns", delays), ("wait_ns", waits), ("stamp_bytes", sizes), ("stamp_entries", entries),
             )
-            for bucket in binned(values)
+            for bucket in count_bins(values)
         ],
     }  # fmt: skip
 
@@ -150,7 +150,7 @@ def spread(name: str, values: Sequence[int]) -> Row:
     }
 
 
-def binned(values: Iterable[int]) -> list[Row]:
+def count_bins(values: Iterable[int]) -> list[Row]:
     """Four to each power of two."""
     counts = Counter(-1 if value <= 0 else math.floor(4 * math.log2(value)) for value in values)
     return [
@@ -163,12 +163,12 @@ def tables(runs: Iterable[tuple[Row, list[Row]]], *, measure: bool = True) -> di
     """The rows of all tables of these runs."""
     parts: dict[str, list[Row]] = defaultdict(list)
     for run, events in runs:
-        verdict, findings = judged(run, events)
+        verdict, findings = judge_run(run, events)
         parts["runs"].append(run)
         parts["verdicts"].append(verdict)
         parts["findings"] += findings
         parts["events"] += events
-        for name, rows in measured(run, events).items() if measure else ():
+        for name, rows in measure_run(run, events).items() if measure else ():
             parts[name] += rows
     merged: dict[tuple[Any, ...], int] = Counter()
     for row in parts.pop("histograms", []):
@@ -204,12 +204,12 @@ def specs(
                 )
 
 
-def compared(
+def compare_protocols(
     protocols: Sequence[str] = ("fifo", "matrix", "unordered"), seeds: int = 1, **more: Any
 ) -> dict[str, list[Row]]:
     """Protocols side by side on two networks."""
     networks = ("exponential:50ms", "constant:20ms")
-    return tables(simulated(spec, name) for spec, name in specs(protocols, networks, seeds, **more))
+    return tables(simulate_run(spec, name) for spec, name in specs(protocols, networks, seeds, **more))
 
 
 def triangle(names: Sequence[str] = ("a", "b", "c")) -> dict[str, list[Row]]:

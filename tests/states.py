@@ -59,7 +59,7 @@ def _matrix(machine: Machine, dump: dict[str, Any], names: Names) -> list[str]:
     return [*rows, f"REC      {_vector(view, dump['_delivered'])}"]
 
 
-def _bounded(machine: Machine, dump: dict[str, Any], names: Names) -> list[str]:
+def _describe_bounded(machine: Machine, dump: dict[str, Any], names: Names) -> list[str]:
     view, columns = machine.view, dump["_columns"]
     entries = [
         f"M[{view.name(int(i))}, {view.name(j)}] = {c}"
@@ -128,11 +128,11 @@ def _permit(machine: Machine, dump: dict[str, Any], names: Names) -> list[str]:
         f"queue: {_queue(dump['_inbox'], names)}",
         f"flagged in the queue: {', '.join(flagged) or 'none'}",
         f"permitted up to {_vector(view, dump['_permitted'])}",
-        f"outbox: {', '.join(_held_back(item, names) for item in dump['_outbox']) or 'empty'}",
+        f"outbox: {', '.join(_name_held(item, names) for item in dump['_outbox']) or 'empty'}",
     ]
 
 
-def _held_back(item: Mapping[str, Any], names: Names) -> str:
+def _name_held(item: Mapping[str, Any], names: Names) -> str:
     if item["type"] == "Restraint":
         return f"restraint of {names[item['sender'], item['number']]}"
     return names[item["message"]["sender"], item["message"]["number"]]
@@ -151,8 +151,8 @@ def _obligation(one: Sequence[int], view: View) -> str:
 
 STATES: dict[str, Callable[[Machine, dict[str, Any], Names], list[str]]] = {
     "matrix": _matrix,
-    "bounded": _bounded,
-    "sparing": _bounded,
+    "bounded": _describe_bounded,
+    "sparing": _describe_bounded,
     "underway": _underway,
     "monitor": _monitor,
     "broadcast": _broadcast,
@@ -171,7 +171,7 @@ def _matrix_stamp(stamp: Any, view: View, names: Names) -> list[str]:
     return [f"row {view.name(row.process)}: {_vector(view, row.counts)}" for row in stamp.rows]
 
 
-def _bounded_stamp(stamp: Any, view: View, names: Names) -> list[str]:
+def _describe_bounded_stamp(stamp: Any, view: View, names: Names) -> list[str]:
     entries = [f"ST[{view.name(i)}, {view.name(j)}] = {count}" for i, j, count in stamp.matrix]
     return [", ".join(entries) or "nothing"]
 
@@ -193,8 +193,8 @@ STAMPS: dict[str, Callable[[Any, View, Names], list[str]]] = {
         f"after {', '.join(_obligation(one, view) for one in stamp.after) or 'nothing'}"
     ],
     "MatrixStamp": _matrix_stamp,
-    "BoundedStamp": _bounded_stamp,
-    "SparingStamp": _bounded_stamp,
+    "BoundedStamp": _describe_bounded_stamp,
+    "SparingStamp": _describe_bounded_stamp,
     "UnderwayStamp": _log_stamp,
     "SparingExtra": _extra,
     "Extra": _extra,

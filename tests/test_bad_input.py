@@ -47,7 +47,7 @@ def refuses(machine: Machine, packet: Packet[Any], error: type[AntecedeError]) -
     assert machine.dump() == before
 
 
-def unreceived(name: str, control: bool | None = False) -> Iterator[tuple[Machine, Packet[Any]]]:
+def list_unreceived(name: str, control: bool | None = False) -> Iterator[tuple[Machine, Packet[Any]]]:
     """Packets of the middle of some runs, each with the machine that would receive it next."""
     for seed in SEEDS:
         world = busy(name, seed)
@@ -119,7 +119,7 @@ class Other(Stamp, frozen=True):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_packet_that_cannot_be_is_refused(name, wrong):
     change, error = WRONG[wrong]
-    for machine, packet in unreceived(name, None):
+    for machine, packet in list_unreceived(name, None):
         refuses(machine, change(packet), error)
 
 
@@ -158,18 +158,18 @@ WRONG_MESSAGE: dict[str, tuple[Change, type[AntecedeError]]] = {
 @pytest.mark.parametrize("name", NAMES)
 def test_a_message_that_cannot_be_is_refused(name, wrong):
     change, error = WRONG_MESSAGE[wrong]
-    for machine, packet in unreceived(name):
+    for machine, packet in list_unreceived(name):
         refuses(machine, change(packet), error)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not PROTOCOLS[name].labels])
 def test_a_message_with_a_label_is_refused_where_labels_mean_nothing(name):
-    for machine, packet in unreceived(name):
+    for machine, packet in list_unreceived(name):
         refuses(machine, message_with(label="a")(packet), BadStamp)
 
 
 def test_a_broadcast_that_went_to_some_is_refused():
-    for machine, packet in unreceived("broadcast"):
+    for machine, packet in list_unreceived("broadcast"):
         refuses(machine, message_with(to=tuple(sorted((packet.source, packet.dest))))(packet), Misrouted)
 
 
@@ -177,7 +177,7 @@ def test_a_broadcast_that_went_to_some_is_refused():
 @pytest.mark.parametrize("name", NAMES)
 def test_a_packet_of_another_protocol_is_refused(name, other):
     if name != other:
-        for _, packet in unreceived(other, None):
+        for _, packet in list_unreceived(other, None):
             refuses(busy(name).machines[packet.dest], packet, BadStamp)
 
 
@@ -189,7 +189,7 @@ CONTROLLED = [n for n in NAMES if any(s.control for s in PROTOCOLS[n].stamps) an
 )  # With more room it has no extra message here.
 def test_control_with_a_message_is_refused(name):
     seen = 0
-    for machine, packet in unreceived(name, True):
+    for machine, packet in list_unreceived(name, True):
         seen += 1
         refuses(machine, replace(packet, message=Message(packet.source, 1, (packet.dest,))), BadStamp)
     assert seen
@@ -401,7 +401,7 @@ def test_duplicates_of_every_kind_are_ignored_at_every_moment(name):
 # Mutated packets
 
 
-def mutated(value: Any, random: Random, pool: list[Any]) -> Any:
+def mutate(value: Any, random: Random, pool: list[Any]) -> Any:
     """The value with something in it changed."""
     if isinstance(value, bool):
         return not value
@@ -412,7 +412,7 @@ def mutated(value: Any, random: Random, pool: list[Any]) -> Any:
     if isinstance(value, bytes):
         return value + b"x"
     if isinstance(value, tuple):
-        return _mutated_tuple(value, random, pool)
+        return _mutate_tuple(value, random, pool)
     if isinstance(value, msgspec.Struct):
         names = [field.name for field in fields(value)]
         if not names:
@@ -420,11 +420,11 @@ def mutated(value: Any, random: Random, pool: list[Any]) -> Any:
         field = random.choice(names)
         if field in ("stamp", "message") and random.random() < 0.1:
             return replace(value, **{field: getattr(random.choice(pool), field)})
-        return replace(value, **{field: mutated(getattr(value, field), random, pool)})
+        return replace(value, **{field: mutate(getattr(value, field), random, pool)})
     return value
 
 
-def _mutated_tuple(value: tuple[Any, ...], random: Random, pool: list[Any]) -> tuple[Any, ...]:
+def _mutate_tuple(value: tuple[Any, ...], random: Random, pool: list[Any]) -> tuple[Any, ...]:
     kind = random.choice(["shorter", "longer", "twice", "other", "other", "other"])
     if not value or kind == "longer":
         return (*value, *value[:1]) if value else value
@@ -437,9 +437,9 @@ def _mutated_tuple(value: tuple[Any, ...], random: Random, pool: list[Any]) -> t
     if isinstance(element, tuple):
         # Its length is its type, which the wire checks.
         place = random.randrange(len(element))
-        changed: Any = (*element[:place], mutated(element[place], random, pool), *element[place + 1 :])
+        changed: Any = (*element[:place], mutate(element[place], random, pool), *element[place + 1 :])
     else:
-        changed = mutated(element, random, pool)
+        changed = mutate(element, random, pool)
     return (*value[:at], changed, *value[at + 1 :])
 
 
@@ -454,7 +454,7 @@ def test_mutated_packets_are_refused_or_taken_but_never_break_a_machine(name):
             original = random.choice(world.packets)
             packet = original
             for _ in range(random.choice([1, 1, 1, 2, 3])):
-                packet = mutated(packet, random, world.packets)
+                packet = mutate(packet, random, world.packets)
             machine = restore(world.machines[original.dest].snapshot())
             before = machine.dump()
             try:

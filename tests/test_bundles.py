@@ -140,7 +140,7 @@ def test_a_packet_of_another_process_is_refused():
 # Machines
 
 
-def thinned(effects: list[Effect]) -> tuple[list[Message], dict[Any, Packet[Any]], list[Packet[Any]]]:
+def thin_effects(effects: list[Effect]) -> tuple[list[Message], dict[Any, Packet[Any]], list[Packet[Any]]]:
     """Offers; the last of each kind of control that is cumulative, by destination; all other packets."""
     offers = [effect for effect in effects if isinstance(effect, Message)]
     packets = [effect for effect in effects if isinstance(effect, Packet)]
@@ -171,14 +171,14 @@ def test_packets_received_together_do_what_they_do_one_by_one(protocol, seed):
             one_by_one += single.receive(packet)
         at_once: list[Effect] = []
         together.receive_all(portion, at_once)
-        assert thinned(at_once) == thinned(one_by_one)
-        assert thinned(receive_bundles(in_rows, portion)) == thinned(one_by_one)
+        assert thin_effects(at_once) == thin_effects(one_by_one)
+        assert thin_effects(receive_bundles(in_rows, portion)) == thin_effects(one_by_one)
         assert in_rows.snapshot() == together.snapshot() == single.snapshot()
         while single.eligible() and random.random() < 0.7:
             message = single.eligible()[0]
-            effects = thinned(single.deliver(message))
-            assert thinned(together.deliver(message)) == effects
-            assert thinned(in_rows.deliver(message)) == effects
+            effects = thin_effects(single.deliver(message))
+            assert thin_effects(together.deliver(message)) == effects
+            assert thin_effects(in_rows.deliver(message)) == effects
 
 
 def receive_bundles(machine: Machine, packets: list[Packet[Any]]) -> list[Effect]:

@@ -172,7 +172,7 @@ processes = ["ann", "bob"]
 """
 
 
-def routed(directory: Path, name: str, peers: dict[str, str]) -> Path:
+def write_router(directory: Path, name: str, peers: dict[str, str]) -> Path:
     addresses = "\n".join(f'{peer} = "{address}"' for peer, address in peers.items())
     config = directory / f"{name}.toml"
     config.write_text(f'name = "{name}"\nprotocol = "separator"\n[peers]\n{addresses}\n{TOPOLOGY}')
@@ -183,9 +183,9 @@ def test_a_router_forwards_and_needs_no_program(tmp_path):
     peers = dict(zip(["ann", "bob", "hub"], free_addresses(3), strict=True))
     # Each has a wrong address of the other: the only way is over the hub.
     [nowhere] = free_addresses(1)
-    ann = run_node(routed(tmp_path, "ann", {**peers, "bob": nowhere}))
-    bob = run_node(routed(tmp_path, "bob", {**peers, "ann": nowhere}))
-    hub = run_node(routed(tmp_path, "hub", peers), "--role", "router", "--log", "json", "--verbose")
+    ann = run_node(write_router(tmp_path, "ann", {**peers, "bob": nowhere}))
+    bob = run_node(write_router(tmp_path, "bob", {**peers, "ann": nowhere}))
+    hub = run_node(write_router(tmp_path, "hub", peers), "--role", "router", "--log", "json", "--verbose")
     try:
         assert ann.stdin is not None
         assert bob.stdout is not None
@@ -203,7 +203,7 @@ def test_a_router_forwards_and_needs_no_program(tmp_path):
 
 def test_who_is_no_router_is_refused_as_one(tmp_path, capsys):
     peers = dict(zip(["ann", "bob", "hub"], free_addresses(3), strict=True))
-    assert run(["node", "--config", str(routed(tmp_path, "ann", peers)), "--role", "router"]) == 2
+    assert run(["node", "--config", str(write_router(tmp_path, "ann", peers)), "--role", "router"]) == 2
     assert "role router: ann is no router of the topology, which has hub" in capsys.readouterr().err
 
 

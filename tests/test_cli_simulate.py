@@ -20,14 +20,14 @@ from antecede.trace import events_of, read_runs
 QUICK = ["simulate", "--protocol", "matrix", "--processes", "4", "--messages", "120", "--seed", "5"]
 
 
-def said(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> tuple[int, str, str]:
+def run_simulate(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> tuple[int, str, str]:
     code = run(arguments)
     out, err = capsys.readouterr()
     return code, out, err
 
 
 def test_a_summary_for_people_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = said(capsys, QUICK)
+    code, out, err = run_simulate(capsys, QUICK)
     assert (code, out) == (0, "")
     for line in (
         "sent",
@@ -44,7 +44,7 @@ def test_a_summary_for_people_goes_to_standard_error(capsys: pytest.CaptureFixtu
 
 
 def test_json_is_one_object_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = said(capsys, [*QUICK, "--json"])
+    code, out, err = run_simulate(capsys, [*QUICK, "--json"])
     result = json.loads(out)
     assert (code, err) == (0, "")
     assert result["verdict"] == "yes"
@@ -54,28 +54,28 @@ def test_json_is_one_object_on_standard_output(capsys: pytest.CaptureFixture[str
 
 
 def test_csv_has_a_line_for_each_figure_with_the_values_of_json(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = said(capsys, [*QUICK, "--csv"])
+    code, out, err = run_simulate(capsys, [*QUICK, "--csv"])
     rows = {row["figure"]: row for row in csv.DictReader(io.StringIO(out))}
     assert (code, err) == (0, "")
-    result = json.loads(said(capsys, [*QUICK, "--json"])[1])
+    result = json.loads(run_simulate(capsys, [*QUICK, "--json"])[1])
     assert rows["delivered"]["total"] == "120"
     for name in ("mean", "p50", "p99", "max"):
         assert json.loads(rows["delay_ns"][name]) == result["delay_ns"][name]
     assert (rows["delay_ns"]["total"], rows["sent"]["mean"]) == ("", "")
-    code, _, err = said(capsys, [*QUICK, "--csv", "--json"])
+    code, _, err = run_simulate(capsys, [*QUICK, "--csv", "--json"])
     assert (code, err) == (2, "antecede: simulate: give --json or --csv, not both\n")
 
 
 def test_the_command_in_the_result_repeats_it(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [*QUICK, "--workload", "groups:size=3", "--network", "zones:lan=1ms", "--json"]
-    first = json.loads(said(capsys, arguments)[1])
-    again = json.loads(said(capsys, [*first["command"].split()[1:], "--json"])[1])
+    first = json.loads(run_simulate(capsys, arguments)[1])
+    again = json.loads(run_simulate(capsys, [*first["command"].split()[1:], "--json"])[1])
     first.pop("seconds"), again.pop("seconds")
     assert first == again
 
 
 def test_a_trace_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, _ = said(
+    code, _, _ = run_simulate(
         capsys, [*QUICK, "--out", str(tmp_path / "trace"), "--topology", "star", "--protocol", "separator"]
     )
     assert code == 0
@@ -90,7 +90,7 @@ def test_a_trace_leaves_out_what_routers_tell_each_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ["--processes", "6", "--topology", "wan-of-lans:zones=2,gateways=2", "--out", str(tmp_path / "t")]
-    code, out, _ = said(
+    code, out, _ = run_simulate(
         capsys, ["simulate", "--protocol", "separator", "--messages", "200", *where, "--json"]
     )
     assert (code, json.loads(out)["control_packets"] > 0) == (0, True)
@@ -100,53 +100,53 @@ def test_a_trace_leaves_out_what_routers_tell_each_other(
 
 
 def test_a_run_is_not_overwritten_unless_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, [*QUICK, "--out", str(tmp_path)])[0] == 0
-    code, _, err = said(capsys, [*QUICK, "--out", str(tmp_path)])
+    assert run_simulate(capsys, [*QUICK, "--out", str(tmp_path)])[0] == 0
+    code, _, err = run_simulate(capsys, [*QUICK, "--out", str(tmp_path)])
     assert code == 2
     assert "matrix-5" in err
-    assert said(capsys, [*QUICK, "--out", str(tmp_path), "--run", "other"])[0] == 0
-    assert said(capsys, [*QUICK, "--out", str(tmp_path), "--replace"])[0] == 0
+    assert run_simulate(capsys, [*QUICK, "--out", str(tmp_path), "--run", "other"])[0] == 0
+    assert run_simulate(capsys, [*QUICK, "--out", str(tmp_path), "--replace"])[0] == 0
     assert sorted(info.run for info in read_runs(tmp_path)) == ["matrix-5", "other"]
 
 
 def test_a_checked_run_of_a_causal_protocol_is_a_yes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, [*QUICK, "--check"])[0] == 0
+    assert run_simulate(capsys, [*QUICK, "--check"])[0] == 0
 
 
 def test_a_violation_is_a_no_with_its_seed_and_command(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [*QUICK, "--protocol", "unordered", "--check"]
-    code, _, err = said(capsys, arguments)
+    code, _, err = run_simulate(capsys, arguments)
     assert code == 1
     last = err.splitlines()[-1]
     assert last.startswith("no")
     assert "seed 5, repeat with: antecede simulate --protocol unordered" in last
-    code, out, _ = said(capsys, [*arguments, "--json"])
+    code, out, _ = run_simulate(capsys, [*arguments, "--json"])
     assert code == 1
     assert json.loads(out)["verdict"] == "no"
     assert json.loads(out)["findings"][0].startswith("violation: ")
 
 
 def test_a_long_run_is_checked_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, [*QUICK, "--messages", "3000", "--check"])[0] == 0
-    code, _, err = said(capsys, [*QUICK, "--messages", "3000", "--check", "--protocol", "unordered"])
+    assert run_simulate(capsys, [*QUICK, "--messages", "3000", "--check"])[0] == 0
+    code, _, err = run_simulate(capsys, [*QUICK, "--messages", "3000", "--check", "--protocol", "unordered"])
     assert code == 1
     assert "after a message that it causally precedes" in err
 
 
 def test_a_shorter_run_that_fails_is_found(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = said(capsys, [*QUICK, "--protocol", "unordered", "--shrink", "--json"])
+    code, out, err = run_simulate(capsys, [*QUICK, "--protocol", "unordered", "--shrink", "--json"])
     assert code == 1
     shorter = json.loads(out)["shorter"]
     assert f"shorter: {shorter}" in err
     assert int(shorter.split("--messages ")[1].split()[0]) < 20
-    assert said(capsys, shlex.split(shorter)[1:])[0] == 1
-    assert json.loads(said(capsys, [*QUICK, "--shrink", "--json"])[1])["shorter"] is None
+    assert run_simulate(capsys, shlex.split(shorter)[1:])[0] == 1
+    assert json.loads(run_simulate(capsys, [*QUICK, "--shrink", "--json"])[1])["shorter"] is None
 
 
 def test_a_stuck_run_is_a_no_that_says_what_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program = tmp_path / "stuck.txt"
     program.write_text("p1: send a to p2; send b to p2\np2: receive b\n")
-    code, _, err = said(
+    code, _, err = run_simulate(
         capsys, ["simulate", "--protocol", "fifo", "--messages", "2", "--workload", f"script:{program}"]
     )
     assert code == 1
@@ -167,7 +167,7 @@ def test_a_stuck_run_is_a_no_that_says_what_waits(tmp_path: Path, capsys: pytest
 def test_a_wrong_request_is_one_line_and_leaves_nothing(
     arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = said(capsys, [*QUICK, *arguments, "--out", str(tmp_path / "trace")])
+    code, out, err = run_simulate(capsys, [*QUICK, *arguments, "--out", str(tmp_path / "trace")])
     assert (code, out) == (2, "")
     [line] = err.splitlines()
     assert line.startswith(sentence)

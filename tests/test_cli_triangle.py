@@ -19,7 +19,7 @@ def _eighty_columns(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def shown(capsys, *arguments: str) -> dict:
+def run_triangle(capsys, *arguments: str) -> dict:
     """Its JSON; protocols that it left out are in none of its lists but `skipped`."""
     assert run(["triangle", "--json", *arguments]) == 0
     result: dict = json.loads(capsys.readouterr().out)
@@ -38,7 +38,7 @@ def test_people_read_standard_error_in_eighty_columns(capsys):
 
 
 def test_programs_read_one_object(capsys):
-    result = shown(capsys)
+    result = run_triangle(capsys)
     assert result["verdict"] == "yes"
     assert [p["protocol"] for p in result["protocols"]] + [*result["skipped"]] == [*PROTOCOLS]
     for performance in result["protocols"]:
@@ -55,7 +55,7 @@ def test_csv_has_a_line_for_each_protocol(capsys):
 
 
 def test_one_protocol_can_be_asked_for(capsys):
-    result = shown(capsys, "--protocol", "buffer", "--protocol", "fifo")
+    result = run_triangle(capsys, "--protocol", "buffer", "--protocol", "fifo")
     assert [p["protocol"] for p in result["protocols"]] == ["buffer", "fifo"]
 
 

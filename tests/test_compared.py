@@ -42,9 +42,9 @@ def test_a_column_made_again_has_the_figures_that_are_in_the_document(what, cell
 def test_an_output_buffer_waits_as_queueing_theory_says() -> None:
     for network in ("constant:1ms", "exponential:1ms"):
         runs = rows("buffers", case="load", network=network, workload="uniform:rate=100/s", protocol="buffer")
-        predicted = float(buffers._predicted(network, 0.2))
+        predicted = float(buffers._predict(network, 0.2))
         assert float(buffers._times(runs[0])) == pytest.approx(predicted, rel=0.1)
-    assert buffers._predicted("constant:1ms", 1.2) == "grows"
+    assert buffers._predict("constant:1ms", 1.2) == "grows"
 
 
 def test_load_is_the_rate_times_a_round_trip() -> None:

@@ -134,7 +134,7 @@ def steps(program: Program, world: Schedule) -> Iterator[Schedule]:
                 machines=machines,
                 done=world.done | 1 << number,
                 network=(*world.network, *packets),
-                known=replaced(world.known, post.sender, tuple(sorted(known.items(), key=lambda k: k[0]))),
+                known=replace_at(world.known, post.sender, tuple(sorted(known.items(), key=lambda k: k[0]))),
             )
     for place, (_, packet) in enumerate(world.network):
         machines = copies(world.machines)
@@ -148,8 +148,8 @@ def steps(program: Program, world: Schedule) -> Iterator[Schedule]:
             known = dict(world.known[process]) | {number: machines[process].context_of(message)}
             yield world._replace(
                 machines=machines,
-                delivered=replaced(world.delivered, process, (*world.delivered[process], number)),
-                known=replaced(world.known, process, tuple(sorted(known.items(), key=lambda k: k[0]))),
+                delivered=replace_at(world.delivered, process, (*world.delivered[process], number)),
+                known=replace_at(world.known, process, tuple(sorted(known.items(), key=lambda k: k[0]))),
             )
 
 
@@ -162,7 +162,7 @@ def copies(machines: Iterable[Machine]) -> tuple[Machine, ...]:
     return tuple(result)
 
 
-def replaced(values: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
+def replace_at(values: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
     return (*values[:place], value, *values[place + 1 :])
 
 

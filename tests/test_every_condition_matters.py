@@ -396,7 +396,7 @@ def last_sent(world: World) -> Id:
 # Labels in programs: what the explorer says of them.
 
 
-def labelled(program: Program) -> Iterator[Program]:
+def label_program(program: Program) -> Iterator[Program]:
     """The program with every choice of two labels."""
     for labels in product("ab", repeat=len(program.sends)):
         each = iter(labels)
@@ -413,5 +413,5 @@ def labelled(program: Program) -> Iterator[Program]:
 def test_every_choice_of_labels_holds(n, messages, unicast):
     explorer = Explorer(maker(History, n, {}))
     for program in enumerate_programs(n, messages, unicast=unicast):
-        for choice in labelled(program):
+        for choice in label_program(program):
             assert explorer.run(choice).verdict == "holds", str(choice)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.allocator import served
+from examples.allocator import serve_requests
 from examples.chat import chat
 from examples.crdt import shop
 from examples.replica import document
@@ -38,7 +38,7 @@ def test_who_gets_the_token_has_what_was_written_before():
     [("unordered", ["bob", "ann"], PATIENT_S), ("matrix", ["ann", "bob"], 0.2)],
 )
 def test_who_asked_first_is_served_first(protocol, order, cut_s):
-    assert asyncio.run(served(protocol, cut_s)) == order
+    assert asyncio.run(serve_requests(protocol, cut_s)) == order
 
 
 def test_replicas_converge_if_operations_come_in_causal_order():

@@ -31,7 +31,7 @@ def short(rows):
     return [(row["process"], row["index"], row["text"], row["line"]) for row in rows if not row["reason"]]
 
 
-def rejected(rows):
+def list_rejected(rows):
     return [(row["line"], row["text"], row["reason"]) for row in rows if row["reason"]]
 
 
@@ -122,7 +122,7 @@ def test_what_stands_before_the_first_delimiter_is_a_run_too():
 def test_a_record_does_not_reach_into_the_next_execution():
     rows = by_expression('ann {"ann":1}\n===\nbob {"bob":1}\nb\n', HOST_FIRST[:-2] + "+)", "^===$")
     assert short(rows) == [("bob", 0, "b", 3)]
-    assert rejected(rows) == [(1, 'ann {"ann":1}', "it is no part of a record")]
+    assert list_rejected(rows) == [(1, 'ann {"ann":1}', "it is no part of a record")]
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_a_file_may_open_with_a_delimiter_only():
 def test_an_expression_of_a_file_that_is_none_is_rejected_like_a_line():
     rows = by_expression('(?<clock>\n(\na\nann {"ann":1}\n')
     assert short(rows) == [("ann", 0, "a", 3)]
-    assert [(line, text) for line, text, _ in rejected(rows)] == [(1, "(?<clock>"), (2, "(")]
-    assert "must be a regular expression" in rejected(rows)[0][2]
+    assert [(line, text) for line, text, _ in list_rejected(rows)] == [(1, "(?<clock>"), (2, "(")]
+    assert "must be a regular expression" in list_rejected(rows)[0][2]
 
 
 def test_what_the_caller_says_wins():
@@ -175,20 +175,20 @@ def test_a_record_that_cannot_be_read_is_kept_line_by_line(record, reason):
     rows = by_expression(b'ann {"ann":1}\na\n' + record + b'\nbob {"bob":1}\nb\n', HOST_FIRST)
     assert short(rows) == [("ann", 0, "a", 1), ("bob", 0, "b", 5)]
     first, second = record.decode(errors="replace").split("\n")
-    assert [(line, text) for line, text, _ in rejected(rows)] == [(3, first), (4, second)]
-    assert all(reason in why for _, _, why in rejected(rows))
+    assert [(line, text) for line, text, _ in list_rejected(rows)] == [(3, first), (4, second)]
+    assert all(reason in why for _, _, why in list_rejected(rows))
 
 
 def test_lines_that_are_in_no_record_are_kept_and_blank_ones_are_not():
     rows = by_expression('noise\n\n  \nann {"ann":1}\na\nmore noise\nand more', HOST_FIRST)
     assert short(rows) == [("ann", 0, "a", 4)]
     why = "it is no part of a record"
-    assert rejected(rows) == [(1, "noise", why), (6, "more noise", why), (7, "and more", why)]
+    assert list_rejected(rows) == [(1, "noise", why), (6, "more noise", why), (7, "and more", why)]
 
 
 def test_a_line_is_read_if_a_part_of_it_is():
     rows = by_expression('12:30 ann {"ann":1} hello\n', r"(?<host>[a-z]+) (?<clock>{.*}) (?<event>h)")
-    assert (short(rows), rejected(rows)) == ([("ann", 0, "h", 1)], [])
+    assert (short(rows), list_rejected(rows)) == ([("ann", 0, "h", 1)], [])
 
 
 def test_lines_may_end_as_on_windows():
@@ -286,7 +286,7 @@ def test_a_broken_line_of_tracing_is_kept(line, reason):
     good = (TRACING % ("ann", "x", "{}", '{"ann":1}')).encode()
     rows = by_line(good + line + b"\n" + good, tracing.read)
     assert [at for *_, at in short(rows)] == [1, 3]
-    [(at, text, why)] = rejected(rows)
+    [(at, text, why)] = list_rejected(rows)
     assert (at, text) == (2, line.decode(errors="replace"))
     assert reason in why
 
@@ -318,12 +318,12 @@ def test_events_of_tlaplus():
 )
 def test_a_broken_line_of_tlaplus_is_kept(line, reason):
     rows = by_line('{"N":2}\n' + line, tlaplus.read)
-    [(at, text, why)] = rejected(rows)
+    [(at, text, why)] = list_rejected(rows)
     assert (at, text) == (2, line)
     assert reason in why
 
 
-def numbered(rows, run, number, line):
+def reject_line(rows, run, number, line):
     rows.reject(run, number, line.decode(), "as it is")
 
 
@@ -336,4 +336,4 @@ def test_each_line_comes_once_with_its_number(seed):
     text = newline.join(contents) + newline * ends
     expected = [(at, line, "as it is") for at, line in enumerate(contents, 1) if line]
     for most in (1, 3, 1 << 14):
-        assert rejected(by_line(text, numbered, most)) == expected
+        assert list_rejected(by_line(text, reject_line, most)) == expected

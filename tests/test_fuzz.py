@@ -9,7 +9,7 @@ import pytest
 
 from antecede.errors import WireError
 from benchmarks import fuzz
-from benchmarks.corpus import corpus, mutated
+from benchmarks.corpus import corpus, mutate_bytes
 from benchmarks.fuzz import PROTOCOLS_TRIED, TARGETS, targets
 
 
@@ -77,6 +77,6 @@ def test_a_finding_can_be_run_again(capsys):
 
 def test_mutations_come_from_the_seed():
     known = [b"one", b"another"]
-    runs = [[mutated(random, known) for _ in range(50)] for random in (Random(3), Random(3))]
+    runs = [[mutate_bytes(random, known) for _ in range(50)] for random in (Random(3), Random(3))]
     assert runs[0] == runs[1]
     assert len(set(runs[0])) > 20

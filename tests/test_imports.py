@@ -139,7 +139,7 @@ def imports(source: str, module: str, is_package: bool) -> Iterator[Import]:
                 yield from (Import(node.lineno, f"{base}.{alias.name}") for alias in names)
 
 
-def named_for_checkers(source: str) -> set[int]:
+def find_checker_lines(source: str) -> set[int]:
     """The lines that only a type checker reads: the bodies of `if TYPE_CHECKING`."""
     return {
         line
@@ -167,7 +167,7 @@ def broken_rules(source: str, module: str, is_package: bool = False) -> list[str
     found = []
     on_spark = unit == "spark" or module in ON_SPARK
     known = MAY_IMPORT[unit] | (MORE_ON_SPARK if module in ON_SPARK else set())
-    named = named_for_checkers(source)
+    named = find_checker_lines(source)
     for line, name in imports(source, module, is_package):
         where = f"{module}, line {line}: {unit}"
         top = name.partition(".")[0]
@@ -186,7 +186,7 @@ def broken_rules(source: str, module: str, is_package: bool = False) -> list[str
     return found
 
 
-def installed_modules() -> dict[str, Path]:
+def list_modules() -> dict[str, Path]:
     """Module name -> file, found without importing anything."""
     spec = importlib.util.find_spec(PACKAGE)
     assert spec is not None
@@ -199,9 +199,9 @@ def installed_modules() -> dict[str, Path]:
     return modules
 
 
-@pytest.mark.parametrize("module", [pytest.param(name, id=name) for name in installed_modules()])
+@pytest.mark.parametrize("module", [pytest.param(name, id=name) for name in list_modules()])
 def test_imports_point_downwards(module):
-    path = installed_modules()[module]
+    path = list_modules()[module]
     assert broken_rules(path.read_text(encoding="utf-8"), module, path.name == "__init__.py") == []
 
 
@@ -232,7 +232,7 @@ KNOWN_CIRCLES: set[tuple[str, str]] = set()
 
 
 def test_no_circle_leads_from_a_folder_of_spark_back_to_it():
-    sources = {name: path.read_text(encoding="utf-8") for name, path in installed_modules().items()}
+    sources = {name: path.read_text(encoding="utf-8") for name, path in list_modules().items()}
     graph = children_imports("antecede.spark", sources)
     assert {"verify", "order", "measure", "stream", "trace"} <= graph.keys()
     for folder, imported in KNOWN_CIRCLES:

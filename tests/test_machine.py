@@ -62,7 +62,7 @@ def test_a_set_that_contains_the_sender_reaches_all_of_it_once(name):
     assert {(p.source, p.dest) for p in world.packets} <= {(1, 0), (1, 2), (0, 1), (2, 1)}
     finish(world)
     for q in range(3):
-        assert delivered(world, q) in ([first.id, second.id], [second.id, first.id])
+        assert list_delivered(world, q) in ([first.id, second.id], [second.id, first.id])
 
 
 @pytest.mark.parametrize("name", CAUSAL)
@@ -82,7 +82,7 @@ def test_an_answer_waits_for_the_own_message_that_it_follows(name):
         world.arrive(world.network[0])
     assert world.machines[0].eligible() == [own]
     finish(world)
-    assert delivered(world, 0).index(own.id) < delivered(world, 0).index((1, 1))
+    assert list_delivered(world, 0).index(own.id) < list_delivered(world, 0).index((1, 1))
 
 
 # Eligible
@@ -149,7 +149,7 @@ def test_where_senders_wait_only_the_head_may_be_taken(name):
     with pytest.raises(NotEligible, match="only the head of the input buffer"):
         world.machines[2].deliver(second)
     finish(world)
-    assert delivered(world, 2) == [first.id, second.id]
+    assert list_delivered(world, 2) == [first.id, second.id]
 
 
 # Waiting: the triangle. x goes from p1 to p3; y from p1 to p2, which then sends z to p3, where z arrives first.
@@ -291,7 +291,7 @@ def test_what_waits_is_never_eligible_and_names_something_that_is_missing(name):
     for seed in range(10):
         world = busy(name, seed)
         for machine in world.machines:
-            gone = set(delivered(world, machine.me))
+            gone = set(list_delivered(world, machine.me))
             held = [stuck for stuck in machine.waiting() if stuck.where == "held"]
             assert not {stuck.message.id for stuck in held} & {m.id for m in machine.eligible()}
             for stuck in held:
@@ -306,7 +306,7 @@ def test_what_waits_is_never_eligible_and_names_something_that_is_missing(name):
 # Waking
 
 
-def counting(kind: type[Receiver]) -> type[Receiver]:
+def count_looks(kind: type[Receiver]) -> type[Receiver]:
     """The protocol, with a count of how often each packet was looked at."""
 
     class Counting(kind):  # type: ignore[misc, valid-type]
@@ -330,7 +330,7 @@ def test_a_delivery_wakes_only_what_waited_for_it(name):
     kind = PROTOCOLS[name]
     assert issubclass(kind, Receiver)
     p1, p2 = create(name, view, 0), create(name, view, 1)
-    p3: Any = counting(kind)(view, 2)
+    p3: Any = count_looks(kind)(view, 2)
     to = everyone(name, [2])
     sent = [packet_to(2, p1.send(to)) for _ in range(50)]
     for packet in sent[1:]:
@@ -354,7 +354,7 @@ def test_a_message_is_looked_at_once_for_each_thing_it_waited_for(name):
     kind = PROTOCOLS[name]
     assert issubclass(kind, Receiver)
     p1 = create(name, view, 0)
-    p3: Any = counting(kind)(view, 2)
+    p3: Any = count_looks(kind)(view, 2)
     packets = [packet_to(2, p1.send(everyone(name, [2]))) for _ in range(40)]
     for packet in reversed(packets):
         p3.receive(packet)
@@ -453,7 +453,7 @@ def arrive(world: World, message: Message, at: int) -> None:
             return
 
 
-def delivered(world: World, process: int) -> list[Id]:
+def list_delivered(world: World, process: int) -> list[Id]:
     return [event.id for event in world.events if event.kind == "deliver" and event.process == process]
 
 

@@ -35,7 +35,7 @@ def written(path: Path, sizes: list[int], every: int = 1000, sync: str = "normal
     return core
 
 
-def recovered(path: Path) -> Core:
+def recover(path: Path) -> Core:
     journal = open_journal(path)
     try:
         return journal.recover(new())
@@ -48,7 +48,7 @@ def recovered(path: Path) -> Core:
 def test_large_and_small_records_come_back_together(tmp_path, every, sync):
     sizes = [100, 20_000, 100, 100_000, 16_384, 30_000, 5]
     core = written(tmp_path / "a.db", sizes, every, sync)
-    assert recovered(tmp_path / "a.db").snapshot() == core.snapshot()
+    assert recover(tmp_path / "a.db").snapshot() == core.snapshot()
 
 
 def test_what_is_large_is_not_in_the_database(tmp_path):
@@ -69,7 +69,7 @@ def test_a_snapshot_begins_anew_in_the_other_file(tmp_path):
     journal.close()
     sizes = [(tmp_path / f"a.db-bulk{half}").stat().st_size for half in (0, 1)]
     assert all(80_000 < size < 100_000 for size in sizes)
-    assert recovered(tmp_path / "a.db").snapshot() == core.snapshot()
+    assert recover(tmp_path / "a.db").snapshot() == core.snapshot()
 
 
 def test_a_restart_goes_on_behind_what_is_there(tmp_path):
@@ -81,7 +81,7 @@ def test_a_restart_goes_on_behind_what_is_there(tmp_path):
         core.apply(given, 0)
     journal.append(inputs)
     journal.close()
-    assert recovered(path).snapshot() == core.snapshot()
+    assert recover(path).snapshot() == core.snapshot()
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
@@ -97,7 +97,7 @@ def test_damage_is_noticed_and_told(tmp_path, damage):
         bulk.unlink()
     first = 3 if damage == "remove" else 7
     with pytest.raises(BadJournal, match=f"inputs {first}..{first + 1} .*inputs {first}..10, or some"):
-        recovered(path)
+        recover(path)
 
 
 def test_a_place_that_is_none_is_damage(tmp_path):
@@ -110,7 +110,7 @@ def test_a_place_that_is_none_is_damage(tmp_path):
         database.execute("COMMIT")
         database.close()
         with pytest.raises(BadJournal, match=r"inputs 1\.\.2"):
-            recovered(path)
+            recover(path)
 
 
 def test_a_disk_that_takes_no_more_changes_nothing(tmp_path, monkeypatch):
@@ -130,4 +130,4 @@ def test_a_disk_that_takes_no_more_changes_nothing(tmp_path, monkeypatch):
     journal.append(inputs := [Send((0,), bytes(20_000))])
     journal.close()
     core.apply(inputs[0], 0)
-    assert recovered(path).snapshot() == core.snapshot()
+    assert recover(path).snapshot() == core.snapshot()

@@ -14,7 +14,7 @@ from benchmarks.chaos.__main__ import main, move, run
 from benchmarks.chaos.census import take_census
 from benchmarks.chaos.diary import AGAIN, DONE, HANDED, RECORD, SENT, START, Diary, Tail, read
 from benchmarks.chaos.fleet import LOOK_S, Options, free_addresses
-from benchmarks.chaos.judge import account, happened
+from benchmarks.chaos.judge import account, list_events
 from benchmarks.chaos.plan import Plan, node_names
 from benchmarks.chaos.resident import Resident, Terms
 from benchmarks.chaos.town import Asked, House
@@ -82,10 +82,10 @@ def test_a_worker_that_is_removed_though_it_lives_ends_and_says_why(tmp_path):
 
 
 PLAN = Plan("judge", 2, 1)
-"""Both send one message: to whom, `told` looks up."""
+"""Both send one message: to whom, `make_diaries` looks up."""
 
 
-def told(change: dict[int, list[tuple[int, int, int]]]) -> dict[int, list[tuple[int, int, int]]]:
+def make_diaries(change: dict[int, list[tuple[int, int, int]]]) -> dict[int, list[tuple[int, int, int]]]:
     """Diaries in which all is well, unless changed."""
     diaries = {}
     for me in range(2):
@@ -106,7 +106,7 @@ def told(change: dict[int, list[tuple[int, int, int]]]) -> dict[int, list[tuple[
 )
 def test_the_judge_reads_diaries(tmp_path, change, wrong):
     assert 0 in PLAN.to(1, 1), "the cases below speak of message 1 of process 1 at process 0"
-    for me, records in told(change).items():
+    for me, records in make_diaries(change).items():
         diary = Diary(tmp_path / f"{node_names(2)[me]}.diary")
         for record in records:
             diary.note(*record)
@@ -145,7 +145,7 @@ def test_the_judge_misses_what_was_never_handed_over(tmp_path):
     ],
 )
 def test_what_happened_follows_from_what_all_lives_tell(records, expected):
-    assert happened(np.array(records, RECORD)).tolist() == [list(one) for one in expected]
+    assert list_events(np.array(records, RECORD)).tolist() == [list(one) for one in expected]
 
 
 def test_the_examples_of_the_plan_are_right():

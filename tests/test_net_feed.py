@@ -27,7 +27,7 @@ def record(directory: Any, first: int, many: int, node: str = "a") -> None:
     recorder.write([Entry(first + k, "send", 0, first + k + 1, (1,), "", 5) for k in range(many)])
 
 
-async def asked(feed: Feed, data: bytes) -> tuple[Answer, list[int]]:
+async def ask_feed(feed: Feed, data: bytes) -> tuple[Answer, list[int]]:
     """The answer, and the indices of the events that come with it."""
     async with asyncio.timeout(PATIENCE_S):
         reader, writer = await asyncio.open_connection(*feed.address.split(":"))
@@ -42,14 +42,14 @@ async def asked(feed: Feed, data: bytes) -> tuple[Answer, list[int]]:
 def test_events_are_given_by_their_indices_again_and_again(tmp_path):
     async def main() -> None:
         async with Feed("127.0.0.1:0", tmp_path, "r", "a") as feed:
-            assert await asked(feed, ask()) == (Answer("a", "r", 0, 0), [])
+            assert await ask_feed(feed, ask()) == (Answer("a", "r", 0, 0), [])
             record(tmp_path, 0, 5)
             record(tmp_path, 5, 3)
             record(tmp_path, 0, 9, node="b")
-            assert await asked(feed, ask()) == (Answer("a", "r", 0, 8), [])
+            assert await ask_feed(feed, ask()) == (Answer("a", "r", 0, 8), [])
             record(tmp_path, 8, 10_000)
             for start, end in ((0, 10_008), (3, 7), (5, 8), (6, 9), (9000, 9001), (4103, 4105), (0, 1)):
-                assert await asked(feed, ask(start, end)) == (
+                assert await ask_feed(feed, ask(start, end)) == (
                     Answer("a", "r", 0, 10_008),
                     list(range(start, end)),
                 )
@@ -72,9 +72,9 @@ def test_many_who_ask_at_once_get_the_same(tmp_path):
         async with Feed("127.0.0.1:0", tmp_path, "r", "a") as feed:
             for first in range(0, 60, 3):
                 record(tmp_path, first, 3)
-            told = await asyncio.gather(*(asked(feed, ask()) for _ in range(10)))
+            told = await asyncio.gather(*(ask_feed(feed, ask()) for _ in range(10)))
             assert told == [(Answer("a", "r", 0, 60), [])] * 10
-            assert await asked(feed, ask(0, 60)) == (Answer("a", "r", 0, 60), list(range(60)))
+            assert await ask_feed(feed, ask(0, 60)) == (Answer("a", "r", 0, 60), list(range(60)))
 
     asyncio.run(main())
 
@@ -93,7 +93,7 @@ def test_a_question_that_cannot_be_answered_is_told_so(tmp_path, data, told):
 
     async def main() -> None:
         async with Feed("127.0.0.1:0", tmp_path, "r", "a") as feed:
-            error = (await asked(feed, data))[0].error
+            error = (await ask_feed(feed, data))[0].error
             assert error is not None
             assert told in error
 
@@ -121,7 +121,7 @@ def test_a_crowd_and_endless_lines_are_cut_off(tmp_path):
                 writer.transport.abort()
             while feed._busy:
                 await asyncio.sleep(0.01)
-            assert (await asked(feed, ask()))[0].next == 5
+            assert (await ask_feed(feed, ask()))[0].next == 5
 
     asyncio.run(main())
 
@@ -133,4 +133,4 @@ def test_beyond_loopback_there_is_no_feed_without_tls(tmp_path):
 
 def test_a_feed_without_a_trace_is_refused(tmp_path):
     with pytest.raises(BadConfig, match="it serves what the trace records"):
-        Config("a", ["a", "b"], feed="127.0.0.1:7000").served(tmp_path)
+        Config("a", ["a", "b"], feed="127.0.0.1:7000").make_feed(tmp_path)

@@ -94,11 +94,11 @@ def test_damage_is_noticed_and_told(tmp_path, damage, told):
     database.commit()
     database.close()
     with pytest.raises(BadJournal, match=told) as caught:
-        opened(path)
+        recover_journal(path)
     assert str(path) in str(caught.value)
 
 
-def opened(path: Path) -> None:
+def recover_journal(path: Path) -> None:
     journal = open_journal(path)
     try:
         journal.recover(new())
@@ -133,7 +133,7 @@ def test_a_file_that_is_no_journal_is_refused_and_left_alone(tmp_path, content):
     path = tmp_path / "a.db"
     path.write_bytes(content)
     with pytest.raises(BadJournal):
-        opened(path)
+        recover_journal(path)
     assert path.read_bytes() == content
 
 

@@ -58,7 +58,7 @@ class Client:
 
 
 @asynccontextmanager
-async def served(path: Path, **options: Any) -> AsyncIterator[Node]:
+async def serve_node(path: Path, **options: Any) -> AsyncIterator[Node]:
     async with (
         asyncio.timeout(PATIENCE_S),
         Node("a", ["a"], transport=Memory().at("a"), **options) as node,
@@ -69,7 +69,7 @@ async def served(path: Path, **options: Any) -> AsyncIterator[Node]:
 
 def test_what_a_client_leaves_the_next_one_gets_again_first(tmp_path):
     async def main() -> None:
-        async with served(tmp_path / "s") as node:
+        async with serve_node(tmp_path / "s") as node:
             first, second = await Client.at(tmp_path / "s"), await Client.at(tmp_path / "s")
             first.ask(do="receive")
             for text in ("one", "two"):
@@ -101,12 +101,12 @@ def test_only_the_owner_may_open_it_and_it_goes_with_the_node(tmp_path):
     path = tmp_path / "s"
 
     async def main() -> None:
-        async with served(path):
+        async with serve_node(path):
             assert path.stat().st_mode & 0o777 == 0o600
             client = await Client.at(path)
             client.ask(do="receive")
             with pytest.raises(CannotListen, match="another process listens there"):
-                async with served(path):
+                async with serve_node(path):
                     pass
         assert await client.ending() == ["closed"]
         assert not path.exists()
@@ -118,14 +118,14 @@ def test_the_socket_of_a_killed_node_is_taken_over_and_a_file_is_not(tmp_path):
     async def main() -> None:
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(str(tmp_path / "s"))
-        async with served(tmp_path / "s"):
+        async with serve_node(tmp_path / "s"):
             (await Client.at(tmp_path / "s")).go()
         (tmp_path / "f").write_text("precious")
         with pytest.raises(BadParameter, match="no socket"):
-            async with served(tmp_path / "f"):
+            async with serve_node(tmp_path / "f"):
                 pass
         with pytest.raises(CannotListen, match="cannot listen at"):
-            async with served(tmp_path / ("x" * 200)):
+            async with serve_node(tmp_path / ("x" * 200)):
                 pass
 
     asyncio.run(main())
@@ -134,7 +134,7 @@ def test_the_socket_of_a_killed_node_is_taken_over_and_a_file_is_not(tmp_path):
 
 def test_a_client_that_closes_its_end_has_its_sends_made_first(tmp_path):
     async def main() -> None:
-        async with served(tmp_path / "s") as node:
+        async with serve_node(tmp_path / "s") as node:
             client = await Client.at(tmp_path / "s")
             for number in range(100):
                 client.ask(do="send", to="a", text=str(number))
@@ -150,7 +150,7 @@ def test_nonsense_is_refused_and_harms_nobody(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "AT_A_TIME", 2)
 
     async def main() -> None:
-        async with served(tmp_path / "s"):
+        async with serve_node(tmp_path / "s"):
             client, other = await Client.at(tmp_path / "s"), await Client.at(tmp_path / "s")
             third = await asyncio.open_unix_connection(tmp_path / "s")
             assert "2 clients are here already" in (await Client(*third).hear())["reason"]
@@ -169,7 +169,7 @@ def test_nonsense_is_refused_and_harms_nobody(tmp_path, monkeypatch):
 
 def test_no_more_is_handed_over_than_may_be_unacknowledged(tmp_path):
     async def main() -> None:
-        async with served(tmp_path / "s", settings=Settings(unacknowledged=2)) as node:
+        async with serve_node(tmp_path / "s", settings=Settings(unacknowledged=2)) as node:
             client = await Client.at(tmp_path / "s")
             client.ask(do="receive")
             for number in range(3):

@@ -156,7 +156,7 @@ def test_a_payload_larger_than_the_server_takes_is_cut_into_pieces(server):
 
 
 @asynccontextmanager
-async def connected(url: str, window: int) -> AsyncIterator[tuple[Any, Any]]:
+async def connect_pair(url: str, window: int) -> AsyncIterator[tuple[Any, Any]]:
     """Both ends of a connection."""
     accepted: asyncio.Queue[Any] = asyncio.Queue()
 
@@ -180,7 +180,7 @@ async def connected(url: str, window: int) -> AsyncIterator[tuple[Any, Any]]:
 
 def test_a_writer_waits_for_a_reader_that_takes_nothing(server):
     async def talk() -> None:
-        async with connected(server.url, window=1000) as (near, far):
+        async with connect_pair(server.url, window=1000) as (near, far):
             data = os.urandom(5000)
             writing = asyncio.ensure_future(near.write(data))
             await until(lambda: far._came == 1000)
@@ -197,7 +197,7 @@ def test_a_writer_waits_for_a_reader_that_takes_nothing(server):
 
 def test_what_was_written_before_the_end_is_read_after_it(server):
     async def talk() -> None:
-        async with connected(server.url, window=1000) as (near, far):
+        async with connect_pair(server.url, window=1000) as (near, far):
             await near.write(b"last words")
             near.close()
             assert await far.read() == b"last words"
@@ -210,7 +210,7 @@ def test_what_was_written_before_the_end_is_read_after_it(server):
 
 def test_nobody_to_dial_is_told_at_once(server):
     async def talk() -> None:
-        async with connected(server.url, window=10):
+        async with connect_pair(server.url, window=10):
             transport = Nats(server.url, "p1", settings=QUICK)
             await transport.listen(lambda connection: asyncio.sleep(0))
             with pytest.raises(ConnectionRefusedError, match="nobody listens"):

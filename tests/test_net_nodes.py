@@ -397,7 +397,7 @@ def test_what_is_taken_and_not_acknowledged_is_limited_in_bytes(tmp_path, caplog
     assert "2 messages, 1200 bytes, are not acknowledged" in caplog.text
 
 
-def crowded(*objects: object) -> dict[str, int]:
+def find_crowded(*objects: object) -> dict[str, int]:
     """Those with more attributes than CPython 3.11 finds by their place (PEP 659), besides slots."""
     return {type(one).__name__: len(vars(one)) for one in objects if len(vars(one)) > 30}
 
@@ -414,9 +414,10 @@ def test_what_each_message_touches_has_few_attributes(protocol):
             for node in nodes:
                 host, mesh = node._host, node._mesh
                 core, changing = host.core, host.core.changing
-                assert crowded(node, host, mesh, core, core.machine, core.numbering, core.record) == {}
+                assert find_crowded(node, host, mesh, core, core.machine, core.numbering, core.record) == {}
                 assert (
-                    crowded(changing, changing.membership, *mesh.peers.values(), *core.links.values()) == {}
+                    find_crowded(changing, changing.membership, *mesh.peers.values(), *core.links.values())
+                    == {}
                 )
 
     asyncio.run(main())
@@ -426,4 +427,4 @@ def test_an_object_with_too_many_attributes_is_found():
     one = type("One", (), {})()
     for number in range(31):
         setattr(one, f"a{number}", number)
-    assert crowded(one) == {"One": 31}
+    assert find_crowded(one) == {"One": 31}

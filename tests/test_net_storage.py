@@ -31,7 +31,7 @@ def new() -> Core:
     return Core.new("fifo", VIEW, "a", epoch=1)
 
 
-def killed(directory: Path, sync: str, size: int = 100) -> Path:
+def kill_writer(directory: Path, sync: str, size: int = 100) -> Path:
     """The journal of a process that was killed after so many inputs, each durable: its log was not copied yet."""
     path = directory / "a.db"
     program = f"""
@@ -51,7 +51,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     return path
 
 
-def used_bytes(wal: Path) -> int:
+def count_used_bytes(wal: Path) -> int:
     """Where the last commit in a log ends. With `full` a log is longer from the start, and nobody reads the rest."""
     data, frame = wal.read_bytes(), 24 + 4096
     starts = range(32, len(data) - frame + 1, frame)
@@ -75,9 +75,9 @@ def open_again(path: Path, sync: str = "full") -> int:
 def test_no_damage_of_the_log_opens_an_older_state(tmp_path, sync, size):
     """SQLite takes a damaged log for one that ended there: nothing may start from what is left of it."""
     (tmp_path / "original").mkdir()
-    original = killed(tmp_path / "original", sync, size)
+    original = kill_writer(tmp_path / "original", sync, size)
     copy, random, refused = tmp_path / "copy", Random(7), 0
-    length = used_bytes(Path(f"{original}-wal"))
+    length = count_used_bytes(Path(f"{original}-wal"))
     damages = ["deleted", "emptied", *(f"cut at {random.randrange(length)}" for _ in range(8))]
     damages += [f"flipped at {random.randrange(length)}" for _ in range(20)]
     for damage in damages:
@@ -104,7 +104,7 @@ def test_no_damage_of_the_log_opens_an_older_state(tmp_path, sync, size):
 
 
 def test_a_journal_that_lost_its_database_does_not_begin_as_new(tmp_path):
-    path = killed(tmp_path, "full")
+    path = kill_writer(tmp_path, "full")
     path.unlink()
     with pytest.raises(
         BadJournal, match=r"lost its database, and .*a\.db-anchor is there, which says that it had 12 inputs"
@@ -116,14 +116,14 @@ def test_a_journal_that_lost_its_database_does_not_begin_as_new(tmp_path):
 
 
 def test_a_journal_that_lost_its_anchor_is_refused(tmp_path):
-    path = killed(tmp_path, "full")
+    path = kill_writer(tmp_path, "full")
     Path(f"{path}-anchor").unlink()
     with pytest.raises(BadJournal, match="nobody knows how far the journal went"):
         open_again(path)
 
 
 def test_a_damaged_anchor_is_refused(tmp_path):
-    path = killed(tmp_path, "full")
+    path = kill_writer(tmp_path, "full")
     file = Path(f"{path}-anchor")
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     with pytest.raises(BadJournal, match="damaged"):
@@ -132,8 +132,8 @@ def test_a_damaged_anchor_is_refused(tmp_path):
 
 @pytest.mark.parametrize("sync", ["full", "normal"])
 def test_what_normal_may_lose_with_the_system_it_may(tmp_path, sync, monkeypatch, caplog):
-    path = killed(tmp_path, sync)
-    os.truncate(f"{path}-wal", used_bytes(Path(f"{path}-wal")) // 2)
+    path = kill_writer(tmp_path, sync)
+    os.truncate(f"{path}-wal", count_used_bytes(Path(f"{path}-wal")) // 2)
     monkeypatch.setattr(storage, "boot_id", lambda: b"another boot, ok")
     if sync == "full":
         with pytest.raises(BadJournal, match="which was durable"):
@@ -155,7 +155,7 @@ def test_whoever_uses_a_journal_is_named(tmp_path):
 
 
 def test_files_are_their_owners_alone(tmp_path):
-    path = killed(tmp_path, "full", 20_000)
+    path = kill_writer(tmp_path, "full", 20_000)
     for file in tmp_path.iterdir():
         assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
         file.chmod(0o644)

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanContext, TraceState
 
 from antecede.errors import BadParameter
-from antecede.net.observe.tracing import LONGEST, current, extract, joined
+from antecede.net.observe.tracing import LONGEST, current, extract, join_headers
 from antecede.net.serve.lines import Lines
 from tests.net_world import PATIENCE_S, in_memory
 
@@ -55,7 +55,7 @@ def test_what_a_receiver_does_is_a_child_of_the_span_that_sent(protocol, tmp_pat
 def test_a_context_survives_a_restart(tmp_path):
     async def sending() -> None:
         async with in_memory(1, journal=tmp_path / "a.db") as (node,):
-            await node.send("p1", b"", context=joined(PARENT, "vendor=1"))
+            await node.send("p1", b"", context=join_headers(PARENT, "vendor=1"))
             await node.receive()
 
     async def receiving() -> tuple[str, str]:
@@ -88,11 +88,11 @@ def test_it_passes_through_lines_of_json():
 
 
 def test_a_state_that_is_too_long_is_left_out():
-    assert joined(PARENT, "x" * (LONGEST + 1)) == PARENT
-    assert joined(PARENT, "a\nb") == PARENT
-    assert joined("", "a=b") == ""
+    assert join_headers(PARENT, "x" * (LONGEST + 1)) == PARENT
+    assert join_headers(PARENT, "a\nb") == PARENT
+    assert join_headers("", "a=b") == ""
     with pytest.raises(BadParameter, match="traceparent"):
-        joined(PARENT + "\n", "")
+        join_headers(PARENT + "\n", "")
 
 
 def test_the_state_of_a_span_goes_along():

@@ -68,7 +68,7 @@ class One:
         return self.core.changing.snapshot() | {"heard": None, "told": None}
 
 
-def settled(me: str = "b") -> One:
+def make_follower(me: str = "b") -> One:
     """One that follows `a` in round 2, and has reported."""
     one = One(me)
     one.hear(0, Stop(2, FIRST, LEAVE), Settle(2))
@@ -76,7 +76,7 @@ def settled(me: str = "b") -> One:
     return one
 
 
-def leading(stage: str = "stop") -> One:
+def make_leader(stage: str = "stop") -> One:
     """`a`, which leads round 2."""
     one = One("a")
     one.core.apply(Propose(LEAVE), now=0)
@@ -93,7 +93,7 @@ def later(**change: Any) -> Roll:
     return replace(FIRST.follow(2, LEAVE, {}), **change)
 
 
-def joined(by: int = 0, **change: Any) -> Roll:
+def join_d(by: int = 0, **change: Any) -> Roll:
     plan = Plan(join=(Joiner("d", "", (), NAMES[by]),))
     return replace(FIRST.follow(2, plan, {}), **change)
 
@@ -115,51 +115,51 @@ REFUSED: dict[str, tuple[One, int, Note | bytes]] = {
     "a stop with other names": (One("b"), 0, Stop(2, replace(FIRST, names=("a", "x", "c")), LEAVE)),
     "a stop with a view that we know nothing of": (One("b"), 0, Stop(3, later(), Plan())),
     "a view where nothing changes": (One("b"), 0, Install(later())),
-    "a view before all have stopped": (leading("stop"), 1, Install(later())),
-    "a view of one that does not lead": (settled(), 2, Install(later())),
-    "a view of another round": (settled(), 0, Install(later(number=3))),
-    "a view without us": (settled("c"), 0, Install(later(left=(), removed=(2,)))),
-    "a view that lost someone": (settled(), 0, Install(later(left=()))),
-    "a view that counts what we have not sent": (settled(), 0, Install(later(sent=(0, 5, 0)))),
+    "a view before all have stopped": (make_leader("stop"), 1, Install(later())),
+    "a view of one that does not lead": (make_follower(), 2, Install(later())),
+    "a view of another round": (make_follower(), 0, Install(later(number=3))),
+    "a view without us": (make_follower("c"), 0, Install(later(left=(), removed=(2,)))),
+    "a view that lost someone": (make_follower(), 0, Install(later(left=()))),
+    "a view that counts what we have not sent": (make_follower(), 0, Install(later(sent=(0, 5, 0)))),
     "a view with one that nobody knows": (
-        settled(),
+        make_follower(),
         0,
         Install(later(names=(*NAMES, "d"), sent=(0, 0, 0, 0), members=(0, 1, 3))),
     ),
-    "a view in which an old member joins": (settled(), 0, Install(later(donors={1: 0}))),
+    "a view in which an old member joins": (make_follower(), 0, Install(later(donors={1: 0}))),
     "a view that is shorter": (
-        settled(),
+        make_follower(),
         0,
         Install(later(names=("a", "b"), sent=(0, 0), founders=2, left=())),
     ),
     "a view that left whom nobody knows": (
-        settled(),
+        make_follower(),
         0,
         as_sent(Install(later()), b"\xa4left\x91\x02", b"\xa4left\x91\x63"),
     ),
     "a donor that nobody knows": (
-        settled(),
+        make_follower(),
         0,
-        as_sent(Install(joined()), b"\xa6donors\x81\x03\x00", b"\xa6donors\x81\x03\x63"),
+        as_sent(Install(join_d()), b"\xa6donors\x81\x03\x00", b"\xa6donors\x81\x03\x63"),
     ),
     "a view with a negative count": (
-        settled(),
+        make_follower(),
         0,
         as_sent(Install(later()), b"\xa4sent\x93\x00", b"\xa4sent\x93\xff"),
     ),
     "to settle a round that is over": (One("b"), 0, Settle(1)),
-    "to settle, by one that does not lead": (settled(), 2, Settle(2)),
+    "to settle, by one that does not lead": (make_follower(), 2, Settle(2)),
     "who was not asked is ahead": (One("a"), 1, Ahead(later())),
-    "one is ahead of a round that all have stopped for": (leading("flush"), 1, Ahead(later())),
-    "a view that only we can make": (leading("flush"), 1, Stop(3, later(), Plan())),
-    "later than can be counted": (leading("stop"), 1, Later(HUGE)),
-    "cut off from one that nobody knows": (leading("stop"), 1, Stopped(2, ("x",))),
-    "cut off from whom it tells": (leading("stop"), 1, Stopped(2, ("a",))),
-    "a report about one that nobody knows": (leading("flush"), 1, Report(2, {99: 1}, NOBODY, 0)),
-    "a report about one before the first": (leading("flush"), 1, Report(2, NOBODY, {-1: 1}, 0)),
-    "a report of less than nothing": (leading("flush"), 1, Report(2, {0: -1}, NOBODY, 0)),
-    "a report of more than can be counted": (leading("flush"), 1, Report(2, {0: HUGE}, NOBODY, 0)),
-    "a report of fewer messages than there were": (leading("flush"), 1, Report(2, NOBODY, NOBODY, -1)),
+    "one is ahead of a round that all have stopped for": (make_leader("flush"), 1, Ahead(later())),
+    "a view that only we can make": (make_leader("flush"), 1, Stop(3, later(), Plan())),
+    "later than can be counted": (make_leader("stop"), 1, Later(HUGE)),
+    "cut off from one that nobody knows": (make_leader("stop"), 1, Stopped(2, ("x",))),
+    "cut off from whom it tells": (make_leader("stop"), 1, Stopped(2, ("a",))),
+    "a report about one that nobody knows": (make_leader("flush"), 1, Report(2, {99: 1}, NOBODY, 0)),
+    "a report about one before the first": (make_leader("flush"), 1, Report(2, NOBODY, {-1: 1}, 0)),
+    "a report of less than nothing": (make_leader("flush"), 1, Report(2, {0: -1}, NOBODY, 0)),
+    "a report of more than can be counted": (make_leader("flush"), 1, Report(2, {0: HUGE}, NOBODY, 0)),
+    "a report of fewer messages than there were": (make_leader("flush"), 1, Report(2, NOBODY, NOBODY, -1)),
     "one asks for another to leave": (One("a"), 1, Ask(LEAVE)),
     "one asks for whom another has asked": (One("a"), 1, Ask(Plan(join=(Joiner("d", "", (), "c"),)))),
     "one asks to be removed": (One("a"), 1, Ask(Plan(remove=("b",)))),
@@ -171,7 +171,7 @@ REFUSED: dict[str, tuple[One, int, Note | bytes]] = {
     "one withdraws more than can be": (One("a"), 1, Withdrawn(("d",) * 9999, 1)),
     "a stop of one that does not lead": (One("c"), 1, Stop(2, FIRST, LEAVE)),
     "a stop of one that does not lead, for nothing": (One("a"), 2, Stop(2, FIRST, Plan(remove=("b",)))),
-    "to resume, by one that does not lead": (settled(), 2, Resume(2)),
+    "to resume, by one that does not lead": (make_follower(), 2, Resume(2)),
     "to resume what another begins": (One("b"), 2, Resume(2)),
     "no note at all": (One("b"), 0, MARK + b"\x93\x01"),
 }
@@ -188,7 +188,7 @@ def test_a_note_that_no_sound_process_sends_is_refused(case):
 
 
 def test_notes_that_are_only_late_are_taken():
-    one = settled()
+    one = make_follower()
     one.hear(0, Later(1), Go(1), Settle(1), Install(FIRST), Install(later()), Install(later()), Go(2))
     assert one.core.changing.roll == later()
     assert not one.core.refused
@@ -209,7 +209,7 @@ def test_one_that_takes_no_part_cannot_report_for_another():
 
 
 def test_packets_of_one_that_has_left_are_refused():
-    one = settled()
+    one = make_follower()
     one.hear(0, Install(later()))
     there = One("c")
     there.core.apply(Send((1,), b"too late"), now=0)
@@ -277,7 +277,7 @@ def answers(one: One) -> list[Note]:
 def test_a_state_without_end_is_refused_and_whoever_waits_for_it_knows(monkeypatch):
     for part in (change, pieces):
         monkeypatch.setattr(part, "STATE_BYTES", 1000)
-    core = Core.new("matrix", View((*NAMES, "d")), "d", epoch=1, roll=joined())
+    core = Core.new("matrix", View((*NAMES, "d")), "d", epoch=1, roll=join_d())
     core.arrive(0, Frame(1, 1, 0, 0, 0, None, True, True), now=0)
     turnover = core.changing.turnover
     for number in (1, 2):

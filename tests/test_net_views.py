@@ -78,7 +78,7 @@ def test_a_crashed_process_is_removed_whatever_else_changes(protocol, seed):
 # Moments that random runs hardly meet
 
 
-def prepared(protocol: str, seed: int) -> World:
+def prepare_leave(protocol: str, seed: int) -> World:
     """A run in which `c` wants to leave."""
     world = World(protocol, f"moment {protocol} {seed}")
     for _ in range(150):
@@ -109,7 +109,7 @@ def cut(world: World, name: str) -> set[int]:
 def test_what_a_leader_decided_before_it_died_is_kept_if_anyone_has_it(protocol):
     met = 0
     for seed in range(30):
-        world = prepared(protocol, seed)
+        world = prepare_leave(protocol, seed)
         # c has the new view, and b, which is to lead now, has not.
         if not steps_until(world, lambda world: number(world, "c") == 2 and number(world, "b") == 1):
             continue
@@ -130,7 +130,7 @@ def test_what_a_leader_decided_before_it_died_is_kept_if_anyone_has_it(protocol)
 def test_whoever_died_before_it_installed_a_view_is_not_waited_for(protocol):
     met = 0
     for seed in range(30):
-        world, victim = prepared(protocol, seed), "bc"[seed % 2]
+        world, victim = prepare_leave(protocol, seed), "bc"[seed % 2]
         # Its leader has decided, and b dies before it hears of it; or c, which only wants to leave, does.
         if not steps_until(world, lambda world: number(world, "a") == 2 and number(world, victim) == 1):  # noqa: B023
             continue
@@ -480,7 +480,7 @@ def test_order_that_is_lost_with_two_removed_at_once_is_told(protocol, names):
 def test_what_happened_is_the_same_when_it_is_replayed():
     """A report that followed from a frame which is in no journal would be made up by the next life."""
     for seed in range(10):
-        world = prepared("matrix", seed)
+        world = prepare_leave("matrix", seed)
         for _ in range(30):
             for _ in range(10):
                 world.step()

@@ -31,7 +31,7 @@ class Member(Worker):
         assert done, f"{self.name} told last: {self.told[-3:]}"
 
 
-def changing(promised: int) -> Callable[[dict[str, Any]], bool]:
+def is_later_round(promised: int) -> Callable[[dict[str, Any]], bool]:
     """A round after this one is under way."""
     return lambda told: told["kind"] == "phase" and told["phase"][1] > promised and not told["phase"][2]
 
@@ -76,7 +76,7 @@ class System:
     def kill_in_the_middle(self, name: str, before: int, random: Random) -> None:
         """Kill it once it takes part in a round after this one, and start it again."""
         worker = self.workers[name]
-        worker.until(changing(before))
+        worker.until(is_later_round(before))
         with self.heard:
             # Anything from at once to the end of the change.
             self.heard.wait(random.uniform(0, 0.03))
@@ -106,7 +106,7 @@ def test_a_change_that_is_killed_anywhere_is_made_or_was_not_begun(tmp_path, pro
         # One dies for good in the middle of a change, and is removed; its leader dies in the middle of that.
         before = system.round()
         system.start("e", "ab", join=True)
-        b.until(changing(before))
+        b.until(is_later_round(before))
         b.kill()
         d.ask("say 5")
         d.ask("remove b")

@@ -19,7 +19,7 @@ MESSAGES, SEEDS = 100, (1, 2, 3)
 
 
 @cache
-def measured(seed: int, protocol: str, *parameters: tuple[str, Any]) -> Measured:
+def measure_run(seed: int, protocol: str, *parameters: tuple[str, Any]) -> Measured:
     return measure(make(protocol, dict(parameters)), plan(MESSAGES, seed), seed)
 
 
@@ -42,7 +42,7 @@ SAME = [
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("parameters", SAME)
 def test_histories_deliver_alike_tick_for_tick_with_any_of_their_rules(parameters, seed):
-    assert measured(seed, "history", *parameters).deliveries == measured(seed, "history").deliveries
+    assert measure_run(seed, "history", *parameters).deliveries == measure_run(seed, "history").deliveries
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -51,7 +51,7 @@ def test_histories_deliver_alike_tick_for_tick_with_any_of_their_rules(parameter
 )
 def test_protocols_that_wait_for_the_past_and_nothing_else_deliver_alike(protocol, parameters, seed):
     """None of them delays a message longer than causal order asks."""
-    assert measured(seed, protocol, *parameters).deliveries == measured(seed, "history").deliveries
+    assert measure_run(seed, protocol, *parameters).deliveries == measure_run(seed, "history").deliveries
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -143,11 +143,11 @@ CASES: dict[str, tuple[str, dict[str, list[str]]]] = {
 }
 
 
-def found(verdict: Verdict) -> dict[str, list[Violation] | list[Copy]]:
+def list_found(verdict: Verdict) -> dict[str, list[Violation] | list[Copy]]:
     return {field: list(getattr(verdict, field)) for field in FIELDS if getattr(verdict, field)}
 
 
-def planted(findings: Mapping[str, list[str]]) -> dict[str, list[Violation] | list[Copy]]:
+def list_planted(findings: Mapping[str, list[str]]) -> dict[str, list[Violation] | list[Copy]]:
     order = ("violations", "skipped", "fifo_breaks")
     return {
         field: [late(text) for text in texts] if field in order else [copy(text) for text in texts]
@@ -159,7 +159,7 @@ def planted(findings: Mapping[str, list[str]]) -> dict[str, list[Violation] | li
 def test_finds_what_was_planted_and_nothing_else(name):
     text, findings = CASES[name]
     verdict = check(run(text))
-    assert found(verdict) == planted(findings)
+    assert list_found(verdict) == list_planted(findings)
     assert verdict.ok == (not findings)
     assert verdict.deliveries == text.count("?")
 
@@ -170,7 +170,7 @@ def test_unfinished_run_owes_no_delivery():
 
 def test_unfinished_run_is_broken_as_soon_as_a_message_is_overtaken():
     verdict = check(run("0!1>2 0!2>1 1?0.2 1!1>2 2?1.1"), complete=False)
-    assert found(verdict) == planted({"skipped": ["0.1 0.2 1.1 @2"]})
+    assert list_found(verdict) == list_planted({"skipped": ["0.1 0.2 1.1 @2"]})
     assert not verdict.ok
 
 

@@ -332,7 +332,7 @@ def test_a_bundle_of_many_packets_leaves_in_parts_that_a_peer_takes():
 # What comes again
 
 
-def handed(journaled: Journaled, count: int) -> list[tuple[int, int]]:
+def hand_over(journaled: Journaled, count: int) -> list[tuple[int, int]]:
     """Hand over so many, as a node does it: the next one first."""
     taken = []
     for _ in range(count):
@@ -351,7 +351,7 @@ def test_all_that_was_handed_over_comes_again_first_and_in_its_order(protocol, d
     for _ in range(8):
         one.happen(Send((0,), b""))
     sent = len(one.inputs)
-    first = handed(one, 6)
+    first = hand_over(one, 6)
     one.restart(durable=sent + durable)
     one.happen(Send((0,), b"news"))
     again = [message.id for message in one.core.again]
@@ -365,7 +365,7 @@ def test_all_that_was_handed_over_comes_again_first_and_in_its_order(protocol, d
         repeated.append(message.id)
     assert again + repeated == first
     # What could not have been handed over is not said to be.
-    rest = handed(one, 2)
+    rest = hand_over(one, 2)
     assert rest == [(0, 7), (0, 8)]
     news = one.core.next_message()
     assert news is not None
@@ -376,7 +376,7 @@ def test_after_a_clean_stop_only_what_was_handed_over_comes_again():
     one = Journaled(Core.new("matrix", PAIR, 0, epoch=1))
     for _ in range(4):
         one.happen(Send((0,), b""))
-    handed(one, 2)
+    hand_over(one, 2)
     one.happen(Close())
     one.rest()
     one.restart()
@@ -415,7 +415,7 @@ def test_bytes_that_wait_are_counted_again_after_a_restart():
     for _ in range(3):
         one.happen(Send((1,), bytes(600)))
     one.happen(Send((0,), bytes(50)))
-    handed(one, 1)
+    hand_over(one, 1)
     found = one.core.unsent_bytes, one.core.taken_bytes
     assert found == (1200, 50)
     copy = Core.restore(one.core.snapshot())

@@ -147,7 +147,7 @@ def test_equal_states_give_equal_bytes(name):
     for seed in range(5):
         for machine in run(name, seed).machines:
             snapshot = machine.snapshot()
-            assert encoded(restore(snapshot).snapshot()) == encoded(snapshot)
+            assert encode(restore(snapshot).snapshot()) == encode(snapshot)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -163,11 +163,11 @@ def test_a_snapshot_of_many_processes_survives_msgpack_too(name):
                     receiver.deliver(offer)
     sender.send(range(100))
     for machine in (sender, receiver):
-        again = restore(msgspec.msgpack.decode(encoded(machine.snapshot())))
+        again = restore(msgspec.msgpack.decode(encode(machine.snapshot())))
         assert again.dump() == machine.dump()
 
 
-def encoded(value: object) -> bytes:
+def encode(value: object) -> bytes:
     return msgspec.msgpack.encode(value)
 
 

@@ -167,7 +167,7 @@ def data_of(page: str) -> Any:
     return json.loads(text)
 
 
-def unpacked(run: dict[str, Any], names: list[list[str]]) -> list[tuple[Any, ...]]:
+def unpack_events(run: dict[str, Any], names: list[list[str]]) -> list[tuple[Any, ...]]:
     """The events that a page carries, read as its script does."""
     table, messages, own = run["table"], run["messages"], names[run["names"]]
     rows, time, clock = [], 0, 0
@@ -182,7 +182,7 @@ def unpacked(run: dict[str, Any], names: list[list[str]]) -> list[tuple[Any, ...
 
 
 def test_every_event_reaches_the_page_as_it_is():
-    parts = samples.compared(["fifo", "permit"])
+    parts = samples.compare_protocols(["fifo", "permit"])
     data = data_of(render(samples.report(parts)))
     for run in data["runs"]:
         events = [row for row in parts["events"] if row["run"] == run["run"]]
@@ -194,7 +194,7 @@ def test_every_event_reaches_the_page_as_it_is():
             )
             for row in events
         ]  # fmt: skip
-        assert unpacked(run, data["names"]) == expected
+        assert unpack_events(run, data["names"]) == expected
 
 
 def test_numbers_that_a_browser_would_round_go_as_text():

@@ -50,7 +50,7 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def compared() -> dict[str, Any]:
-    return samples.compared(seeds=2)
+    return samples.compare_protocols(seeds=2)
 
 
 def scrolls_sideways(page: Any) -> bool:
@@ -84,7 +84,7 @@ def test_a_trace_without_runs_has_an_answer_and_nothing_else(open_page):
 
 
 def test_what_a_protocol_promises_is_not_clipped(open_page):
-    parts = samples.compared(["monitor", "unordered"], workload="monitor:rate=40/s,at=p1")
+    parts = samples.compare_protocols(["monitor", "unordered"], workload="monitor:rate=40/s,at=p1")
     page = open_page(parts, width=360)
     for told in page.locator(".promise").all():
         assert told.evaluate(
@@ -138,7 +138,7 @@ def test_a_report_of_spans_speaks_of_spans_and_says_which_causality(open_page, t
 # Whatever the data, it opens and fits.
 
 
-def unverified() -> dict[str, Any]:
+def make_unverified() -> dict[str, Any]:
     return {"runs": samples.triangle()["runs"]}
 
 
@@ -148,11 +148,11 @@ def unknown() -> dict[str, Any]:
     return {**parts, "verdicts": [verdict], "findings": []}
 
 
-def crowded() -> dict[str, Any]:
+def make_crowded() -> dict[str, Any]:
     """A broadcast among 300 processes with long names."""
     names = [f"node-{i:03d}.{'very-' * 30}long.example.org" for i in range(300)]
     spec = RunSpec(protocol="fifo", processes=300, messages=2, workload="broadcast", seed=1)
-    run, events = samples.simulated(spec, "r" * 200, names)
+    run, events = samples.simulate_run(spec, "r" * 200, names)
     return samples.tables([(run, events)])
 
 
@@ -175,7 +175,15 @@ def thousand() -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "parts",
-    [samples.compared, samples.triangle, unverified, unknown, crowded, thousand, lambda: {"runs": []}],
+    [
+        samples.compare_protocols,
+        samples.triangle,
+        make_unverified,
+        unknown,
+        make_crowded,
+        thousand,
+        lambda: {"runs": []},
+    ],
     ids=["compared", "triangle", "unverified", "unknown", "crowded", "thousand", "no runs"],
 )
 def test_it_opens_without_a_word_and_fits(open_page, tmp_path, parts):
@@ -282,7 +290,7 @@ def test_zoom_and_axis_change_the_picture(open_page, compared):
 
 
 def test_control_packets_are_shown_if_asked_for(open_page):
-    page = open_page(samples.compared(["permit"]))
+    page = open_page(samples.compare_protocols(["permit"]))
     before = page.locator("#diagram .diamond").count()
     page.get_by_label("control packets").check()
     assert before == 0
@@ -350,7 +358,7 @@ def test_prices_are_shown_for_each_network(open_page, compared):
 
 
 def test_a_run_in_windows_says_how_to_get_the_rest(open_page):
-    page = open_page(windowed())
+    page = open_page(make_windowed())
     assert "100 of 900 events of this run are on this page" in page.locator("#caption").inner_text()
     picture = page.locator(".overview .heat")
     width = picture.bounding_box()["width"]
@@ -362,10 +370,10 @@ def test_a_run_in_windows_says_how_to_get_the_rest(open_page):
     assert page.locator("#diagram .event").count() > 0
 
 
-def windowed() -> dict[str, Any]:
+def make_windowed() -> dict[str, Any]:
     """A run of 900 events of which the page has the first hundred."""
     spec = RunSpec(protocol="matrix", processes=4, messages=300, workload="uniform:rate=40/s")
-    run, events = samples.simulated(spec)
+    run, events = samples.simulate_run(spec)
     last = events[-1]["time_ns"]
     extent = samples.extent(run, events)
     density = [

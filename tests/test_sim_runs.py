@@ -124,7 +124,7 @@ def test_networks_do_not_change_what_is_said() -> None:
 NETWORKS = ("exponential:50ms", "zones:lan=1ms,bandwidth=1Mbit/s", "uniform:0,100ms,loss=5%,duplicate=5%")
 
 
-def judged(one: RunSpec) -> tuple[Simulation, Any]:
+def judge_run(one: RunSpec) -> tuple[Simulation, Any]:
     judge = Judge()
     simulation = one.build(judge.record)
     summary = simulation.finish()
@@ -142,7 +142,7 @@ def test_causal_protocols_keep_the_order_and_lose_nothing(protocol: str, workloa
         pytest.skip("sends to everyone only")
     for number, network in enumerate(NETWORKS):
         one = spec(protocol, workload=workload, network=network, seed=number, messages=100)
-        simulation, verdict = judged(one)
+        simulation, verdict = judge_run(one)
         assert verdict.ok, f"{one.command()}\n{verdict.explain(simulation.view)}"
 
 
@@ -157,14 +157,14 @@ def test_causal_protocols_keep_the_order_and_lose_nothing(protocol: str, workloa
     ],
 )
 def test_parameters_reach_the_machines(protocol: str, parameters: dict[str, Any]) -> None:
-    simulation, verdict = judged(spec(protocol, parameters=parameters))
+    simulation, verdict = judge_run(spec(protocol, parameters=parameters))
     assert verdict.ok
     assert simulation.engine.machines[1].parameters.items() >= parameters.items()
 
 
 @pytest.mark.parametrize("protocol", ["unordered", "fifo"])
 def test_the_controls_break_causal_order_somewhere(protocol: str) -> None:
-    verdicts = [judged(spec(protocol, workload="uniform", seed=seed))[1] for seed in range(3)]
+    verdicts = [judge_run(spec(protocol, workload="uniform", seed=seed))[1] for seed in range(3)]
     assert any(verdict.violations for verdict in verdicts)
     broken = any(verdict.fifo_breaks for verdict in verdicts)
     assert broken == (protocol == "unordered")
@@ -188,7 +188,7 @@ TOPOLOGIES = [
 @pytest.mark.parametrize("protocol", ["separator", "history", "permit"])
 def test_every_topology_keeps_the_order(protocol: str, topology: str, processes: int) -> None:
     one = spec(protocol, topology=topology, processes=processes, workload="groups", messages=80)
-    simulation, verdict = judged(one)
+    simulation, verdict = judge_run(one)
     assert verdict.ok, f"{one.command()}\n{verdict.explain(simulation.view)}"
     routers = len(simulation.place.names) - len(simulation.view)
     machines = len(simulation.engine.machines)

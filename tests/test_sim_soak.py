@@ -27,7 +27,7 @@ from antecede.sim.watch import Watch
 from antecede.trace.schema import KINDS
 
 
-def told(events: list[Event], n: int, at: list[int] | None = None) -> Watch:
+def watch_events(events: list[Event], n: int, at: list[int] | None = None) -> Watch:
     watch = Watch(n, at)
     for event in events:
         watch.record(
@@ -73,7 +73,7 @@ def test_the_watch_finds_what_the_oracle_finds(seed, n, unwanted):
     random = Random(seed)
     events = wild(random, n, unwanted)
     at = sorted(random.sample(range(n), random.randint(1, n)))
-    verdict, watch = check(events, n, at=at), told(events, n, at)
+    verdict, watch = check(events, n, at=at), watch_events(events, n, at)
     assert {(copy.message, copy.at) for copy in watch.violations} == verdict.marks
     assert {(copy.message, copy.at) for copy in watch.fifo_breaks} == {
         (v.overtaken, v.at) for v in verdict.fifo_breaks
@@ -88,7 +88,9 @@ def test_the_watch_finds_what_the_oracle_finds(seed, n, unwanted):
 
 
 def test_the_watch_sees_what_nobody_sent_or_addressed():
-    watch = told([Event(0, "send", 0, 1, (1,)), Event(2, "deliver", 0, 1), Event(1, "deliver", 2, 7)], 3)
+    watch = watch_events(
+        [Event(0, "send", 0, 1, (1,)), Event(2, "deliver", 0, 1), Event(1, "deliver", 2, 7)], 3
+    )
     lines = watch.findings(view=View.numbered(3))
     assert [line.partition(":")[0] for line in lines] == ["unwanted", "unsent", "undelivered"]
     assert "p3 delivered p1.1" in lines[0]

@@ -43,12 +43,12 @@ def test_every_table_has_its_place_and_is_filled(name):
 
 def test_a_table_is_put_where_the_document_has_a_place_for_it():
     text = "before\n<!-- table: a -->\nold\n<!-- end -->\nafter <!-- table: b -->\n<!-- end -->\n"
-    new = tables.replaced(text, {"a": "| 1 |", "b": "| 2 |"})
+    new = tables.fill_blocks(text, {"a": "| 1 |", "b": "| 2 |"})
     assert (
         new
         == "before\n<!-- table: a -->\n| 1 |\n<!-- end -->\nafter <!-- table: b -->\n| 2 |\n<!-- end -->\n"
     )
-    assert tables.replaced(new, {"a": "| 1 |", "b": "| 2 |"}) == new
+    assert tables.fill_blocks(new, {"a": "| 1 |", "b": "| 2 |"}) == new
 
 
 def test_a_table_without_a_place_is_an_error():
@@ -59,7 +59,7 @@ def test_a_table_without_a_place_is_an_error():
 
 
 def test_markdown_lines_up():
-    assert tables.markdown(["a", "bb"], [["long", 1]]).splitlines() == [
+    assert tables.format_table(["a", "bb"], [["long", 1]]).splitlines() == [
         "| a    | bb |",
         "|------|---:|",
         "| long |  1 |",
@@ -67,5 +67,5 @@ def test_markdown_lines_up():
 
 
 def test_histograms_say_percent_and_gather_what_is_large():
-    text = tables.histogram({"x": tables.summed([{"0": 1}, {"5": 2, "0": 1}])}, "size", 2)
+    text = tables.histogram({"x": tables.add_counts([{"0": 1}, {"5": 2, "0": 1}])}, "size", 2)
     assert cells(text)[2:] == [["0", "50.0"], ["1", "0.0"], ["2 or more", "50.0"], ["mean", "2.50"]]

@@ -477,7 +477,7 @@ def test_names_and_places_that_no_file_can_have_are_refused(tmp_path):
 # What is wrong with a trace is said
 
 
-def retyped(directory: Path, **types: pa.DataType) -> None:
+def retype_columns(directory: Path, **types: pa.DataType) -> None:
     """Write the event file again with columns of other types; None drops one."""
     path = directory / "events" / "00000-r1.parquet"
     table = pq.read_table(path).cast(EVENTS)
@@ -490,7 +490,7 @@ def retyped(directory: Path, **types: pa.DataType) -> None:
     pq.write_table(table, path)
 
 
-def revalued(directory: Path, name: str, value: object) -> None:
+def revalue_column(directory: Path, name: str, value: object) -> None:
     path = directory / "events" / "00000-r1.parquet"
     table = pq.read_table(path).cast(EVENTS)
     column = pa.array([value, *table.column(name).to_pylist()[1:]], EVENTS.field(name).type)
@@ -501,7 +501,7 @@ def truncate(path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
 
 
-def described_as(directory: Path, **values: object) -> None:
+def describe_run(directory: Path, **values: object) -> None:
     [row] = pq.read_table(directory / "runs.parquet").to_pylist()
     schema = pa.schema([field.with_nullable(True) for field in RUNS])
     pq.write_table(pa.Table.from_pylist([row | values], schema=schema), directory / "runs.parquet")
@@ -534,29 +534,29 @@ DAMAGE = [
     ),
     (
         "no column",
-        lambda t: retyped(t, number=None),
+        lambda t: retype_columns(t, number=None),
         r"column number \(int64\) is missing; the columns are run, ",
     ),
     (
         "type",
-        lambda t: retyped(t, index=pa.string()),
+        lambda t: retype_columns(t, index=pa.string()),
         "column index has type string, and must have type int64",
     ),
     (
         "width",
-        lambda t: retyped(t, clock=pa.int32()),
+        lambda t: retype_columns(t, clock=pa.int32()),
         "column clock has type int32, and must have type int64",
     ),
-    ("list", lambda t: retyped(t, to=None), r"column to \(list<string>\) is missing"),
+    ("list", lambda t: retype_columns(t, to=None), r"column to \(list<string>\) is missing"),
     (
         "kind",
-        lambda t: revalued(t, "kind", "sent"),
+        lambda t: revalue_column(t, "kind", "sent"),
         "an event is of kind sent; the kinds are send, receive, deliver",
     ),
-    ("process", lambda t: revalued(t, "process", "p7"), "run r1: process p7 is not one of the 3"),
-    ("null", lambda t: described_as(t, protocol=None), "column protocol has 1 nulls, and may have none"),
-    ("json", lambda t: described_as(t, parameters="{"), "runs.parquet: a run needs a name, .*truncated"),
-    ("processes", lambda t: described_as(t, processes=[]), "runs.parquet: a run needs a name, .*not \\[\\]"),
+    ("process", lambda t: revalue_column(t, "process", "p7"), "run r1: process p7 is not one of the 3"),
+    ("null", lambda t: describe_run(t, protocol=None), "column protocol has 1 nulls, and may have none"),
+    ("json", lambda t: describe_run(t, parameters="{"), "runs.parquet: a run needs a name, .*truncated"),
+    ("processes", lambda t: describe_run(t, processes=[]), "runs.parquet: a run needs a name, .*not \\[\\]"),
 ]
 
 
@@ -597,7 +597,7 @@ def test_a_file_in_the_place_of_a_trace_is_said(tmp_path):
 def test_strings_and_columns_of_other_tools_are_taken(tmp_path):
     write(tmp_path)
     expected = rows_of(tmp_path)
-    retyped(tmp_path, label=pa.large_string(), to=pa.large_list(pa.large_string()))
+    retype_columns(tmp_path, label=pa.large_string(), to=pa.large_list(pa.large_string()))
     path = tmp_path / EVENT_FILE
     table = pq.read_table(path)
     pq.write_table(table.append_column("colour", pa.array(["red"] * len(table))), path)

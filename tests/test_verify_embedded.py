@@ -69,7 +69,7 @@ def test_the_result_is_typed_sorted_and_written_whole(tmp_path):
     assert found.verdict == "no"
     assert found.runs["run"].to_pylist() == sorted(name for name, _, _ in RUNS)
     assert found.findings.num_rows == sum(
-        sum(planted.expected(names, rows)[1].values()) for _, names, rows in RUNS
+        sum(planted.find_by_oracle(names, rows)[1].values()) for _, names, rows in RUNS
     )
     keys = found.findings.select(["run", "kind", "process"]).to_pylist()
     assert keys == sorted(keys, key=lambda row: tuple(row.values()))

@@ -85,7 +85,7 @@ def page(board: Board) -> Iterator[Page]:
     page.server_close()
 
 
-def asked(url: str, host: str | None = None) -> tuple[int, bytes]:
+def ask_page(url: str, host: str | None = None) -> tuple[int, bytes]:
     request = urllib.request.Request(url, headers={} if host is None else {"Host": host})
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
@@ -118,7 +118,7 @@ def test_a_board_that_cannot_be_written_says_so(tmp_path):
 
 
 def test_the_page_answers_what_is_new(page, board):
-    code, body = asked(f"{page.url}status?after=28")
+    code, body = ask_page(f"{page.url}status?after=28")
     told = json.loads(body)
     assert code == 200
     assert [one["batch"] for one in told["statuses"]] == [29, 30]
@@ -137,7 +137,7 @@ def test_the_page_answers_what_is_new(page, board):
     ],
 )
 def test_it_answers_only_by_a_name_of_this_machine_and_only_what_it_has(page, path, host, code):
-    assert asked(page.url + path, host)[0] == code
+    assert ask_page(page.url + path, host)[0] == code
 
 
 def test_a_port_that_is_taken_is_refused(page, board):
@@ -145,7 +145,7 @@ def test_a_port_that_is_taken_is_refused(page, board):
         Page(board, "again", page.server_address[1])
 
 
-def shown(statuses: list[Status], now: int) -> str:
+def show_view(statuses: list[Status], now: int) -> str:
     console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
         console.print(view(statuses, now))
@@ -154,20 +154,20 @@ def shown(statuses: list[Status], now: int) -> str:
 
 def test_the_terminal_shows_what_is_held_and_why():
     now = 1_000_000
-    text = shown([status(0, now - 1000), full(1, now)], now + 500)
+    text = show_view([status(0, now - 1000), full(1, now)], now + 500)
     assert "running" in text
     for words in ("orders 41", "90 s", "57", "and 2 more", "violation", HOSTILE):
         assert words in text
-    assert "silent for 61 s" in shown([full(1, now)], now + 61_000)
-    assert "orders 41" in shown([full(1, now)], now)
-    assert " at " in shown([full(1, now)], now)
-    by_id = shown(make_stalled(now), now)
+    assert "silent for 61 s" in show_view([full(1, now)], now + 61_000)
+    assert "orders 41" in show_view([full(1, now)], now)
+    assert " at " in show_view([full(1, now)], now)
+    by_id = show_view(make_stalled(now), now)
     assert "m889" in by_id
     assert " at " not in by_id
     assert by_id.split("found\n")[1].split()[:2] == ["2", "0"], "rates of the time that passed until now"
     ended = status(2, now, ended="stopped by its user")
-    assert "ended after batch 2: stopped by its user" in shown([ended], now + 61_000)
-    assert "no micro-batch yet" in shown([], now)
+    assert "ended after batch 2: stopped by its user" in show_view([ended], now + 61_000)
+    assert "no micro-batch yet" in show_view([], now)
 
 
 def test_the_command_prints_the_newest_status(board, capsys):

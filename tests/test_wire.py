@@ -145,7 +145,9 @@ def stamps(kind: type[Stamp], source: int, dest: int, message: Message) -> st.Se
     if kind is Extra:
         return columns(N).map(lambda c: Extra(c.get(source, 0) + 1, tuple(sorted(c.items()))))
     if kind is BoundedStamp:
-        return st.dictionaries(processes, columns(4), max_size=4).map(lambda m: _bounded(m, source, dest))
+        return st.dictionaries(processes, columns(4), max_size=4).map(
+            lambda m: _make_bounded(m, source, dest)
+        )
     if kind is Resumed:
         return st.builds(Resumed, sets, numbers, numbers, numbers, numbers)
     if kind in (HistoryStamp, HopStamp, Relayed):
@@ -180,7 +182,7 @@ def stamps(kind: type[Stamp], source: int, dest: int, message: Message) -> st.Se
     raise NotImplementedError(f"packets with {kind.__name__}")
 
 
-def _bounded(matrix: dict[int, dict[int, int]], source: int, dest: int) -> BoundedStamp:
+def _make_bounded(matrix: dict[int, dict[int, int]], source: int, dest: int) -> BoundedStamp:
     triples = [(i, j, count) for j in sorted(matrix) for i, count in sorted(matrix[j].items())]
     return BoundedStamp(matrix.get(dest, {}).get(source, 0) + 1, tuple(triples))
 

@@ -81,7 +81,7 @@ MOVED = (
 )
 
 
-def moved_row(moved: Moved) -> str:
+def format_moved(moved: Moved) -> str:
     census, went = moved.census, moved.went
     counts, weather = ({}, {}) if went is None else (went.counts, went.weather)
     numbers = [
@@ -126,7 +126,7 @@ def report(outcomes: Sequence[Outcome | Moved], command: str) -> str:
     head = ["# Nodes under fire", "", f"`{command}`, Python {platform.python_version()}.", ""]
     columns = MOVED if any(isinstance(one, Moved) for one in outcomes) else COLUMNS
     rule = "|---|" + "--:|" * columns.count("|")
-    rows = [moved_row(one) if isinstance(one, Moved) else row(one) for one in outcomes]
+    rows = [format_moved(one) if isinstance(one, Moved) else row(one) for one in outcomes]
     return "\n".join([*head, f"| {columns} |", rule, *rows, ""])
 
 

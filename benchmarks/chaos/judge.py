@@ -56,8 +56,8 @@ def account(directory: Path, plan: Plan) -> Account:
     owed = plan.owed()
     for me, name in enumerate(node_names(plan.n)):
         records = read(directory / f"{name}.diary")
-        total.wrong += list(_addressed(name, records, owed[me], plan.each))
-        total.wrong += list(_repeated(name, records))
+        total.wrong += list(_find_unaddressed(name, records, owed[me], plan.each))
+        total.wrong += list(_find_repeats(name, records))
         handed = np.isin(records["kind"], (HANDED, AGAIN))
         total.delivered += len(np.unique(records[handed][["sender", "number"]]))
         total.again += int((records["kind"] == AGAIN).sum())
@@ -66,7 +66,7 @@ def account(directory: Path, plan: Plan) -> Account:
     return total
 
 
-def _addressed(name: str, records: Records, owed: list[list[int]], each: int) -> Iterator[str]:
+def _find_unaddressed(name: str, records: Records, owed: list[list[int]], each: int) -> Iterator[str]:
     """Each message that it is owed, and no other."""
     names = node_names(len(owed))
     handed = records[np.isin(records["kind"], (HANDED, AGAIN))]
@@ -80,7 +80,7 @@ def _addressed(name: str, records: Records, owed: list[list[int]], each: int) ->
             yield f"{name} was handed {strange[:SHOWN].tolist()} ... of {names[sender]}, not addressed to it"
 
 
-def _repeated(name: str, records: Records) -> Iterator[str]:
+def _find_repeats(name: str, records: Records) -> Iterator[str]:
     """Nothing again after its acknowledgement; what comes again comes first, marked, in its first order."""
     done: set[tuple[int, int]] = set()
     place: dict[tuple[int, int], int] = {}
@@ -109,7 +109,7 @@ def _repeated(name: str, records: Records) -> Iterator[str]:
             last = here
 
 
-def happened(records: Records) -> Records:
+def list_events(records: Records) -> Records:
     """The sends and deliveries of a process, as its application tells them.
 
     What a kill undid is told again by a later life: the last time counts. What the node did when the kill came just
@@ -152,7 +152,7 @@ def same(directory: Path, plan: Plan) -> list[str]:
         order = np.argsort(index[mine])
         traced = rows[mine][order]
         traced = traced[traced[:, 0] >= 0]
-        told = happened(read(directory / f"{name}.diary"))
+        told = list_events(read(directory / f"{name}.diary"))
         if traced.shape != told.shape or (traced != told).any():
             k = next(
                 (k for k, pair in enumerate(zip(traced, told, strict=False)) if (pair[0] != pair[1]).any()),

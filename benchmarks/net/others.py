@@ -53,7 +53,7 @@ def nats_server() -> str | None:
     return str(beside) if beside.exists() else shutil.which("nats-server")
 
 
-async def _listening(port: int) -> None:
+async def _wait_for_listener(port: int) -> None:
     """Wait until someone listens at this port."""
     while True:
         try:
@@ -76,7 +76,7 @@ class NatsCore(System):
         self._server = subprocess.Popen(
             [program, "-a", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL
         )
-        await _listening(port)
+        await _wait_for_listener(port)
         self._clients = [await nats.connect(f"nats://127.0.0.1:{port}") for _ in range(self.n)]
         self._inboxes = [
             await client.subscribe(f"bench.{me}", pending_msgs_limit=1 << 30, pending_bytes_limit=1 << 40)

@@ -50,9 +50,9 @@ def main() -> None:
         best: dict[str, float] = {}
         for number in range(given.rounds):
             for name, arguments in commands(home, number).items():
-                spent = timed(arguments, environment, home)
+                spent = time_command(arguments, environment, home)
                 best[name] = min(spent, best.get(name, spent))
-        events = json.loads(measured(home, environment))["runs"][0]["sends"] * 4
+        events = json.loads(measure_start(home, environment))["runs"][0]["sends"] * 4
     figures = {
         name: {"seconds": round(s, 2), "ratio": round(s / best["bare Spark"], 2)} for name, s in best.items()
     }
@@ -105,7 +105,7 @@ def make_inputs(home: Path, messages: int) -> None:
             file.write(SHIVIZ.format(name=f"p{at}", clock=json.dumps(clock), number=number))
 
 
-def timed(arguments: list[str], environment: dict[str, str], home: Path) -> float:
+def time_command(arguments: list[str], environment: dict[str, str], home: Path) -> float:
     started = time.perf_counter()
     done = subprocess.run(
         [sys.executable, *arguments], env=environment, cwd=home, capture_output=True, text=True, check=False
@@ -116,7 +116,7 @@ def timed(arguments: list[str], environment: dict[str, str], home: Path) -> floa
     return spent
 
 
-def measured(home: Path, environment: dict[str, str]) -> str:
+def measure_start(home: Path, environment: dict[str, str]) -> str:
     words = [sys.executable, "-m", "antecede", "measure", str(home / "trace"), "--json"]
     return subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
 

@@ -121,7 +121,7 @@ def advance(
 
 
 @numba.njit(cache=True)
-def seeded(seed):
+def seed_random(seed):
     np.random.seed(seed)
 
 
@@ -144,7 +144,7 @@ def columns(shape: Shape, seed: int) -> Iterator[Columns]:
     counts, indices = np.zeros(1 + n, np.int64), np.zeros(n, np.int64)
     heads, sizes = np.zeros(n, np.int64), np.zeros(n, np.int64)
     inbox, due = np.zeros((n, DEPTH), np.int64), np.zeros((n, DEPTH), np.int64)
-    seeded(seed)
+    seed_random(seed)
     left, draining = shape.events, False
     rest: Columns | None = None
     while not draining or sizes.sum():
@@ -264,7 +264,7 @@ def write(layout: Layout, run: str, processes: pa.Array, shape: Shape, seed: int
     total = 0
     with ThreadPoolExecutor(2) as pool:
         pending: list[Future[None]] = []
-        for serial, part in enumerate(batched(groups, GROUPS_PER_FILE)):
+        for serial, part in enumerate(batch_groups(groups, GROUPS_PER_FILE)):
             total += sum(len(rows.kind) for rows in part)
             pending.append(pool.submit(whole, Output(layout, run, serial, True), processes, part))
             while len(pending) > 2:
@@ -279,7 +279,7 @@ def whole(output: Output, processes: pa.Array, rows: list[Columns]) -> None:
     output.close()
 
 
-def batched(groups: Iterator[Columns], size: int) -> Iterator[list[Columns]]:
+def batch_groups(groups: Iterator[Columns], size: int) -> Iterator[list[Columns]]:
     part: list[Columns] = []
     for rows in groups:
         part.append(rows)
@@ -296,7 +296,7 @@ def scatter(layout: Layout, run: str, processes: pa.Array, shape: Shape, groups:
     dice = np.random.default_rng(shape.seed)
     total = 0
     with ThreadPoolExecutor(2) as pool:
-        for part in batched(groups, shape.files):
+        for part in batch_groups(groups, shape.files):
             rows = Columns(*(np.concatenate(column) for column in zip(*map(values, part), strict=True)))
             order = dice.permutation(len(rows.kind))
             total += len(order)

@@ -55,7 +55,7 @@ def talk(seed: int) -> Iterator[tuple[str, str, str, dict[str, int]]]:
         yield name, kind, token, clock
 
 
-def tracing(name: str, kind: str, token: str, clock: dict[str, int]) -> str:
+def format_tracing(name: str, kind: str, token: str, clock: dict[str, int]) -> str:
     tag = {"send": "GenerateTokenTrace", "deliver": "ReceiveTokenTrace"}.get(kind, "WorkDone")
     body = {"Token": token} if token else {"ClientId": name}
     event = {
@@ -80,10 +80,10 @@ def shiviz(name: str, kind: str, token: str, clock: dict[str, int]) -> str:
     return f"{name} {json.dumps(clock)}\n{kind} of message {token[-8:]} by {name}\n"
 
 
-WRITERS: dict[str, Callable[..., str]] = {"tracing": tracing, "tlaplus": tlaplus, "shiviz": shiviz}
+WRITERS: dict[str, Callable[..., str]] = {"tracing": format_tracing, "tlaplus": tlaplus, "shiviz": shiviz}
 
 
-def made(home: Path, format: str, megabytes: int) -> tuple[Path, int]:
+def make_logs(home: Path, format: str, megabytes: int) -> tuple[Path, int]:
     """A directory of eight log files, and how many lines they have: a file is read by one task."""
     place = home / f"{format}-{megabytes}"
     if not place.is_dir():
@@ -112,7 +112,7 @@ def best(times: int, work: Callable[[], object]) -> tuple[float, float]:
 
 
 def case(spark: SparkSession, home: Path, format: str, asked: argparse.Namespace) -> list[str]:
-    place, lines = made(home, format, asked.megabytes)
+    place, lines = make_logs(home, format, asked.megabytes)
     out = home / "out"
     pattern = PATTERN if format == "shiviz" else None
 

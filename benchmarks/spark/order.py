@@ -43,7 +43,7 @@ PROCESSES = 64
 SMALL = 1_000
 
 
-def made(home: Path, name: str, shape: Shape) -> Path:
+def make_trace(home: Path, name: str, shape: Shape) -> Path:
     """The trace of that name, made if it is not there."""
     if not (home / name).is_dir():
         generate(home / f"{name}.part", shape)
@@ -51,7 +51,7 @@ def made(home: Path, name: str, shape: Shape) -> Path:
     return home / name
 
 
-def made_messages(home: Path, messages: int, receivers: int = 1) -> Path:
+def make_messages(home: Path, messages: int, receivers: int = 1) -> Path:
     """Broadcasts in rounds: each process has heard of the others' up to some rounds ago; so many rows in all."""
     path = home / f"messages-{messages}-{receivers}"
     if path.is_dir():
@@ -79,7 +79,7 @@ def made_messages(home: Path, messages: int, receivers: int = 1) -> Path:
     return path
 
 
-def made_spans(home: Path, rows: int, traces: bool) -> Path:
+def make_spans(home: Path, rows: int, traces: bool) -> Path:
     """Rows with an id, a parent and a time, in no order; ids of 16 hexadecimal digits, as spans have them."""
     path = home / f"{'traces' if traces else 'component'}-{rows}"
     if path.is_dir():
@@ -131,7 +131,7 @@ def seconds(work: Callable[[], None]) -> tuple[float, float]:
     return time.perf_counter() - begin, processors() - worked
 
 
-def wanted(only: str | None, *names: str) -> bool:
+def is_wanted(only: str | None, *names: str) -> bool:
     return only is None or bool(set(only.split(",")) & set(names))
 
 
@@ -140,8 +140,8 @@ Case = tuple[str, Callable[[], None], Callable[[], None], int]
 
 def cases(spark: SparkSession, home: Path, events: int, messages: int, only: str | None) -> list[Case]:
     found = []
-    if wanted(only, "traces"):
-        spans = spark.read.parquet(str(made_spans(home, events, True)))
+    if is_wanted(only, "traces"):
+        spans = spark.read.parquet(str(make_spans(home, events, True)))
         found.append(
             (
                 "traces",
@@ -150,8 +150,8 @@ def cases(spark: SparkSession, home: Path, events: int, messages: int, only: str
                 events,
             )
         )
-    if wanted(only, "component"):
-        one_tree = spark.read.parquet(str(made_spans(home, events, False)))
+    if is_wanted(only, "component"):
+        one_tree = spark.read.parquet(str(make_spans(home, events, False)))
         found.append(
             (
                 "component",
@@ -160,8 +160,8 @@ def cases(spark: SparkSession, home: Path, events: int, messages: int, only: str
                 events,
             )
         )
-    if wanted(only, "verify"):
-        handed = spark.read.parquet(str(made_spans(home, events, True)))
+    if is_wanted(only, "verify"):
+        handed = spark.read.parquet(str(make_spans(home, events, True)))
         found.append(
             (
                 "verify",
@@ -179,16 +179,16 @@ def cases(spark: SparkSession, home: Path, events: int, messages: int, only: str
                 events,
             )
         )
-    if wanted(only, "vectors", "receivers"):
+    if is_wanted(only, "vectors", "receivers"):
         found += vector_cases(spark, home, messages)
-    if wanted(only, "one run", "many runs", "no clocks"):
+    if is_wanted(only, "one run", "many runs", "no clocks"):
         found += trace_cases(spark, home, events)
     return found
 
 
 def vector_cases(spark: SparkSession, home: Path, messages: int) -> list[Case]:
-    table = spark.read.parquet(str(made_messages(home, messages)))
-    copies = spark.read.parquet(str(made_messages(home, messages, PROCESSES)))
+    table = spark.read.parquet(str(make_messages(home, messages)))
+    copies = spark.read.parquet(str(make_messages(home, messages, PROCESSES)))
     total = F.aggregate("vector", F.lit(0).cast("long"), lambda total, value: total + value)
     own = F.get("vector", F.col("process"))
     return [
@@ -208,11 +208,11 @@ def vector_cases(spark: SparkSession, home: Path, messages: int) -> list[Case]:
 
 
 def trace_cases(spark: SparkSession, home: Path, events: int) -> list[Case]:
-    one = made(home, "one", Shape(events=events, processes=PROCESSES, unsorted=True))
-    small = made(
+    one = make_trace(home, "one", Shape(events=events, processes=PROCESSES, unsorted=True))
+    small = make_trace(
         home, "small", Shape(events=events // 2 // SMALL, processes=8, runs=SMALL, unsorted=True, files=1)
     )
-    giant = made(home, "giant", Shape(events=events // 2, processes=PROCESSES, unsorted=True))
+    giant = make_trace(home, "giant", Shape(events=events // 2, processes=PROCESSES, unsorted=True))
     trace = Trace.read(spark, one)
     # The two have a run of the same name.
     renamed = Trace.read(spark, giant).events.withColumn("run", F.lit("giant"))
@@ -246,7 +246,7 @@ def main() -> None:
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for name, peer, ours, rows in cases(spark, home, options.events, options.messages, options.only):
-        if not wanted(options.only, name):
+        if not is_wanted(options.only, name):
             continue
         # Turn and turn about, so that neither has the warmer machine; the best of each.
         taken = [(seconds(peer), seconds(ours)) for _ in range(options.times)]

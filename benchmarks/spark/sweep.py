@@ -35,7 +35,7 @@ def experiment(runs: int, messages: int) -> Experiment:
     return expand({"grid": grid}, "benchmark")
 
 
-def timed(work: Callable[[Path], object]) -> float:
+def time_work(work: Callable[[Path], object]) -> float:
     with tempfile.TemporaryDirectory() as scratch:
         started = time.perf_counter()
         work(Path(scratch) / "out")
@@ -48,24 +48,24 @@ def on_spark(asked: Experiment, cores: int, rounds: int) -> float:
         spark = connect(f"local[{cores}]", log=log.name)
         try:
             warm = Experiment("warm", "", tuple(asked.runs[: 2 * cores]))
-            timed(lambda out: sweep(spark, warm, out))
-            return min(timed(lambda out: sweep(spark, asked, out)) for _ in range(rounds))
+            time_work(lambda out: sweep(spark, warm, out))
+            return min(time_work(lambda out: sweep(spark, asked, out)) for _ in range(rounds))
         finally:
             spark.stop()
 
 
 def in_pool(asked: Experiment, cores: int, rounds: int) -> float:
-    return min(timed(lambda out: sweep_here(asked, out, jobs=cores, traces=True)) for _ in range(rounds))
+    return min(time_work(lambda out: sweep_here(asked, out, jobs=cores, traces=True)) for _ in range(rounds))
 
 
-def simulated(run: Run) -> None:
+def simulate(run: Run) -> None:
     perform(run)
 
 
 def bound(asked: Experiment, cores: int, rounds: int) -> float:
     with multiprocessing.get_context("spawn").Pool(cores) as pool:
-        pool.map(simulated, asked.runs[: 2 * cores], 1)
-        return min(timed(lambda out: pool.map(simulated, asked.runs, 1)) for _ in range(rounds))
+        pool.map(simulate, asked.runs[: 2 * cores], 1)
+        return min(time_work(lambda out: pool.map(simulate, asked.runs, 1)) for _ in range(rounds))
 
 
 def main() -> None:

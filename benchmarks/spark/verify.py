@@ -63,7 +63,7 @@ def ours(spark: Any, path: Path) -> None:
     found.release()
 
 
-def summed(path: Path) -> None:
+def sum_in_duckdb(path: Path) -> None:
     with duckdb.connect() as base:
         base.sql(
             f"""SELECT sum(length(process)), sum(index), sum(length(kind)), sum(length(sender)), sum(number),
@@ -71,7 +71,7 @@ def summed(path: Path) -> None:
         ).fetchall()
 
 
-def sorted_by_spark(spark: Any, path: Path) -> None:
+def sort_in_spark(spark: Any, path: Path) -> None:
     rows = Trace.read(spark, path).events.select(*COLUMNS)
     rows.orderBy("clock", "process", "index").write.format("noop").mode("overwrite").save()
 
@@ -129,7 +129,7 @@ def cases(events: int, large: int, tenths: int) -> list[Case]:
     ]
 
 
-def measured(spark: Any, case: Case, scratch: Path, repeat: int, sort: bool) -> Figure:
+def measure_case(spark: Any, case: Case, scratch: Path, repeat: int, sort: bool) -> Figure:
     path = scratch / "trace"
     shutil.rmtree(path, ignore_errors=True)
     rows = generate(path, case.shape)
@@ -139,9 +139,9 @@ def measured(spark: Any, case: Case, scratch: Path, repeat: int, sort: bool) -> 
         with peak() as most:
             figure.seconds = min(figure.seconds, seconds(lambda: ours(spark, path)))
         figure.memory = max(figure.memory, most[0])
-        figure.duckdb = min(figure.duckdb or float("inf"), seconds(lambda: summed(path)))
+        figure.duckdb = min(figure.duckdb or float("inf"), seconds(lambda: sum_in_duckdb(path)))
         if sort:
-            figure.sort = min(figure.sort or float("inf"), seconds(lambda: sorted_by_spark(spark, path)))
+            figure.sort = min(figure.sort or float("inf"), seconds(lambda: sort_in_spark(spark, path)))
     return figure
 
 
@@ -178,7 +178,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         warm(spark, scratch)
         figures = [
-            measured(spark, case, scratch, asked.repeat, not asked.no_sort)
+            measure_case(spark, case, scratch, asked.repeat, not asked.no_sort)
             for case in cases(asked.events, asked.large, asked.tenths)
         ]
     finally:

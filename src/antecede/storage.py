@@ -34,7 +34,7 @@ __all__ = [
     "join",
     "local",
     "make_directory",
-    "opened",
+    "open_file",
     "place",
     "put",
     "readable",
@@ -103,7 +103,7 @@ def readable(path: str) -> bool:
     return True
 
 
-def opened(path: str) -> IO[bytes]:
+def open_file(path: str) -> IO[bytes]:
     """A file, for a task to read."""
     system, inside = place(path)
     return system.open_input_file(inside)  # type: ignore[no-any-return]

@@ -14,12 +14,12 @@ from antecede.model import Event
 from antecede.oracle import check, happened_before
 from antecede.trace import EVENTS, ORDER, ORDER_KEY, RUN_KEY, RUNS, RunInfo
 from antecede.trace.layout import Layout
-from tests.spark.random_traces import made_up
+from tests.spark.random_traces import make_trace
 
 
 def run_of(seed, **shape):
     """A made-up run of that seed, with ties between clocks."""
-    names, rows = made_up(seed, **shape)
+    names, rows = make_trace(seed, **shape)
     return f"r{seed}", names, lamport([{**row, "run": f"r{seed}"} for row in rows])
 
 
@@ -40,7 +40,7 @@ def lamport(rows):
     return sorted(timed, key=lambda row: (row["clock"], row["process"].encode(), row["index"]))
 
 
-def expected(names, rows):
+def find_by_oracle(names, rows):
     """What the oracle finds: (kind, process, sender, number) -> how often; and each violation's witness."""
     ids = {name: position for position, name in enumerate(names)}
     events = [
@@ -64,7 +64,7 @@ def expected(names, rows):
     return verdict.deliveries, found, witnesses, happened_before(events)
 
 
-def judged(verification):
+def collect_verdicts(verification):
     """What the pipeline found: for each run its row of verdicts and its findings."""
     runs = {row["run"]: row.asDict() for row in verification.runs.collect()}
     findings: dict[str, list] = {run: [] for run in runs}
@@ -75,14 +75,14 @@ def judged(verification):
 
 def agree(verification, runs):
     """Whether the pipeline and the oracle say the same of each of the runs: a list of differences."""
-    told = judged(verification)
+    told = collect_verdicts(verification)
     assert told.keys() == {name for name, _, _ in runs}
     return [line for run in runs for line in differences(run, *told[run[0]])]
 
 
 def differences(run, verdict, findings):
     name, names, rows = run
-    deliveries, found, witnesses, order = expected(names, rows)
+    deliveries, found, witnesses, order = find_by_oracle(names, rows)
     ours = Counter((f["kind"], f["process"], f["sender"], f["number"]) for f in findings)
     if ours != found:
         yield f"{name}: too many {ours - found}, missing {found - ours}"

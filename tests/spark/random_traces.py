@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 
-def made_up(seed, processes=None, events=None, faults=True, receives=True):
+def make_trace(seed, processes=None, events=None, faults=True, receives=True):
     """(names of the processes, rows)."""
     dice = random.Random(seed)
     names = [f"p{i}" for i in range(processes or dice.randint(1, 5))]

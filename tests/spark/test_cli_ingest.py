@@ -15,7 +15,7 @@ pytest.importorskip("pyspark")
 LOG = 'hello\nann {"ann":1}\nhi\nbob {"bob":1,"ann":1}\n'
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+def run_ingest(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
     code = run(["ingest", *map(str, arguments)])
     out, err = capsys.readouterr()
     return code, out, err
@@ -39,7 +39,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[in
 def test_what_is_wrong_with_a_request_is_said_before_spark_starts(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, options: list[str], wrong: str
 ) -> None:
-    code, out, err = said(capsys, "a.log", "--out", tmp_path / "out", *options)
+    code, out, err = run_ingest(capsys, "a.log", "--out", tmp_path / "out", *options)
     assert (code, out) == (2, "")
     assert wrong in err
     assert len(err.splitlines()) == 1
@@ -52,7 +52,7 @@ def test_a_table_without_messages_is_no_yes(
     table = tmp_path / "t.csv"
     table.write_text("pod,at\na,1\nb,2\n")
     options = ["--format", "table", "--map", "process=pod", "--map", "time_ns=at"]
-    code, printed, err = said(capsys, table, *options, "--out", tmp_path / "out", "--json")
+    code, printed, err = run_ingest(capsys, table, *options, "--out", tmp_path / "out", "--json")
     assert code == 0, err
     assert json.loads(printed)["verdict"] == "unknown"
     assert err.startswith("unknown: 2 events, 0 messages, 1 runs")
@@ -62,7 +62,7 @@ def test_a_table_without_messages_is_no_yes(
 def test_a_log_is_read_and_what_cannot_be_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     log, out = tmp_path / "a.log", tmp_path / "out"
     log.write_text(LOG)
-    code, printed, err = said(capsys, log, "--format", "shiviz", "--out", out, "--json")
+    code, printed, err = run_ingest(capsys, log, "--format", "shiviz", "--out", out, "--json")
     assert code == 0, err
     told = json.loads(printed)
     assert told == {
@@ -82,7 +82,7 @@ def test_a_log_is_read_and_what_cannot_be_is_told(capsys: pytest.CaptureFixture[
 
     # Each process of this file counts from 1, so one of them is wrong; and a line says nothing.
     log.write_text(LOG + 'again\nann {"ann":3}\nnoise\n')
-    code, printed, err = said(capsys, log, "--format", "shiviz", "--out", tmp_path / "two", "--json")
+    code, printed, err = run_ingest(capsys, log, "--format", "shiviz", "--out", tmp_path / "two", "--json")
     assert code == 1
     told = json.loads(printed)
     assert (told["verdict"], told["rejected"], told["clocks"]) == ("no", 1, 1)
@@ -90,7 +90,7 @@ def test_a_log_is_read_and_what_cannot_be_is_told(capsys: pytest.CaptureFixture[
     assert f"gap: file:{log}, line 5: event 2 of ann: entry of ann is 3, should be 2" in err
     assert err.splitlines()[-1].startswith("no: 3 events, 0 messages, 1 runs, 1 of them of unknown order; ")
 
-    code, printed, err = said(
+    code, printed, err = run_ingest(
         capsys, tmp_path / "none.log", "--format", "shiviz", "--out", tmp_path / "three"
     )
     assert (code, printed) == (2, "")
@@ -103,7 +103,7 @@ def test_a_log_without_events_is_a_trace_without_runs(
     spark: object, capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, code: int, rejected: int
 ) -> None:
     (tmp_path / "a.log").write_text(text)
-    answer = said(capsys, tmp_path / "a.log", "--format", "shiviz", "--out", tmp_path / "out", "--json")
+    answer = run_ingest(capsys, tmp_path / "a.log", "--format", "shiviz", "--out", tmp_path / "out", "--json")
     assert answer[0] == code, answer[2]
     told = json.loads(answer[1])
     assert (told["runs"], told["events"], told["rejected"]) == (0, 0, rejected)

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 
 from antecede.sim.sweep import read
 from antecede.trace import read_runs
-from tests.spark.random_traces import made_up
+from tests.spark.random_traces import make_trace
 from tests.spark.test_measure import written
 
 COMMAND = [sys.executable, "-c", "from antecede.cli import main; main()"]
@@ -58,8 +58,8 @@ def test_a_sweep_is_made_and_measured(tmp_path, warm):
 
 
 def test_a_run_that_contradicts_itself_is_refused_and_the_others_are_measured(tmp_path, warm):
-    names, rows = made_up(3, processes=3, events=60, faults=False)
-    written(tmp_path, {"bad": (names, rows[1:]), "good": made_up(4)})
+    names, rows = make_trace(3, processes=3, events=60, faults=False)
+    written(tmp_path, {"bad": (names, rows[1:]), "good": make_trace(4)})
     done = warm("measure", tmp_path, "--json")
     assert done.returncode == 1, done.stderr
     told = json.loads(done.stdout)

@@ -11,7 +11,7 @@ ROW = "run string, process string, index bigint, kind string, message string, ve
 text string, fields string, file string, line bigint"
 
 
-def simulated(chance, processes, steps, run):
+def simulate_log(chance, processes, steps, run):
     """A log of a run whose clocks are right: rows (process, vector, kind, message), in the order of time."""
     clocks: dict = {name: {} for name in processes}
     flying: list = []
@@ -123,7 +123,7 @@ def table_of(logs):
     return table
 
 
-def collected(logs, rows):
+def collect_clocks(logs, rows):
     found: dict = {run: {} for run in logs}
     for row in rows:
         key = tuple(row[name] for name in ("kind", "process", "index", "entry", "found", "line"))
@@ -138,7 +138,7 @@ def by_spark(spark, logs, module=None):
     found = module.check_clocks(spark.createDataFrame(table_of(logs), ROW).repartition(3)).collect()
     which = "run", "kind", "process", "index", "entry", "found", "line"
     assert len({tuple(row[name] for name in which) for row in found}) == len(found)
-    return collected(logs, found)
+    return collect_clocks(logs, found)
 
 
 def some_logs(seed, count):
@@ -148,7 +148,7 @@ def some_logs(seed, count):
         chance = random.Random(f"{seed}/{number}")
         run = f"r{number}"
         processes = [f"p{i}" for i in range(chance.choice([1, 2, 3, 6, 12]))]
-        rows = simulated(chance, processes, chance.choice([1, 8, 30, 80]), run)
+        rows = simulate_log(chance, processes, chance.choice([1, 8, 30, 80]), run)
         if number % 6:
             spoil(chance, rows, processes)
         if number % 2:

@@ -15,8 +15,8 @@ from antecede.errors import BadParameter, BadTrace
 from antecede.spark.sources import traces
 from antecede.spark.stream.verify import FOUND, judge_rows, table, verify_stream
 from antecede.spark.trace.api import SPARK_EVENTS
-from tests.spark.planted import expected, run_of, write_file
-from tests.spark.random_traces import made_up
+from tests.spark.planted import find_by_oracle, run_of, write_file
+from tests.spark.random_traces import make_trace
 
 LATE = ("unsent", "undelivered")
 
@@ -36,7 +36,7 @@ def run(findings: Any, directory: Any) -> list[Any]:
 
 def all_sent(one: Any) -> bool:
     """Whether nothing will have to be given up: all that is delivered was sent."""
-    return all(key[0] != "unsent" for key in expected(*one[1:])[1])
+    return all(key[0] != "unsent" for key in find_by_oracle(*one[1:])[1])
 
 
 def test_a_query_that_is_stopped_in_between_finds_what_the_oracle_finds(spark, tmp_path):
@@ -52,7 +52,7 @@ def test_a_query_that_is_stopped_in_between_finds_what_the_oracle_finds(spark, t
     told = Counter((one["run"], one["kind"], one["process"], one["sender"], one["number"]) for one in found)
     wanted: Counter[Any] = Counter()
     for name, names, all_rows in runs:
-        for key, many in expected(names, all_rows)[1].items():
+        for key, many in find_by_oracle(names, all_rows)[1].items():
             if key[0] not in LATE:
                 wanted[(name, *key)] += many
     assert wanted.total() > 20
@@ -81,7 +81,7 @@ def test_patience_is_asked_of_the_clock_that_is_given():
 def test_time_runs_out_without_a_row_to_say_so(spark, tmp_path):
     events = tmp_path / "trace" / "events"
     events.mkdir(parents=True)
-    _, rows = made_up(3, events=20)
+    _, rows = make_trace(3, events=20)
     row = {**rows[0], "index": 0, "kind": "deliver", "control": False, "to": None, "number": 77}
     write_file(events / "0.parquet", [row], 1, None, None)
     short = "200 milliseconds"

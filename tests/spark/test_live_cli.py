@@ -12,15 +12,15 @@ pytest.importorskip("pyspark")
 from antecede.cli import run
 from antecede.errors import BadParameter
 from antecede.spark.stream.verify_files import events_at, verify_events
-from tests.spark.planted import expected, lamport, write_file
-from tests.spark.random_traces import made_up
+from tests.spark.planted import find_by_oracle, lamport, write_file
+from tests.spark.random_traces import make_trace
 
 
-def planted(directory):
+def plant_violation(directory):
     """A trace with a violation in it, and what the oracle finds."""
     for seed in range(100):
-        names, rows = made_up(seed, events=60)
-        _, found, _, _ = expected(names, rows)
+        names, rows = make_trace(seed, events=60)
+        _, found, _, _ = find_by_oracle(names, rows)
         kinds = {key[0] for key in found}
         if "violation" in kinds and "unsent" not in kinds:
             break
@@ -30,7 +30,7 @@ def planted(directory):
 
 
 def test_what_was_found_is_written_told_and_not_found_again(spark, tmp_path):
-    wanted = planted(tmp_path / "trace")
+    wanted = plant_violation(tmp_path / "trace")
     noted: list[Mapping[str, int]] = []
 
     def judge():

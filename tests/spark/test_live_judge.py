@@ -14,15 +14,15 @@ import pytest
 
 from antecede.errors import BadSnapshot
 from antecede.spark.stream.judge import Arrived, Judge
-from tests.spark.planted import expected
-from tests.spark.random_traces import made_up
+from tests.spark.planted import find_by_oracle
+from tests.spark.random_traces import make_trace
 
 
-def arrived(row: dict[str, Any]) -> Arrived:
+def make_arrived(row: dict[str, Any]) -> Arrived:
     return Arrived(*(row[name] for name in ("process", "index", "kind", "sender", "number", "to", "control")))
 
 
-def counted(found: list[Any]) -> Counter[tuple[str, str, str, int]]:
+def count_findings(found: list[Any]) -> Counter[tuple[str, str, str, int]]:
     return Counter((one.kind, one.process, one.sender, one.number) for one in found)
 
 
@@ -40,20 +40,20 @@ def arrivals(rows: list[dict[str, Any]], dice: random.Random, how: str) -> list[
 @pytest.mark.parametrize("how", ["in time", "shuffled", "by process"])
 def test_live_verification_says_what_the_oracle_says(how):
     for seed in range(150):
-        names, rows = made_up(seed, events=60 if seed % 3 else 200)
+        names, rows = make_trace(seed, events=60 if seed % 3 else 200)
         dice = random.Random(f"{seed} {how}")
         stream = arrivals(rows, dice, how)
         judge, found = Judge(), []
         while stream:
             many = dice.choice((1, 3, 20, 1000))
-            found += judge.take(map(arrived, stream[:many]))
+            found += judge.take(map(make_arrived, stream[:many]))
             stream = stream[many:]
             if dice.random() < 0.5:
                 judge = Judge.restore(judge.snapshot())
-        early = counted(found)
+        early = count_findings(found)
         found += judge.finish()
-        deliveries, wanted, witnesses, _ = expected(names, rows)
-        assert counted(found) == wanted, f"seed {seed}"
+        deliveries, wanted, witnesses, _ = find_by_oracle(names, rows)
+        assert count_findings(found) == wanted, f"seed {seed}"
         assert judge.deliveries == deliveries, f"seed {seed}"
         assert judge.idle
         assert not {kind for kind, *_ in early} & {"unsent", "undelivered"}, "nobody can know before the end"
@@ -72,12 +72,14 @@ def test_a_violation_is_told_with_the_row_that_makes_it():
     """Not at the end: as soon as the delivery and its past are here."""
     early = late = 0
     for seed in range(100):
-        names, rows = made_up(seed, events=100)
+        names, rows = make_trace(seed, events=100)
         at_once, judge = Counter(), Judge()  # type: ignore[var-annotated]
         for row in rows:
-            found = judge.take([arrived(row)])
-            at_once += counted(found)
-        wanted = Counter({key: n for key, n in expected(names, rows)[1].items() if key[0] == "violation"})
+            found = judge.take([make_arrived(row)])
+            at_once += count_findings(found)
+        wanted = Counter(
+            {key: n for key, n in find_by_oracle(names, rows)[1].items() if key[0] == "violation"}
+        )
         told = Counter({key: n for key, n in at_once.items() if key[0] == "violation"})
         early += told.total()
         late += (wanted - told).total()
@@ -95,21 +97,23 @@ def test_what_never_comes_is_told_when_patience_ends_and_taken_back_if_it_comes(
     assert judge.take([message("q", 0, "deliver", "p", 1)], now_ms=1000) == []
     assert judge.expire(1999, 1000) == []
     judge = Judge.restore(judge.snapshot())
-    assert counted(judge.expire(2000, 1000)) == {("unsent", "q", "p", 1): 1}
+    assert count_findings(judge.expire(2000, 1000)) == {("unsent", "q", "p", 1): 1}
     assert judge.expire(9000, 1000) == []
-    assert counted(judge.take([message("p", 0, "send", "p", 1, "q", "r")], now_ms=9000)) == {
+    assert count_findings(judge.take([message("p", 0, "send", "p", 1, "q", "r")], now_ms=9000)) == {
         ("retracted", "q", "p", 1): 1
     }
-    assert counted(judge.expire(10_000, 1000)) == {("undelivered", "r", "p", 1): 1}
+    assert count_findings(judge.expire(10_000, 1000)) == {("undelivered", "r", "p", 1): 1}
     assert judge.idle
-    assert counted(judge.take([message("r", 0, "deliver", "p", 1)])) == {("retracted", "r", "p", 1): 1}
-    assert counted(judge.take([message("r", 1, "deliver", "p", 1)])) == {("duplicate", "r", "p", 1): 1}
+    assert count_findings(judge.take([message("r", 0, "deliver", "p", 1)])) == {("retracted", "r", "p", 1): 1}
+    assert count_findings(judge.take([message("r", 1, "deliver", "p", 1)])) == {("duplicate", "r", "p", 1): 1}
 
 
 def test_a_gap_is_told_once_and_waited_for():
     judge = Judge()
     judge.take([message("p", 0, "send", "p", 1, "q"), message("q", 1, "deliver", "p", 1)], now_ms=0)
-    assert counted(judge.expire(500, 100)) == {("gap", "q", None, None): 1}, "the message is not undelivered"
+    assert count_findings(judge.expire(500, 100)) == {("gap", "q", None, None): 1}, (
+        "the message is not undelivered"
+    )
     assert judge.expire(900, 100) == []
     assert judge.take([message("q", 0, "receive", "p", 1)]) == []
     assert judge.deliveries == 1
@@ -120,7 +124,7 @@ def test_events_that_cannot_be_are_told_and_passed_over():
     judge = Judge()
     judge.take([message("p", 0, "send", "p", 1, "q"), message("q", 0, "deliver", "p", 1)])
     again = judge.take([message("p", 1, "send", "p", 1, "q"), message("p", 2, "send", "q", 7, "p")])
-    assert counted(again) == {("impossible", "p", "p", 1): 1, ("impossible", "p", "q", 7): 1}
+    assert count_findings(again) == {("impossible", "p", "p", 1): 1, ("impossible", "p", "q", 7): 1}
     circle = [
         message("a", 0, "deliver", "b", 1), message("a", 1, "send", "a", 1, "b"),
         message("b", 0, "deliver", "a", 1), message("b", 1, "send", "b", 1, "a"),
@@ -129,7 +133,7 @@ def test_events_that_cannot_be_are_told_and_passed_over():
     judge = Judge()
     assert judge.take(circle) == []
     assert judge.expire(10**6, 10**7) == []
-    told = counted(judge.finish())
+    told = count_findings(judge.finish())
     assert told[("impossible", "a", "b", 1)] == told[("impossible", "b", "a", 1)] == 1
     assert told[("unaddressed", "c", "a", 1)] == 1
 
@@ -156,7 +160,7 @@ def test_state_is_bounded_by_what_is_in_flight():
     assert max(sizes) < 2000
     assert max(sizes) < 1.2 * min(sizes)
     old = judge.take([event("deliver", 0, 1, 1)])
-    assert counted(old) == {("duplicate", "p0", "p1", 1): 1}, (
+    assert count_findings(old) == {("duplicate", "p0", "p1", 1): 1}, (
         "known by its number, long after it was forgotten"
     )
 

@@ -16,7 +16,7 @@ from antecede.spark.measure.api import ERROR, measure
 from antecede.spark.measure.facts import bound
 from antecede.trace import EVENTS, RUNS, RunInfo, TraceWriter
 from antecede.trace.columns import Names, Rows, rows_of
-from tests.spark.random_traces import made_up
+from tests.spark.random_traces import make_trace
 from tests.spark.test_measure_kernel import Expected, close
 
 
@@ -59,21 +59,21 @@ def check(measures, runs):
             figures["control_per_message"] = figures["control_packets"] / n
         if n > 1:
             figures["concurrency"] = 1 - 2 * past / (n * (n - 1))
-        close(known(found[run]), figures)
+        close(drop_nulls(found[run]), figures)
         for row in expected.processes():
-            close(known(processes.pop((run, row["process"]))), {**row, "run": run})
+            close(drop_nulls(processes.pop((run, row["process"]))), {**row, "run": run})
         for row in expected.channels():
-            close(known(channels.pop((run, row["sender"], row["receiver"]))), {**row, "run": run})
+            close(drop_nulls(channels.pop((run, row["sender"], row["receiver"]))), {**row, "run": run})
     assert not processes
     assert not channels
 
 
-def known(row):
+def drop_nulls(row):
     return {key: value for key, value in row.items() if value is not None}
 
 
 def some_runs(first, count, **more):
-    return {f"{'ab'[i % 2]}{i}": made_up(first + i, **more) for i in range(count)}
+    return {f"{'ab'[i % 2]}{i}": make_trace(first + i, **more) for i in range(count)}
 
 
 @pytest.mark.parametrize(("files", "shuffled"), [(1, None), (3, 7)])
@@ -107,7 +107,7 @@ def test_a_long_run_is_shared_by_several_tasks(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "BLOCK", 2)
     # Not in this process, however few they are.
     monkeypatch.setattr(api, "FEW", 0)
-    runs = {"a-long": made_up(7, processes=5, events=300), **some_runs(1200, 3, events=20)}
+    runs = {"a-long": make_trace(7, processes=5, events=300), **some_runs(1200, 3, events=20)}
     measures = measure(Trace.read(spark, written(tmp_path, runs, 2)))
     check(measures, runs)
     rows = {run: len(events) for run, (_, events) in runs.items()}
@@ -124,7 +124,7 @@ def test_a_long_run_is_shared_by_several_tasks(spark, tmp_path, monkeypatch):
 
 def test_rows_that_a_task_cannot_hold_go_to_a_file(monkeypatch):
     monkeypatch.setattr(tasks, "HELD", 10)
-    names, rows = made_up(11, processes=4, events=300)
+    names, rows = make_trace(11, processes=4, events=300)
     batches = pa.Table.from_pylist(rows, schema=EVENTS).to_batches(7)
     [found] = tasks.follow_sorted(batches, {"r": tuple(names)}, "events")
     expected = Expected(names, rows).run()
@@ -134,7 +134,7 @@ def test_rows_that_a_task_cannot_hold_go_to_a_file(monkeypatch):
 @pytest.mark.parametrize("held", [1, 7])
 def test_copies_that_no_chunk_has_whole_are_the_same_facts(held, monkeypatch):
     """However few rows are counted together, and in however small batches what is left over comes back."""
-    names, rows = made_up(12, processes=4, events=300)
+    names, rows = make_trace(12, processes=4, events=300)
     known = Names.of(names)
 
     def count(size):
@@ -142,7 +142,7 @@ def test_copies_that_no_chunk_has_whole_are_the_same_facts(held, monkeypatch):
         parts = [rows_of(batch, known) for batch in pa.Table.from_pylist(rows, schema=EVENTS).to_batches(5)]
         counted = [
             batch
-            for part in facts.gather(parts, Rows.joined)
+            for part in facts.gather(parts, Rows.concatenate)
             for batch in facts.count_rows("r", known, part, received=True)
         ]
         left = pa.Table.from_batches(counted, facts.PARTS).sort_by(
@@ -225,13 +225,13 @@ def test_runs_that_cannot_be_measured_are_refused_by_name_and_the_others_are_mea
     spark, tmp_path, ordered
 ):
     """A run that lacks an event, one that sends a message twice, and one with a damaged page."""
-    names, rows = made_up(3, processes=3, events=60, faults=False)
+    names, rows = make_trace(3, processes=3, events=60, faults=False)
     gone = next(i for i, row in enumerate(rows) if row["index"] == 2)
     runs = {
-        "good": made_up(4),
+        "good": make_trace(4),
         "bad": (names, rows[:gone] + rows[gone + 1 :]),
         "twice": (["a", "b"], second_send()),
-        "torn": made_up(5),
+        "torn": make_trace(5),
     }
     trace = written(tmp_path, runs, shuffled=None if ordered else 1)
     # Where rows are in order, a page that nothing needs that follows clocks.

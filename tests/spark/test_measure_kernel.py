@@ -16,7 +16,7 @@ from antecede.oracle import happened_before
 from antecede.spark.measure.kernel import Scan, follow_chains
 from antecede.trace import EVENTS
 from antecede.trace.columns import Names, rows_of
-from tests.spark.random_traces import made_up
+from tests.spark.random_traces import make_trace
 
 ERROR = 1 / 128
 """How wrong a quantile may be, as docs/measuring.md promises."""
@@ -180,33 +180,33 @@ def same(found, names, rows):
 
 @pytest.mark.parametrize("seed", range(300))
 def test_pairs_and_chains_are_those_of_the_oracle(seed):
-    names, rows = made_up(seed, receives=seed % 4 > 0)
+    names, rows = make_trace(seed, receives=seed % 4 > 0)
     same(chains(rows, names), names, rows)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_interpreted_kernels_find_the_same(seed):
-    names, rows = made_up(seed)
+    names, rows = make_trace(seed)
     with interpreted():
         same(chains(rows, names), names, rows)
 
 
 @pytest.mark.parametrize("seed", range(300, 360))
 def test_blocks_of_clocks_add_up(seed):
-    names, rows = made_up(seed, processes=5, events=80)
+    names, rows = make_trace(seed, processes=5, events=80)
     same(chains(rows, names, [(0, 2), (2, 3), (3, 5)]), names, rows)
 
 
 @pytest.mark.parametrize("most", [3_000, 60])
 @pytest.mark.parametrize("seed", range(360, 363))
 def test_clocks_too_wide_for_the_memory_are_followed_in_parts(seed, most):
-    names, rows = made_up(seed, processes=7, events=600)
+    names, rows = make_trace(seed, processes=7, events=600)
     same(chains(rows, names, most=most), names, rows)
 
 
 def test_tables_grow():
     """More messages under way, and more strays, than any table has room for at first."""
-    names, rows = made_up(5, processes=24, events=1_500, faults=False)
+    names, rows = make_trace(5, processes=24, events=1_500, faults=False)
     same(chains(rows, names), names, rows)
 
 

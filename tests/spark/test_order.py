@@ -14,7 +14,7 @@ from tests.spark.made import CYCLE, after, lamport, oracle_events, random_run, t
 SEED = 4
 
 
-def drawn(seed):
+def draw_runs(seed):
     """Runs with clocks and without, with missing sends and without, one of them long, one empty of messages."""
     rng = Random(seed)
     runs = [
@@ -46,7 +46,7 @@ def assert_linear_extension(rows):
 
 @pytest.fixture(scope="module")
 def runs():
-    return drawn(SEED)
+    return draw_runs(SEED)
 
 
 @pytest.fixture(scope="module")
@@ -142,25 +142,25 @@ def test_a_trace_with_clocks_stays_as_it_is(spark, runs):
     assert with_clock(trace) is trace
 
 
-def changed(rows, place, **fields):
+def change_row(rows, place, **fields):
     return [row | fields if i == place else row for i, row in enumerate(rows)]
 
 
 BAD = {
     "a gap": (
-        changed(CYCLE, 1, index=2),
+        change_row(CYCLE, 1, index=2),
         "process a: 2 events have indices 0 to 2; indices must count 0, 1, 2, ...",
     ),
     "an index twice": (
-        changed(CYCLE, 3, index=0),
+        change_row(CYCLE, 3, index=0),
         "process b: 2 events have 1 different indices; each needs its own",
     ),
     "an index below 0": (
-        changed(CYCLE, 0, index=-1),
+        change_row(CYCLE, 0, index=-1),
         "process a: 2 events have indices -1 to 1; indices must count 0, 1",
     ),
     "a kind": (
-        changed(CYCLE, 0, kind="sent"),
+        change_row(CYCLE, 0, kind="sent"),
         "process a, index 0: the event is of kind sent; the kinds are send, ",
     ),
     "a cycle": (
@@ -170,13 +170,13 @@ BAD = {
 }
 
 
-def renamed(rows, run):
+def rename_run(rows, run):
     return [row | {"run": run} for row in rows]
 
 
 def test_one_bad_run_does_not_block_the_others(spark, runs):
-    rows = [row for case, (own, _) in BAD.items() for row in renamed(own, case)]
-    good = renamed(runs["r0"], "good") + renamed(runs["r1"], "good without clocks")
+    rows = [row for case, (own, _) in BAD.items() for row in rename_run(own, case)]
+    good = rename_run(runs["r0"], "good") + rename_run(runs["r1"], "good without clocks")
     rows += [row | {"sender": "" if row["run"] == "x" else row["sender"]} for row in good]
     events = spark.createDataFrame(table(rows)).withColumn(
         "sender", F.expr("if(run = 'a kind' and process = 'b', null, sender)")

@@ -20,7 +20,7 @@ SEED = 7
 TYPES = "part string, id string, causes array<string>, at long, more struct<x: int, y: array<string>>"
 
 
-def drawn(seed, name, cyclic):
+def draw_rows(seed, name, cyclic):
     """Rows of a partition: with copies, rows without an id, lost causes, and perhaps a cycle."""
     rng = Random(f"{seed}/{name}")
     rows: list[tuple] = []
@@ -46,7 +46,7 @@ def drawn(seed, name, cyclic):
 @pytest.fixture(scope="module")
 def rows():
     print(f"seed {SEED}")
-    parts = [drawn(SEED, f"p{i}", i % 3 == 2) for i in range(6)] + [drawn(SEED, None, False)]
+    parts = [draw_rows(SEED, f"p{i}", i % 3 == 2) for i in range(6)] + [draw_rows(SEED, None, False)]
     return [row for part in parts for row in part]
 
 

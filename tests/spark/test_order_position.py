@@ -19,7 +19,7 @@ KEYS = {
 }
 
 
-def drawn(seed):
+def draw_rows(seed):
     rng = random.Random(seed)
     rows = [(name, key(rng, i), i) for name, key in KEYS.items() for i in range(200)]
     rows += [(f"r{i % 5}", i // 2, i) for i in range(40)] + [("é", 5, 1), ("z", 0, 0)]
@@ -40,7 +40,7 @@ def ranks(rows):
 
 
 def test_a_position_is_the_rank_in_its_run_whatever_the_partitions(spark):
-    rows = drawn(1)
+    rows = draw_rows(1)
     for before, after in ((1, 1), (3, 16)):
         ordered = number_rows(table(spark, rows, before), ["run"], "clock", ["index"], partitions=after)
         # What is collected comes partition by partition, so this is the order of the rows too.

@@ -17,7 +17,7 @@ def run_of(protocol):
     return simulated(RunSpec(protocol=protocol, processes=4, messages=120, seed=3))
 
 
-def given(protocol, lost=(), group="g"):
+def make_packets(protocol, lost=(), group="g"):
     view, packets = run_of(protocol)
     rows = [row for place, row in enumerate(packets.to_pylist()) if place not in lost]
     kept = pa.Table.from_pylist(rows, packets.schema)
@@ -31,7 +31,7 @@ def identities(rows):
 @pytest.mark.parametrize("protocol", ["matrix", "bounded", "history"])
 def test_packets_come_as_a_stream_would_deliver_them(spark, protocol):
     """By the kernel, by machines with packets of their own, and by machines with labels."""
-    view, packets = given(protocol)
+    view, packets = make_packets(protocol)
     delivered = step(None, packets.drop_columns(["more"]), 0, Settings(protocol, view.names)).rows
     shuffled = packets.take(pa.array(Random(1).sample(range(len(packets)), len(packets))))
     found = order(spark.createDataFrame(shuffled).repartition(3), protocol=protocol, processes=view.names)
@@ -48,7 +48,7 @@ def test_packets_come_as_a_stream_would_deliver_them(spark, protocol):
 
 @pytest.mark.parametrize("protocol", ["matrix", "fifo", "optimal"])
 def test_two_lost_packets_are_named_and_all_that_they_hold_up_waits(spark, protocol):
-    view, packets = given(protocol, lost=(5, 9))
+    view, packets = make_packets(protocol, lost=(5, 9))
     table = spark.createDataFrame(packets).withColumnRenamed("stamp", "header")
     found = order(table, stamp="header", protocol=protocol, processes=view.names)
     rows = found.toArrow().to_pylist()
@@ -70,7 +70,7 @@ def test_two_lost_packets_are_named_and_all_that_they_hold_up_waits(spark, proto
 
 
 def test_a_row_that_is_no_packet_is_refused_and_the_others_are_ordered(spark):
-    view, packets = given("matrix")
+    view, packets = make_packets("matrix")
     rows = packets.to_pylist()
     rows[3] |= {"stamp": b"nonsense"}
     bad = rows[3]
@@ -83,7 +83,7 @@ def test_a_row_that_is_no_packet_is_refused_and_the_others_are_ordered(spark):
 
 
 def test_partitions_are_systems_of_their_own(spark):
-    view, packets = given("matrix")
+    view, packets = make_packets("matrix")
     both = pa.concat_tables(
         packets.append_column("site", pa.repeat(site, len(packets))) for site in ("eu", "us")
     )
@@ -104,4 +104,4 @@ def test_what_is_no_table_of_packets_is_refused(spark):
     with pytest.raises(BadParameter, match="protocol does not go with a trace"):
         order(table, protocol="matrix")
     with pytest.raises(BadParameter, match="which a stream does not see"):
-        order(spark.createDataFrame(given("matrix")[1]), protocol="permit", processes=["a", "b"])
+        order(spark.createDataFrame(make_packets("matrix")[1]), protocol="permit", processes=["a", "b"])

@@ -32,7 +32,7 @@ def random_messages(rng, run, processes, steps, lost):
     return [event for event in events if rng.random() >= lost]
 
 
-def drawn(seed):
+def draw_runs(seed):
     rng = Random(seed)
     runs = [
         random_messages(rng, f"r{i}", rng.randrange(1, 6), rng.randrange(1, 40), 0.1 * (i % 3))
@@ -69,7 +69,7 @@ FORMS = {
 }
 
 
-def expected(events):
+def find_missing(events):
     """What is missing, and what each event waits for: (run, process, number) -> {process: first}."""
     there = {(run, me, vector[me]) for run, me, vector in events}
     referred = {
@@ -96,13 +96,13 @@ def number(process):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_vectors_order_messages_and_tell_what_is_missing(spark, form):
-    events = drawn(form)
+    events = draw_runs(form)
     Random(1).shuffle(events)
     table = spark.createDataFrame(FORMS[form](events)).repartition(3)
     found = order(table, process="process", vector="vector", partition_by="run", partitions=3)
     assert found.columns == [*table.columns, "position", "waits_for"]
     rows, ranges = found.toArrow().to_pylist(), missing(found).toArrow().to_pylist()
-    lost, waits = expected(events)
+    lost, waits = find_missing(events)
     assert lost == {
         (row["run"], number(row["process"]), n)
         for row in ranges
@@ -216,7 +216,7 @@ def test_columns_of_other_types_are_refused(spark, types, told):
 
 @pytest.mark.parametrize("form", ["arrays", "arrays of several lengths"])
 def test_the_largest_entries_of_arrays_are_found_either_way(form):
-    events = drawn(form)
+    events = draw_runs(form)
     table = FORMS[form](events).rename_columns(["run", "__process", "__vector"])
     table = table.set_column(1, "__process", table["__process"].cast(pa.int64()))
     found = [
@@ -257,7 +257,7 @@ def test_time_decides_among_concurrent_messages(spark, form):
     """A key is the greatest time of all that a vector counts: looked up one by one, and in the order of the result."""
     print(f"seed {form}")
     rng = Random(form)
-    events = drawn(form)
+    events = draw_runs(form)
     times = [rng.randrange(60) for _ in events]
     table = FORMS[form](events).append_column("at", pa.array(times))
     found = order(

@@ -46,7 +46,7 @@ def events(place):
     return [row for batch in read_events(place) for row in batch.to_pylist()]
 
 
-def keyed(rows):
+def list_keys(rows):
     return sorted((row["run"], row["process"], row["index"]) for row in rows)
 
 
@@ -60,7 +60,7 @@ def test_extents_say_how_long_each_run_is(trace, events):
 
 def test_events_of_runs_are_whole(trace, events):
     expected = [event for event in events if event["run"] == "small"]
-    assert keyed(queries.read_runs(trace, ["small"])) == keyed(expected)
+    assert list_keys(queries.read_runs(trace, ["small"])) == list_keys(expected)
     assert queries.read_runs(trace, []) == []
 
 
@@ -71,7 +71,7 @@ def test_events_of_messages_are_those_asked_for(trace, events):
     expected = [
         e for e in events if (e["run"], e["process"], e["sender"], e["number"]) in keys and not e["control"]
     ]
-    assert keyed(queries.read_messages(trace, keys)) == keyed(expected)
+    assert list_keys(queries.read_messages(trace, keys)) == list_keys(expected)
     assert queries.read_messages(trace, []) == []
 
 
@@ -91,13 +91,13 @@ def test_ranges_give_their_first_events_and_whether_there_are_more(trace, events
         own = [e for e in events if e["run"] == run and low <= e[column] <= high]
         assert (position in cut) == (len(own) > most)
         expected += sorted(own, key=lambda e: (e[column], e["process"], e["index"]))[:most]
-    assert keyed(found) == keyed(expected)
+    assert list_keys(found) == list_keys(expected)
 
 
 def test_more_ranges_than_parquet_is_told_of(trace, events):
     asked = [Range("small", "", "clock", i, i) for i in range(queries.PUSHED + 6)]
     found, _ = queries.read_ranges(trace, asked, 5)
-    assert keyed(found) == keyed(e for e in events if e["run"] == "small" and e["clock"] < len(asked))
+    assert list_keys(found) == list_keys(e for e in events if e["run"] == "small" and e["clock"] < len(asked))
 
 
 @pytest.mark.parametrize("bands", [100, 3, 1])
@@ -212,7 +212,7 @@ def results(spark, place, events, tmp_path):
     """A directory of results: the trace, what the oracle finds in it, and no measures' rows."""
     (tmp_path / "trace").symlink_to(place)
     judged = [
-        report_samples.judged(info.row(), [event for event in events if event["run"] == info.run])
+        report_samples.judge_run(info.row(), [event for event in events if event["run"] == info.run])
         for info in read_runs(place)
     ]
     verdicts, findings = [verdict for verdict, _ in judged], [row for _, found in judged for row in found]

@@ -46,17 +46,17 @@ except AttributeError as error:
     [('IMPLEMENTOR="x"\nJAVA_VERSION="17.0.15"\n', 17), ('JAVA_VERSION="1.8.0_402"\n', 8), ("", None)],
 )
 def test_a_java_tells_its_version_in_a_file(tmp_path, release, found):
-    java = made(tmp_path / "bin" / "java", "exit 1")
+    java = make_script(tmp_path / "bin" / "java", "exit 1")
     (tmp_path / "release").write_text(release)
     assert java_version(str(java)) == found
 
 
 def test_a_java_without_that_file_is_asked(tmp_path):
-    java = made(tmp_path / "bin" / "java", """echo 'openjdk version "21.0.1" 2023-10-17' >&2""")
+    java = make_script(tmp_path / "bin" / "java", """echo 'openjdk version "21.0.1" 2023-10-17' >&2""")
     assert java_version(str(java)) == 21
 
 
-def made(path, script):
+def make_script(path, script):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
@@ -77,9 +77,9 @@ echo classes > "$archive"
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     """A Spark, a Java and a cache of this test."""
-    made(tmp_path / "java" / "bin" / "java", "exit 1")
+    make_script(tmp_path / "java" / "bin" / "java", "exit 1")
     (tmp_path / "java" / "release").write_text('JAVA_VERSION="17"\n')
-    made(tmp_path / "spark" / "bin" / "spark-submit", SUBMIT)
+    make_script(tmp_path / "spark" / "bin" / "spark-submit", SUBMIT)
     (tmp_path / "spark" / "jars").mkdir()
     (tmp_path / "spark" / "jars" / "core.jar").write_text("one")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
@@ -141,7 +141,7 @@ def test_two_processes_make_one_archive(home):
 
 
 def test_a_spark_that_fails_makes_no_archive(home, capfd):
-    made(home / "spark" / "bin" / "spark-submit", "echo no; echo no >&2; exit 1")
+    make_script(home / "spark" / "bin" / "spark-submit", "echo no; echo no >&2; exit 1")
     assert make_archive() is None
     assert [path.name for path in (home / "cache" / "antecede").iterdir()] == ["lock"]
     assert capfd.readouterr() == ("", "")
@@ -161,7 +161,7 @@ def test_without_java_there_is_nothing_to_do(home):
 
 
 def test_a_request_does_not_wait(home):
-    made(home / "spark" / "bin" / "spark-submit", f'read line < "{home}/go"\n{SUBMIT}')
+    make_script(home / "spark" / "bin" / "spark-submit", f'read line < "{home}/go"\n{SUBMIT}')
     os.mkfifo(home / "go")
     request_archive()
     assert find_archive() is None

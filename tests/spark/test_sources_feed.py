@@ -159,7 +159,7 @@ def test_places_in_the_feeds_of_several_nodes(nodes):
         list(Client(bob, patience_s=0.1).read(1, 2))
 
 
-def served(*answers: bytes) -> str:
+def serve_answers(*answers: bytes) -> str:
     """Where each who asks gets the next of these answers, whatever the question."""
     server = socket.create_server(("127.0.0.1", 0))
 
@@ -200,7 +200,7 @@ def stream(*indices: int) -> bytes:
 
 def test_a_connection_that_breaks_is_made_again_and_nothing_is_read_twice():
     head, whole = tell(Answer("a", "r", 0, 3)), stream(0, 1, 2)
-    place = served(head + whole[: len(whole) * 2 // 3], head + stream(1, 2), head)
+    place = serve_answers(head + whole[: len(whole) * 2 // 3], head + stream(1, 2), head)
     rows = [row["index"] for batch in Client(place, patience_s=5).read(0, 3) for row in batch.to_pylist()]
     assert rows == [0, 1, 2]
 
@@ -238,7 +238,7 @@ def test_a_feed_over_tls_is_read_with_a_certificate_and_not_without(tmp_path):
 )
 def test_what_is_no_feed_is_told(data, told):
     with pytest.raises(BadTrace, match=told):
-        list(Client(served(data), patience_s=1).read(0, 3))
+        list(Client(serve_answers(data), patience_s=1).read(0, 3))
 
 
 @pytest.mark.parametrize(

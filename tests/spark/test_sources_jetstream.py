@@ -69,7 +69,7 @@ def add(url: str, name: str, messages: Sequence[bytes], subject: str = "x") -> N
     with_stream(url, work)
 
 
-def held(url: str, name: str) -> list[tuple[str, bytes]]:
+def read_stream(url: str, name: str) -> list[tuple[str, bytes]]:
     """All messages of a stream."""
     broker = Broker(url, name)
     return [(one.subject, one.data) for part in broker.read(*broker.reach()) for one in part]
@@ -258,7 +258,7 @@ def test_a_stream_that_is_not_there_is_told(server):
 # The sink
 
 
-def delivered(*rows: tuple[str, int]) -> list[Any]:
+def make_delivered(*rows: tuple[str, int]) -> list[Any]:
     from pyspark.sql import Row
 
     return [
@@ -280,13 +280,13 @@ def test_what_is_published_again_is_there_once_and_in_order(server, atomic):
     name = f"out_{atomic}"
     make(server.url, name, duplicate_window=0.1, allow_atomic=atomic)
     sink = Sink(Broker(server.url, name), name, "test")
-    rows = delivered(*(("a.b", p) for p in range(600)), *(("c", p) for p in range(100)))
+    rows = make_delivered(*(("a.b", p) for p in range(600)), *(("c", p) for p in range(100)))
     sink.publish(rows[:350])
     # Longer ago than the server remembers ids.
     time.sleep(0.3)
     sink.publish(rows)
     sink.publish(rows[100:])
-    got = held(server.url, name)
+    got = read_stream(server.url, name)
     assert {subject for subject, _ in got} == {f"{name}.a%2Eb", f"{name}.c"}
     for who, many in (("a.b", 600), ("c", 100)):
         assert [p for one, p in (position_of(data) for _, data in got) if one == who] == list(range(many))
@@ -297,14 +297,14 @@ def test_two_that_publish_the_same_rows_at_once_give_them_once_and_in_order(serv
     name = f"twice_{atomic}"
     make(server.url, name, duplicate_window=0.1, allow_atomic=atomic)
     sink = Sink(Broker(server.url, name), name, "test")
-    rows = delivered(*(("a", p) for p in range(150)), *(("b", p) for p in range(50)))
+    rows = make_delivered(*(("a", p) for p in range(150)), *(("b", p) for p in range(50)))
 
     async def both() -> None:
         others = asyncio.to_thread(add, server.url, name, [b"other"] * 50, "other")
         await asyncio.gather(others, *(asyncio.to_thread(sink.publish, rows) for _ in range(2)))
 
     asyncio.run(both())
-    got = [position_of(data) for _, data in held(server.url, name) if data != b"other"]
+    got = [position_of(data) for _, data in read_stream(server.url, name) if data != b"other"]
     assert [p for who, p in got if who == "a"] == list(range(150))
     assert [p for who, p in got if who == "b"] == list(range(50))
 
@@ -314,34 +314,34 @@ def test_a_message_that_the_stream_refuses_stops_all_after_it(server, atomic):
     name = f"small_{atomic}"
     make(server.url, name, max_msg_size=400, allow_atomic=atomic)
     sink = Sink(Broker(server.url, name), name, "test")
-    rows = delivered(("a", 0), ("a", 1), ("a", 2))
+    rows = make_delivered(("a", 0), ("a", 1), ("a", 2))
     sink.publish(rows[:1])
     rows[1] = type(rows[1])(receiver="a", position=1, payload=bytearray(500))
     with pytest.raises(CannotWrite, match="of a is not there"):
         sink.publish(rows)
-    assert [position_of(data)[1] for _, data in held(server.url, name)] == [0]
+    assert [position_of(data)[1] for _, data in read_stream(server.url, name)] == [0]
 
 
 def test_a_subject_of_someone_else_is_not_written_to(server):
     make(server.url, "theirs")
     add(server.url, "theirs", [b"mine"], "a")
     with pytest.raises(CannotWrite, match="its last message is not ours"):
-        Sink(Broker(server.url, "theirs"), "theirs", "test").publish(delivered(("a", 0)))
+        Sink(Broker(server.url, "theirs"), "theirs", "test").publish(make_delivered(("a", 0)))
 
 
 def test_rows_that_neither_continue_nor_repeat_what_is_there_are_refused(server):
     make(server.url, "strange", allow_atomic=True)
     sink = Sink(Broker(server.url, "strange"), "strange", "test")
-    rows = delivered(*(("a", p) for p in range(5)))
+    rows = make_delivered(*(("a", p) for p in range(5)))
     sink.publish(rows)
     with pytest.raises(CannotWrite, match="two rows have position 5"):
-        sink.publish(delivered(("a", 5), ("a", 5)))
+        sink.publish(make_delivered(("a", 5), ("a", 5)))
     with pytest.raises(CannotWrite, match="it is at position 4, and the rows end before"):
         sink.publish(rows[:3])
     other = [type(row)(sender="x", number=1, **row.asDict()) for row in rows]
     with pytest.raises(CannotWrite, match=r"another message is at position 4.*group="):
         sink.publish(other)
-    assert [position_of(data)[1] for _, data in held(server.url, "strange")] == list(range(5))
+    assert [position_of(data)[1] for _, data in read_stream(server.url, "strange")] == list(range(5))
 
 
 @pytest.mark.parametrize("subject", ["", "a.*", "a b"])
@@ -381,7 +381,7 @@ def test_packets_go_through_a_query_and_come_out_in_order_each_once(spark, serve
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
     run()
     came: dict[str, list[Any]] = {}
-    for subject, data in held(server.url, "tame"):
+    for subject, data in read_stream(server.url, "tame"):
         row = json.loads(data)
         assert subject == f"tame.{row['receiver']}"
         came.setdefault(row["receiver"], []).append(row)
@@ -421,7 +421,7 @@ def test_groups_with_the_same_receivers_are_all_published(spark, server, tmp_pat
     with_stream(server.url, sink)
     run_through(spark, server, tmp_path / "checkpoint", "rooms", "told", ("matrix", view.names))
     came: dict[str, list[Any]] = {}
-    for subject, data in held(server.url, "told"):
+    for subject, data in read_stream(server.url, "told"):
         came.setdefault(subject, []).append(json.loads(data))
     wanted: dict[str, list[Any]] = {}
     for row in rows:

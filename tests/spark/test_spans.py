@@ -38,7 +38,7 @@ def by_id(spans):
     return {row.id: row for row in spans.collect()}
 
 
-def messaging(row):
+def pick_messaging(row):
     return tuple(row[f"messaging_{name}"] for name in ("system", "destination", "operation", "message_id"))
 
 
@@ -79,11 +79,11 @@ def test_kinds_are_numbers_or_names(otlp):
 
 def test_old_names_of_attributes_mean_what_the_new_ones_do(otlp):
     spans, _ = otlp
-    assert messaging(spans[SEND]) == ("kafka", "orders", "send", "m-1")
-    assert messaging(spans[PROCESS]) == ("kafka", "orders", "process", "m-1")
+    assert pick_messaging(spans[SEND]) == ("kafka", "orders", "send", "m-1")
+    assert pick_messaging(spans[PROCESS]) == ("kafka", "orders", "process", "m-1")
     # The oldest conventions forbade an operation on a send.
-    assert messaging(spans[AUDIT]) == ("rabbitmq", "audit", "send", None)
-    assert messaging(spans[WRITE]) == (None, None, None, None)
+    assert pick_messaging(spans[AUDIT]) == ("rabbitmq", "audit", "send", None)
+    assert pick_messaging(spans[WRITE]) == (None, None, None, None)
 
 
 def test_a_process_is_a_service_and_its_instance(otlp):
@@ -227,7 +227,7 @@ def test_jaeger(spark):
     micros = START_NS // 1000
     assert (row.start_ns, row.end_ns) == ((micros + 1) * 1000, (micros + 4) * 1000)
     assert (row.name, row.kind, row.process) == ("orders process", "consumer", "billing/b-7")
-    assert messaging(row) == ("rabbitmq", None, "process", None)
+    assert pick_messaging(row) == ("rabbitmq", None, "process", None)
     assert (found[CHECKOUT].instance, found[CHECKOUT].kind) == ("pod-a", "server")
     [wrong] = rejected.collect()
     assert wrong.reason == "its startTime is no integer: soon"
@@ -265,7 +265,7 @@ def test_rows_of_clickhouse(spark):
     assert (found[CHECKOUT].start_ns, found[CHECKOUT].end_ns) == (START_NS, START_NS + 11209415)
     assert (found[CHECKOUT].process, found[CHECKOUT].kind) == ("shop/shop-1", "server")
     assert (found[PROCESS].causes, found[PROCESS].start_ns) == ([CHECKOUT], START_NS + 5)
-    assert messaging(found[PROCESS]) == ("kafka", None, "receive", None)
+    assert pick_messaging(found[PROCESS]) == ("kafka", None, "receive", None)
     reasons = {row.reason: row.text for row in rejected.collect()}
     assert set(reasons) == {"its start_ns is no time: soon", "it has no id", "it is no row of the table"}
     assert reasons["it is no row of the table"] == '{"TraceId": "cut'

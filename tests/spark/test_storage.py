@@ -24,7 +24,7 @@ def write_and_fail(paths, replace=False, look=lambda: None):
         raise ZeroDivisionError
 
 
-def found(path):
+def read_files(path):
     """Every file below, with what it says."""
     system, inside = place(path)
     listed = system.get_file_info(fs.FileSelector(inside, recursive=True, allow_not_found=True))
@@ -43,7 +43,7 @@ def test_a_directory_is_there_when_it_is_whole(root):
     target = join(root, "new", "table")
     with whole(target) as aside:
         put(join(aside, "rows"), "one")
-    assert found(root) == {"new/table/rows/part-0": "one"}
+    assert read_files(root) == {"new/table/rows/part-0": "one"}
     with pytest.raises(BadParameter, match="is there already"), whole(target):
         pass
 
@@ -51,7 +51,7 @@ def test_a_directory_is_there_when_it_is_whole(root):
 def test_what_fails_leaves_nothing(root):
     with pytest.raises(ZeroDivisionError):
         write_and_fail([join(root, "a"), join(root, "b")])
-    assert found(root) == {}
+    assert read_files(root) == {}
 
 
 def test_what_is_replaced_is_there_until_the_new_is_whole(root):
@@ -60,19 +60,19 @@ def test_what_is_replaced_is_there_until_the_new_is_whole(root):
         put(aside, "old")
     seen = []
     with pytest.raises(ZeroDivisionError):
-        write_and_fail([target], replace=True, look=lambda: seen.append(found(target)))
+        write_and_fail([target], replace=True, look=lambda: seen.append(read_files(target)))
     assert seen == [{"part-0": "old"}]
-    assert found(root) == {"table/part-0": "old"}
+    assert read_files(root) == {"table/part-0": "old"}
     with whole(target, replace=True) as aside:
         put(join(aside, "rows"), "new")
-    assert found(root) == {"table/rows/part-0": "new"}
+    assert read_files(root) == {"table/rows/part-0": "new"}
 
 
 def test_several_directories_are_there_together(root):
     with all_whole([join(root, "a"), join(root, "b")]) as asides:
         for aside, text in zip(asides, "ab", strict=True):
             put(aside, text)
-    assert found(root) == {"a/part-0": "a", "b/part-0": "b"}
+    assert read_files(root) == {"a/part-0": "a", "b/part-0": "b"}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_the_first_goes_back_if_the_second_cannot_be_renamed(tmp_path, old, left
 
     with pytest.raises(CannotWrite, match=f"/b: cannot write: Directory not empty; {left}"):
         write()
-    assert found(root) == {**old, "b/part-0": "of someone else who was faster"}
+    assert read_files(root) == {**old, "b/part-0": "of someone else who was faster"}
 
 
 def test_an_error_says_where_the_files_of_a_storage_are(monkeypatch):
@@ -109,4 +109,4 @@ def test_an_error_says_where_the_files_of_a_storage_are(monkeypatch):
 
     with pytest.raises(CannotWrite, match="the new files are in"):
         write()
-    assert found(aside) == {"part-0": "new"}
+    assert read_files(aside) == {"part-0": "new"}

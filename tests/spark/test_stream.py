@@ -47,12 +47,12 @@ def written(directory, rows, parts, first=0):
         os.utime(directory / f"{first + part}.parquet", (first + part + 1, first + part + 1))
 
 
-def expected(rows, view, **options):
+def order_by_machine(rows, view, **options):
     _, out, _ = step(None, rows, 0, Settings("matrix", view.names, **options))
     return by_receiver(out.to_pylist())
 
 
-def placed(rows):
+def place_rows(rows):
     """Rows as a bucket gives them, which knows no other columns; those that came twice have no place."""
     return [
         {
@@ -106,7 +106,7 @@ def test_a_stream_is_ordered_over_restarts_and_says_what_waits(spark, tmp_path):
     assert waiting(spark, checkpoint).count() == 0
     delivered = spark.read.parquet(str(out)).toArrow().to_pylist()
     arrived = pa.concat_tables([kept, late.set_column(5, "arrival", pa.array([len(rows)]))])
-    assert by_receiver(placed(delivered)) == expected(arrived, view)
+    assert by_receiver(place_rows(delivered)) == order_by_machine(arrived, view)
 
 
 def test_an_answer_does_not_read_again_what_was_written_before(spark, tmp_path):

@@ -158,7 +158,7 @@ def test_the_order_of_rows_means_nothing_beside_their_arrival():
 
 def test_a_late_cause_is_marked_and_comes_once():
     settings = Settings("fifo", ("p1", "p2"), patience_ms=1000)
-    rows = sent_by("fifo", 3)
+    rows = send_packets("fifo", 3)
     state, out, status = step(None, rows.slice(1), 0, settings)
     assert (len(out), status.held) == (0, 2)
     assert [(c.receiver, c.sender, c.first, c.held) for c in status.causes] == [("p2", "p1", 1, 2)]
@@ -173,7 +173,7 @@ def test_a_late_cause_is_marked_and_comes_once():
     assert (first["number"], first["kind"], first["position"]) == (1, "late", 2)
 
 
-def sent_by(protocol: str, messages: int) -> pa.Table:
+def send_packets(protocol: str, messages: int) -> pa.Table:
     from antecede.protocols import create
 
     view = View.numbered(2)
@@ -183,14 +183,16 @@ def sent_by(protocol: str, messages: int) -> pa.Table:
 
 @pytest.mark.parametrize("kernel", [True, False])
 def test_what_is_no_packet_is_refused_with_a_reason_and_the_rest_goes_on(kernel):
-    rows = sent_by("fifo", 6).to_pylist()
+    rows = send_packets("fifo", 6).to_pylist()
     rows[1]["stamp"] = b"\x02\x80\x00"
     rows[2]["receiver"] = "nobody"
     rows[3]["sender"] = "stranger"
     rows[4]["sender"] = "p2"
     rows[5]["stamp"] = b""
     out = run_in(
-        [pa.Table.from_pylist(rows, sent_by("fifo", 1).schema)], Settings("fifo", ("p1", "p2")), kernel=kernel
+        [pa.Table.from_pylist(rows, send_packets("fifo", 1).schema)],
+        Settings("fifo", ("p1", "p2")),
+        kernel=kernel,
     )
     assert identities(out) == [("p2", "p1", 1)]
     reasons = [(row["number"], row["reason"]) for row in out if row["kind"] == "refused"]
@@ -213,20 +215,20 @@ def test_protocols_that_decide_elsewhere_are_refused(protocol):
 
 def test_a_state_of_another_version_or_stream_is_refused():
     settings = Settings("fifo", ("p1", "p2"))
-    state, *_ = step(None, sent_by("fifo", 2), 0, settings)
+    state, *_ = step(None, send_packets("fifo", 2), 0, settings)
     later = msgspec.msgpack.encode({**msgspec.msgpack.decode(state), "antecede stream": 9})
     with pytest.raises(
         BadSnapshot, match=r"the stream has a snapshot of version 9; this release reads version 1"
     ):
-        step(later, sent_by("fifo", 2), 0, settings)
+        step(later, send_packets("fifo", 2), 0, settings)
     with pytest.raises(BadSnapshot, match="written with processes"):
-        step(state, sent_by("fifo", 2), 0, Settings("fifo", ("p1", "p2", "p3")))
+        step(state, send_packets("fifo", 2), 0, Settings("fifo", ("p1", "p2", "p3")))
     with pytest.raises(BadSnapshot, match="does not have the state of a stream"):
-        step(b"garbage", sent_by("fifo", 2), 0, settings)
+        step(b"garbage", send_packets("fifo", 2), 0, settings)
 
 
 def test_a_bucket_that_is_kept_is_used_only_for_the_state_that_it_gave():
-    settings, rows = Settings("fifo", ("p1", "p2")), sent_by("fifo", 4)
+    settings, rows = Settings("fifo", ("p1", "p2")), send_packets("fifo", 4)
     name = ("a query", 0)
     first = take_bucket(name, None, lambda state: Bucket(settings))
     first.advance(rows.slice(0, 1), 0)
@@ -279,7 +281,7 @@ def test_what_is_missing_is_named_at_its_root():
 
 
 def test_rows_without_a_group_go_where_they_go_without_the_column():
-    rows = sent_by("fifo", 3).rename_columns({"receiver": "__receiver"})
+    rows = send_packets("fifo", 3).rename_columns({"receiver": "__receiver"})
     without = rows.append_column("__group", pa.nulls(3, pa.string()))
     assert assign_buckets(rows, 16).tolist() == assign_buckets(without, 16).tolist()
     assert len(set(bucket_keys(16))) == 16
@@ -323,7 +325,7 @@ def test_the_state_does_not_grow_with_what_was_delivered(protocol):
     assert max(sizes[15:]) <= sizes[10] + 200 + grown
 
 
-def stamped(settings, schema, group=None):
+def make_settings(settings, schema, group=None):
     return StampedSettings(settings, "stamp", group, schema.serialize().to_pybytes())
 
 
@@ -344,7 +346,7 @@ def test_packets_come_out_as_the_rows_that_they_came_as(protocol):
         random = Random(f"rows {protocol} {seed}")
         rows = rows_of(run, random)
         came, schema = as_stream(rows)
-        opened = stamped(settings, schema)
+        opened = make_settings(settings, schema)
         bucket = opened.open(None)
         out: list[dict[str, Any]] = []
         size = max(1, len(rows) // 3)
@@ -367,7 +369,7 @@ def test_rows_that_the_last_version_held_come_out_with_the_columns_of_a_packet(p
     kept = json.loads(path.read_text())
     settings = Settings(kept["protocol"], tuple(kept["processes"]), kept["parameters"], kept["patience_ms"])
     came, schema = as_stream(pa.ipc.open_stream(b64decode(kept["rows"])).read_all())
-    opened = stamped(settings, schema)
+    opened = make_settings(settings, schema)
     bucket = opened.open(b64decode(kept["state"]))
     assert bucket.old
     bucket = opened.open(bucket.dump())

@@ -83,7 +83,9 @@ def test_closed_sets_are_what_machines_deliver_step_by_step(protocol):
             again = Sets(settings)
             again.take(rows.slice(0, begin))
             shuffled = some.take(random.sample(range(len(some)), len(some)))
-            assert [shown(row) for row in again.take(shuffled)[0]] == [shown(row) for row in found]
+            assert [pick_columns(row) for row in again.take(shuffled)[0]] == [
+                pick_columns(row) for row in found
+            ]
         assert not any(order.precedes(b, a) for i, a in enumerate(all_ids) for b in all_ids[i + 1 :])
 
 
@@ -94,7 +96,7 @@ def arrange(rows, packets, which):
     return some.set_column(5, "arrival", pa.array(range(len(some))))
 
 
-def shown(row):
+def pick_columns(row):
     return tuple(row[name] for name in ("sender", "number", "kind", "gave_up"))
 
 
@@ -114,8 +116,8 @@ def test_what_is_given_up_and_comes_late_is_marked_as_by_machines(protocol):
             some = arrange(rows, packets, order[begin : begin + 6])
             state, out, status = step(state, some, now, settings, kernel=False)
             found, told = sets.take(some, now)
-            expected = [shown(row) for row in out.to_pylist()]
-            assert sorted(map(shown, found), key=str) == sorted(expected, key=str), (
+            expected = [pick_columns(row) for row in out.to_pylist()]
+            assert sorted(map(pick_columns, found), key=str) == sorted(expected, key=str), (
                 f"{protocol}, seed {seed}, step {now}"
             )
             counts = ("rows_in", "delivered", "late", "gave_up", "held", "oldest_ms")
@@ -159,7 +161,7 @@ def test_what_is_no_packet_of_this_receiver_is_refused():
     }
 
 
-def closing(spark, source, settings, **options):
+def deliver_files(spark, source, settings, **options):
     """The stream of the packets in a directory."""
     stream = spark.readStream.schema(SCHEMA).parquet(str(source))
     return deliver_closed(stream, settings.protocol, settings.processes, **options)
@@ -175,7 +177,7 @@ def test_a_hot_monitor_is_delivered_once_over_restarts(spark, tmp_path):
     size = len(rows) // 3 + 1
     for part in range(3):
         pq.write_table(rows.slice(part * size, size), source / f"{part} %.parquet", row_group_size=20)
-        writer = closing(spark, source, settings, **places)
+        writer = deliver_files(spark, source, settings, **places)
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         statuses.append(read_status(tmp_path / "checkpoint", part))
@@ -205,7 +207,7 @@ def test_a_hot_monitor_is_delivered_once_over_restarts(spark, tmp_path):
     before = sorted((tmp_path / "out").rglob("*.parquet"))
     (tmp_path / "checkpoint" / "commits" / "2").unlink()
     (tmp_path / "checkpoint" / "commits" / ".2.crc").unlink(missing_ok=True)
-    closing(spark, source, settings, **places).trigger(availableNow=True).start().awaitTermination()
+    deliver_files(spark, source, settings, **places).trigger(availableNow=True).start().awaitTermination()
     assert sorted((tmp_path / "out").rglob("*.parquet")) == before
 
 
@@ -222,7 +224,7 @@ def test_storage_that_only_spark_knows_will_do(spark, tmp_path):
             rows.slice(part * half, half if part == 0 else len(rows)), tmp_path / "in" / f"{part}.parquet"
         )
         places = {"out": "viewfs:///here/out", "checkpoint": "viewfs:///here/checkpoint"}
-        writer = closing(own, tmp_path / "in", settings, receiver="p1", **places)
+        writer = deliver_files(own, tmp_path / "in", settings, receiver="p1", **places)
         writer.trigger(availableNow=True).start().awaitTermination()
     out = own.read.parquet("viewfs:///here/out").orderBy("position").collect()
     assert [row["position"] for row in out] == list(range(len({packet.message.id for packet in packets})))
@@ -240,16 +242,16 @@ def test_patience_ends_on_spark_and_a_late_cause_is_marked(spark, tmp_path):
         some = rows.slice(begin, end - begin)
         arranged = arrange(rows, packets, range(begin, end))
         state, out, status = step(state, arranged, 10 * part, settings)
-        expected += [shown(row) for row in out.to_pylist()]
+        expected += [pick_columns(row) for row in out.to_pylist()]
         pq.write_table(some, tmp_path / "in" / f"{part}.parquet")
-        writer = closing(spark, tmp_path / "in", settings, **places, patience="1 millisecond")
+        writer = deliver_files(spark, tmp_path / "in", settings, **places, patience="1 millisecond")
         writer.trigger(availableNow=True).start().awaitTermination()
         statuses.append(read_status(tmp_path / "checkpoint", part))
         counts = ("rows_in", "delivered", "late", "gave_up", "held")
         assert [getattr(statuses[-1], name) for name in counts] == [getattr(status, name) for name in counts]
     found = pq.read_table(tmp_path / "out").sort_by("position").to_pylist()
     assert [row["position"] for row in found] == list(range(len(expected)))
-    assert sorted(map(shown, found), key=str) == sorted(expected, key=str)
+    assert sorted(map(pick_columns, found), key=str) == sorted(expected, key=str)
     assert {"late", "delivered"} == {row["kind"] for row in found}
     assert sum(status.gave_up for status in statuses) == sum(bool(row["gave_up"]) for row in found)
 
@@ -308,7 +310,7 @@ def test_attempts_that_run_beside_each_other_write_each_message_once(tmp_path):
         pq.write_table(table.slice(begin, end - begin), tmp_path / "in" / f"{part}.parquet")
         os.utime(tmp_path / "in" / f"{part}.parquet", (part + 1, part + 1))
     places = [tmp_path / name for name in ("in", "out", "checkpoint", "log")]
-    environment = {**os.environ, "SPARK_HOME": str(linked_spark(tmp_path))}
+    environment = {**os.environ, "SPARK_HOME": str(link_spark(tmp_path))}
     command = [sys.executable, "-c", SPECULATED, *map(str, places), ",".join(names)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -318,7 +320,7 @@ def test_attempts_that_run_beside_each_other_write_each_message_once(tmp_path):
     assert len(set(zip(found["sender"].to_pylist(), found["number"].to_pylist(), strict=True))) == size
 
 
-def linked_spark(home):
+def link_spark(home):
     """Spark, where workers may write: their directory is made in SPARK_HOME, which is the installed package."""
     (home / "spark").mkdir()
     for part in Path(pyspark.__file__).parent.iterdir():

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 from antecede.sim.run import RunSpec
 from antecede.spark.stream import simulated
 from antecede.watch import Board
-from tests.spark.test_live_cli import planted
+from tests.spark.test_live_cli import plant_violation
 from tests.spark.test_stream_cli import incomplete
 
 ORDER = """
@@ -77,7 +77,7 @@ def test_closed_sets_are_delivered_through_spark_connect(on_connect, tmp_path):
 
 
 def test_events_are_verified_through_spark_connect(on_connect, tmp_path):
-    wanted = planted(tmp_path / "trace")
+    wanted = plant_violation(tmp_path / "trace")
     counts, *noted = json.loads(on_connect(VERIFY, tmp_path).splitlines()[-1])
     assert sum(counts.values()) == sum(wanted.values())
     assert counts["violation"] > 0

@@ -11,7 +11,7 @@ import pytest
 from antecede.spark.stream.packets import packets_of
 from tests.spark.killed_streams import RUN, give_files, kill_streams
 from tests.spark.test_sources_kafka import fill
-from tests.spark.test_stream import expected, packets, placed, written
+from tests.spark.test_stream import order_by_machine, packets, place_rows, written
 from tests.spark.test_stream_bucket import by_receiver
 from tests.spark.test_stream_causes import check_output
 from tests.spark.test_stream_causes import history as draw_causes
@@ -79,7 +79,7 @@ def test_packets_with_stamps_are_ordered_once(spark, killed):
     home, (view, rows), outcome = go_on(spark, killed, "stamps")
     assert outcome.complete
     delivered = spark.read.parquet(str(home / "out")).toArrow().to_pylist()
-    assert by_receiver(placed(delivered)) == expected(rows, view)
+    assert by_receiver(place_rows(delivered)) == order_by_machine(rows, view)
 
 
 def read_planned_files(checkpoint):

@@ -28,7 +28,7 @@ def posting(spark, tmp_path):
     spark.streams.removeListener(listener)
 
 
-def ended(board, wait=60):
+def wait_for_end(board, wait=60):
     """Listeners hear of things a little later."""
     until = time.monotonic() + wait
     while time.monotonic() < until:
@@ -45,7 +45,7 @@ def test_a_stream_in_causal_order_says_what_it_holds_and_why(spark, tmp_path, po
     written(tmp_path / "in", rows.slice(1), 2)
     source = Source(str(tmp_path / "in"), Asked(protocol="matrix", processes=view.names), files_per_batch=1)
     outcome = order_files(spark, source, tmp_path / "out", tmp_path / "checkpoint", once=True)
-    statuses = ended(Board(tmp_path / "checkpoint" / BOARD))
+    statuses = wait_for_end(Board(tmp_path / "checkpoint" / BOARD))
     assert outcome.waiting > 0
     assert sum(one.rows_in for one in statuses) == len(rows) - 1
     assert sum(one.rows_out for one in statuses) == outcome.delivered
@@ -72,7 +72,7 @@ def test_a_stream_by_closed_sets_is_watched_too(spark, tmp_path, posting):
     outcome = order_files(
         spark, source, tmp_path / "out", tmp_path / "checkpoint", once=True, note=noted.append
     )
-    statuses = ended(Board(tmp_path / "checkpoint" / BOARD))
+    statuses = wait_for_end(Board(tmp_path / "checkpoint" / BOARD))
     assert [(one.rows_in, one.rows_out, one.held) for one in statuses] == [
         (told.status.rows_in, told.status.delivered, told.status.held) for told in noted
     ]
@@ -112,7 +112,7 @@ def test_counts_go_on_where_a_query_was_and_findings_are_shown(spark, tmp_path, 
             .start()
         )
         assert query.awaitTermination(120)
-        last = ended(Board(tmp_path / "checkpoint" / BOARD))[-1]
+        last = wait_for_end(Board(tmp_path / "checkpoint" / BOARD))[-1]
         assert last.all_found == part + 1
         assert last.found[-1].run == f"r{part}"
         assert (last.found[-1].process, last.found[-1].sender, last.found[-1].by_sender) == (

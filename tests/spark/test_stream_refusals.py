@@ -43,7 +43,7 @@ def half(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def typed(path: Path) -> None:
+def retype_number(path: Path) -> None:
     table = pq.read_table(path)
     at = table.column_names.index("number")
     pq.write_table(table.set_column(at, "number", pa.array(["1"] * len(table))), path)
@@ -60,11 +60,11 @@ DAMAGE = {
         lambda path: pq.write_table(pa.table({"a": [1]}), path),
         r"column (receiver|run) \(string\) is missing; the columns are a$",
     ),
-    "other types": (typed, "column number has type string, and must have type int64"),
+    "other types": (retype_number, "column number has type string, and must have type int64"),
 }
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def read_refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     """The one line."""
     assert run([str(one) for one in arguments]) == 2
     said = capsys.readouterr()
@@ -82,9 +82,9 @@ def test_a_file_that_is_no_input_is_named_and_nothing_begins(spark, tmp_path, ca
     break_it(second)
     break_it(events)
     out = tmp_path / "out"
-    line = refused(capsys, "order", tmp_path / "in", *MATRIX, "--out", out)
+    line = read_refusal(capsys, "order", tmp_path / "in", *MATRIX, "--out", out)
     assert re.match(f"antecede: file:{second}: {words}", line)
-    line = refused(capsys, "verify", tmp_path / "trace", *STREAM, "--out", out)
+    line = read_refusal(capsys, "verify", tmp_path / "trace", *STREAM, "--out", out)
     assert re.match(f"antecede: file:{events}: {words}", line)
     assert not out.exists()
 
@@ -92,11 +92,11 @@ def test_a_file_that_is_no_input_is_named_and_nothing_begins(spark, tmp_path, ca
 def test_a_place_without_files_is_refused_where_none_are_waited_for(spark, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     nowhere, out = tmp_path / "nowhere", tmp_path / "out"
-    line = refused(capsys, "order", nowhere, *MATRIX, "--out", out)
+    line = read_refusal(capsys, "order", nowhere, *MATRIX, "--out", out)
     assert f"a directory of files of packets, and file:{nowhere} is not there" in line
-    line = refused(capsys, "order", tmp_path / "empty", *MATRIX, "--out", out)
+    line = read_refusal(capsys, "order", tmp_path / "empty", *MATRIX, "--out", out)
     assert f"file:{tmp_path / 'empty'} has no Parquet files of packets" in line
-    line = refused(capsys, "verify", nowhere, *STREAM, "--out", out)
+    line = read_refusal(capsys, "verify", nowhere, *STREAM, "--out", out)
     assert f"{nowhere}/events: there are no Parquet files" in line
     assert not nowhere.exists()
     assert not out.exists()
@@ -133,7 +133,7 @@ def test_a_query_does_not_go_on_where_another_was(spark, tmp_path, capsys):
         ),
         ([*ordering, "--checkpoint", tmp_path / "new"], f"the output file:{out}/delivered is there already"),
     ):
-        assert words in refused(capsys, *arguments)
+        assert words in read_refusal(capsys, *arguments)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
     assert run([str(one) for one in ordering]) == 1, "the query itself goes on"
 
@@ -144,7 +144,7 @@ def test_an_output_that_cannot_be_written_is_refused(spark, tmp_path, capsys, co
     trace(tmp_path / "trace")
     (tmp_path / "file").write_text("not a directory")
     asked = {"order": [tmp_path / "in", *MATRIX], "verify": [tmp_path / "trace", *STREAM]}[command]
-    line = refused(capsys, command, *asked, "--out", tmp_path / "file" / "out")
+    line = read_refusal(capsys, command, *asked, "--out", tmp_path / "file" / "out")
     assert ": cannot write: Not a directory; nothing was written" in line
 
 

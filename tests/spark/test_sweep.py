@@ -34,7 +34,7 @@ def runs_of(out):
     return {run.run for run in read_runs(Path(out) / "trace")}
 
 
-def left_over(out):
+def list_hidden(out):
     return [path.name for path in Path(out).iterdir() if path.name.startswith(".")]
 
 
@@ -48,7 +48,7 @@ def test_a_sweep_writes_what_the_plain_runner_writes(spark, small, tmp_path):
         assert twin.read_bytes() == file.path.read_bytes()
         assert file.ordered
     assert read_runs(tmp_path / "a" / "trace") == read_runs(tmp_path / "b" / "trace")
-    assert left_over(tmp_path / "a") == left_over(tmp_path / "b") == []
+    assert list_hidden(tmp_path / "a") == list_hidden(tmp_path / "b") == []
 
 
 def test_results_are_a_table_with_types(spark, small, tmp_path):
@@ -128,7 +128,7 @@ def test_a_run_that_takes_its_process_down_costs_only_itself(spark, small, tmp_p
     assert failure.reason.startswith("its task ended without an answer (out of memory?): ")
     assert {row.run for row in read(tmp_path)} == {run.key for run in small.runs} - {guilty}
     assert runs_of(tmp_path) == {run.key for run in small.runs} - {guilty}
-    assert left_over(tmp_path) == []
+    assert list_hidden(tmp_path) == []
 
 
 def test_what_a_killed_sweep_has_made_is_kept(spark, small, tmp_path):
@@ -153,7 +153,7 @@ def test_what_a_killed_sweep_has_made_is_kept(spark, small, tmp_path):
     )
     assert sweep(spark, small, tmp_path).made == 2
     assert runs_of(tmp_path) == {run.key for run in small.runs}
-    assert left_over(tmp_path) == []
+    assert list_hidden(tmp_path) == []
 
 
 def test_ctrl_c_keeps_what_is_done_and_the_same_call_goes_on(spark, small, tmp_path, monkeypatch):

@@ -30,12 +30,12 @@ from antecede.verification import (
     combine,
     verify_chunks,
 )
-from tests.spark.verification_runs import cut, expected, listed, random_run, rows_of
+from tests.spark.verification_runs import cut, find_by_oracle, list_findings, random_run, rows_of
 
 SEEDS = range(60)
 
 
-def chunked(events: list[Event], chunks: int, seed: int = 0, n: int = 2) -> tuple[int, Findings]:
+def verify_in_chunks(events: list[Event], chunks: int, seed: int = 0, n: int = 2) -> tuple[int, Findings]:
     parts = cut(rows_of(events), chunks, seed)
     return verify_chunks([lambda part=part: part for part in parts], n)  # type: ignore[misc]
 
@@ -66,8 +66,8 @@ def check_chains(order: Order, events: list[Event], findings: Findings) -> None:
 
 
 def agree(events: list[Event], deliveries: int, findings: Findings) -> None:
-    verdict, wanted = expected(events)
-    assert listed(findings) == wanted
+    verdict, wanted = find_by_oracle(events)
+    assert list_findings(findings) == wanted
     assert deliveries == verdict.deliveries
     check_chains(happened_before(events), events, findings)
 
@@ -76,7 +76,7 @@ def agree(events: list[Event], deliveries: int, findings: Findings) -> None:
 def test_equals_the_oracle_however_it_is_cut(seed: int) -> None:
     events = random_run(seed)
     for chunks in (1, 2, random.Random(seed).randint(3, 64)):
-        agree(events, *chunked(events, chunks, seed))
+        agree(events, *verify_in_chunks(events, chunks, seed))
 
 
 @pytest.mark.parametrize("seed", range(1000, 1015))
@@ -86,20 +86,20 @@ def test_equals_the_oracle_by_origin(seed: int) -> None:
     bounds = sorted({0, n, *random.Random(seed).choices(range(n + 1), k=3)})
     blocks = list(pairwise(bounds))
     alone = [verify_chunks([lambda: [rows_of(events)]], n, block) for block in blocks]
-    agree(events, alone[0][0], Findings.joined([findings for _, findings in alone]))
+    agree(events, alone[0][0], Findings.concatenate([findings for _, findings in alone]))
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_hundreds_of_processes(seed: int) -> None:
     events = random_run(seed, most_processes=300, most_events=600)
     for chunks in (1, 7):
-        agree(events, *chunked(events, chunks, seed))
+        agree(events, *verify_in_chunks(events, chunks, seed))
 
 
 @pytest.mark.parametrize("events", [[], [Event(0, "send", 0, 1, (0,))], [Event(5, "deliver", 3, 1)]])
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_next_to_nothing(events: list[Event], chunks: int) -> None:
-    agree(events, *chunked(events, chunks))
+    agree(events, *verify_in_chunks(events, chunks))
 
 
 def test_messages_that_cross_many_chunks_with_the_news_of_them() -> None:
@@ -117,7 +117,7 @@ def test_messages_that_cross_many_chunks_with_the_news_of_them() -> None:
     rows = rows_of(events)
     chunks = [[rows.take(np.array([row]))] for row in range(len(rows))]
     _, findings = verify_chunks([lambda part=part: part for part in chunks], 4)  # type: ignore[misc]
-    assert listed(findings) == [("violation", 3, 0, 1, 2, 1)]
+    assert list_findings(findings) == [("violation", 3, 0, 1, 2, 1)]
     assert list(zip(findings.chain_sender, findings.chain_number, strict=True)) == [
         (0, 1),
         (0, 2),
@@ -139,7 +139,7 @@ def test_news_is_followed_when_a_later_message_of_the_same_sender_is_done_with()
         Event(3, "deliver", 0, 1),
     ]
     for chunks in (1, 2, 8):
-        agree(events, *chunked(events, chunks))
+        agree(events, *verify_in_chunks(events, chunks))
 
 
 def test_a_process_appears_while_news_is_under_way() -> None:
@@ -204,7 +204,7 @@ def test_a_block_keeps_what_others_sent_to_strangers() -> None:
         Event(2, "deliver", 0, 1),
     ]
     alone = [verify_chunks([lambda: [rows_of(events)]], 3, block)[1] for block in ((0, 1), (1, 3))]
-    agree(events, 4, Findings.joined(alone))
+    agree(events, 4, Findings.concatenate(alone))
 
 
 def test_receives_and_control_packets_are_skipped() -> None:
@@ -213,7 +213,7 @@ def test_receives_and_control_packets_are_skipped() -> None:
     noise = replace(rows, kind=np.full(len(rows), RECEIVE, np.int8))
     control = replace(rows, control=np.ones(len(rows), bool))
     _, findings = verify_chunks([lambda: [noise, rows, control]], 2)
-    assert listed(findings) == expected(events)[1] != []
+    assert list_findings(findings) == find_by_oracle(events)[1] != []
 
 
 SENT = Event(0, "send", 0, 1, (1,))
@@ -258,7 +258,7 @@ def test_numbers_that_do_not_grow_are_told(numbers: list[list[int]], unsorted: t
     assert combine(summaries).unsorted == unsorted
 
 
-def scanned(events: list[Event], **options: Any) -> Summary:
+def scan_events(events: list[Event], **options: Any) -> Summary:
     scan = Scan(2, **options)
     scan.feed(rows_of(events))
     return scan.finish().summary
@@ -267,18 +267,18 @@ def scanned(events: list[Event], **options: Any) -> Summary:
 def test_what_does_not_fit_is_refused() -> None:
     many = [Event(1, "deliver", 0, number) for number in range(300)]
     with pytest.raises(TooManySymbols, match="more than 256 messages"):
-        scanned(many, symbols=256)
-    assert scanned(many, symbols=300).deliveries == 300
+        scan_events(many, symbols=256)
+    assert scan_events(many, symbols=300).deliveries == 300
     flying = [Event(0, "send", 0, number, (1,)) for number in range(30_000)]
     with pytest.raises(TooMuchInFlight, match="of 1000000 allowed"):
-        scanned(flying, memory=10**6)
-    assert len(scanned(flying, memory=10**7).flights) == 30_000
+        scan_events(flying, memory=10**6)
+    assert len(scan_events(flying, memory=10**7).flights) == 30_000
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_values_survive_the_network(seed: int) -> None:
     events = random_run(seed)
-    summary = scanned(events)
+    summary = scan_events(events)
     again = Summary.decode(summary.encode())
     for field in fields(Summary):
         assert np.array_equal(getattr(summary, field.name), getattr(again, field.name)), field.name
@@ -301,9 +301,9 @@ def test_a_long_run_of_growing_state() -> None:
     deliveries = [Event(e.to[0], "deliver", e.sender, e.number) for e in sends]
     chance.shuffle(deliveries)
     events = sends + deliveries + deliveries[:100]
-    agree(events, *chunked(events, 3, 1))
+    agree(events, *verify_in_chunks(events, 3, 1))
     alone = [verify_chunks([lambda: [rows_of(events)]], 90, block) for block in ((0, 50), (50, 90))]
-    agree(events, alone[0][0], Findings.joined([findings for _, findings in alone]))
+    agree(events, alone[0][0], Findings.concatenate([findings for _, findings in alone]))
 
 
 @pytest.mark.parametrize("seed", range(2000, 2020))
@@ -311,7 +311,7 @@ def test_interpreted_kernels_find_the_same_and_read_nothing_outside_of_an_array(
     """Python checks every index."""
     events = random_run(seed, most_processes=70 if seed % 10 == 0 else 7, most_events=80)
     with interpreted():
-        agree(events, *chunked(events, 1 + seed % 6, seed))
+        agree(events, *verify_in_chunks(events, 1 + seed % 6, seed))
 
 
 def test_importing_verification_loads_neither_numba_nor_spark() -> None:

@@ -178,7 +178,9 @@ for one in (found, packed):
 
 def oracles(runs):
     return sorted(
-        [name, *key] for name, names, rows in runs for key in planted.expected(names, rows)[1].elements()
+        [name, *key]
+        for name, names, rows in runs
+        for key in planted.find_by_oracle(names, rows)[1].elements()
     )
 
 

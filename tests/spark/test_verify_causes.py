@@ -23,7 +23,7 @@ NAMES = {"id": "id", "causes": "causes", "consumer": "consumer"}
 SEED = 11
 
 
-def drawn(seed, name):
+def draw_rows(seed, name):
     """Rows of a partition: some handed in causal order but for some swaps, some to nobody, some twice, some lost."""
     rng = Random(f"{seed}/{name}")
     events: list[tuple] = []
@@ -142,7 +142,7 @@ def assert_all_found(found, rows):
 @pytest.fixture(scope="module")
 def rows():
     print(f"seed {SEED}")
-    return [row for name in [*(f"p{i}" for i in range(60)), None] for row in drawn(SEED, name)]
+    return [row for name in [*(f"p{i}" for i in range(60)), None] for row in draw_rows(SEED, name)]
 
 
 @pytest.mark.parametrize("kind", ["position", "time"])

@@ -106,7 +106,7 @@ def cut(rows: Rows, chunks: int, seed: int) -> list[list[Rows]]:
     return [batches[2 * at : 2 * at + 2] for at in range(chunks)]
 
 
-def expected(events: Sequence[Event]) -> tuple[Verdict, list[Finding]]:
+def find_by_oracle(events: Sequence[Event]) -> tuple[Verdict, list[Finding]]:
     """What the oracle finds: kind, process, sender, number and, about order, the first that overtook it."""
     verdict = check(events)
     found = [
@@ -122,7 +122,7 @@ def expected(events: Sequence[Event]) -> tuple[Verdict, list[Finding]]:
     return verdict, sorted(found)
 
 
-def listed(findings: Findings) -> list[Finding]:
+def list_findings(findings: Findings) -> list[Finding]:
     columns = (findings.process, findings.sender, findings.number, findings.by_sender, findings.by_number)
     kinds = [KINDS[kind] for kind in findings.kind]
     return sorted(zip(kinds, *(column.tolist() for column in columns), strict=True))

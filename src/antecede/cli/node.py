@@ -92,7 +92,7 @@ def node(
     handler.setFormatter(plain if log is Log.text else JsonLines(described.name))
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
     socket = None if described.socket is None else config.parent / described.socket
-    feed = described.served(config.parent) or nullcontext()
+    feed = described.make_feed(config.parent) or nullcontext()
     made = described.node(config.parent, role.value)
     window: AbstractAsyncContextManager[Any] = nullcontext()
     if described.metrics is not None:

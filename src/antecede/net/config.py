@@ -191,7 +191,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
             found = f"{self.name} is no {role} of the topology, which has {', '.join(names) or 'none'}"
             raise BadConfig(f"role {role}", found)
 
-    def served(self, root: Path) -> Feed | None:
+    def make_feed(self, root: Path) -> Feed | None:
         """The feed of what the node records, if it has one."""
         if self.feed is None:
             return None

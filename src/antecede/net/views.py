@@ -181,7 +181,7 @@ class Member:
         self._known.clear()
         self._easy.clear()
         for lost in change.lost:
-            log.warning("%s gives up with view %d: %s", self.name, change.number, lost.told)
+            log.warning("%s gives up with view %d: %s", self.name, change.number, lost.description)
         if change.unordered:
             told = ", ".join(f"{sender}.{number}" for sender, number in change.unordered)
             log.warning("%s: no causal order is known among %s: what linked them is lost", self.name, told)

@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from antecede.spark.measure.figures import TABLES
-from antecede.spark.storage import absolute, escaped, files, join
+from antecede.spark.storage import absolute, escape_path, files, join
 from antecede.verification import schema
 
 __all__ = ["Results", "read_results"]
@@ -57,13 +57,13 @@ def read_results(spark: SparkSession, path: str | os.PathLike[str]) -> Results:
 
 def read_table(spark: SparkSession, path: str, columns: StructType | str) -> DataFrame | None:
     found = files(spark, path)
-    return spark.read.schema(columns).parquet(*map(escaped, found)) if found else None
+    return spark.read.schema(columns).parquet(*map(escape_path, found)) if found else None
 
 
 def read_failures(spark: SparkSession, root: str) -> DataFrame | None:
     found = files(spark, join(root, "failures.jsonl"), "*.jsonl")
     return (
-        spark.read.schema("run string, reason string, command string").json([*map(escaped, found)])
+        spark.read.schema("run string, reason string, command string").json([*map(escape_path, found)])
         if found
         else None
     )

@@ -108,13 +108,13 @@ class Measures:
         machine, busy = self.machines[router], self._busy
         receive = machine.receive
 
-        def timed(packet: Packet[Any]) -> list[Effect]:
+        def time_receive(packet: Packet[Any]) -> list[Effect]:
             started = thread_time_ns()
             effects = receive(packet)
             busy[router] += thread_time_ns() - started
             return effects
 
-        machine.receive = timed  # type: ignore[method-assign]
+        machine.receive = time_receive  # type: ignore[method-assign]
 
     def observe(self, now: int, packet: Packet[Any], entries: int, size: int) -> None:
         message = packet.message

@@ -18,7 +18,7 @@ from antecede.storage import (
     join,
     local,
     make_directory,
-    opened,
+    open_file,
     place,
     put,
     readable,
@@ -27,7 +27,7 @@ from antecede.storage import (
 )
 
 __all__ = [
-    "absolute", "escaped", "files", "join", "local", "make_directory", "opened", "place", "put",
+    "absolute", "escape_path", "files", "join", "local", "make_directory", "open_file", "place", "put",
     "readable", "vacant", "whole", "all_whole", "write",
 ]  # fmt: skip
 
@@ -37,7 +37,7 @@ def files(spark: SparkSession, path: str, pattern: str = "*.parquet") -> list[st
     listing = spark.read.format("binaryFile").option("pathGlobFilter", pattern)
     try:
         # Listed while the plan is made: this costs no job.
-        found = listing.load(escaped(absolute(path))).inputFiles()
+        found = listing.load(escape_path(absolute(path))).inputFiles()
     except AnalysisException as error:
         if error.getCondition() == "PATH_NOT_FOUND":
             return []
@@ -45,7 +45,7 @@ def files(spark: SparkSession, path: str, pattern: str = "*.parquet") -> list[st
     return sorted((absolute(unquote(file)) for file in found), key=str.encode)
 
 
-def escaped(path: str) -> str:
+def escape_path(path: str) -> str:
     """The path as Spark's readers take it: what would be a pattern is not meant as one."""
     return "".join(f"\\{sign}" if sign in "*?[]{}\\" else sign for sign in path)
 

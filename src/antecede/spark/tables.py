@@ -27,7 +27,7 @@ from antecede.errors import BadParameter, BadTrace
 from antecede.spark.errors import describe_failure
 from antecede.spark.frames import CSV, quote
 from antecede.spark.session import SparkError
-from antecede.spark.storage import absolute, escaped, files, local, readable
+from antecede.spark.storage import absolute, escape_path, files, local, readable
 from antecede.spark.stream.checkpoint import Checkpoint
 from antecede.spark.trace.footers import refuse_files
 
@@ -86,7 +86,7 @@ class StreamFiles(Struct, frozen=True):
 
     def read(self, spark: SparkSession, found: TableFiles) -> DataFrame:
         """The rows of the files that are there, and of those that will be."""
-        reader, place = open_reader(spark, self.files_per_batch), escaped(absolute(self.path))
+        reader, place = open_reader(spark, self.files_per_batch), escape_path(absolute(self.path))
         if found.format != "json":
             return read_vectors(open_files(reader, found, place), found, self.process, self.vector)
         lines = reader.text(place).where(F.trim("value") != "")
@@ -120,7 +120,7 @@ def read_table(
     if not names and "/" not in path and spark.catalog.tableExists(path):
         return spark.table(path)
     found = describe_files(spark, path, names, vector)
-    rows = open_files(spark.read, found, [escaped(name) for name in names])
+    rows = open_files(spark.read, found, [escape_path(name) for name in names])
     return read_vectors(rows, found, process, vector)
 
 
@@ -165,7 +165,7 @@ def describe_files(
         refuse_files(spark, names, pa.schema([]))
     options = CSV if format == "csv" else {}
     try:
-        table = spark.read.format(format).options(**options).load([escaped(name) for name in names])
+        table = spark.read.format(format).options(**options).load([escape_path(name) for name in names])
     except SparkError as error:
         raise BadTrace(
             absolute(path), f"Spark cannot read the files as one table: {describe_failure(error)}"

@@ -25,7 +25,7 @@ from antecede.topology.graph import Station, bad, shown
 if TYPE_CHECKING:
     from antecede.topology.value import Topology
 
-__all__ = ["Join", "failed", "joined"]
+__all__ = ["Join", "add_vertex", "mark_failed"]
 
 
 class Join(Struct, frozen=True):
@@ -37,7 +37,7 @@ class Join(Struct, frozen=True):
     """Whose state the new vertex has to adopt."""
 
 
-def failed(topology: Topology, name: str) -> Topology:
+def mark_failed(topology: Topology, name: str) -> Topology:
     vertex = topology.id(name)
     if vertex in topology.dead:
         raise bad(f"{name} cannot fail: it has failed before")
@@ -46,7 +46,7 @@ def failed(topology: Topology, name: str) -> Topology:
     )
 
 
-def joined(
+def add_vertex(
     topology: Topology,
     name: str,
     links: Sequence[str],

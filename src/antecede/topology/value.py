@@ -17,7 +17,7 @@ from msgspec import Struct
 from antecede.errors import UnknownProcess
 from antecede.model import View, bits
 from antecede.topology.graph import Station, bad, cuts, graph_of, stations_of, trunk_of, twins
-from antecede.topology.joins import Join, failed, joined
+from antecede.topology.joins import Join, add_vertex, mark_failed
 from antecede.topology.plan import Plan, plan_of
 
 __all__ = ["Topology"]
@@ -197,7 +197,7 @@ class Topology(Struct, frozen=True, cache_hash=True):
 
     def fail(self, name: str) -> Topology:
         """The same without this vertex, for good: whoever comes back is a new one."""
-        return failed(self, name)
+        return mark_failed(self, name)
 
     def join(
         self,
@@ -211,7 +211,7 @@ class Topology(Struct, frozen=True, cache_hash=True):
 
         `member_of` names a member of the separator that it joins (iii), or whose place it takes (iv).
         """
-        return joined(self, name, list(links), member_of, process, witness)
+        return add_vertex(self, name, list(links), member_of, process, witness)
 
 
 class _Numbers:

@@ -117,7 +117,7 @@ def pack_rows(
 
 def deal(held: Mapping[str, list[Rows]], cuts: Mapping[str, Cut]) -> Iterator[Packed]:
     for run, found in held.items():
-        rows = Rows.joined(found)
+        rows = Rows.concatenate(found)
         assert rows.clock is not None
         parts = np.searchsorted(np.array(cuts[run].below, np.int64), rows.clock, side="right").astype(
             np.int16

@@ -175,7 +175,7 @@ class Rows:
         return self.clock, self.process, self.index
 
     @classmethod
-    def joined(cls, parts: Sequence[Rows]) -> Rows:
+    def concatenate(cls, parts: Sequence[Rows]) -> Rows:
         """One after the other. All have the same columns."""
         starts = np.cumsum([0, *(len(part.to) for part in parts)])
         offsets = [part.offsets[:-1] + start for part, start in zip(parts, starts, strict=False)]

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 
 from antecede.errors import BadTrace
-from antecede.storage import absolute, join, local, opened
+from antecede.storage import absolute, join, local, open_file
 from antecede.trace.reader import refuse_columns
 from antecede.trace.schema import EVENTS, ORDER, ORDER_KEY, RUN_KEY, RUNS
 
@@ -57,7 +57,7 @@ class Footer(Struct, frozen=True):
 def open_parquet(path: str) -> Iterator[Any]:
     """A file that is read as Parquet. Whatever is wrong with it is said of the file, by name."""
     try:
-        source = opened(path)
+        source = open_file(path)
     except (pa.ArrowException, OSError) as error:
         raise BadTrace(path, f"the file cannot be opened: {one_line(error)}") from None
     with source:

@@ -35,7 +35,7 @@ def read_part(part: Part, names: Names, more: Sequence[str] = ()) -> Iterator[tu
         between(rows, low, high) for piece in part.pieces for rows in read_piece(piece, part.run, names, more)
     ]
     if found:
-        yield part.pieces[0].path, Rows.joined(found).in_order()
+        yield part.pieces[0].path, Rows.concatenate(found).in_order()
 
 
 def read_piece(piece: Piece, run: str, names: Names, more: Sequence[str]) -> Iterator[Rows]:

@@ -73,7 +73,7 @@ def event_files(path: str | os.PathLike[str]) -> list[EventFile]:
     if not layout.events.is_dir():
         raise BadTrace(str(layout.events), "the directory is missing: it has the trace's event files")
     # Hidden names are files in the making.
-    return [described(path) for path in sorted(layout.events.glob("[!._]*.parquet"))]
+    return [describe_file(path) for path in sorted(layout.events.glob("[!._]*.parquet"))]
 
 
 def read_events(
@@ -169,7 +169,7 @@ def shown(kind: pa.DataType) -> str:
     return {"large_string": "string", "large_binary": "binary"}.get(str(kind), str(kind))
 
 
-def described(path: Path) -> EventFile:
+def describe_file(path: Path) -> EventFile:
     with parquet(path, EVENTS) as file:
         notes = file.metadata.metadata or {}
         run = notes[RUN_KEY].decode() if RUN_KEY in notes else None
@@ -211,7 +211,7 @@ def run_events(run: str, files: Sequence[EventFile], columns: Sequence[str]) -> 
     names = [*columns, *(key for key in KEYS if key not in columns)]
     sources = [file_events(file, run, names) for file in filled]
     if sorted_files:
-        yield from merged(sources)
+        yield from merge_sorted(sources)
     else:
         yield from in_order(batch for source in sources for batch in source)
 
@@ -233,7 +233,7 @@ def file_events(file: EventFile, run: str, columns: Sequence[str]) -> Iterator[p
             if "kind" in columns:
                 refuse_kinds(file.path, batch.column("kind"))
             if batch.num_rows:
-                yield stored(batch, columns)
+                yield cast_columns(batch, columns)
 
 
 def refuse_kinds(path: Path, kinds: pa.Array) -> None:
@@ -242,7 +242,7 @@ def refuse_kinds(path: Path, kinds: pa.Array) -> None:
             raise BadTrace(str(path), f"an event is of kind {kind}; the kinds are {', '.join(KINDS)}")
 
 
-def stored(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+def cast_columns(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
     """The columns in this order, in the types of `READ`."""
     schema = pa.schema([READ.field(name) for name in columns])
     return pa.RecordBatch.from_arrays([batch.column(f.name).cast(f.type) for f in schema], schema=schema)
@@ -261,7 +261,7 @@ def in_order(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from table.take(order).to_batches(BATCH)
 
 
-def merged(sources: Iterable[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+def merge_sorted(sources: Iterable[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
     """Batches that are each in order, and follow each other in order within a source, as one sequence in order.
 
     Whatever is below the last clock in hand of every source can have nothing before it that is still to come: it is

@@ -114,7 +114,7 @@ class Scan:
             index=index.copy(),
             sent_at=sent_at.copy(),
         )
-        return Part(summarise(self._scanner), Findings.joined(plain), overtaken)
+        return Part(summarise(self._scanner), Findings.concatenate(plain), overtaken)
 
 
 WRONG: Final = {

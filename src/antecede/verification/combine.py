@@ -87,7 +87,7 @@ def combine(
         unknown.append(unknown_of(boundary))
         late.append(late_of(boundary))
     findings.append(_undelivered(walk))
-    unknown_rows, all_late = np.concatenate(unknown), Late.joined(late)
+    unknown_rows, all_late = np.concatenate(unknown), Late.concatenate(late)
     settled, wanted = Resolved(Findings.none(), Ids.none(), ()), Ids.none()
     if len(unknown_rows) and found is None:
         wanted = distinct(unknown_rows)
@@ -95,7 +95,7 @@ def combine(
         settled = resolve_unknown(unknown_rows, found, _block(walk))
     complete = not len(wanted) and not len(settled.keep)
     return Outcome(
-        findings=Findings.joined([*findings, settled.findings]),
+        findings=Findings.concatenate([*findings, settled.findings]),
         chunks=len(summaries),
         deliveries=sum(summary.deliveries for summary in summaries),
         violations=len(all_late),

@@ -37,7 +37,7 @@ class Ids:
         return cls(np.empty(0, np.int32), np.empty(0, np.int64))
 
     @classmethod
-    def joined(cls, parts: Sequence[Ids]) -> Ids:
+    def concatenate(cls, parts: Sequence[Ids]) -> Ids:
         return cls(
             np.concatenate([np.empty(0, np.int32), *(part.sender for part in parts)]),
             np.concatenate([np.empty(0, np.int64), *(part.number for part in parts)]),
@@ -101,7 +101,7 @@ class Findings:
         )
 
     @classmethod
-    def joined(cls, parts: Sequence[Findings]) -> Findings:
+    def concatenate(cls, parts: Sequence[Findings]) -> Findings:
         """One after the other."""
         if not parts:
             return cls.none()
@@ -159,7 +159,7 @@ def findings_of(
         chain_sender=np.repeat(sender, 2).astype(np.int32),
         chain_number=np.column_stack((number, by_number)).reshape(-1),
     )
-    return Findings.joined([violations, breaks])
+    return Findings.concatenate([violations, breaks])
 
 
 class Impossible(Exception):

@@ -62,7 +62,7 @@ def verify_chunks(
         if len(part.overtaken):
             proofs = ProofScan(part.summary.n, part.overtaken, block=block, keep=keep)
             findings.append(read_chunk(chunk, proofs))
-    return outcome.deliveries, Findings.joined(findings)
+    return outcome.deliveries, Findings.concatenate(findings)
 
 
 def verify_run(run: Chunk, n: int) -> tuple[int, Findings]:
@@ -77,4 +77,4 @@ def verify_run(run: Chunk, n: int) -> tuple[int, Findings]:
             blocks = [*pairwise(edges_of(n, 2 * len(blocks)))]
             continue
         # Blocks of origins have all seen the whole run: one of them counts.
-        return told[0][0], Findings.joined([findings for _, findings in told])
+        return told[0][0], Findings.concatenate([findings for _, findings in told])

@@ -92,7 +92,7 @@ class Late:
         return cls(*(np.zeros(0, np.int64) for _ in fields(cls)))
 
     @classmethod
-    def joined(cls, parts: Sequence[Late]) -> Late:
+    def concatenate(cls, parts: Sequence[Late]) -> Late:
         return cls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)))
 
     def targets(self) -> tuple[Array, Array]:

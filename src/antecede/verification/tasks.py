@@ -87,7 +87,7 @@ class Share:
 
     @cached_property
     def sorted_rows(self) -> Rows:
-        rows = Rows.joined([decode(data) for data in self.packed]).in_order()
+        rows = Rows.concatenate([decode(data) for data in self.packed]).in_order()
         self.packed.clear()
         return rows
 
@@ -296,5 +296,5 @@ def put_run_together(run: str, names: Names, rows: list[dict[str, Any]]) -> Iter
     yield told_batch([count_deliveries(run, outcome.deliveries)])
     if outcome.unsorted:
         yield told_batch([Told("unsorted", run, 0)])
-    findings = Findings.joined([outcome.findings, outcome.join(trails)])
+    findings = Findings.concatenate([outcome.findings, outcome.join(trails)])
     yield from finding_batches(run, BORDER, names, findings)

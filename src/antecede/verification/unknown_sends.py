@@ -121,7 +121,7 @@ def distinct(rows: Array) -> Ids:
 
 def resolve_unknown(unknown: Array, found: Sequence[Found], block: tuple[int, int]) -> Resolved:
     """Findings are about messages of the block; what is to be kept may be anyone's."""
-    sent = _joined(found)
+    sent = _concatenate(found)
     at = look_up(table_of(sent["sender"], sent["number"]), unknown)
     known = unknown[at >= 0]
     at_known = at[at >= 0]
@@ -137,10 +137,10 @@ def resolve_unknown(unknown: Array, found: Sequence[Found], block: tuple[int, in
         Findings.plain(DUPLICATE, *nowhere[~first, :4].T),
     ]
     again = np.unique(sent["chunk"][at_known[~addressed]])
-    return Resolved(Findings.joined(findings), distinct(known[~addressed]), tuple(again.tolist()))
+    return Resolved(Findings.concatenate(findings), distinct(known[~addressed]), tuple(again.tolist()))
 
 
-def _joined(found: Sequence[Found]) -> dict[str, Array]:
+def _concatenate(found: Sequence[Found]) -> dict[str, Array]:
     """The sends found in all chunks, in order."""
     ends = np.cumsum([0, *(len(part.to) for part in found)])
     starts = [part.start[:-1] + end for part, end in zip(found, ends, strict=False)]

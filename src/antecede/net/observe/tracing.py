@@ -20,9 +20,9 @@ In a message it is one text, `traceparent`, and `tracestate` after a line's end 
 payload, which stays the application's own. `LONGEST` bytes: a longer state is left out, as the standard allows.
 A program that does not import OpenTelemetry pays one look into a dictionary for a message.
 
->>> joined("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "")
+>>> join_headers("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "")
 '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'
->>> joined("garbage", "")
+>>> join_headers("garbage", "")
 Traceback (most recent call last):
 antecede.errors.BadParameter: message: traceparent must be version-trace-span-flags in hex digits, not 'garbage'
 """
@@ -36,7 +36,7 @@ from typing import Any
 
 from antecede.errors import BadParameter
 
-__all__ = ["LONGEST", "OPENTELEMETRY", "NodeSpans", "current", "extract", "joined"]
+__all__ = ["LONGEST", "OPENTELEMETRY", "NodeSpans", "current", "extract", "join_headers"]
 
 OPENTELEMETRY = "opentelemetry.trace"
 """If nobody has imported this, no span is current."""
@@ -44,7 +44,7 @@ LONGEST = 512
 _PARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?")
 
 
-def joined(traceparent: str, tracestate: str) -> str:
+def join_headers(traceparent: str, tracestate: str) -> str:
     """The context that these two headers are; empty if there is no parent."""
     if not traceparent:
         return ""
@@ -62,7 +62,7 @@ def current() -> str:
 
     headers: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(headers)
-    return joined(headers.get("traceparent", ""), headers.get("tracestate", ""))
+    return join_headers(headers.get("traceparent", ""), headers.get("tracestate", ""))
 
 
 class NodeSpans:

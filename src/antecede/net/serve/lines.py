@@ -50,7 +50,7 @@ from msgspec import Struct
 from antecede.errors import AntecedeError, Closed
 from antecede.net.delivery import Delivery
 from antecede.net.node import Node
-from antecede.net.observe.tracing import joined
+from antecede.net.observe.tracing import join_headers
 from antecede.process.views.members import Change
 
 __all__ = ["Desk", "LONGEST", "Lines", "Say", "last_word", "ready"]
@@ -340,7 +340,7 @@ class Lines:
         while True:
             asked = await self._sends.get()
             try:
-                context = joined(asked.traceparent, asked.tracestate)
+                context = join_headers(asked.traceparent, asked.tracestate)
                 message = await self.node.send(asked.to, asked.payload, label=asked.label, context=context)
             except Closed as error:
                 await self.refuse(str(error), asked.ref)

@@ -238,7 +238,7 @@ class Lost(Struct, frozen=True):
     """By whose count, as `model.Awaited` says."""
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """In words."""
         which = f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
         by = "" if self.counted == "sender" else " (by the count of those to it)"

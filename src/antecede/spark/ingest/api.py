@@ -33,7 +33,7 @@ from antecede.spark.ingest.clocks import FINDINGS, check_clocks
 from antecede.spark.ingest.table import map_columns, read_table
 from antecede.spark.ingest.tasks import SPARK_LOG, SPARK_REJECTED, list_log_files, read_log_files
 from antecede.spark.ingest.writer import write_events, write_runs
-from antecede.spark.storage import absolute, escaped, join, whole
+from antecede.spark.storage import absolute, escape_path, join, whole
 from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS
 from antecede.trace.foreign import shiviz
 from antecede.trace.foreign.formats import TABLE, refuse_request
@@ -211,4 +211,4 @@ SCHEMAS: Final = {
 
 
 def at(spark: SparkSession, directory: str, name: str) -> DataFrame:
-    return spark.read.schema(SCHEMAS[name]).parquet(escaped(join(directory, name)))
+    return spark.read.schema(SCHEMAS[name]).parquet(escape_path(join(directory, name)))

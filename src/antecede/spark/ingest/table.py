@@ -36,7 +36,7 @@ from pyspark.sql.types import ArrayType, MapType, StringType, StructField, Struc
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.frames import CSV, quote, to_nanoseconds
 from antecede.spark.ingest.tasks import list_files, name_runs
-from antecede.spark.storage import absolute, escaped
+from antecede.spark.storage import absolute, escape_path
 from antecede.spark.tables import one_format
 
 __all__ = ["COLUMNS", "map_columns", "read_table"]
@@ -83,7 +83,7 @@ def read_table(
     """The table in these files: Parquet, CSV with a first line of names, or JSON Lines, by the end of their names."""
     names = list_files(spark, paths)
     format = one_format("ingest", names)
-    places = [escaped(name) for name in names]
+    places = [escape_path(name) for name in names]
     if format == "parquet":
         table = spark.read.parquet(*places)
     elif format == "csv":

@@ -19,7 +19,7 @@ from pyspark.sql.types import LongType, MapType, StringType, StructField, Struct
 
 from antecede.errors import BadParameter
 from antecede.spark.run_tasks import plan_tasks
-from antecede.spark.storage import absolute, escaped, files, opened, readable
+from antecede.spark.storage import absolute, escape_path, files, open_file, readable
 from antecede.trace.foreign import lines, shiviz
 from antecede.trace.foreign.formats import LINES
 from antecede.trace.foreign.shiviz import Expressions
@@ -138,7 +138,7 @@ def read_log_files(spark: SparkSession, source: LogFiles) -> DataFrame:
 
     def work(names: list[str]) -> Iterator[pa.RecordBatch]:
         for name in names:
-            with opened(name) as file:
+            with open_file(name) as file:
                 yield from read_file(source, name, file)
 
     return plan_tasks(spark, source.deal(), work, SPARK_READ)
@@ -152,7 +152,7 @@ def read_through_spark(spark: SparkSession, source: LogFiles) -> DataFrame:
             for path, content in zip(*(batch.column(name) for name in ("path", "content")), strict=True):
                 yield from read_file(source, absolute(path.as_py()), pa.BufferReader(content.as_buffer()))
 
-    table = spark.read.format("binaryFile").load([escaped(name) for name in source.runs])
+    table = spark.read.format("binaryFile").load([escape_path(name) for name in source.runs])
     return table.select("path", "content").mapInArrow(work, SPARK_READ)
 
 

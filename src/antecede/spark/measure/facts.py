@@ -90,7 +90,7 @@ def count_shares(shares: Iterable[Share]) -> Iterator[pa.RecordBatch]:
     """What one task does with the files that it reads."""
     for share in shares:
         names = Names.of(share.processes)
-        for rows in gather((rows for _, rows in read_part(share.part, names, READ)), Rows.joined):
+        for rows in gather((rows for _, rows in read_part(share.part, names, READ)), Rows.concatenate):
             yield from count_rows(share.part.run, names, rows, share.received)
 
 

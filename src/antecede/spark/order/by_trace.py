@@ -42,7 +42,7 @@ from antecede.spark.order.runs import (
     survey_runs,
     try_runs,
 )
-from antecede.spark.storage import escaped, join
+from antecede.spark.storage import escape_path, join
 from antecede.spark.trace.api import Trace
 
 __all__ = ["ByTrace", "explain_refused", "find_missing", "order_trace"]
@@ -127,12 +127,12 @@ def read_all_columns(trace: Trace) -> Trace:
     if trace.path is None:
         return trace
     reading = trace.spark.read.option("pathGlobFilter", "*.parquet")
-    found = reading.parquet(escaped(join(trace.path, "events"))).schema
+    found = reading.parquet(escape_path(join(trace.path, "events"))).schema
     others = [field for field in found if field.name not in trace.events.columns]
     if not others:
         return trace
     schema = StructType([*trace.events.schema, *others])
-    return replace(trace, events=reading.schema(schema).parquet(escaped(join(trace.path, "events"))))
+    return replace(trace, events=reading.schema(schema).parquet(escape_path(join(trace.path, "events"))))
 
 
 def names_of(runs: pa.Table) -> set[str | None]:

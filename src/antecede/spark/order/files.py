@@ -22,7 +22,7 @@ from antecede.spark.errors import raise_task_errors
 from antecede.spark.frames import quote
 from antecede.spark.ingest.tasks import SPARK_LOG
 from antecede.spark.order.api import count_rows, missing, name_form, order, read_form, refused
-from antecede.spark.storage import absolute, escaped, files, join, whole
+from antecede.spark.storage import absolute, escape_path, files, join, whole
 from antecede.spark.stream.api import Asked
 from antecede.spark.tables import read_table
 from antecede.spark.trace.api import Trace
@@ -44,7 +44,7 @@ def order_path(spark: SparkSession, path: str | os.PathLike[str], asked: Asked) 
     named = asked != Asked(no_cause=asked.no_cause, time=asked.time, window=asked.window)
     if files(spark, join(root, "log")):
         refuse_columns_of(named or asked.time is not None)
-        log = spark.read.schema(SPARK_LOG).parquet(*map(escaped, files(spark, join(root, "log"))))
+        log = spark.read.schema(SPARK_LOG).parquet(*map(escape_path, files(spark, join(root, "log"))))
         return order_log(log, asked.window)
     if files(spark, join(root, "runs.parquet")) or files(spark, join(root, "trace", "runs.parquet")):
         refuse_columns_of(named)
@@ -126,7 +126,7 @@ def write_ordered(ordered: DataFrame, path: str | os.PathLike[str]) -> Outcome:
     with raise_task_errors(), whole(path) as aside:
         ordered.write.parquet(join(aside, "ordered"))
         # What is asked of the result is asked of what is there: nothing is ordered twice.
-        there = spark.read.schema(ordered.schema).parquet(escaped(join(aside, "ordered")))
+        there = spark.read.schema(ordered.schema).parquet(escape_path(join(aside, "ordered")))
         counts = count_rows(there)
         [total] = counts.agg(
             *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("rows", "waiting", "direct")),
@@ -141,7 +141,7 @@ def write_ordered(ordered: DataFrame, path: str | os.PathLike[str]) -> Outcome:
             # Whatever is missing, a row waits for it: there is nothing to look for.
             lacking = spark.createDataFrame([], lacking.schema)
         lacking.write.parquet(join(aside, "missing"))
-        lacking = spark.read.schema(lacking.schema).parquet(escaped(join(aside, "missing")))
+        lacking = spark.read.schema(lacking.schema).parquet(escape_path(join(aside, "missing")))
         many, groups = count_missing(lacking, counts.where("not refused"), there)
         holding = list_holding(lacking) if many else []
     form = read_form(there)

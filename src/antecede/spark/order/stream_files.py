@@ -22,7 +22,7 @@ from antecede.errors import BadParameter
 from antecede.spark.errors import raise_task_errors
 from antecede.spark.order.files import default_partition
 from antecede.spark.schema import ALL_PACKETS, PACKETS
-from antecede.spark.storage import absolute, escaped, files, readable
+from antecede.spark.storage import absolute, escape_path, files, readable
 from antecede.spark.stream.api import Asked, order_stream
 from antecede.spark.stream.checkpoint import Checkpoint
 from antecede.spark.stream.closed import deliver_closed
@@ -159,7 +159,9 @@ def build(
 
 def read_packets(spark: SparkSession, source: Source) -> DataFrame:
     schema = from_arrow_schema(packet_columns(source))
-    return open_reader(spark, source.files_per_batch).schema(schema).parquet(escaped(absolute(source.path)))
+    return (
+        open_reader(spark, source.files_per_batch).schema(schema).parquet(escape_path(absolute(source.path)))
+    )
 
 
 def packet_columns(source: Source) -> pa.Schema:
@@ -190,7 +192,7 @@ def refuse(spark: SparkSession, source: Source, once: bool, new: bool) -> None:
 def recount(spark: SparkSession, out: str | os.PathLike[str]) -> Counted:
     """Count all that was written."""
     # With its columns: a query that has delivered nothing has written no file that would tell them.
-    rows = spark.read.schema("position long, kind string").parquet(escaped(absolute(out)))
+    rows = spark.read.schema("position long, kind string").parquet(escape_path(absolute(out)))
     kind, placed = F.col("kind"), F.col("position").isNotNull()
     found = rows.agg(
         F.count_if(placed & (kind != "late")).alias("delivered"),

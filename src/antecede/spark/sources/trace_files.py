@@ -13,7 +13,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from antecede.errors import BadParameter, BadTrace
-from antecede.spark.storage import absolute, escaped, files, join, local, readable
+from antecede.spark.storage import absolute, escape_path, files, join, local, readable
 from antecede.spark.trace.api import SPARK_EVENTS
 from antecede.spark.trace.footers import refuse_files
 from antecede.trace import EVENTS
@@ -38,7 +38,9 @@ def traces(spark: SparkSession, path: str | os.PathLike[str], *, max_files: int 
     if readable(events):
         refuse_files(spark, files(spark, events)[:1], EVENTS)
     return (
-        spark.readStream.schema(SPARK_EVENTS).option("maxFilesPerTrigger", max_files).parquet(escaped(events))
+        spark.readStream.schema(SPARK_EVENTS)
+        .option("maxFilesPerTrigger", max_files)
+        .parquet(escape_path(events))
     )
 
 

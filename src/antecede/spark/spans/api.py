@@ -26,7 +26,7 @@ from antecede.spark.spans.messages import MessageCounts, write_messages
 from antecede.spark.spans.otlp import read_otlp
 from antecede.spark.spans.schema import REJECTED, SPANS, finish_rows
 from antecede.spark.spans.table import read_table
-from antecede.spark.storage import absolute, escaped, join, whole
+from antecede.spark.storage import absolute, escape_path, join, whole
 from antecede.trace.foreign.spans import refuse_span_request
 
 __all__ = ["SpanCounts", "Spans", "count_spans", "read_spans", "write_spans"]
@@ -127,7 +127,10 @@ def write_spans(
 def read_written(spark: SparkSession, directory: str) -> Spans:
     types = {"spans": SPANS, "rejected": REJECTED}
     return Spans(
-        *(spark.read.schema(types[name]).parquet(escaped(join(directory, name))) for name in Spans._fields)
+        *(
+            spark.read.schema(types[name]).parquet(escape_path(join(directory, name)))
+            for name in Spans._fields
+        )
     )
 
 

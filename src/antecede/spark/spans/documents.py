@@ -16,7 +16,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from antecede.spark.storage import escaped
+from antecede.spark.storage import escape_path
 
 __all__ = ["explode_spans", "name_file", "parse_documents", "read_documents"]
 
@@ -40,7 +40,7 @@ def name_file() -> Column:
 
 def read_documents(spark: SparkSession, names: Sequence[str]) -> DataFrame:
     """The texts in these files: `file` and `text`. A text may be blank."""
-    records = spark.read.option("lineSep", "\n{").text([escaped(name) for name in names])
+    records = spark.read.option("lineSep", "\n{").text([escape_path(name) for name in names])
     # The separator took the brace of each record but a file's first, which may also be a blank line, or an array.
     text = r"""CASE WHEN startswith(value, '"') THEN concat('{', value) WHEN startswith(value, '{') THEN value
         WHEN value RLIKE '^\\s*([{\\[]|$)' THEN value ELSE concat('{', value) END"""

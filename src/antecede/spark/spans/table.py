@@ -25,7 +25,7 @@ from antecede.spark.spans.schema import (
     explain,
     name_kind,
 )
-from antecede.spark.storage import escaped
+from antecede.spark.storage import escape_path
 from antecede.spark.tables import one_format
 from antecede.trace.foreign.spans import MAPS, OTEL_TRACES, SPAN_LISTS
 
@@ -52,7 +52,7 @@ def read_table(
     format = one_format("read_spans", names)
     asked = OTEL_TRACES if mapping is None else mapping
     if format == "parquet":
-        table = spark.read.parquet(*(escaped(name) for name in names))
+        table = spark.read.parquet(*(escape_path(name) for name in names))
         table = table.withColumns({FILE: name_file(), TEXT: F.expr(NOTHING), BROKEN: F.expr(NOTHING)})
     elif format == "csv":
         table = read_csv(spark, names)
@@ -72,7 +72,7 @@ def read_table(
 
 
 def read_csv(spark: SparkSession, names: list[str]) -> DataFrame:
-    places = [escaped(name) for name in names]
+    places = [escape_path(name) for name in names]
     columns = spark.read.options(**CSV).csv(places).columns
     if not columns:
         raise BadTrace(names[0], "the file is empty; its first line must name the columns")

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from antecede.errors import BadTrace
 from antecede.spark.spans.messages import MESSAGES, REPLY
 from antecede.spark.spans.schema import SPANS
-from antecede.spark.storage import absolute, escaped, files, join
+from antecede.spark.storage import absolute, escape_path, files, join
 from antecede.spark.trace.api import Trace
 from antecede.spark.verify.api import verify
 from antecede.spark.verify.by_causes import CausesVerification
@@ -77,7 +77,7 @@ VERDICT: Final = "run string, verdict string, reason string, deliveries bigint, 
 def read_messages(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame | None:
     """Whose spans the messages of a directory are (`antecede.spark.spans.messages`), if it was made of spans."""
     place = join(absolute(path), "messages")
-    return spark.read.schema(MESSAGES).parquet(escaped(place)) if files(spark, place) else None
+    return spark.read.schema(MESSAGES).parquet(escape_path(place)) if files(spark, place) else None
 
 
 def verify_spans(spark: SparkSession, path: str | os.PathLike[str]) -> SpansVerification:
@@ -85,7 +85,7 @@ def verify_spans(spark: SparkSession, path: str | os.PathLike[str]) -> SpansVeri
     trace, messages = Trace.read(spark, path), read_messages(spark, path)
     if messages is None:
         raise BadTrace(absolute(path), "it has no messages/: name a directory that ingest wrote of spans")
-    spans = spark.read.schema(SPANS).parquet(escaped(join(absolute(path), "spans")))
+    spans = spark.read.schema(SPANS).parquet(escape_path(join(absolute(path), "spans")))
     found = verify(
         list_events(spans, messages),
         id="id",

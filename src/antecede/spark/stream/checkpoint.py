@@ -19,7 +19,7 @@ from msgspec import Struct
 from pyspark.sql import SparkSession
 
 from antecede.errors import BadParameter, CannotWrite
-from antecede.spark.storage import absolute, files, join, local, opened, put, readable, vacant
+from antecede.spark.storage import absolute, files, join, local, open_file, put, readable, vacant
 
 __all__ = ["Checkpoint", "Totals"]
 
@@ -80,7 +80,7 @@ class Checkpoint:
 
     def _compare(self, command: str, what: Mapping[str, Any]) -> None:
         try:
-            with opened(join(self.place, NOTE)) as file:
+            with open_file(join(self.place, NOTE)) as file:
                 noted = msgspec.json.decode(file.read(), type=dict[str, Any])
         except FileNotFoundError:
             # Begun by a query of one's own, or before there were notes: its state tells.
@@ -100,7 +100,7 @@ class Checkpoint:
     def read_columns(self) -> bytes | None:
         """What `write_columns` kept. A query of an older version has kept nothing."""
         try:
-            with opened(join(self.place, COLUMNS)) as file:
+            with open_file(join(self.place, COLUMNS)) as file:
                 return bytes(file.read())
         except FileNotFoundError:
             return None
@@ -132,7 +132,7 @@ class Checkpoint:
         if not readable(self.place) or last != self.find_committed(spark):
             return None
         try:
-            with opened(join(self.place, TOTALS)) as file:
+            with open_file(join(self.place, TOTALS)) as file:
                 totals = msgspec.json.decode(file.read(), type=Totals)
         except (OSError, msgspec.MsgspecError):
             # Written by an older version, or by a query that was killed.

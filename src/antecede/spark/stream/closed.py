@@ -38,12 +38,12 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from antecede.errors import BadParameter, BadSnapshot
 from antecede.spark.storage import (
     absolute,
-    escaped,
+    escape_path,
     files,
     join,
     local,
     make_directory,
-    opened,
+    open_file,
     place,
     put,
     readable,
@@ -186,14 +186,14 @@ def read_slot(spark: SparkSession | None, home: str, at: int) -> State | None:
     slot = join(home, f"slot-{at}")
     if readable(home):
         try:
-            with opened(slot) as file:
+            with open_file(slot) as file:
                 data = file.read()
         except FileNotFoundError:
             return None
     elif spark is None or not files(spark, slot):
         return None
     else:
-        data = bytes(spark.read.schema("state binary").parquet(escaped(slot)).collect()[0][0])
+        data = bytes(spark.read.schema("state binary").parquet(escape_path(slot)).collect()[0][0])
     version = msgspec.msgpack.decode(data)["version"]
     if version != VERSION:
         raise BadSnapshot.version("the stream by closed sets", version, VERSION)

@@ -20,7 +20,7 @@ from antecede.errors import BadParameter, BadTrace
 from antecede.spark.errors import raise_task_errors
 from antecede.spark.frames import quote
 from antecede.spark.sources import jetstream, node_feed, traces
-from antecede.spark.storage import absolute, escaped, files, join, readable
+from antecede.spark.storage import absolute, escape_path, files, join, readable
 from antecede.spark.stream.checkpoint import Checkpoint
 from antecede.spark.stream.listener import observe_findings
 from antecede.spark.stream.run import Counted, Query, run_query
@@ -140,7 +140,7 @@ def write_findings(
 
     def recount(own: SparkSession) -> Counted:
         """Count all that was written."""
-        written = own.read.schema(schema).parquet(escaped(absolute(out)))
+        written = own.read.schema(schema).parquet(escape_path(absolute(out)))
         found = written.agg(*aggregates(kinds, schema)).first()
         assert found is not None
         return read_metrics(found.asDict(), kinds, schema)

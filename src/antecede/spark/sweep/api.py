@@ -37,7 +37,7 @@ from antecede.spark.errors import describe_failure
 from antecede.spark.progress import is_connect
 from antecede.spark.run_tasks import run_tasks
 from antecede.spark.session import SparkError
-from antecede.spark.storage import absolute, escaped, join, local, place, readable
+from antecede.spark.storage import absolute, escape_path, join, local, place, readable
 
 __all__ = ["Swept", "sweep"]
 
@@ -116,7 +116,7 @@ def sweep(
 def read_table(spark: SparkSession, root: str, rows: int) -> DataFrame:
     if not rows:
         return spark.createDataFrame([], RESULTS)
-    return spark.read.schema(RESULTS).json(escaped(join(root, "results.jsonl")))
+    return spark.read.schema(RESULTS).json(escape_path(join(root, "results.jsonl")))
 
 
 # Jobs

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 
 from antecede.errors import BadTrace
 from antecede.spark.frames import quote, refuse_other_tables
-from antecede.spark.storage import absolute, escaped, files, join, local, readable
+from antecede.spark.storage import absolute, escape_path, files, join, local, readable
 from antecede.spark.trace.footers import footers
 from antecede.trace import EVENTS, RUNS
 from antecede.trace.footers import Footer, locate, read_local_trace
@@ -99,7 +99,7 @@ class Trace:
                 join(root, "events"), "there are no Parquet files: the events of the trace's runs are missing"
             )
         read = tuple(footers(spark, tables, found)) if readable(root) else None
-        runs = spark.read.schema(SPARK_RUNS).parquet(*map(escaped, tables))
+        runs = spark.read.schema(SPARK_RUNS).parquet(*map(escape_path, tables))
         return cls(events, runs, root, read)
 
     @cached_property
@@ -113,7 +113,7 @@ class Trace:
         """The same trace with one file less, of those that it was read from."""
         left = tuple(one for one in self.files or () if one != file)
         reading = self.spark.read.schema(SPARK_EVENTS)
-        return replace(self, events=reading.parquet(*(escaped(one.path) for one in left)), files=left)
+        return replace(self, events=reading.parquet(*(escape_path(one.path) for one in left)), files=left)
 
     @classmethod
     def of(cls, events: DataFrame, runs: DataFrame | None = None) -> Trace:
@@ -137,7 +137,7 @@ def read_events(spark: SparkSession, root: str) -> DataFrame:
     """The events below a directory: one argument of the plan, however many files there are."""
     reading = spark.read.schema(SPARK_EVENTS).option("pathGlobFilter", "*.parquet")
     try:
-        return reading.parquet(escaped(join(root, "events")))
+        return reading.parquet(escape_path(join(root, "events")))
     except AnalysisException as error:
         if error.getCondition() == "PATH_NOT_FOUND":
             raise BadTrace(
