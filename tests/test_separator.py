@@ -370,6 +370,14 @@ def test_a_lone_router_is_replaced_from_stable_memory_or_by_a_checkpoint(checkpo
     assert bool(lost) == checkpoints
 
 
+def test_what_was_taken_back_from_a_lone_router_comes_before_what_follows_it():
+    # Its neighbours keep what they sent to it, and one of them may follow what another keeps.
+    for _, world in zip(range(100), worlds(shapes.star(3)), strict=False):
+        world.checkpoints = True
+        verdict = world.run(16, (Crash("hub"), Arrival("hub2", ("p1", "p2", "p3"), "hub")))
+        assert not verdict.violations + verdict.duplicates, world.seed
+
+
 def test_two_parts_that_are_connected_later():
     parts = Topology.of([("p1", "p2"), ("p3", "p4")], ["p1", "p2", "p3", "p4"], islands=True)
     assert Separator(parts.view, 0, parts).accepts(0, (3,)) == "no way leads from p1 to p4"

@@ -28,7 +28,7 @@ def test_the_same_seed_draws_the_same_runs_and_they_go_the_same_way():
 
 
 def test_every_protocol_and_every_fault_has_its_turn():
-    scenarios = [draw(0, number) for number in range(90)]
+    scenarios = [draw(0, number) for number in range(300)]
     assert {scenario.protocol for scenario in scenarios} == set(CAUSAL)
     kinds = {fault.kind for scenario in scenarios for fault in scenario.faults}
     assert kinds == set(get_args(Kind))
@@ -78,6 +78,12 @@ def test_what_once_failed_does_not_fail_again(what):
 @pytest.mark.parametrize(("seed", "number", "most"), SEEDS)
 def test_runs_that_once_failed_do_not_fail_again(seed, number, most):
     scenario = draw(seed, number, most=most)
+    assert examine(scenario).findings == (), repeat(scenario)
+
+
+@pytest.mark.parametrize("number", [1034, 3292])
+def test_routers_that_once_failed_do_not_fail_again(number):
+    scenario = draw(77, number, ("separator",), 100)
     assert examine(scenario).findings == (), repeat(scenario)
 
 

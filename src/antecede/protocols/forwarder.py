@@ -63,6 +63,8 @@ class Retained(Struct, frozen=True, gc=False):
 
     message: Message
     targets: int
+    clock: int = 0
+    """Lamport's, when it was to leave: whatever it follows has less."""
 
 
 class Forwarder(Queue, History):
@@ -207,7 +209,9 @@ class Forwarder(Queue, History):
     def _retain(self, message: Message, targets: int) -> None:
         # With `reports` others do not learn what was forwarded: they keep nothing, and members may not fail.
         if targets and (not self.reports or self._duty(targets)):
-            self._retained[message.id] = Retained(message, targets)
+            kept = self._retained.get(message.id)
+            clock = self.clock + 1 if kept is None else kept.clock
+            self._retained[message.id] = Retained(message, targets, clock)
         else:
             self._retained.pop(message.id, None)
 

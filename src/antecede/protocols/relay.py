@@ -204,9 +204,9 @@ class Relay(Forwarder):
         back: dict[Id, Retained] = {}
         for _, sent in sorted(self._unconfirmed.items()):
             if sent.missing >> vertex & 1 and not sent.stamp.to & self.plan.members[place] & ~dead:
-                _merge(back, sent.message, sent.stamp.targets & behind)
+                _merge(back, Retained(sent.message, sent.stamp.targets & behind, sent.stamp.clock))
         for kept in self._retained.values():
-            _merge(back, kept.message, kept.targets)
+            _merge(back, kept)
         self._retained = back
 
     def _waive(self, vertices: Iterable[int]) -> list[Effect]:
@@ -248,7 +248,7 @@ class Relay(Forwarder):
         super()._load(state)
 
 
-def _merge(back: dict[Id, Retained], message: Message, targets: int) -> None:
-    known = back.get(message.id)
-    if known is not None or targets:
-        back[message.id] = Retained(message, targets | (known.targets if known is not None else 0))
+def _merge(back: dict[Id, Retained], kept: Retained) -> None:
+    known = back.get(kept.message.id, replace(kept, targets=0))
+    if known.targets or kept.targets:
+        back[kept.message.id] = replace(known, targets=known.targets | kept.targets)

@@ -113,6 +113,7 @@ class Handover(Struct, frozen=True):
             *(number for _, number in staged),
         ]
         counts += [entry.number for entry in entries] + [message.number for message in kept]
+        counts += [one.clock for one in self.retained]
         return (
             all(0 <= place < n for place in places)
             and all(0 <= one < 1 << n for one in sets)
@@ -166,6 +167,8 @@ class Separator(Relay):
         self._early: dict[tuple[int, str, int], Packet[Any]] = {}
         """From a later topology, or for a member that has not adopted yet."""
         self.early_from: set[int] = set()
+        self._waited: list[Retained] = []
+        """What had to wait here before the last topology: for a `checkpoint` with it."""
         self.refused: list[tuple[int, PeerError]] = []
         """Who sent, too early to be judged when it came, what no vertex sends: for whoever drives this machine."""
         self._gone = self._orphans = 0
@@ -191,6 +194,9 @@ class Separator(Relay):
         early = isinstance(stamp, HopStamp | Relayed | Resumed) and (
             self._joining or stamp.version > self.topology.version
         )
+        if isinstance(stamp, Relayed) and 0 <= stamp.source < self.n:
+            # Two that fail in one change may be cut in another order here.
+            early = early or not self.plan.dead >> stamp.source & 1
         if early and packet.dest == self.me:
             self._early[_early_key(packet)] = packet
             self.early_from.add(packet.source)
@@ -224,6 +230,7 @@ class Separator(Relay):
                 f"vertices and at most one more, not version {topology.version} of "
                 f"{', '.join(topology.names)}",
             )
+        self._waited = list(self._retained.values())
         self._install(topology)
         return self._release() + self._receive_early()
 
@@ -359,7 +366,12 @@ class Separator(Relay):
     def checkpoint(self) -> dict[str, Any]:
         """What this neighbour knows, for one that takes the place of a separator of which nothing is left."""
         known = self._known.report_all(mask(self.topology.joining))
-        return _portable(Handover(self.me, self.topology.version, known, self.clock, {}, [], checkpoint=True))
+        behind = self.plan.behind(self.place)
+        there = reduce(or_, (behind.get(self.plan.place[v], 0) for v in self.topology.joining), 0)
+        waited = [Retained(one.message, one.targets & there, one.clock) for one in self._waited]
+        waited = [one for one in waited if one.targets] if self.plan.active[self.place] == self.me else []
+        version = self.topology.version
+        return _portable(Handover(self.me, version, known, self.clock, {}, waited, checkpoint=True))
 
     def adopt(self, states: Iterable[Mapping[str, Any] | Handover]) -> list[Effect]:
         """Start from what the other members of the separator know, or the last that failed knew."""
@@ -380,6 +392,16 @@ class Separator(Relay):
         effects: list[Effect] = []
         relayed: dict[int, tuple[int, int]] = {}
         kept = {one.message.id: one for one in _unforwarded(given)}
+        if any(state.checkpoint for state in given):
+            # What neighbours sent to the failed may have come to others of them, and something may follow it. It goes
+            # on first, and follows nothing: hops of the failed that it follows are here, or lost.
+            first = sorted(kept.values(), key=lambda one: one.clock)
+            for one in first:
+                self._seen[one.message.sender] = max(
+                    one.message.number, self._seen.get(one.message.sender, 0)
+                )
+            effects += self._take_over(first, 0, relayed)
+            kept = {}
         for state in given:
             for number, sent in sorted(state.sent.items()):
                 if self.plan.dead >> state.member & 1:
@@ -492,5 +514,5 @@ def _unforwarded(given: list[Handover]) -> list[Retained]:
                 if other.seen.get(message.sender, 0) >= message.number:
                     targets &= theirs.get(message.id, 0)
             if targets:
-                result.setdefault(message.id, Retained(message, targets))
+                result.setdefault(message.id, Retained(message, targets, retained.clock))
     return list(result.values())

@@ -3,7 +3,8 @@
   order       each process delivers in causal order, across views: by the watch, and by the oracle in small runs. But
               for messages that a change tells as `unordered`: what linked them is lost with several removed at once
   durable     nothing is lost that was durable: a process comes back with every input that its journal said it had, and
-              what was sent and is not given up is delivered, once, at each destination
+              what was sent and is not given up is delivered, once, at each destination. But for a global checkpoint
+              (case iv), which loses what a router had told its neighbours that it has, and had not sent on
   again       nothing is handed over again that was acknowledged, durably; what was taken and was not comes again after
               a restart; and what was handed over before, perhaps, is said to be so
   views       all that have a view of one number have the same one, and in the end all members have the last
@@ -76,6 +77,8 @@ class Judge:
         self._unordered: set[tuple[Id, int]] = set()
         """Messages whose order, at this process, was told as unknown."""
         self.rolls: dict[int, Roll] = {}
+        self.forgets = False
+        """A router began with a global checkpoint: what the one before it had, and had not sent on, is lost."""
         self.changes = 0
         """Changes of a view that applications came to."""
 
@@ -189,7 +192,7 @@ class Judge:
         self.findings += watch.findings(self.order, complete=False, view=view)[:MOST]
         for copy in watch.list_undelivered():
             (sender, number), at = copy.message, copy.at
-            if sender in gone or at in unfinished:
+            if sender in gone or at in unfinished or self.forgets:
                 continue
             if at not in gone:
                 self.find("durable", f"{view.name(at)} never delivered {view.name(sender)}.{number}")

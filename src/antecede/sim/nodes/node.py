@@ -12,12 +12,15 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from antecede.errors import CallerError, PeerError
 from antecede.link import Frame
 from antecede.model import Id, Message
 from antecede.process.core import Core, Out
 from antecede.process.inputs import (
     Acknowledge,
+    Adopt,
     Arrive,
     Input,
     Pass,
@@ -34,6 +37,7 @@ from antecede.process.inputs import (
 )
 from antecede.process.journal import Journal
 from antecede.process.views.members import Change, Plan, is_note
+from antecede.protocols.separator import Separator
 from antecede.sim.nodes.application import GROUP, Application
 from antecede.sim.nodes.disk import MemoryDisk
 from antecede.wire import Limits
@@ -56,8 +60,17 @@ class Killed(Exception):
 class SimNode:
     """One node, in all its lives."""
 
-    def __init__(self, system: System, name: str, place: int, new: Callable[[], Core]) -> None:
+    def __init__(
+        self,
+        system: System,
+        name: str,
+        place: int,
+        new: Callable[[], Core],
+        memory: Callable[[], bytes] | None = None,
+    ) -> None:
         scenario = system.scenario
+        self._memory = memory
+        """What the journal says of the last that failed of our separator, if we take its place by that."""
         self.system, self.name, self.place, self._new = system, name, place, new
         self.random = Random(f"{scenario.seed}/{name}")
         self.disk = MemoryDisk(self.effect, self.random, scenario.sync == "full")
@@ -131,6 +144,9 @@ class SimNode:
             wanted = core.changing.membership.wanted.join
             if names := tuple(joiner.name for joiner in wanted if joiner.by == self.name):
                 self.happen(Withdraw(names))
+        machine = core.machine
+        if self._memory is not None and isinstance(machine, Separator) and machine.joining:
+            self.happen(Adopt(self._memory()))
         self.waive()
         self.stir()
 
@@ -208,6 +224,16 @@ class SimNode:
                     raise Killed(self.name)
                 self.notes_left -= 1
             self.system.carry(self, dest, frame, hails)
+
+    def read_memory(self) -> bytes:
+        """What this router, which is dead, knew by its journal."""
+        scenario = self.system.scenario
+        journal = Journal(
+            self.disk.clone(), f"journal of {self.name}", scenario.sync, scenario.snapshot_inputs
+        )
+        machine = journal.recover(self._new()).machine
+        assert isinstance(machine, Separator)
+        return msgspec.msgpack.encode(machine.handover())
 
     # The network
 

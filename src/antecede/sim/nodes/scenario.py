@@ -21,6 +21,8 @@ Faults, each at a time and for a while, to a node that chance picks by `pick`
   leave      one leaves
   die        one dies for good, and an operator removes it: a router, if another of its separator forwards
   suspect    one is removed that lives
+  replace    all routers of a separator that forward die for good, and another takes their place: by a living witness,
+             or by the journal of the last that failed, or by the global checkpoint (Rodrigues & Veríssimo 4.4, case iv)
   strike     whoever leads a change next dies in it, anywhere or between two notes that end a stage: for good, or not
 
 >>> draw(7, 3) == draw(7, 3), draw(7, 3) != draw(7, 4)
@@ -51,14 +53,19 @@ ROUTED = tuple(name for name, kind in PROTOCOLS.items() if kind.routed)
 
 Kind: TypeAlias = Literal[
     "kill", "outage", "pause", "partition", "full", "sync", "slow", "flip", "jump", "limits", "lazy", "silent",
-    "join", "cancel", "leave", "die", "suspect", "strike",
+    "join", "cancel", "leave", "die", "suspect", "strike", "replace",
 ]  # fmt: skip
 TROUBLE: tuple[Kind, ...] = (
     "kill", "kill", "kill", "kill", "outage", "pause", "partition", "partition", "full", "sync", "slow", "flip",
     "jump", "limits", "lazy", "silent",
 )  # fmt: skip
 CHANGES: tuple[Kind, ...] = ("join", "join", "join", "cancel", "leave", "die", "suspect", "strike")
-CHANGES_OF_ROUTERS: tuple[Kind, ...] = ("die", "die", "join", "join", "join", "strike")
+CHANGES_OF_ROUTERS: dict[str, tuple[Kind, ...]] = {
+    "wan": ("die", "die", "join", "join", "join", "strike"),
+    "witnesses": ("die", "die", "join", "join", "join", "strike", "replace", "replace"),
+    "star": ("replace", "replace", "strike"),
+}
+"""By topology. Without a witness, a lone router can be replaced where its neighbours are not linked with each other."""
 
 
 class Fault(Struct, frozen=True, array_like=True):
@@ -172,7 +179,7 @@ def _parameters(protocol: str, random: Random) -> dict[str, Any]:
 def _faults(length: int, topology: str, random: Random) -> Iterator[Fault]:
     """Some of many kinds, in a run that takes about so long."""
     kinds: list[Kind] = [random.choice(TROUBLE) for _ in range(random.choice((0, 2, 5, 10, 20)))]
-    changes = {"mesh": CHANGES, "wan": CHANGES_OF_ROUTERS, "witnesses": CHANGES_OF_ROUTERS}.get(topology)
+    changes = CHANGES if topology == "mesh" else CHANGES_OF_ROUTERS.get(topology)
     if changes is not None:
         kinds += [random.choice(changes) for _ in range(random.choice((0, 1, 3, 6, 10)))]
     for kind in kinds:

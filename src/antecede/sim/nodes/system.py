@@ -44,16 +44,24 @@ STEPS = 20_000_000
 """How many steps that may take, or all faults together."""
 LIMITS = Limits(packet_bytes=4 << 20, payload_bytes=1 << 20)
 SMALLER = Limits(packet_bytes=64 << 10, payload_bytes=16 << 10)
+JOINS = ("join", "cancel", "replace")
+"""Faults with which one joins."""
 EXPECTED = (AntecedeError, AssertionError, LookupError, TypeError, ValueError, AttributeError, OSError)
 
 
 class Wish:
     """Someone joins, or is removed."""
 
-    def __init__(self, name: str, give_up: int | None = None, member_of: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        give_up: int | None = None,
+        member_of: str | None = None,
+        memory: Callable[[], bytes] | None = None,
+    ) -> None:
         self.name, self.give_up = name, give_up
-        self.member_of = member_of
-        """A member of the separator that a router joins."""
+        self.member_of, self.memory = member_of, memory
+        """A member of the separator that a router joins; and what the last that failed knew, if its journal is read."""
         self.by: SimNode | None = None
         """The member that is asked."""
         self.position: int | None = None
@@ -87,7 +95,7 @@ class System:
         self.processes = [founders.id(name) for name in names]
         first = Roll.first(founders.names, {"all": names})
         kind = PROTOCOLS[scenario.protocol]
-        places = len(founders) + sum(fault.kind in ("join", "cancel") for fault in scenario.faults)
+        places = len(founders) + sum(fault.kind in JOINS for fault in scenario.faults)
         machine = Core.new(scenario.protocol, founders, 0, 1, self._parameters).machine
         at = [place for place in range(len(founders)) if machine.orders_at(place)]
         everywhere = len(at) == len(founders)
@@ -102,7 +110,7 @@ class System:
         self._at(scenario.end_ms * MILLISECOND, self._end_faults)
         self._at(BEAT, self._beat)
 
-    def _make(self, name: str, place: int, roll: Roll) -> SimNode:
+    def _make(self, name: str, place: int, roll: Roll, memory: Callable[[], bytes] | None = None) -> SimNode:
         epoch = self.random.randrange(1, 1 << 40)
 
         def new() -> Core:
@@ -112,7 +120,7 @@ class System:
             core.record.on = self.scenario.recording
             return core
 
-        node = SimNode(self, name, place, new)
+        node = SimNode(self, name, place, new, memory)
         self.nodes += [None] * (place + 1 - len(self.nodes))
         self.nodes[place] = node
         self._start(node)
@@ -408,7 +416,7 @@ class System:
             if by.durable >= wish.position:
                 self._joins.remove(wish)
                 self.counts["joined"] += 1
-                node = self._make(wish.name, roll.place(wish.name), roll)
+                node = self._make(wish.name, roll.place(wish.name), roll, wish.memory)
                 node.application_runs = wish.member_of is None
             return
         progress = membership.progress()
@@ -457,8 +465,11 @@ class System:
         lasts, until = fault.for_ms * MILLISECOND, self.now + fault.for_ms * MILLISECOND
         pick = fault.pick
         self.counts[fault.kind] += 1
+        if fault.kind == "replace":
+            self._replace(pick)
+            return
         if fault.kind == "join" or fault.kind == "cancel":
-            name = f"j{self.counts['join'] + self.counts['cancel']}"
+            name = self._name_joiner()
             give_up = None if fault.kind == "join" else self.now + lasts // 4
             topology = topology_of(self.scenario)
             separators = () if topology is None else topology.separators
@@ -478,6 +489,40 @@ class System:
             living = [node for node in living if node.place not in self.processes] or living
         node = living[pick % len(living)]
         self._hurt(node, fault, until)
+
+    def _name_joiner(self) -> str:
+        return f"j{sum(self.counts[kind] for kind in JOINS)}"
+
+    def _replace(self, pick: int) -> None:
+        """Let all that forward of a separator die for good, and another take their place (case iv)."""
+        newest = max(self.members(), key=lambda node: node.core.changing.roll.number, default=None)
+        topology = None if newest is None else newest.core.changing.roll.topology
+        stations = [] if topology is None else [one for one in topology.stations if one.separator]
+        if not stations:
+            return
+        station = stations[pick % len(stations)]
+        living = [one for one in self._living() if one.place in station.members]
+        witnessed = any(one.place in station.witnesses for one in living)
+        forward = [one for one in living if one.place not in station.witnesses]
+        ready = all(
+            isinstance(one.core.machine, Separator) and not one.core.machine.joining for one in forward
+        )
+        busy = any(self._joins) or any(self._wishes)
+        if not forward or not ready or busy or not (witnessed or self.scenario.topology == "star"):
+            return
+        last = forward[-1]
+        for one in forward:
+            self._bury(one)
+            self._remove(one.name)
+        memory = None
+        if not witnessed and pick >> 8 & 1:
+            memory = last.read_memory
+        elif not witnessed:
+            self.judge.forgets = True
+        self.counts[
+            "by a witness" if witnessed else "by a checkpoint" if memory is None else "by a journal"
+        ] += 1
+        self._joins.append(Wish(self._name_joiner(), None, last.name, memory))
 
     def _hurt(self, node: SimNode, fault: Fault, until: int) -> None:
         pick = fault.pick >> 8
