@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -33,6 +35,13 @@ class System:
     def newcomer(self, name: str, ask: list[str], **options: Any) -> Node:
         return Node.join(name, ask, transport=self.network.at(name), settings=QUICK, **options)
 
+    @asynccontextmanager
+    async def found(self) -> AsyncIterator[tuple[Node, Node, Node]]:
+        """All three founders, connected."""
+        async with self.founder("a") as a, self.founder("b") as b, self.founder("c") as c:
+            await self.connect(a, b, c)
+            yield a, b, c
+
     async def connect(self, *nodes: Node) -> None:
         while not all(len(node.connected) == 2 for node in nodes):
             await asyncio.sleep(0)
@@ -52,14 +61,8 @@ class System:
 def test_a_join_waits_for_a_member_that_is_down_and_sends_go_on(asked, caplog):
     async def main() -> None:
         system = System()
-        async with (
-            asyncio.timeout(PATIENCE_S),
-            system.founder("a") as a,
-            system.founder("b") as b,
-            system.founder("c") as c,
-        ):
+        async with asyncio.timeout(PATIENCE_S), system.found() as (a, b, _c):
             nodes = {"a": a, "b": b}
-            await system.connect(a, b, c)
             system.cut("c")
             d = system.newcomer("d", [asked])
             starting = asyncio.ensure_future(d.start())
@@ -88,14 +91,8 @@ def test_a_join_waits_for_a_member_that_is_down_and_sends_go_on(asked, caplog):
 def test_a_join_that_is_cancelled_leaves_nobody_behind(asked):
     async def main() -> None:
         system = System()
-        async with (
-            asyncio.timeout(PATIENCE_S),
-            system.founder("a") as a,
-            system.founder("b") as b,
-            system.founder("c") as c,
-        ):
+        async with asyncio.timeout(PATIENCE_S), system.found() as (a, b, c):
             nodes = {"a": a, "b": b}
-            await system.connect(a, b, c)
             system.cut("c")
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.3):
@@ -119,14 +116,8 @@ def test_a_change_that_has_begun_is_called_off_if_the_join_is(asked, monkeypatch
 
     async def main() -> None:
         system = System()
-        async with (
-            asyncio.timeout(PATIENCE_S),
-            system.founder("a") as a,
-            system.founder("b") as b,
-            system.founder("c") as c,
-        ):
+        async with asyncio.timeout(PATIENCE_S), system.found() as (a, b, c):
             nodes = {"a": a, "b": b}
-            await system.connect(a, b, c)
             monkeypatch.setattr(c._host, "arrive", lambda peer, frame: None)
             starting = asyncio.ensure_future(system.newcomer("d", [asked]).start())
             while (progress := a.status().changing) is None or progress.awaits != ("c",):
@@ -148,13 +139,7 @@ def test_a_node_that_asks_again_takes_its_own_place(caplog):
 
     async def main() -> None:
         system = System()
-        async with (
-            asyncio.timeout(PATIENCE_S),
-            system.founder("a") as a,
-            system.founder("b") as b,
-            system.founder("c") as c,
-        ):
-            await system.connect(a, b, c)
+        async with asyncio.timeout(PATIENCE_S), system.found() as (a, _b, _c):
             system.cut("c")
             starting = asyncio.ensure_future(system.newcomer("d", ["a"]).start())
             while "d" not in a.status().joining:
@@ -190,13 +175,7 @@ async def join_and_die(system: System, asked: Node) -> None:
 def test_one_that_joined_and_never_came_is_removed_by_the_member_that_it_asked(asked, caplog):
     async def main() -> None:
         system = System()
-        async with (
-            asyncio.timeout(PATIENCE_S),
-            system.founder("a") as a,
-            system.founder("b") as b,
-            system.founder("c") as c,
-        ):
-            await system.connect(a, b, c)
+        async with asyncio.timeout(PATIENCE_S), system.found() as (a, b, c):
             await join_and_die(system, {"a": a, "b": b}[asked])
             await _members(c, 4)
             while not (found := [one for one in c.waiting() if one.where == "joining"]):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import selectors
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -161,47 +161,41 @@ def test_a_peer_that_is_removed_while_we_say_hello_is_told_so_and_stops_nothing(
 @pytest.mark.parametrize("kind", [1, 5, 6])
 def test_a_peer_that_answers_nonsense_is_dialled_again(kind, body):
     async def main() -> None:
-        dialled = asyncio.Queue[None]()
-
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write((len(body) + 1).to_bytes(4, "big") + bytes([kind]) + body)
-            await reader.read()
-            writer.close()
-            dialled.put_nowait(None)
-
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with Node("a", {"b": address}, settings=IMPATIENT) as node, asyncio.timeout(PATIENCE_S):
-            for _ in range(3):
-                await dialled.get()
-            assert node.status().up
+        async with dial_thrice((len(body) + 1).to_bytes(4, "big") + bytes([kind]) + body) as node:
             why = "a record of kind 6 came before the hello" if kind == 6 else "the hello cannot be read: "
             assert f"a refuses b: {why}" in node.status().refused["b"]
-        server.close()
 
     asyncio.run(main())
 
 
 def test_no_sentence_of_a_peer_decides_anything():
     async def main() -> None:
-        dialled = asyncio.Queue[None]()
-
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            sentence = "refused a peer: found a, which is no member any more, expected a member"
-            writer.write(pack(Bye(Code.REFUSED, sentence)))
-            await reader.read()
-            writer.close()
-            dialled.put_nowait(None)
-
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with Node("a", {"b": address}, settings=IMPATIENT) as node, asyncio.timeout(PATIENCE_S):
-            for _ in range(3):
-                await dialled.get()
-            assert node.status().up
-        server.close()
+        sentence = "refused a peer: found a, which is no member any more, expected a member"
+        async with dial_thrice(pack(Bye(Code.REFUSED, sentence))):
+            pass
 
     asyncio.run(main())
+
+
+@asynccontextmanager
+async def dial_thrice(said: bytes) -> AsyncIterator[Node]:
+    """A node whose peer answers every connection with these bytes, once it has dialled three times and is still up."""
+    dialled = asyncio.Queue[None]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        await reader.read()
+        writer.close()
+        dialled.put_nowait(None)
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with Node("a", {"b": address}, settings=IMPATIENT) as node, asyncio.timeout(PATIENCE_S):
+        for _ in range(3):
+            await dialled.get()
+        assert node.status().up
+        yield node
+    server.close()
 
 
 # Peers that do not agree
