@@ -73,39 +73,81 @@ class Stuck(Exception):
         self.told = told
 
 
-class Member:
-    """One node's process, in all its lives."""
+class Child:
+    """One node's process, in all its lives: `module` runs it, as `job` says."""
 
-    def __init__(self, job: Job) -> None:
-        self.job, directory = job, Path(job.directory)
-        self._said = directory / f"{job.name}.said"
-        self.complaints = directory / f"{job.name}.log"
-        self._diary = directory / f"{job.name}.diary"
-        self._before = 0
+    module = "benchmarks.chaos.worker"
+
+    def __init__(self, name: str, directory: str) -> None:
+        self.name = name
+        self._said, self.complaints = Path(directory, f"{name}.said"), Path(directory, f"{name}.log")
         self.process: asyncio.subprocess.Process | None = None
         self.struck = False
         """It is being killed and started again."""
 
-    async def start(self) -> None:
-        self._before = self._written()
-        command = [sys.executable, "-m", "benchmarks.chaos.worker", msgspec.json.encode(self.job).decode()]
+    async def run(self, job: Struct) -> None:
+        command = [sys.executable, "-m", self.module, msgspec.json.encode(job).decode()]
         with self._said.open("ab") as out, self.complaints.open("ab") as err:
             self.process = await asyncio.create_subprocess_exec(
                 *command, cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=out, stderr=err
             )
+
+    @property
+    def runs(self) -> bool:
+        return self.process is not None and self.process.returncode is None
 
     async def kill(self) -> None:
         if self.process is not None:
             with suppress(ProcessLookupError):
                 self.process.send_signal(signal.SIGKILL)
             await self.process.wait()
-            self.process = None
+
+    def ask(self, words: str) -> None:
+        if self.runs:
+            assert self.process is not None
+            assert self.process.stdin is not None
+            with suppress(OSError):
+                self.process.stdin.write(words.encode() + b"\n")
+
+    async def tell(self) -> dict[str, Any]:
+        """How it is, if it says so."""
+        before = self._said.stat().st_size
+        self.ask("how")
+        for _ in range(100):
+            await asyncio.sleep(LOOK_S)
+            said = self._said.read_bytes()[before:]
+            if said.endswith(b"\n"):
+                answer: dict[str, Any] = msgspec.json.decode(said.splitlines()[-1])
+                return answer
+            if not self.runs:
+                break
+        return {"name": self.name, "status": "no answer", "log": self.last_words()}
+
+    def last_words(self) -> list[str]:
+        return self.complaints.read_text(errors="replace").splitlines()[-5:]
+
+    def close(self) -> None:
+        """Let it end: there is nothing more on its standard input."""
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+
+
+class Member(Child):
+    """A process of a system that does not change."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job.name, job.directory)
+        self.job = job
+        self._diary = Path(job.directory, f"{job.name}.diary")
+        self._before = 0
+
+    async def start(self) -> None:
+        self._before = self._written()
+        await self.run(self.job)
 
     async def alive(self) -> None:
         """Until it has come to life, or ended."""
-        while (
-            self.process is not None and self.process.returncode is None and self._written() == self._before
-        ):
+        while self.runs and self._written() == self._before:
             await asyncio.sleep(LOOK_S)
 
     def _written(self) -> int:
@@ -113,26 +155,8 @@ class Member:
 
     async def stop(self) -> int:
         assert self.process is not None
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        self.close()
         return await self.process.wait()
-
-    async def ask(self) -> dict[str, Any]:
-        """What it says of itself, if it says anything."""
-        before = self._said.stat().st_size
-        if self.process is not None and self.process.returncode is None:
-            assert self.process.stdin is not None
-            self.process.stdin.write(b"\n")
-            for _ in range(100):
-                await asyncio.sleep(LOOK_S)
-                said = self._said.read_bytes()[before:]
-                if said.endswith(b"\n"):
-                    answer: dict[str, Any] = msgspec.json.decode(said.splitlines()[-1])
-                    return answer
-        return {"name": self.job.name, "status": "no answer", "log": self.last_words()}
-
-    def last_words(self) -> list[str]:
-        return self.complaints.read_text(errors="replace").splitlines()[-5:]
 
 
 class Fleet:
@@ -252,7 +276,7 @@ class Fleet:
                 )
 
     async def _give_up(self, reason: str) -> None:
-        raise Stuck(reason, [await member.ask() for member in self._members])
+        raise Stuck(reason, [await member.tell() for member in self._members])
 
     async def _stop(self) -> None:
         while self._restarts:

@@ -8,12 +8,10 @@ change under way at a time, as operators do; kills and weather come as they like
 from __future__ import annotations
 
 import asyncio
-import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,7 +19,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from benchmarks.chaos.fleet import LOOK_S, ROOT, Stuck, free_addresses
+from benchmarks.chaos.fleet import LOOK_S, Child, Stuck, free_addresses
 from benchmarks.chaos.resident import Resident, Terms
 from benchmarks.chaos.weather import Pair, Weather
 
@@ -56,62 +54,24 @@ class Went(Struct, frozen=True):
     left: list[str]
 
 
-class House:
-    """One node's process, in all its lives."""
+class House(Child):
+    """A process of a system that changes."""
+
+    module = "benchmarks.chaos.resident"
 
     def __init__(self, job: Resident) -> None:
-        self.job, directory = job, Path(job.directory)
-        self._said, self.complaints = directory / f"{job.name}.said", directory / f"{job.name}.log"
-        self.process: asyncio.subprocess.Process | None = None
-        self.struck = self.leaving = False
+        super().__init__(job.name, job.directory)
+        self.job = job
+        self.leaving = False
         self._looked = self.sent = 0
         self._rest = ""
         self.lives = self.views = 0
         self.members: list[str] = []
 
-    @property
-    def name(self) -> str:
-        return self.job.name
-
     async def start(self, terms: Terms | None = None) -> None:
         if terms is not None:
             self.job = msgspec.structs.replace(self.job, terms=terms)
-        command = [sys.executable, "-m", "benchmarks.chaos.resident", msgspec.json.encode(self.job).decode()]
-        with self._said.open("ab") as out, self.complaints.open("ab") as err:
-            self.process = await asyncio.create_subprocess_exec(
-                *command, cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=out, stderr=err
-            )
-
-    async def kill(self) -> None:
-        if self.process is not None:
-            with suppress(ProcessLookupError):
-                self.process.send_signal(signal.SIGKILL)
-            await self.process.wait()
-
-    @property
-    def runs(self) -> bool:
-        return self.process is not None and self.process.returncode is None
-
-    def ask(self, words: str) -> None:
-        if self.runs:
-            assert self.process is not None
-            assert self.process.stdin is not None
-            with suppress(OSError):
-                self.process.stdin.write(words.encode() + b"\n")
-
-    async def tell(self) -> dict[str, Any]:
-        """How it is, if it says so."""
-        before = self._said.stat().st_size
-        self.ask("how")
-        for _ in range(60):
-            await asyncio.sleep(LOOK_S)
-            said = self._said.read_bytes()[before:]
-            if said.endswith(b"\n"):
-                answer: dict[str, Any] = msgspec.json.decode(said.splitlines()[-1])
-                return answer
-            if not self.runs:
-                break
-        return {"name": self.name, "log": self.complaints.read_text(errors="replace").splitlines()[-5:]}
+        await self.run(self.job)
 
     def look(self) -> None:
         """Read on in its diary."""
@@ -131,10 +91,6 @@ class House:
                 self.lives += 1
             elif word == "view":
                 self.views, self.members = int(rest.split()[0]), rest.split()[1:]
-
-    def close(self) -> None:
-        if self.process is not None and self.process.stdin is not None:
-            self.process.stdin.close()
 
 
 class Town:
@@ -228,7 +184,7 @@ class Town:
                 and not house.leaving
                 and self._belongs(house)
             ):
-                words = house.complaints.read_text(errors="replace").splitlines()[-1:]
+                words = house.last_words()[-1:]
                 if not any("NotMember" in line for line in words):
                     await self._give_up(f"{house.name} ended by itself")
                 self.counts["orphans"] += 1
