@@ -372,10 +372,13 @@ def test_rows_that_the_last_version_held_come_out_with_the_columns_of_a_packet(p
     opened = make_settings(settings, schema)
     bucket = opened.open(b64decode(kept["state"]))
     assert bucket.old
-    bucket = opened.open(bucket.dump())
-    found, status = bucket.advance(came, kept["now"])
-    assert found is not None
-    out = [row for row in found.to_pylist() if row["kind"] != "repeated"]
+    out: list[dict[str, Any]] = []
+    # In two halves: some of what was held is still held between them.
+    half = len(came) // 2
+    for part in (came.slice(0, half), came.slice(half)):
+        bucket = opened.open(bucket.dump())
+        found, status = bucket.advance(part, kept["now"])
+        out += [row for row in ([] if found is None else found.to_pylist()) if row["kind"] != "repeated"]
     kinds = {"released": "delivered"}
     told = [
         {**{name: row[name] for name in ("receiver", "position", "sender", "number")},

@@ -10,7 +10,7 @@ payloads, and come out with the columns of a packet; the other columns are null.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from zlib import crc32
 
@@ -221,14 +221,15 @@ class StampedBucket:
         taken = PACKETS.empty_table()
         if rows is not None:
             taken = as_packets(rows, numbers)
-            rows = self._identify(rows).append_column("__row", pa.array(numbers, pa.int64()))
+            own = rows.select([*self.schema.names, "__number"])
+            rows = own.append_column("__row", pa.array(numbers, pa.int64()))
         table = join_rows(self.rows, rows)
         out, status = self.packets.advance(taken, now)
         fresh, older = self._split(out)
         found = [self._rebuild(older)] if len(older) else []
         if table is None:
             return (found[0] if found else None), status
-        at = pc.index_in(read_numbers(fresh), table["__row"].combine_chunks())
+        at = pc.index_in(read_numbers(fresh["payload"].to_pylist()), table["__row"].combine_chunks())
         delivered = table.take(at)
         found.append(self._finish(delivered, fresh))
         left = np.ones(len(table), np.bool_)
@@ -240,37 +241,35 @@ class StampedBucket:
         self.rows = table.take(np.flatnonzero(held)) if held.any() else None
         return pa.concat_tables(found, promote_options="permissive"), status
 
-    def _identify(self, rows: pa.Table) -> pa.Table:
-        """The user's columns, and who a row is: what is held is looked for by that."""
-        group = pc.fill_null(rows["__group"], "") if "__group" in rows.column_names else None
-        own = {
-            "__receiver": rows["__receiver"],
-            "__sender": rows["__sender"],
-            "__number": rows["__number"],
-            "__group": pa.repeat("", len(rows)) if group is None else group,
-        }
-        rows = rows.select(self.schema.names)
-        for name, column in own.items():
-            rows = rows.append_column(name, column)
-        return rows
-
     def _find_held(self, table: pa.Table) -> NDArray[np.bool_]:
-        """Which rows wait. A packet that came a second time does not."""
+        """Which rows wait, by their numbers. A packet that came a second time does not."""
         found = np.zeros(len(table), np.bool_)
         compiled = self.packets.compiled
         if compiled is not None and len(compiled.held):
-            here = pc.is_in(table["__row"], pa.array(read_numbers(compiled.held)))
-            found |= here.to_numpy()
-        names = self.opened.settings.processes
-        kept = {
-            (receiver.group, names[receiver.machine.me], names[sender], number)
-            for receiver in self.packets.machines.values()
-            for sender, number in receiver.since
-        }
-        if kept:
-            keys = [table[name].to_pylist() for name in ("__group", "__receiver", "__sender", "__number")]
-            found |= np.array([key in kept for key in zip(*keys, strict=True)], np.bool_)
+            held = compiled.held
+            if self.old:
+                names = self.opened.settings.processes
+                lanes, sources, numbers = (held[name].to_pylist() for name in ("lane", "source", "number"))
+                whose = [(group, names[me]) for group, me in compiled.keys]
+                keys = [
+                    (*whose[lane], names[s], n) for lane, s, n in zip(lanes, sources, numbers, strict=True)
+                ]
+                held = held.take([at for at, key in enumerate(keys) if key not in self.old])
+            found |= pc.is_in(table["__row"], read_numbers(held["payload"].to_pylist())).to_numpy()
+        payloads = list(self._list_payloads())
+        if payloads:
+            found |= pc.is_in(table["__row"], read_numbers(payloads)).to_numpy()
         return found
+
+    def _list_payloads(self) -> Iterator[bytes]:
+        """Those of the messages that machines hold, and that came as rows."""
+        names = self.opened.settings.processes
+        for receiver in self.packets.machines.values():
+            me = names[receiver.machine.me]
+            for sender, number in receiver.since:
+                message = receiver.machine.held((sender, number)).message
+                if message is not None and (receiver.group, me, names[sender], number) not in self.old:
+                    yield message.payload
 
     def _split(self, out: pa.Table) -> tuple[pa.Table, pa.Table]:
         """What came as rows, and what a state of version 1 had held."""
@@ -359,7 +358,6 @@ def fill_empty(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return make_lists(len(column), {at: one for at, one in named if one}, GAVE_UP)
 
 
-def read_numbers(rows: pa.Table) -> pa.Array:
+def read_numbers(payloads: list[bytes]) -> pa.Array:
     """The numbers of rows, from their payloads."""
-    octets = b"".join(rows["payload"].to_pylist())
-    return pa.array(np.frombuffer(octets, "<i8").astype(np.int64), pa.int64())
+    return pa.array(np.frombuffer(b"".join(payloads), "<i8").astype(np.int64), pa.int64())
