@@ -1,4 +1,4 @@
-"""How a node is, as one value; and the same for Prometheus.
+"""How a node is: what it shows those who look at it, as one value, and the same for Prometheus.
 
 >>> from antecede.net import Memory, Node
 >>> import asyncio
@@ -17,13 +17,18 @@ antecede_up{node="a"} 1
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
 
 from msgspec import Struct
 
+from antecede.errors import Closed
+from antecede.net.delivery import Contact, Held, Missing, stuck
+from antecede.net.lifecycle import Lifecycle
 from antecede.process.views.round import Progress
 
-__all__ = ["Status", "expose"]
+__all__ = ["Observed", "Status", "expose"]
 
 
 class Status(Struct, frozen=True):
@@ -130,3 +135,112 @@ def _metric(name: str, kind: str, text: str, values: list[tuple[dict[str, str], 
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+class Observed(Lifecycle):
+    """What a node tells those who look at it. Nothing here changes anything."""
+
+    _taken: int
+    """Messages that were handed over."""
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self._transport.address
+
+    def waiting(self) -> list[Held]:
+        """What is held here, for which messages of whom, and since when; what we sent that may not leave yet; and the
+        peers that a `send` waits for."""
+        core = self._host.core
+        found = stuck(core.view, core.changing.waiting(), self._host.since, time.monotonic_ns())
+        for name in self._missing():
+            pending = core.out[core.view.id(name)].pending
+            reason = (
+                f"router {name} is missing: {pending} messages wait for it to come back, or to be replaced"
+            )
+            found.append(Held(self.name, core.sent, (), "missing", reason, None))
+        return found + self._pressure.held() + self._mesh.joins.held()
+
+    def _missing(self) -> list[str]:
+        """Routers that cannot be reached, though messages wait for them."""
+        core, topology = self._host.core, self._host.core.changing.roll.topology
+        if topology is None:
+            return []
+        away = [number for number, peer in self._mesh.peers.items() if not peer.connected]
+        return [
+            core.view.name(number)
+            for number in away
+            if number not in topology.processes and number in core.out and core.out[number].pending
+        ]
+
+    def missing(self) -> list[Missing]:
+        """What holds up all that `waiting` lists as held: messages that have not come, never those that are held.
+
+        By the sender's own number where the protocol's stamps tell it, else by the channel's from it to us.
+        """
+        core = self._host.core
+        return [
+            Missing(core.view.name(root.sender), root.first, root.last, root.counted)
+            for root in core.changing.roots()
+        ]
+
+    async def contacts(self) -> AsyncIterator[Contact]:
+        """Peers as they come and go: first those that there is a connection with, then each change.
+
+        Of a peer that went and came back while nobody looked, nothing is told. Ends when the node is closed.
+        """
+        host, seen = self._host, dict[str, bool]()
+        while True:
+            now = {peer.name: peer.connected for peer in self._mesh.peers.values()}
+            for name in [*now, *(name for name in seen if name not in now)]:
+                connected = now.get(name, False)
+                if seen.get(name, False) is not connected:
+                    seen[name] = connected
+                    yield Contact(name, connected)
+            try:
+                self._check_open()
+            except Closed:
+                return
+            if now == {peer.name: peer.connected for peer in self._mesh.peers.values()}:
+                await host.contacts.wait()
+
+    @property
+    def connected(self) -> tuple[str, ...]:
+        """The peers that there is a connection with now."""
+        return tuple(peer.name for peer in self._mesh.peers.values() if peer.connected)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What has happened, by name: docs/runtime.md has the list."""
+        counts = Counter(self._mesh.counts)
+        counts["resent"] = sum(link.resent for link in self._host.core.links.values())
+        return counts
+
+    def status(self) -> Status:
+        """All that an operator looks at."""
+        host, core, peers = self._host, self._host.core, self._mesh.peers
+        return Status(
+            node=self.name,
+            protocol=core.machine.name,
+            up=host.failure is None and not self._closing,
+            failure=None if host.failure is None else str(host.failure),
+            sent=core.sent,
+            taken=self._taken,
+            eligible=len(core.inbox) + len(core.changing.ready),
+            unacknowledged=len(core.taken),
+            unsent=len(core.unsent),
+            held={name: core.held[core.view.id(name)] for name in self.members},
+            queued={peer.name: core.links[number].unacknowledged for number, peer in peers.items()},
+            connected={peer.name: peer.connected for peer in peers.values()},
+            paused={peer.name: peer.paused for peer in peers.values()},
+            blocked=self._pressure.waiting,
+            inputs=host.position,
+            durable=host.position_durable,
+            counts=dict(self.counts),
+            view=core.changing.roll.number,
+            members=self.members,
+            changing=core.changing.membership.progress(),
+            joining=dict(self._mesh.joins.waiting),
+            refused=self._mesh.refused,
+            missing={name: core.out[core.view.id(name)].pending for name in self._missing()},
+        )
