@@ -47,13 +47,9 @@ class PermitStamp(Stamp, frozen=True, gc=False):
     def entries(self, n: int) -> int:
         return 2
 
-    @property
-    def number(self) -> int:
-        """The whole stamp: twice the sequence, plus 1 if flagged."""
-        return self.sequence << 1 | self.flagged
-
     @classmethod
     def from_number(cls, number: int) -> PermitStamp:
+        """The stamp that a row of a bundle says: twice the sequence, plus 1 if flagged."""
         return cls(number >> 1, number & 1 == 1)
 
 

@@ -131,7 +131,7 @@ def _matrices(packets: Sequence[Any]) -> list[Any]:
 
 
 def _permits(packets: Sequence[Any]) -> list[Any]:
-    # As `PermitStamp.number` has it, without a call for each.
+    # What `PermitStamp.from_number` reads.
     return [(p.message.number, p.stamp.sequence << 1 | p.stamp.flagged, p.message.payload) for p in packets]
 
 
