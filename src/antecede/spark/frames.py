@@ -26,6 +26,7 @@ __all__ = [
     "CSV",
     "WHOLE",
     "hide_null_lists",
+    "join_by",
     "quote",
     "read_time",
     "refuse_column_names",
@@ -136,6 +137,15 @@ def show_null_lists(rows: DataFrame, names: list[str]) -> DataFrame:
         return rows
     shown = {name: F.when(~F.col(quote(f"__null {name}")), F.col(quote(name))) for name in names}
     return rows.withColumns(shown).drop(*(f"__null {name}" for name in names))
+
+
+def join_by(rows: DataFrame, others: DataFrame, names: Sequence[str], how: str = "inner") -> DataFrame:
+    """Join by columns that both have, in which a null is a name like any other."""
+    known = {name: f"__known {place}" for place, name in enumerate(names)}
+    same = F.lit(True)
+    for name, other in known.items():
+        same &= F.col(quote(name)).eqNullSafe(F.col(quote(other)))
+    return rows.join(others.withColumnsRenamed(known), same, how).drop(*known.values())
 
 
 def quote(name: str) -> str:

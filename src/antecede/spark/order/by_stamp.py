@@ -27,7 +27,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from antecede.errors import BadParameter
 from antecede.spark.errors import mark_errors
-from antecede.spark.frames import hide_null_lists, quote, read_time, show_null_lists
+from antecede.spark.frames import hide_null_lists, join_by, quote, read_time, show_null_lists
 from antecede.spark.order.causes import number_groups, one_array, times_of, whole_pieces
 from antecede.spark.stream.bucket import Bucket, make_rows
 from antecede.spark.stream.packets import GAVE_UP
@@ -218,11 +218,7 @@ def explain_refused(ordered: DataFrame, asked: ByStamp) -> DataFrame:
     """(partition columns, rows, reason) of rows that are no packets, those of one reason together."""
     names = [quote(name) for name in asked.partition_by]
     bad = ordered.where("position is null and number is not null").select(*names).distinct()
-    bad = bad.toDF(*(f"__known{place}" for place, _ in enumerate(names)))
-    same = F.lit(True)
-    for place, name in enumerate(names):
-        same &= F.col(name).eqNullSafe(F.col(f"__known{place}"))
-    concerned = ordered.drop("position", "waits_for").join(bad, same, "left_semi")
+    concerned = join_by(ordered.drop("position", "waits_for"), bad, asked.partition_by, "left_semi")
     told = run_machines(concerned, asked).where("__reason is not null")
     counts = told.groupBy(*names, "__reason").agg(F.count(F.lit(1)).alias("rows"))
     return counts.select(*names, "rows", F.col("__reason").alias("reason"))

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from antecede.spark.causes import ByCauses, list_causes
-from antecede.spark.frames import quote, read_time
+from antecede.spark.frames import join_by, quote, read_time
 from antecede.spark.order.graph import NEVER, Numbers, sort_events
 
 __all__ = ["FULL", "TOGETHER", "Large", "Outside", "order_table", "split_partitions", "whole_pieces"]
@@ -90,13 +90,9 @@ def split_partitions(
     names = spark.createDataFrame(
         known, StructType([*counts.schema.fields[:-1], StructField("__part", IntegerType())])
     )
-    renamed = F.broadcast(names.toDF(*(f"__known{place}" for place, _ in enumerate(groups)), "__part"))
-    # A null is a name like any other.
-    same = F.lit(True)
-    for place, name in enumerate(groups):
-        same &= F.col(name).eqNullSafe(F.col(f"__known{place}"))
-    those = rows.join(renamed, same).select(*map(quote, rows.columns), "__part")
-    return rows.join(renamed, same, "left_anti"), Large(those, names, large["__rows"].to_pylist())
+    others = join_by(rows, F.broadcast(names), partition_by, "left_anti")
+    those = join_by(rows, F.broadcast(names), partition_by)
+    return others, Large(those, names, large["__rows"].to_pylist())
 
 
 def name_events(rows: DataFrame, asked: ByCauses) -> Column:

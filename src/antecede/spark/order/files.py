@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.errors import raise_task_errors
-from antecede.spark.frames import quote
+from antecede.spark.frames import join_by, quote
 from antecede.spark.ingest.tasks import SPARK_LOG
 from antecede.spark.order.api import count_rows, missing, name_form, order, read_form, refused
 from antecede.spark.storage import absolute, escape_path, files, join, whole
@@ -183,11 +183,7 @@ def count_missing(
     names = list(read_form(ordered).partition_by)
     each = F.col("last") - F.col("first") + 1 if {"first", "last"} <= set(lacking.columns) else F.lit(1)
     by_partition = lacking.groupBy(*map(quote, names)).agg(F.sum(each).alias("missing"))
-    renamed = by_partition.toDF(*(f"__{place}" for place, _ in enumerate(names)), "missing")
-    same = F.lit(True)
-    for place, name in enumerate(names):
-        same &= F.col(quote(name)).eqNullSafe(F.col(f"__{place}"))
-    both = counts.join(renamed, same, "left").withColumn("missing", F.coalesce("missing", F.lit(0)))
+    both = join_by(counts, by_partition, names, "left").withColumn("missing", F.coalesce("missing", F.lit(0)))
     shown = both.select(*map(quote, names), "rows", "missing", "waiting", "direct")
     first = shown.orderBy(F.desc("missing"), *map(quote, names)).limit(SHOWN).collect()
     total = by_partition.agg(F.coalesce(F.sum("missing"), F.lit(0)).alias("missing")).collect()[0]["missing"]
