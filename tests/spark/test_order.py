@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 
 from antecede.oracle import happened_before
 from antecede.spark import Trace
+from antecede.spark.order import by_trace
 from antecede.spark.order.api import missing, order, refused
 from antecede.spark.order.runs import with_clock
 from tests.spark.made import CYCLE, after, lamport, oracle_events, random_run, table
@@ -124,8 +125,14 @@ def test_partitions_and_the_order_of_rows_change_nothing(spark, runs, by_run):
     assert in_order(rows, lambda row: row["position"]) == by_run
 
 
+def test_runs_that_no_task_should_hold_are_ordered_alike(spark, runs, by_run, monkeypatch):
+    monkeypatch.setattr(by_trace, "LARGEST", 40)
+    rows = order(trace_of(spark, runs), partitions=3).toArrow().to_pylist()
+    assert in_order(rows, lambda row: row["position"]) == by_run
+
+
 def test_long_runs_are_ordered_in_pieces(spark, runs):
-    """Cut by their times, which are far off in some runs, and by the counts of processes, if there is no time."""
+    """In blocks of time, also where times are far off, or tell nothing."""
     timeless = {
         name: [row | {"time_ns": 0} for row in rows] for name, rows in runs.items() if name in ("long", "r1")
     }

@@ -8,10 +8,11 @@ import pytest
 
 from antecede.errors import BadTrace
 from antecede.oracle import happened_before
+from antecede.spark.order.by_trace import order_table
 from antecede.spark.order.causes import whole_pieces
 from antecede.spark.order.vectors import find_gaps
 from antecede.trace.clocks import add_clocks
-from tests.spark.made import lamport, oracle_events, random_run, table
+from tests.spark.made import CYCLE, after, lamport, oracle_events, random_run, table
 
 
 def by_process(rows):
@@ -40,6 +41,29 @@ def test_sorting_by_clock_is_a_linear_extension(seed):
     found.sort(key=lambda row: (row["clock"], row["process"].encode(), row["index"]))
     order = happened_before(oracle_events(found))
     assert not any(past >> place for place, past in enumerate(order.pasts))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_task_orders_whole_runs_and_tells_what_waits(seed):
+    rng = Random(seed)
+    runs = [
+        random_run(rng, f"r{i}", rng.randrange(1, 6), rng.randrange(1, 60), orphans=0.05) for i in range(3)
+    ]
+    runs.append([row | {"run": "cycle"} for row in CYCLE])
+    rows = table(by_process([row for own in runs for row in own]))
+    ordered = order_table(rows.append_column("__at", rows["time_ns"])).to_pylist()
+    for name in ("r0", "r1", "r2"):
+        own = [row for row in ordered if row["run"] == name]
+        assert [row["position"] for row in own] == list(range(len(own)))
+        assert not any(past >> place for place, past in enumerate(happened_before(oracle_events(own)).pasts))
+        sent = {(row["sender"], row["number"]) for row in own if row["kind"] == "send" and not row["control"]}
+        lost = {
+            place
+            for place, row in enumerate(own)
+            if row["kind"] == "deliver" and not row["control"] and (row["sender"], row["number"]) not in sent
+        }
+        assert {place for place, row in enumerate(own) if row["waits_for"]} == after(own, lost)
+    assert {(row["position"], *row["waits_for"]) for row in ordered if row["run"] == "cycle"} == {(None,)}
 
 
 CYCLES = {

@@ -20,7 +20,7 @@ from antecede.jit import allocating
 from antecede.jit.hashtable import EMPTY, find, insert, new_table, value_at
 from antecede.trace.schema import KINDS
 
-__all__ = ["add_clocks", "levels", "causes"]
+__all__ = ["add_clocks", "causes", "levels", "link_rows"]
 
 Column = NDArray[Any]
 
@@ -39,6 +39,17 @@ def add_clocks(table: pa.Table) -> pa.Table:
     >>> add_clocks(rows)["clock"].to_pylist()
     [0, 1]
     """
+    _, starts, cause = link_rows(table)
+    level, heads = levels(np.append(starts, len(table)), cause)
+    stuck = heads < np.append(starts[1:], len(table))
+    if stuck.any():
+        raise cycle(table, starts, heads, cause, int(np.flatnonzero(stuck)[0]))
+    at = table.schema.get_field_index("clock")
+    return table.set_column(at, "clock", pa.array(level, pa.int64()))
+
+
+def link_rows(table: pa.Table) -> tuple[Column, Column, Column]:
+    """The number of each row's run, where lines start, and for each row the row of the send that it needs, or NONE."""
     refuse(table)
     groups = codes(table["run"])
     names = codes(pa.chunked_array([*table["process"].chunks, *table["sender"].chunks], pa.string()))
@@ -46,13 +57,7 @@ def add_clocks(table: pa.Table) -> pa.Table:
     many = int(names.max()) + 1 if len(names) else 1
     keys = groups * many + processes
     starts = np.flatnonzero(np.append(True, np.diff(keys) != 0))[: len(keys)]
-    cause = edges(table, keys, groups * many + senders, starts)
-    level, heads = levels(np.append(starts, len(keys)), cause)
-    stuck = heads < np.append(starts[1:], len(keys))
-    if stuck.any():
-        raise cycle(table, starts, heads, cause, int(np.flatnonzero(stuck)[0]))
-    at = table.schema.get_field_index("clock")
-    return table.set_column(at, "clock", pa.array(level, pa.int64()))
+    return groups, starts, edges(table, keys, groups * many + senders, starts)
 
 
 def refuse(table: pa.Table) -> None:

@@ -3,10 +3,11 @@
 A run with clocks, of which nothing is missing, is one distributed sort: a clock grows along happened-before. What ties
 is concurrent, and goes by the names of processes.
 
-The others are events that name their causes (by_causes.py): the event before it at its process and, of a delivery, the
-send. The key of an event is the greatest of its own time and of the keys of what happened before it; where a run has
-clocks and no `time` is asked for, its clocks are these times, and stay the order. A message that is delivered and not
-sent is a cause that is nowhere: what happened after the delivery waits for it.
+The others are ordered by what each event follows: the one before it at its process and, of a delivery, the send. The
+key of an event is the greatest of its own time and of the keys of what happened before it; where a run has clocks and
+no `time` is asked for, its clocks are these times, and stay the order. A message that is delivered and not sent is a
+cause that is nowhere: what happened after the delivery waits for it. A task orders a run of up to `LARGEST` events;
+longer ones are events that name their causes (by_causes.py).
 
 A run that is none (indices that do not count its events, events of no kind, a cycle) is refused: its rows have no
 `position`. The other runs are not concerned.
@@ -19,22 +20,27 @@ from dataclasses import replace
 from functools import reduce
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import LongType, StructField, StructType
 
 from antecede.errors import BadTrace
+from antecede.jit import kernels_for
 from antecede.spark.causes import ByCauses
-from antecede.spark.errors import raise_task_errors
-from antecede.spark.frames import quote, read_time, refuse_column_names
+from antecede.spark.errors import mark_errors, raise_task_errors
+from antecede.spark.frames import hide_null_lists, quote, read_time, refuse_column_names, show_null_lists
 from antecede.spark.order.by_causes import order_by_causes
-from antecede.spark.order.causes import whole_pieces
+from antecede.spark.order.causes import number_groups, one_array, times_of, whole_pieces
+from antecede.spark.order.graph import INHERITED, NEVER, count_from_starts, take_sets, walk
 from antecede.spark.order.position import number_rows
 from antecede.spark.order.runs import (
     ID_COLUMNS,
+    LARGEST,
     TOGETHER,
     explain_wrong,
     find_unsent,
@@ -44,10 +50,13 @@ from antecede.spark.order.runs import (
 )
 from antecede.spark.storage import escape_path, join
 from antecede.spark.trace.api import Trace
+from antecede.trace.clocks import link_rows
 
 __all__ = ["ByTrace", "explain_refused", "find_missing", "order_trace"]
 
 MESSAGES: Final = "array<struct<sender: string, number: bigint>>"
+WAITS: Final = pa.list_(pa.struct([("sender", pa.string()), ("number", pa.int64())]))
+"""The same, as Arrow has it."""
 
 
 class ByTrace(Struct, frozen=True):
@@ -71,10 +80,7 @@ def order_trace(trace: Trace, *, time: str | None = None, partitions: int | None
         timed = known["lacking"] if time is None else known["rows"]
         concerned = pc.or_(pc.greater(timed, 0), pc.is_in(known["run"], runs_with(found, "lacking")))
         by_causes = known.filter(concerned)
-        # Clocks say what was sent twice; without, nobody does.
-        twice = pc.and_(
-            pc.greater(by_causes["lacking"], 0), pc.is_in(by_causes["run"], runs_with(found, "twice"))
-        )
+        twice = pc.is_in(by_causes["run"], runs_with(found, "twice"))
         bad |= names_of(by_causes.filter(twice))
         by_causes, others = drop_runs(by_causes, bad), known.filter(pc.invert(concerned))
         good = leave_out(trace.events, bad)
@@ -90,8 +96,11 @@ def order_trace(trace: Trace, *, time: str | None = None, partitions: int | None
             )
             # After the sort: a constant need not be shuffled.
             parts.append(sorted_rows.withColumn("waits_for", F.array().cast(MESSAGES)).select(*columns))
-        if len(by_causes):
-            parts.append(order_linked(name_runs(good, by_causes, "inner"), time).select(*columns))
+        long = pc.greater(by_causes["rows"], LARGEST)
+        for some, work in ((pc.invert(long), order_short), (long, order_linked)):
+            if len(own := by_causes.filter(some)):
+                keyed = add_times(name_runs(good, own, "inner"), time)
+                parts.append(work(keyed).select(*columns))
     if bad:
         none = F.lit(None).cast("long").alias("position"), F.array().cast(MESSAGES).alias("waits_for")
         parts.append(trace.events.where(is_one_of(bad)).select("*", *none))
@@ -102,18 +111,65 @@ def runs_with(found: pa.Table, count: str) -> pa.Array:
     return found.filter(pc.greater(found[count], 0))["run"].combine_chunks()
 
 
-def order_linked(events: DataFrame, time: str | None) -> DataFrame:
-    """Order runs by what each event follows. `__lacking` says which runs lack clocks."""
+def add_times(events: DataFrame, time: str | None) -> DataFrame:
+    """The events with `__at`: the times that are asked for, or clocks, or, of runs that lack some, their times."""
     own = F.when(F.col("__lacking") > 0, F.col("time_ns")).otherwise(F.col("clock"))
-    linked = link_events(events.withColumn("__at", own if time is None else read_time(events, time)))
-    asked = ByCauses(*ID_COLUMNS, ("run",), "__at", ())
-    ordered = order_by_causes(linked.drop("__lacking"), asked)
+    return events.withColumn("__at", own if time is None else read_time(events, time)).drop("__lacking")
+
+
+def order_linked(events: DataFrame) -> DataFrame:
+    """Order runs that no task should hold."""
+    ordered = order_by_causes(link_events(events), ByCauses(*ID_COLUMNS, ("run",), "__at", ()))
     waits = F.expr(
         "array_sort(transform(if(position is null, array(), waits_for), one -> struct("
         "substr(one, locate('\\0', one) + 1) as sender, "
         "cast(substr(one, 2, locate('\\0', one) - 2) as bigint) as number)))"
     )
     return ordered.withColumn("waits_for", waits.cast(MESSAGES))
+
+
+def order_short(events: DataFrame) -> DataFrame:
+    """Order runs in tasks that hold them: by numbers of rows, and no names."""
+    rows, hidden = hide_null_lists(events)
+    together = rows.repartition("run").sortWithinPartitions("run", "process", "index")
+    added = [StructField("position", LongType()), StructField("waits_for", from_arrow_type(WAITS))]
+    task = mark_errors(order_batches)
+    return show_null_lists(together.mapInArrow(task, StructType([*rows.schema.fields, *added])), hidden)
+
+
+def order_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for table in whole_pieces(batches, "run", TOGETHER):
+        with kernels_for(len(table)):
+            yield from order_table(table.combine_chunks()).to_batches(max_chunksize=1 << 16)
+
+
+def order_table(table: pa.Table) -> pa.Table:
+    """Order whole runs, sorted by run, process and index: the rules of graph.py, with rows as events."""
+    group, starts, sent = link_rows(table)
+    many, rows, time = len(table), np.arange(len(table)), times_of(one_array(table["__at"]))
+    before = rows - 1
+    before[starts] = -1
+    delivered = pc.and_(pc.equal(table["kind"], "deliver"), pc.invert(table["control"])).to_numpy()
+    orphans = np.flatnonzero(delivered & (sent < 0))
+    keys = [(name, "ascending") for name in ("run", "sender", "number")]
+    orphans = orphans[pc.sort_indices(table.take(pa.array(orphans)), sort_keys=keys).to_numpy()]
+    # A message that nobody sent is an event that is not there.
+    names = number_groups(table.take(pa.array(orphans)), ("run", "sender", "number"))
+    _, first = np.unique(names, return_index=True)
+    cause = np.concatenate([before[before >= 0], sent[sent >= 0], many + names])
+    effect = np.concatenate([rows[before >= 0], rows[sent >= 0], orphans])
+    present = np.arange(many + len(first)) < many
+    own = np.concatenate([time, np.full(len(first), NEVER)])
+    key, level, reached, held, ends, pool = walk(present, cause, effect, own, INHERITED)
+    refused = np.isin(group, group[~reached[:many]])
+    order = np.lexsort((rows, time, level[:many], key[:many], group))
+    position = pa.array(count_from_starts(group[order]), mask=refused[order])
+    messages = pa.StructArray.from_arrays(
+        [one_array(table[name]) for name in WAITS.value_type.names], fields=list(WAITS.value_type)
+    )
+    which = np.where(refused, 0, held[:many])[order]
+    waits = take_sets(which, ends, orphans[first][pool - many] if len(pool) else pool, messages)
+    return table.take(pa.array(order)).append_column("position", position).append_column("waits_for", waits)
 
 
 def name_runs(events: DataFrame, runs: pa.Table, how: str) -> DataFrame:
