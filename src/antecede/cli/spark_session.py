@@ -68,8 +68,7 @@ def open_work(
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("starting Spark", total=None)
         from antecede.spark.class_archive import request_archive
-        from antecede.spark.progress import watch_progress
-        from antecede.spark.session import open_session
+        from antecede.spark.session import open_session, watch_progress
 
         def say(words: str) -> None:
             progress.reset(bar, description=words, total=None)

@@ -25,11 +25,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -38,10 +39,27 @@ from pyspark.sql import SparkSession
 from antecede.errors import BadParameter, NoSpark
 from antecede.spark.class_archive import find_java, java_options, spark_home
 
-__all__ = ["SparkError", "SparkSession", "archive", "connect", "open_session", "ship"]
+if TYPE_CHECKING:
+    from pyspark.sql.connect.shell.progress import ProgressHandler, StageInfo
+
+__all__ = [
+    "SparkError",
+    "SparkSession",
+    "archive",
+    "connect",
+    "is_connect",
+    "open_session",
+    "ship",
+    "watch_progress",
+]
 
 SparkError: Final = (PySparkException, Py4JError)
 """What Spark raises, for callers that do not import it: its own errors, and those of Java that it passes on."""
+
+EVERY_SECONDS: Final = 0.2
+
+Note = Callable[[int, int], None]
+"""Called with the tasks that are done and the tasks there are."""
 
 JAVA: Final = 17
 """The oldest Java that Spark 4 runs on."""
@@ -227,3 +245,61 @@ def archive(directory: str | os.PathLike[str]) -> Path:
             if source.is_file() and "__pycache__" not in source.parts:
                 file.write(source, Path("antecede") / source.relative_to(root))
     return path
+
+
+# How far Spark's jobs are. A classic session is asked several times a second, by a thread; a Spark Connect server tells
+# by itself. Both speak of tasks: how many the jobs under way have in all, and how many are done.
+
+
+@contextmanager
+def watch_progress(spark: SparkSession, note: Note) -> Iterator[None]:
+    """Within this, `note` hears of the progress of the session's jobs."""
+    if is_connect(spark):
+        with hear_server(spark, note):
+            yield
+    else:
+        with poll_tracker(spark, note):
+            yield
+
+
+def is_connect(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+@contextmanager
+def hear_server(spark: SparkSession, note: Note) -> Iterator[None]:
+    def handler(
+        stages: Iterable[StageInfo] | None, inflight_tasks: int, operation_id: str | None, done: bool
+    ) -> None:
+        known = list(stages or ())
+        if known:
+            note(sum(stage.num_completed_tasks for stage in known), sum(stage.num_tasks for stage in known))
+
+    told = cast("ProgressHandler", handler)
+    spark.registerProgressHandler(told)
+    try:
+        yield
+    finally:
+        spark.removeProgressHandler(told)
+
+
+@contextmanager
+def poll_tracker(spark: SparkSession, note: Note) -> Iterator[None]:
+    tracker = spark.sparkContext.statusTracker()
+    ended = threading.Event()
+
+    def ask() -> None:
+        while not ended.wait(EVERY_SECONDS):
+            jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds()]
+            stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+            known = [stage for stage in stages if stage]
+            if known:
+                note(sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known))
+
+    thread = threading.Thread(target=ask, name="antecede-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

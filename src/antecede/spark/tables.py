@@ -29,7 +29,7 @@ from antecede.spark.frames import CSV, quote
 from antecede.spark.session import SparkError
 from antecede.spark.storage import absolute, escape_path, files, local, readable
 from antecede.spark.stream.checkpoint import Checkpoint
-from antecede.spark.trace.footers import refuse_files
+from antecede.spark.trace.api import refuse_files
 
 __all__ = ["StreamFiles", "TableFiles", "one_format", "open_reader", "read_table", "refuse_directory"]
 

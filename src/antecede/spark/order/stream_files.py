@@ -30,7 +30,7 @@ from antecede.spark.stream.operator import PROVIDER, ROCKSDB
 from antecede.spark.stream.run import Counted, Query, make_session, run_query
 from antecede.spark.stream.status import Progress, status_of, waiting
 from antecede.spark.tables import StreamFiles, TableFiles, open_reader, refuse_directory
-from antecede.spark.trace.footers import refuse_files
+from antecede.spark.trace.api import refuse_files
 
 __all__ = ["Outcome", "Source", "order_files"]
 

@@ -14,8 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.storage import absolute, escape_path, files, join, local, readable
-from antecede.spark.trace.api import SPARK_EVENTS
-from antecede.spark.trace.footers import refuse_files
+from antecede.spark.trace.api import SPARK_EVENTS, refuse_files
 from antecede.trace import EVENTS
 
 __all__ = ["traces"]

@@ -26,7 +26,7 @@ from antecede.spark.stream.listener import observe_findings
 from antecede.spark.stream.run import Counted, Query, run_query
 from antecede.spark.stream.status import observed_metrics
 from antecede.spark.stream.verify import verify_stream
-from antecede.spark.trace.footers import refuse_files
+from antecede.spark.trace.api import refuse_files
 from antecede.trace import EVENTS
 
 __all__ = ["KINDS", "Findings", "events_at", "verify_events", "write_findings"]

@@ -34,9 +34,8 @@ from antecede.sim.experiment import Experiment, Run
 from antecede.sim.staging import Stage
 from antecede.sim.sweep import Failure, Results, Row, line, make_failure, perform
 from antecede.spark.errors import describe_failure
-from antecede.spark.progress import is_connect
 from antecede.spark.run_tasks import run_tasks
-from antecede.spark.session import SparkError
+from antecede.spark.session import SparkError, is_connect
 from antecede.spark.storage import absolute, escape_path, join, local, place, readable
 
 __all__ = ["Swept", "sweep"]

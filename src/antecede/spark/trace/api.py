@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Final
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -30,12 +31,23 @@ from pyspark.sql.types import (
 
 from antecede.errors import BadTrace
 from antecede.spark.frames import quote, refuse_other_tables
+from antecede.spark.run_tasks import run_tasks
 from antecede.spark.storage import absolute, escape_path, files, join, local, readable
-from antecede.spark.trace.footers import footers
 from antecede.trace import EVENTS, RUNS
-from antecede.trace.footers import Footer, locate, read_local_trace
+from antecede.trace.footers import (
+    Footer,
+    locate,
+    open_parquet,
+    read_footer,
+    read_local_trace,
+    read_runs_table,
+)
+from antecede.trace.reader import refuse_columns
 
-__all__ = ["SPARK_EVENTS", "SPARK_RUNS", "Trace"]
+__all__ = ["SPARK_EVENTS", "SPARK_RUNS", "Trace", "refuse_files"]
+
+FOOTERS: Final = 16
+"""A footer takes some milliseconds on a disk and some fifty from an object store; a task reads about as many."""
 
 TYPES: Final[Mapping[pa.DataType, DataType]] = {
     pa.string(): StringType(),
@@ -98,7 +110,7 @@ class Trace:
             raise BadTrace(
                 join(root, "events"), "there are no Parquet files: the events of the trace's runs are missing"
             )
-        read = tuple(footers(spark, tables, found)) if readable(root) else None
+        read = tuple(read_footers(spark, tables, found)) if readable(root) else None
         runs = spark.read.schema(SPARK_RUNS).parquet(*map(escape_path, tables))
         return cls(events, runs, root, read)
 
@@ -180,3 +192,43 @@ def unknown_runs(events: DataFrame) -> DataFrame:
             for field in SPARK_RUNS
         ]
     )
+
+
+# Footers: read by tasks where the driver cannot read them or they are many. Some hundred bytes a row group come back.
+
+
+def read_footers(spark: SparkSession, runs: Sequence[str], events: Sequence[str]) -> list[Footer]:
+    """The footer of each event file, in the order of their names. One job, which reads the tables of runs too.
+
+    A file that is not whole or lacks a column is refused, and so are two runs of one name.
+    """
+
+    def read(task: tuple[str, Sequence[str]]) -> list[Footer]:
+        what, paths = task
+        if what == "runs":
+            read_runs_table(paths)
+            return []
+        return [read_footer(path) for path in paths]
+
+    found = run_tasks(spark, [("runs", list(runs)), *(("events", share) for share in shares(events))], read)
+    return sorted((footer for share in found for footer in share), key=lambda footer: footer.path.encode())
+
+
+def refuse_files(
+    spark: SparkSession, paths: Sequence[str], schema: pa.Schema, optional: Collection[str] = ()
+) -> None:
+    """Refuse files that are not whole Parquet, or lack a column of the schema, before anything is made of them."""
+
+    def look(share: Sequence[str]) -> None:
+        for path in share:
+            with open_parquet(path) as source:
+                found = pq.read_metadata(source).schema.to_arrow_schema()
+            absent = [name for name in optional if name not in found.names]
+            refuse_columns(path, found, pa.schema([field for field in schema if field.name not in absent]))
+
+    run_tasks(spark, shares(paths), look)
+
+
+def shares(paths: Sequence[str]) -> list[list[str]]:
+    ordered = sorted(paths, key=str.encode)
+    return [ordered[first : first + FOOTERS] for first in range(0, len(ordered), FOOTERS)]
