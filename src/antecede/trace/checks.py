@@ -79,7 +79,7 @@ class Sequence:
         if wrong == ORDER and at == 0 and place != self._place and rows.clock[0] == self._key[0]:
             raise Tied
         if wrong:
-            raise self._refused(wrong, rows, int(at), place)
+            raise self._explain(wrong, rows, int(at), place)
         self._place = place
         note_numbers(rows.kind, rows.control, rows.process, rows.number, self._numbers, self.shrinking)
 
@@ -91,7 +91,7 @@ class Sequence:
         starts, nexts = self._starts.tobytes(), self._nexts.tobytes()
         return Ends(self._first_place, self._first, last, starts, nexts)
 
-    def _refused(self, wrong: int, rows: Rows, at: int, place: str) -> BadTrace:
+    def _explain(self, wrong: int, rows: Rows, at: int, place: str) -> BadTrace:
         assert rows.clock is not None
         assert rows.index is not None
         process, index = int(rows.process[at]), int(rows.index[at])

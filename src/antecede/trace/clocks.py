@@ -93,7 +93,7 @@ def edges(table: pa.Table, keys: Column, sent_by: Column, starts: Column) -> Col
     deliveries = counts & pc.equal(table["kind"], "deliver").to_numpy()
     foreign = np.flatnonzero(sends & (keys != sent_by))
     if len(foreign):
-        row = named(table, int(foreign[0]))
+        row = read_row(table, int(foreign[0]))
         raise BadTrace(
             place(row), f"the process sends message {message(row)}, which only its sender can send"
         )
@@ -105,7 +105,7 @@ def edges(table: pa.Table, keys: Column, sent_by: Column, starts: Column) -> Col
     cause: Column
     cause, again = causes(line, numbers, sends, deliveries)
     if again != NONE:
-        row = named(table, again)
+        row = read_row(table, again)
         raise BadTrace(place(row), f"message {message(row)} is sent a second time")
     return cause
 
@@ -184,7 +184,7 @@ def cycle(table: pa.Table, starts: Column, heads: Column, cause: Column, line: i
     while line not in seen:
         seen.append(line)
         line = int(np.searchsorted(starts, cause[heads[line]], side="right")) - 1
-    rows = [named(table, int(heads[line])) for line in seen[seen.index(line) :]]
+    rows = [read_row(table, int(heads[line])) for line in seen[seen.index(line) :]]
     rows = rows[rows.index(min(rows, key=lambda row: str(row["process"]).encode())) :] + rows
     rows = rows[: len({str(row["process"]) for row in rows})]
     told = [f"{row['process']} delivers {message(row)} at index {row['index']}" for row in rows[:SHOWN]]
@@ -195,7 +195,7 @@ def cycle(table: pa.Table, starts: Column, heads: Column, cause: Column, line: i
     )
 
 
-def named(table: pa.Table, row: int) -> dict[str, object]:
+def read_row(table: pa.Table, row: int) -> dict[str, object]:
     columns = ("run", "process", "index", "sender", "number")
     return {name: table[name][row].as_py() for name in columns}
 

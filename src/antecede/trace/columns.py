@@ -83,9 +83,9 @@ def _known(
     """Codes for the names or, if there are indices, for the rows that these point to."""
     if codes.null_count == 0:
         table = codes.to_numpy(zero_copy_only=False)
-        return table if indices is None else gathered(table, indices)
+        return table if indices is None else gather_values(table, indices)
     table = codes.fill_null(ABSENT).to_numpy(zero_copy_only=False)
-    found = table if indices is None else gathered(table, indices)
+    found = table if indices is None else gather_values(table, indices)
     strange = np.flatnonzero(found == ABSENT)
     if len(strange):  # A dictionary may hold names that no row uses.
         at = int(strange[0]) if indices is None else int(integers(indices)[strange[0]])
@@ -93,7 +93,7 @@ def _known(
     return found
 
 
-def gathered(table: Column, indices: pa.Array) -> Column:
+def gather_values(table: Column, indices: pa.Array) -> Column:
     """The table's values at these indices."""
     which = integers(indices)
     if not is_compiling():

@@ -56,7 +56,7 @@ class Layout:
         """All files of a run that are named as `file` names them, hidden ones too."""
         own = self.file(run, 0).name[len("00000") :]
         hidden = f"{own}.part"
-        return [path for path in sorted(self.events.glob("*")) if named(path.name, own, hidden)]
+        return [path for path in sorted(self.events.glob("*")) if is_numbered(path.name, own, hidden)]
 
     def part(self, path: Path) -> Path:
         """The hidden name under which a file is written."""
@@ -73,7 +73,7 @@ class Layout:
         sync_directory(path.parent)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Alone with what writers share. The lock goes when its holder does, however it ends."""
         descriptor = os.open(self.root, os.O_RDONLY)
         try:
@@ -83,7 +83,7 @@ class Layout:
             os.close(descriptor)
 
 
-def named(name: str, own: str, hidden: str) -> bool:
+def is_numbered(name: str, own: str, hidden: str) -> bool:
     """Whether a name is digits and then `own`, or the hidden form of such a name."""
     if name.startswith(".") and name.endswith(hidden):
         return name[1 : -len(hidden)].isdigit()

@@ -144,13 +144,13 @@ def refuse_columns(path: Path | str, found: pa.Schema, expected: pa.Schema) -> N
         if field.name not in found.names:
             raise BadTrace(
                 str(path),
-                f"column {field.name} ({shown(field.type)}) is missing; the columns are {', '.join(found.names)}",
+                f"column {field.name} ({name_type(field.type)}) is missing; the columns are {', '.join(found.names)}",
             )
         kind = found.field(field.name).type
-        if shown(kind) != shown(field.type):
+        if name_type(kind) != name_type(field.type):
             raise BadTrace(
                 str(path),
-                f"column {field.name} has type {shown(kind)}, and must have type {shown(field.type)}",
+                f"column {field.name} has type {name_type(kind)}, and must have type {name_type(field.type)}",
             )
 
 
@@ -160,12 +160,12 @@ def refuse_nulls(path: Path, rows: pa.RecordBatch | pa.Table, schema: pa.Schema)
             raise BadTrace(str(path), f"column {name} has {nulls} nulls, and may have none")
 
 
-def shown(kind: pa.DataType) -> str:
+def name_type(kind: pa.DataType) -> str:
     """A type as docs/trace.md writes it: how strings and lists are stored is not part of it."""
     if pa.types.is_dictionary(kind):
-        return shown(kind.value_type)
+        return name_type(kind.value_type)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return f"list<{shown(kind.value_type)}>"
+        return f"list<{name_type(kind.value_type)}>"
     return {"large_string": "string", "large_binary": "binary"}.get(str(kind), str(kind))
 
 

@@ -117,7 +117,7 @@ class TraceWriter:
                 control, kind,
             )  # fmt: skip
         except struct.error as error:
-            raise self._refused(error) from None
+            raise self._explain(error) from None
         self._at = at = at + SIZE
         if at == len(self._buffer):
             self._flush()
@@ -137,7 +137,7 @@ class TraceWriter:
         if self._file is not None:
             self._file.drop()
         # What cannot be removed is not made better by a second error.
-        with suppress(OSError), self._layout.locked():
+        with suppress(OSError), self._layout.lock():
             for path in self._layout.files(self.run.run):
                 path.unlink()
             self._renew_runs(None)
@@ -164,7 +164,7 @@ class TraceWriter:
         place = f"trace {layout.root}"
         first = layout.part(layout.file(run, 0))
         layout.events.mkdir(parents=True, exist_ok=True)
-        with layout.locked():
+        with layout.lock():
             taken = layout.runs.exists() and any(known.run == run for known in read_runs(layout.root))
             if taken and not replace:
                 raise BadParameter(
@@ -210,7 +210,7 @@ class TraceWriter:
         file = self._file or EventFile(self._layout, self.run, self._serial)
         self._file = file
         file.finish(self._renderer.ordered)
-        with self._layout.locked():
+        with self._layout.lock():
             self._layout.show(file.path)
             if self._serial == 0:
                 self._renew_runs(self.run)
@@ -238,7 +238,7 @@ class TraceWriter:
         self._claim = None
         self._buffer = bytearray()
 
-    def _refused(self, error: struct.error) -> Exception:
+    def _explain(self, error: struct.error) -> Exception:
         if self._claim is None:
             return BadParameter(f"run {self.run.run}", "its writer is closed: open another")
         return BadParameter(

@@ -112,7 +112,7 @@ class Recorder:
     def _enter(self) -> None:
         """Enter the run, unless another node did: all say the same of it, but some know more of the processes."""
         layout = self._layout
-        with layout.locked():
+        with layout.lock():
             runs = read_runs(layout.root) if layout.runs.exists() else []
             [known] = [len(run.processes) for run in runs if run.run == self._run.run] or [0]
             if known < len(self._run.processes):
