@@ -23,7 +23,7 @@ ELSEWHERE = {
     # Dropped in another way here: `count_early`.
     "count_gaps",
     # No run of the first 88 storms needs these: the explorer, which tries every schedule, finds them.
-    "forget_once", "lead_others", "live_early", "tell_members_alone", "leave_without_a_word",
+    "lead_others", "live_early", "tell_members_alone", "leave_without_a_word",
     # Runs in which leaders die between two notes find these: one that is soon found is among the rules below.
     "decide_anew", "leave_behind", "part_at_once", "resume_now_only", "stay_stopped",
     # Operators of the simulator remove whoever is awaited and never comes, so nothing is left to find.
