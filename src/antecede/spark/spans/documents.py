@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from antecede.spark.storage import escape_path
 
-__all__ = ["explode_spans", "name_file", "parse_documents", "read_documents"]
+__all__ = ["compile_apart", "explode_spans", "name_file", "parse_documents", "read_documents"]
 
 SPREAD: Final = r"^[^\\n]*[{\\[,]\\s*\\n"
 """The beginning of a document that is spread over lines: its first line cannot be the last."""
@@ -30,6 +30,7 @@ BARE: Final = rf"""CASE WHEN startswith(text, '{{') AND endswith(text, '}}') THE
     WHEN startswith({TRIMMED}, '[') AND endswith({TRIMMED}, ']') THEN text
     ELSE regexp_replace(text, '^\\s*\\[\\s*(?=\\{{)|(?<=\\}})\\s*[,\\]]\\s*$', '') END"""
 """A document of an array that has each of them on lines of its own, without the signs of the array."""
+MOST_PARTITIONS: Final = 2**31 - 1
 LISTED: Final = r"^\\s*\\["
 
 
@@ -68,6 +69,15 @@ def parse_documents(texts: DataFrame, schema: str, read: str = "text") -> DataFr
     return once.selectExpr("file", "text", "parsed.documents AS documents", f"{broken} AS broken")
 
 
+def compile_apart(rows: DataFrame) -> DataFrame:
+    """These rows, unchanged. Spark compiles what comes before them and what comes after them as two programs.
+
+    It compiles a chain of selections to one method, and Java leaves a method of more than 8,000 bytes to its
+    interpreter, which is several times slower. `coalesce` to more partitions than there are moves no row.
+    """
+    return rows.coalesce(MOST_PARTITIONS)
+
+
 def explode_spans(
     spark: SparkSession,
     names: Sequence[str],
@@ -102,6 +112,8 @@ def explode_spans(
         f"explode(if(reason IS NULL, flatten(known), array(CAST(NULL AS {no_group})))) AS of",
     )
     described = inside.selectExpr("file", "unread", "unread_reason", *facts, "of")
-    return described.selectExpr(
-        "* EXCEPT (of)", f"explode(if(of IS NULL, array(CAST(NULL AS {no_span})), {spans})) AS span"
+    return compile_apart(
+        described.selectExpr(
+            "* EXCEPT (of)", f"explode(if(of IS NULL, array(CAST(NULL AS {no_span})), {spans})) AS span"
+        )
     )

@@ -10,7 +10,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from antecede.spark.spans.documents import explode_spans
+from antecede.spark.spans.documents import compile_apart, explode_spans
 from antecede.spark.spans.schema import (
     NO_ID,
     Lookup,
@@ -74,7 +74,6 @@ def describe_spans(spans: DataFrame, process: tuple[str, ...]) -> DataFrame:
         "coalesce(span.process, element_at(processes, span.processID)) AS of",
         f"{read_trace_id('span.traceID')} AS trace_id",
         f"{read_span_id('span.spanID')} AS span_id",
-        f"{name_kind(tags('span.kind'))} AS kind",
         f"if(size(span.references) > 0, {written}, coalesce({old}, {NO_REFERENCES})) AS references",
         f"{read_micros('span.startTime')} AS start_ns",
         f"{read_micros('span.duration')} AS duration_ns",
@@ -96,7 +95,11 @@ def describe_spans(spans: DataFrame, process: tuple[str, ...]) -> DataFrame:
             for name, read in (("startTime", "start_ns"), ("duration", "duration_ns"))
         ),
     ]
-    return known.selectExpr("*", f"{explain(wrong, 'unread_reason')} AS reason").selectExpr(
+    explained = compile_apart(known.selectExpr("*", f"{explain(wrong, 'unread_reason')} AS reason"))
+    tagged = explained.selectExpr("*", f"{name_kind(tags('span.kind'))} AS kind").selectExpr(
+        "*", *(f"{column} AS messaging_{name}" for name, column in messaging.items())
+    )
+    return compile_apart(tagged).selectExpr(
         "file",
         f"coalesce(of.serviceName, {resource['service']}) AS service",
         f"coalesce({resource['instance']}, {host}) AS instance",
@@ -110,7 +113,7 @@ def describe_spans(spans: DataFrame, process: tuple[str, ...]) -> DataFrame:
         "kind",
         "start_ns",
         "try_add(start_ns, duration_ns) AS end_ns",
-        *(f"{column} AS messaging_{name}" for name, column in messaging.items()),
+        *(f"messaging_{name}" for name in messaging),
         "reason",
         "if(reason IS NULL, NULL, coalesce(unread, to_json(span))) AS text",
     )

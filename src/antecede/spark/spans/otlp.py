@@ -11,7 +11,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from antecede.spark.spans.documents import explode_spans
+from antecede.spark.spans.documents import compile_apart, explode_spans
 from antecede.spark.spans.schema import (
     NO_ID,
     Lookup,
@@ -79,48 +79,52 @@ def read_otlp(spark: SparkSession, names: list[str], process: tuple[str, ...] = 
 
 
 def describe_spans(spans: DataFrame, process: tuple[str, ...]) -> DataFrame:
-    """The columns of `RAW`.
-
-    What is used often is a column first: Spark then compiles each step by itself. Java runs what is compiled to more
-    than 8,000 bytes, as all of it together would be, many times slower.
-    """
+    """The columns of `RAW`: first what needs the whole span, then what it did with a message, then its ids."""
     # Most spans are of no message: their attributes are not searched.
     concerned = "instr(array_join(span.attributes.key, ' '), 'messaging.') > 0"
     tags = "filter(span.attributes, one -> startswith(one.key, 'messaging.'))"
     all_of = look_up("span.attributes.key", f"transform(span.attributes, one -> {VALUE_OF})")
     at = {escape_text(name): place for place, name in enumerate(process)}
+    known = compile_apart(
+        spans.selectExpr("*", f"{tell_reason()} AS reason").selectExpr(
+            "file",
+            "service",
+            "instance",
+            f"{derive_process(process, lambda key: f'get(named, {at[key]})', all_of)} AS process",
+            "span.* EXCEPT (kind)",
+            f"{name_kind('span.kind')} AS kind",
+            f"if({concerned}, {tags}, NULL) AS tags",
+            "reason",
+            "if(reason IS NULL, NULL, coalesce(unread, to_json(span))) AS text",
+        )
+    )
     messaging = derive_messaging(look_up("keys", "values"), "kind")
     fields = ", ".join(f"'{name}', {column}" for name, column in messaging.items())
-    known = (
-        spans.selectExpr(
-            "*",
-            f"if({concerned}, {tags}, NULL) AS tags",
-            f"{name_kind('span.kind')} AS kind",
-            f"{tell_reason()} AS reason",
-        )
-        .selectExpr(
-            "*", "transform(tags, one -> one.key) AS keys", f"transform(tags, one -> {VALUE_OF}) AS values"
-        )
-        .selectExpr("*", f"if(tags IS NULL, NULL, named_struct({fields})) AS messaging")
-    )
-    linked = f"""if(size(span.links) > 0, transform(filter(span.links, of -> NOT {is_empty_link()}), one ->
+    linked = f"""if(size(links) > 0, transform(filter(links, of -> NOT {is_empty_link()}), one ->
         struct({read_id("one.traceId", 16)} AS trace_id, {read_id("one.spanId", 8)} AS span_id)), NULL)"""
-    return known.selectExpr(
+    tagged = compile_apart(
+        known.selectExpr(
+            "*",
+            "transform(tags, one -> one.key) AS keys",
+            f"transform(tags, one -> {VALUE_OF}) AS values",
+        ).selectExpr("* EXCEPT (tags)", f"if(tags IS NULL, NULL, named_struct({fields})) AS messaging")
+    )
+    return tagged.selectExpr(
         "file",
         "service",
         "instance",
-        f"{derive_process(process, lambda key: f'get(named, {at[key]})', all_of)} AS process",
-        f"{read_id('span.traceId', 16)} AS trace_id",
-        f"{read_id('span.spanId', 8)} AS span_id",
-        f"if(span.parentSpanId RLIKE '{NO_ID}', NULL, {read_id('span.parentSpanId', 8)}) AS parent_id",
+        "process",
+        f"{read_id('traceId', 16)} AS trace_id",
+        f"{read_id('spanId', 8)} AS span_id",
+        f"if(parentSpanId RLIKE '{NO_ID}', NULL, {read_id('parentSpanId', 8)}) AS parent_id",
         f"{linked} AS linked",
-        "span.name AS name",
+        "name",
         "kind",
-        "nullif(try_cast(span.startTimeUnixNano AS bigint), 0) AS start_ns",
-        "nullif(try_cast(span.endTimeUnixNano AS bigint), 0) AS end_ns",
+        "nullif(try_cast(startTimeUnixNano AS bigint), 0) AS start_ns",
+        "nullif(try_cast(endTimeUnixNano AS bigint), 0) AS end_ns",
         *(f"messaging.{name} AS messaging_{name}" for name in messaging),
         "reason",
-        "if(reason IS NULL, NULL, coalesce(unread, to_json(span))) AS text",
+        "text",
     )
 
 
