@@ -33,6 +33,7 @@ from antecede.process.inputs import (
 )
 from antecede.process.views.members import Roll
 from antecede.protocols import Machine
+from antecede.protocols.permit import PermitStamp
 from antecede.sim.engine import Engine
 from antecede.wire import Limits
 from antecede.wire.frames import encode_frame
@@ -70,6 +71,21 @@ class Watched:
     def receive_all(self, packets: Sequence[Packet[Any]], effects: list[Effect]) -> None:
         self._packets += packets
         self.machine.receive_all(packets, effects)
+        self._effects += effects
+
+    def receive_rows(
+        self,
+        source: int,
+        to: tuple[int, ...],
+        rows: Sequence[tuple[int, int, bytes]],
+        effects: list[Effect],
+    ) -> None:
+        stamp, me = cast(type[PermitStamp], self.machine.stamps_as_numbers), self.machine.me
+        self._packets += [
+            Packet(source, me, stamp.from_number(n), Message(source, number, to, payload))
+            for number, n, payload in rows
+        ]
+        self.machine.receive_rows(source, to, rows, effects)
         self._effects += effects
 
     def deliver(self, message: Message) -> list[Effect]:
