@@ -53,6 +53,12 @@ REGRESSIONS = {
     '"unacknowledged":2,"burst":32,"large":0.01,"stateful":false,"faults":[["strike",330,101,658439419],["strike",187,26,'
     '458541904],["join",140,101,510860420],["die",33,12001,1016134396],["strike",317,12001,916867849],["join",479,12001,'
     '257913600],["die",182,101,578827113],["join",334,101,493841176],["join",41,101,934958641],["die",351,101,689314654]]}',
+    "simulator: one of a separator that joined had not begun to live": (
+        '{"protocol":"separator","processes":5,"messages":124,"seed":2,"topology":"wan","delay_ms":100,"loss":0.0,'
+        '"repeats":0.1,"sync":"full","sync_ms":1,"snapshot_inputs":300,"pace_ms":100,"burst":2,"recording":true,'
+        '"faults":[["partition",4139,8001,866514188],["join",22382,2001,951319084],["die",5344,2001,1024339300],'
+        '["join",30949,12001,242229174],["die",33448,2001,323139751]]}'
+    ),
 }
 """Runs that ever failed, shortened, by what was wrong. They go another way than then where a draw has changed since."""
 

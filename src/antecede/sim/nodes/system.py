@@ -328,11 +328,10 @@ class System:
         if topology is None or node.place not in topology.plan.place or node.place in topology.processes:
             return False
         station = topology.stations[topology.plan.place[node.place]]
-        others = [self.nodes[v] for v in station.members if v not in (node.place, *station.witnesses)]
-        able = [one for one in others if one is not None and one in self._living()]
-        return any(
-            not isinstance(one.core.machine, Separator) or not one.core.machine.joining for one in able
-        )
+        others = set(station.members) - {node.place, *station.witnesses}
+        # One that joined may not have begun to live.
+        able = [one.core.machine for one in self._living() if one.place in others]
+        return any(not isinstance(machine, Separator) or not machine.joining for machine in able)
 
     def _where(self, by: SimNode, member: str | None) -> Where | None:
         """The place of a router that joins the separator of this member, with the links that it needs."""
