@@ -21,6 +21,8 @@ from typing import Any
 
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 END = "-- the command has ended --"
+NOTICE = re.compile(r"bash: line \d+: +\d+ Killed ")
+"""A shell tells that a process was killed when it notices: with that command, or with a later one."""
 PATIENCE_S = 900.0
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -94,7 +96,8 @@ def type_command(shell: subprocess.Popen[str], command: str) -> str:
     lines = []
     for line in shell.stdout:
         before, ended, _ = line.partition(END)
-        lines.append(before)
+        if not NOTICE.match(before):
+            lines.append(before)
         if ended:
             return "".join(lines)
     raise AssertionError(f"the shell ended during: {command}")
