@@ -386,7 +386,7 @@ def test_the_command_writes_what_order_takes(warm, tmp_path):
         "across": 1,
     }
     assert len(told["examples"]) == 5
-    assert "no: 5 spans of 2 traces state 4 causes; 2 messages, 1 deliveries; 6 lines or" in ended.stderr
+    assert "no: 5 spans of 2 traces, 4 causes stated; 2 messages, 1 delivery; 6 lines or" in ended.stderr
     assert "1 causes are in another trace" in ended.stderr
     assert len(pq.read_table(tmp_path / "out" / "rejected")) == 6
     options = ("--id", "id", "--causes", "causes", "--partition-by", "trace_id", "--time", "start_ns")
@@ -401,7 +401,7 @@ def test_the_command_reads_real_spans(warm, tmp_path):
     ended = warm("ingest", source, "--format", "spans", "--map", columns, "--out", tmp_path / "out")
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.startswith(
-        "yes: 4,445 spans of 53 traces state 4,392 causes; 0 messages, 0 deliveries; 0 lines or spans rejected"
+        "yes: 4,445 spans of 53 traces, 4,392 causes stated; 0 messages, 0 deliveries; 0 lines or spans rejected"
     )
     options = ("--id", "id", "--causes", "causes", "--partition-by", "trace_id", "--time", "start_ns")
     ended = warm("order", tmp_path / "out" / "spans", *options, "--out", tmp_path / "ordered")

@@ -22,6 +22,7 @@ import typer
 from typer.core import TyperGroup
 
 import antecede
+from antecede.cli.sentences import print_sentence
 from antecede.errors import AntecedeError
 
 __all__ = ["COMMANDS", "EXAMPLES", "build_app", "main", "run"]
@@ -153,7 +154,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _refuse(sentence: str) -> int:
-    print(f"antecede: {' '.join(sentence.split())}", file=sys.stderr)
+    print_sentence(f"antecede: {' '.join(sentence.split())}")
     return 2
 
 

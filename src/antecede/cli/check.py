@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from antecede.cli.options import Jobs, Json, Settings, parse_settings
 from antecede.cli.progress import pause_gc, show_progress
+from antecede.cli.sentences import print_sentence
 from antecede.cli.signals import hold_interrupts, ignore_interrupts
 from antecede.cli.tables import count_things, print_json
 from antecede.errors import BadParameter, BadProgram
@@ -204,7 +205,7 @@ def _programs(task: Task, messages: int, unicast: bool, symmetry: bool) -> list[
 def _work(task: Task, programs: list[Program], jobs: int) -> Tally:
     jobs = min(jobs, -(-len(programs) // CHUNK))
     if not sys.stderr.isatty():
-        print(f"checking {count_things(len(programs), 'program')}", file=sys.stderr, flush=True)
+        print_sentence(f"checking {count_things(len(programs), 'program')}")
     with show_progress("programs", len(programs)) as advance, pause_gc():
         total = Tally()
         tallies = _here(task, programs) if jobs == 1 else _apart(task, programs, jobs)
@@ -296,7 +297,7 @@ def _report(
     if tally.counterexample is not None:
         verdict = "no"
         print(f"{tally.counterexample}\n", file=sys.stderr)
-    print(_sentence(task, tally, total, spent, file), file=sys.stderr)
+    print_sentence(_sentence(task, tally, total, spent, file))
     if as_json:
         result = {
             "verdict": verdict,

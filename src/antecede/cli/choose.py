@@ -5,7 +5,6 @@ The simulator is imported by the functions that use it: the other commands start
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +14,7 @@ import typer
 from rich.console import Console
 
 from antecede.cli import options
+from antecede.cli.sentences import print_sentence
 from antecede.cli.tables import print_csv, print_json, print_table
 from antecede.errors import BadParameter
 from antecede.storage import put, refuse_file
@@ -99,9 +99,9 @@ def choose(
     else:
         print_fits(console, fits, unfit)
     for sentence in advice:
-        print(sentence, file=sys.stderr)
+        print_sentence(sentence)
     if not fits:
-        print("no: none of the candidates will do", file=sys.stderr)
+        print_sentence("no: none of the candidates will do")
         raise typer.Exit(1)
 
 
@@ -123,9 +123,9 @@ def print_fits(console: Console, fits: list[Fit], unfit: list[Unfit]) -> None:
         print_table(console, headings, rows)
     for fit in fits:
         if fit.needs:
-            print(f"{fit.name} needs {' and '.join(fit.needs)}", file=sys.stderr)
+            print_sentence(f"{fit.name} needs {' and '.join(fit.needs)}")
     for one in unfit:
-        print(f"not {one.protocol}: {one.reason}", file=sys.stderr)
+        print_sentence(f"not {one.protocol}: {one.reason}")
 
 
 def draw(fits: list[Fit]) -> str:

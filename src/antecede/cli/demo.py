@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from antecede.cli.options import Csv, Json, Master, Messages, Open, Remote, refuse_two_forms
+from antecede.cli.sentences import print_sentence
 from antecede.cli.spark_session import Work, open_work
 from antecede.cli.tables import print_csv, print_json, print_table
 from antecede.errors import BadParameter
@@ -113,7 +114,7 @@ def demo(
         console = Console(stderr=True, highlight=False)
         print_lines(console, lines)
         console.print(f"\n{LEGEND}\n")
-    print(sentence(lines, time.perf_counter() - started), file=sys.stderr)
+    print_sentence(sentence(lines, time.perf_counter() - started))
     print(f"Report: {page}", file=sys.stderr)
     if show:
         webbrowser.open(page.absolute().as_uri())

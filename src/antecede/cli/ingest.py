@@ -6,7 +6,6 @@ Spark is imported by the functions that use it: the other commands start without
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antecede.cli.options import Json, Master, Remote
+from antecede.cli.sentences import print_sentence
 from antecede.cli.spark_session import open_work
-from antecede.cli.tables import SHOWN, print_json
+from antecede.cli.tables import SHOWN, count_things, print_json
 from antecede.errors import BadParameter
 from antecede.trace.foreign.formats import FORMATS, refuse_request
 from antecede.trace.foreign.spans import SPAN_FORMATS, refuse_span_request
@@ -148,11 +148,12 @@ def report_spans(counts: SpanCounts, examples: Sequence[dict[str, Any]], out: st
     if as_json:
         print_json({"verdict": verdict, **asdict(counts), "examples": examples, "out": out})
     for row in examples:
-        print(sentence(row), file=sys.stderr)
+        print_sentence(sentence(row))
     parts = [
-        f"{counts.spans:,} spans of {counts.traces:,} traces state {counts.causes:,} causes",
-        f"{counts.messages:,} messages, {counts.deliveries:,} deliveries",
-        f"{counts.rejected:,} lines or spans rejected",
+        f"{count_things(counts.spans, 'span')} of {count_things(counts.traces, 'trace')}, "
+        f"{count_things(counts.causes, 'cause')} stated",
+        f"{count_things(counts.messages, 'message')}, {count_things(counts.deliveries, 'delivery', 'deliveries')}",
+        f"{count_things(counts.rejected, 'line or span', 'lines or spans')} rejected",
     ]
     told = {
         "absent": "spans that others name are not there",
@@ -163,7 +164,7 @@ def report_spans(counts: SpanCounts, examples: Sequence[dict[str, Any]], out: st
     parts += [f"{getattr(counts, name):,} {words}" for name, words in told.items() if getattr(counts, name)]
     if counts.across:
         parts.append(f"{counts.across:,} causes are in another trace: order them without --partition-by")
-    print(f"{verdict}: {'; '.join(parts)}: {out}", file=sys.stderr)
+    print_sentence(f"{verdict}: {'; '.join(parts)}: {out}")
 
 
 def parse_mapping(columns: Sequence[str] | None) -> dict[str, str] | None:
@@ -204,11 +205,13 @@ def report(verdict: str, counts: Counts, examples: Sequence[dict[str, Any]], out
     if as_json:
         print_json({"verdict": verdict, **asdict(counts), "examples": examples, "out": out})
     for row in examples:
-        print(sentence(row), file=sys.stderr)
+        print_sentence(sentence(row))
     unknown = f", {counts.unknown} of them of unknown order" if counts.unknown else ""
     parts = [
-        f"{counts.events} events, {counts.messages} messages, {counts.runs} runs{unknown}",
-        f"{counts.rejected} lines rejected, {counts.clocks} entries of clocks wrong",
+        f"{count_things(counts.events, 'event')}, {count_things(counts.messages, 'message')}, "
+        f"{count_things(counts.runs, 'run')}{unknown}",
+        f"{count_things(counts.rejected, 'line')} rejected, "
+        f"{count_things(counts.clocks, 'entry', 'entries')} of clocks wrong",
     ]
     if counts.tied:
         parts.append(
@@ -216,7 +219,7 @@ def report(verdict: str, counts: Counts, examples: Sequence[dict[str, Any]], out
         )
     if verdict == "unknown":
         parts.append("neither messages nor vector clocks, so nothing can be verified")
-    print(f"{verdict}: {'; '.join(parts)}: {out}", file=sys.stderr)
+    print_sentence(f"{verdict}: {'; '.join(parts)}: {out}")
 
 
 def sentence(row: dict[str, Any]) -> str:

@@ -5,7 +5,6 @@ Spark is imported by the functions that use it: the other commands start without
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +12,7 @@ import typer
 from rich.console import Console
 
 from antecede.cli.options import Csv, Json, Master, Remote, Trace, refuse_two_forms
+from antecede.cli.sentences import print_sentence
 from antecede.cli.spark_session import open_work
 from antecede.cli.tables import RUNS_MOST, print_csv, print_json, print_table
 
@@ -74,7 +74,7 @@ def measure(
     else:
         show(runs, protocols)
     for _, why in sorted(found.refused.items()):
-        print(f"antecede: not measured: {why}", file=sys.stderr)
+        print_sentence(f"antecede: not measured: {why}")
     if found.refused:
         raise typer.Exit(1)
 
@@ -116,7 +116,7 @@ def print_measures(console: Console, first: str, rows: Iterable[Mapping[str, Any
         ("delay\np50", "delay_ns_p50", time),
         ("delay\np99", "delay_ns_p99", time),
         ("waiting", "wait_share", percent),
-        ("unordered", "concurrency", percent),
+        ("concurrent", "concurrency", percent),
         ("longest\nchain", "longest_chain", count),
     ]
     cells = [

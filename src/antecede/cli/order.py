@@ -5,7 +5,6 @@ Spark is imported by the function that uses it: the other commands start without
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -20,6 +19,7 @@ from antecede.cli.columns import (
     split_names,
 )
 from antecede.cli.order_stream import Rows, order_stream, split_processes
+from antecede.cli.sentences import print_sentence
 from antecede.cli.spark_session import open_work
 from antecede.cli.stream import Asked
 from antecede.cli.tables import count_things, print_json
@@ -201,14 +201,14 @@ def report(outcome: Outcome, out: str, as_json: bool) -> None:
     if as_json:
         print_json({"verdict": verdict, **asdict(outcome), "out": out})
     for row in outcome.reasons:
-        print(f"refused: {name_partition(row, outcome.partition_by)}: {row['reason']}", file=sys.stderr)
+        print_sentence(f"refused: {name_partition(row, outcome.partition_by)}: {row['reason']}")
     for row in outcome.holding:
-        print(describe_missing(row, outcome.partition_by), file=sys.stderr)
+        print_sentence(describe_missing(row, outcome.partition_by))
     many = f"{outcome.rows:,} rows by {outcome.by}"
     if outcome.partition_by:
         many += f" in {count_things(outcome.partitions, 'partition')}"
     if verdict == "yes":
-        print(f"yes: nothing is missing; {many}: {out}", file=sys.stderr)
+        print_sentence(f"yes: nothing is missing; {many}: {out}")
         return
     parts = []
     if outcome.missing:
@@ -219,7 +219,7 @@ def report(outcome: Outcome, out: str, as_json: bool) -> None:
         parts.append(f"{outcome.missing:,} missing, {waiting} for them{direct}{where}")
     if outcome.refused:
         parts.append(f"{count_things(outcome.refused, 'partition')} refused")
-    print(f"no: {'; '.join([*parts, many])}: {out}", file=sys.stderr)
+    print_sentence(f"no: {'; '.join([*parts, many])}: {out}")
 
 
 def describe_missing(row: Mapping[str, Any], names: Sequence[str]) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import typer
 
+from antecede.cli.sentences import print_sentence
 from antecede.cli.spark_session import Work
 from antecede.cli.stream import Asked, open_stream
-from antecede.cli.tables import print_json
+from antecede.cli.tables import count_things, print_json
 from antecede.errors import BadParameter
 from antecede.model import View
 
@@ -99,16 +99,20 @@ def report(outcome: Outcome, out: str, as_json: bool) -> None:
     verdict = "yes" if outcome.complete else "no"
     if as_json:
         print_json({"verdict": verdict, **msgspec.structs.asdict(outcome), "out": out})
-    many = f"{outcome.delivered + outcome.late:,} rows in {outcome.batches:,} micro-batches: {out}"
+    many = (
+        f"{count_things(outcome.delivered + outcome.late, 'row')} in "
+        f"{count_things(outcome.batches, 'micro-batch', 'micro-batches')}: {out}"
+    )
     if outcome.complete:
-        print(f"yes: all in causal order; {many}", file=sys.stderr)
+        print_sentence(f"yes: all in causal order; {many}")
         return
     parts = [
         f"{count:,} {words}"
         for count, words in (
             (
                 outcome.waiting,
-                f"wait for causes that have not come{f' ({outcome.held_up})' if outcome.held_up else ''}",
+                f"{'waits' if outcome.waiting == 1 else 'wait'} for causes that have not come"
+                + (f" ({outcome.held_up})" if outcome.held_up else ""),
             ),
             (outcome.released, "came out without a cause that was given up"),
             (outcome.late, "came late"),
@@ -116,4 +120,4 @@ def report(outcome: Outcome, out: str, as_json: bool) -> None:
         )
         if count
     ]
-    print(f"no: {', '.join(parts)}; {many}", file=sys.stderr)
+    print_sentence(f"no: {', '.join(parts)}; {many}")

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from antecede.cli.options import Json, Master, Open, Remote
+from antecede.cli.sentences import print_sentence
 from antecede.cli.spark_session import open_work
 from antecede.cli.tables import print_json
 from antecede.report import headline, render
@@ -58,7 +59,7 @@ def report(
         "carried": sum(len(run.events) for run in made.runs),
         "seconds": round(time.perf_counter() - started, 3),
     }
-    print(headline(made), file=sys.stderr)
+    print_sentence(headline(made))
     if as_json:
         print_json(outcome)
     else:

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from antecede.cli import options
 from antecede.cli.progress import pause_gc, show_progress
+from antecede.cli.sentences import print_sentence
 from antecede.cli.signals import catch_interrupt
 from antecede.cli.tables import print_csv, print_json, print_table
 
@@ -177,7 +178,7 @@ def _report(
     else:
         print_summary(Console(stderr=True), summary)
     for line in findings[:10]:
-        print(line, file=sys.stderr)
+        print_sentence(line)
     if findings:
         more = f" ({len(findings)} findings)" if len(findings) > 10 else ""
         print(

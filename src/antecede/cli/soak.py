@@ -18,6 +18,7 @@ from msgspec import Struct
 from rich.console import Console
 
 from antecede.cli.options import Jobs, Json, Protocols
+from antecede.cli.sentences import print_sentence
 from antecede.cli.signals import catch_interrupt, hold_interrupts, ignore_interrupts
 from antecede.cli.tables import count_things, print_json
 from antecede.errors import BadParameter
@@ -264,7 +265,7 @@ def _progress(tally: Tally, started: float) -> Iterator[Callable[[], None]]:
 
 
 def _report(tally: Tally, seed: int, spent: float, as_json: bool) -> None:
-    print(f"seed {seed}: {tally.sentence(spent)}", file=sys.stderr)
+    print_sentence(f"seed {seed}: {tally.sentence(spent)}")
     if as_json:
         result = {
             "verdict": "no" if tally.failures else "yes" if tally.runs else "unknown",

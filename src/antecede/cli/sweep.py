@@ -16,6 +16,7 @@ import typer
 
 from antecede.cli.options import Json, Master, Remote
 from antecede.cli.progress import show_progress
+from antecede.cli.sentences import print_sentence
 from antecede.cli.spark_session import open_work
 from antecede.cli.tables import print_json
 from antecede.errors import BadParameter, NoSpark
@@ -62,7 +63,7 @@ def sweep(
         else:
             made, failures = _on_spark(asked, out, jobs, traces, master, remote)
     except KeyboardInterrupt:
-        print(f"what is done is in {out}; the same command goes on from there", file=sys.stderr)
+        print_sentence(f"what is done is in {out}; the same command goes on from there")
         raise
     _report(asked, out, made, failures, time.perf_counter() - started, as_json)
     if failures:
@@ -129,6 +130,6 @@ def _report(
         }
         print_json(outcome)
     before = f", {total - made} of them before" if made < total else ""
-    print(f"{total - len(failures)} of {total} runs{before}: {place}/results.jsonl", file=sys.stderr)
+    print_sentence(f"{total - len(failures)} of {total} runs{before}: {place}/results.jsonl")
     if failures:
-        print(f"no: {len(failures)} of {total} runs failed: {place}/failures.jsonl", file=sys.stderr)
+        print_sentence(f"no: {len(failures)} of {total} runs failed: {place}/failures.jsonl")

@@ -1,7 +1,8 @@
 """Tables of figures for a terminal of any width, and for a file; and their rows as CSV, for programs.
 
-No cell is wrapped or cut. Columns that do not fit beside each other follow in a second table with the same first
-column, without the rows that are empty there; where there is no terminal, the width has no limit.
+No cell is wrapped or cut. A table that is too wide is turned, if its rows fit beside each other; else the columns that
+do not fit follow in a second table with the same first column, without the rows that are empty there. Where there is no
+terminal, the width has no limit.
 
 >>> from rich.console import Console
 >>> rows = [["matrix", "72.1", "75 ms"], ["permit", "1.3", "320 ms"], ["buffer", "4.0"]]
@@ -19,6 +20,10 @@ buffer      4.0
 protocol   delay
 matrix     75 ms
 permit    320 ms
+>>> print_table(Console(width=16, force_terminal=True, color_system=None), ["protocol", "bytes", "delay"], rows[:1])
+protocol  matrix
+bytes       72.1
+delay      75 ms
 >>> print_csv([{"protocol": "matrix", "found": {"lost": 2}, "waits": ["M1"], "mean": None}])
 protocol,found.lost,waits,mean
 matrix,2,"[""M1""]",
@@ -30,6 +35,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Final
 
 from rich.console import Console
@@ -44,12 +50,12 @@ RUNS_MOST: Final = 20
 """Runs that are shown one by one; of more, only what they come to by protocol."""
 
 
-def count_things(count: int, thing: str) -> str:
+def count_things(count: int, thing: str, things: str | None = None) -> str:
     """
-    >>> count_things(1, "run"), count_things(2000, "run")
-    ('1 run', '2,000 runs')
+    >>> count_things(1, "run"), count_things(2000, "run"), count_things(0, "delivery", "deliveries")
+    ('1 run', '2,000 runs', '0 deliveries')
     """
-    return f"{count:,} {thing}{'s' * (count != 1)}"
+    return f"{count:,} {thing if count == 1 else things or f'{thing}s'}"
 
 
 def print_json(result: Any) -> None:
@@ -84,10 +90,14 @@ def print_table(
     """
     cells = [[*row, *[""] * (len(headings) - len(row))] for row in rows]
     above = [heading.split("\n") for heading in headings]
-    widths = [
-        max(len(cell) for cell in (*above[at], *(row[at] for row in cells))) for at in range(len(headings))
-    ]
+    widths = measure_columns([*zip_longest(*above, fillvalue=""), *cells])
     wide = console.width if console.is_terminal else None
+    if wide is not None and sum_widths(widths) > wide:
+        turned = [*zip(map(" ".join, above), *cells, strict=True)]
+        if sum_widths(measure_columns(turned)) <= wide:
+            head, *lines = turned
+            print_table(console, [str(cell) for cell in head], lines)
+            return
     for number, band in enumerate(split_columns(widths, wide)):
         if number:
             console.print()
@@ -97,6 +107,14 @@ def print_table(
         for row in cells:
             if not number or any(row[at] for at in band[1:]):
                 print_line(console, [Text.assemble(row[at]) for at in band], band, widths, left)
+
+
+def measure_columns(rows: Iterable[Sequence[str | Text]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+
+def sum_widths(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
 def split_columns(widths: Sequence[int], wide: int | None) -> Iterator[list[int]]:

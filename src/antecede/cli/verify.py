@@ -19,6 +19,7 @@ import typer
 from msgspec import Struct
 
 from antecede.cli import options
+from antecede.cli.sentences import print_sentence
 from antecede.cli.spark_session import open_work
 from antecede.cli.stream import Asked
 from antecede.cli.tables import RUNS_MOST, SHOWN, count_things, print_csv, print_json, print_table
@@ -336,19 +337,16 @@ def report(
         spoken = [heading.replace("_", " ") for heading in headings]
         print_table(Console(stderr=True), spoken, lines, left=2 if few else 1)
     for line in first:
-        print(line, file=sys.stderr)
-    print(sentence(rows, verdict), file=sys.stderr)
+        print_sentence(line)
+    print_sentence(sentence(rows, verdict))
     if causality == "stated":
-        print(
-            "causality: stated, by parents and links; --causality potential asks for the other",
-            file=sys.stderr,
-        )
+        print_sentence("causality: stated, by parents and links; --causality potential asks for the other")
 
 
 def sentence(rows: Sequence[Mapping[str, Any]], verdict: str) -> str:
     """The answer in one line."""
     runs, deliveries = len(rows), sum(row["deliveries"] for row in rows)
-    of = f"{count_things(runs, 'run')}, {deliveries:,} deliver{'y' if deliveries == 1 else 'ies'}"
+    of = f"{count_things(runs, 'run')}, {count_things(deliveries, 'delivery', 'deliveries')}"
     own = [row for row in rows if row["verdict"] == verdict]
     match verdict:
         case "yes":

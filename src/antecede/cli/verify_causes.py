@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import typer
 from msgspec import Struct
 
 from antecede.cli.columns import files_of, name_partition, refuse_unknown_columns, split_names
+from antecede.cli.sentences import print_sentence
 from antecede.cli.spark_session import open_work
 from antecede.cli.tables import SHOWN, count_things, print_json
 from antecede.errors import BadParameter
@@ -108,19 +108,19 @@ def report(found: CausesVerification, examples: list[str], out: str | None, as_j
         judged = {"verdict": found.verdict, "reason": found.reason, "causality": "stated"}
         print_json({**judged, **found.counts, "refusals": found.refused, "out": out})
     for words in examples:
-        print(words, file=sys.stderr)
+        print_sentence(words)
     for row in found.refused:
-        print(f"refused: {name_partition(row, found.partition_by)}: {row['reason']}", file=sys.stderr)
+        print_sentence(f"refused: {name_partition(row, found.partition_by)}: {row['reason']}")
     counts = found.counts
     of = f"{counts['rows']:,} rows, {counts['handed']:,} handed over, {count_things(counts['judged'], 'cause')} judged"
     if found.partition_by:
         of += f", {count_things(counts['partitions'], 'partition')}"
         if counts["unjudged"]:
             of += f" ({counts['unjudged']:,} with nothing to judge)"
-    print(f"{found.verdict}: by stated causes, {found.reason or 'nothing came late'}: {of}", file=sys.stderr)
+    print_sentence(f"{found.verdict}: by stated causes, {found.reason or 'nothing came late'}: {of}")
     if counts["ties"]:
         ties = count_things(counts["ties"], "tie")
-        print(f"{ties}: cause and effect at one position or time count as in order", file=sys.stderr)
+        print_sentence(f"{ties}: cause and effect at one position or time count as in order")
 
 
 def describe_finding(row: Mapping[str, Any]) -> str:

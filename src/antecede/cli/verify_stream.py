@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from antecede.cli.sentences import print_sentence
 from antecede.cli.stream import Asked, open_stream
 from antecede.cli.tables import print_json
 from antecede.cli.verify_causes import Columns
@@ -53,10 +53,10 @@ def report(judged: Findings, out: str, as_json: bool, columns: Columns | None = 
         causality = {} if columns is None else {"causality": "stated"}
         print_json({"verdict": verdict, **causality, "found": judged.counts, "out": out})
     for row in judged.first:
-        print(sentence(row) if columns is None else columns.describe(row), file=sys.stderr)
+        print_sentence(sentence(row) if columns is None else columns.describe(row))
     by = "" if columns is None else "by stated causes, "
     found = f"{describe_counts(judged.counts)}: {out}" if judged.counts else "nothing wrong so far"
-    print(f"{verdict}: {by}{found}", file=sys.stderr)
+    print_sentence(f"{verdict}: {by}{found}")
 
 
 def describe_counts(counts: Mapping[str, int]) -> str:

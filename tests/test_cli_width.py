@@ -1,0 +1,125 @@
+"""What commands print on a narrow terminal, and into a pipe: no value is cut, no line is longer than the terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from antecede.cli import run
+from antecede.cli.measure import print_measures
+from antecede.cli.tables import print_table
+
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+CALLS = {
+    "a trace with violations": ["verify", "trace"],
+    "a trace that is not there": ["verify", "a/rather/long/path/to/some/directory/that/nobody/made"],
+    "advice": ["choose", "--processes", "4", "--messages", "60", "--seconds", "0.01"],
+    "a counterexample": ["check", "--protocol", "fifo"],
+    "a soak": ["soak", "--seconds", "0.1", "--messages", "50"],
+    "a simulation": ["simulate", "--protocol", "matrix", "--messages", "50"],
+    "the triangle": ["triangle"],
+}
+
+
+class Terminal(io.StringIO):
+    """Standard error of a person."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A directory with a trace in it that is out of causal order."""
+    place: Path = tmp_path_factory.mktemp("width")
+    request = ["simulate", "--protocol", "unordered", "--messages", "200", "--json"]
+    assert run([*request, "--out", str(place / "trace")]) == 0
+    return place
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("name", CALLS)
+def test_no_line_is_cut_or_longer_than_the_terminal(monkeypatch, place, name, columns):
+    terminal = Terminal()
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys, "stderr", terminal)
+    run(CALLS[name])
+    lines = CONTROL.sub("", terminal.getvalue()).splitlines()
+    assert any(lines)
+    for line in lines:
+        # A word is not broken: a path is to be copied.
+        assert len(line) <= columns or len(line.split()) == 1, line
+        assert "…" not in line
+
+
+def test_the_width_is_that_of_the_terminal(place):
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 40, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    command = [sys.executable, "-c", "from antecede.cli import main; main()", "verify", "trace"]
+    with subprocess.Popen(command, cwd=place, env=environment, stdout=subprocess.DEVNULL, stderr=theirs):
+        os.close(theirs)
+        shown = b""
+        try:
+            while more := os.read(ours, 1 << 16):
+                shown += more
+        except OSError:
+            pass  # Linux says so when nobody writes any more.
+        os.close(ours)
+    lines = CONTROL.sub("", shown.decode()).split("\r\n")
+    assert any("->" in line for line in lines)
+    assert max(map(len, lines)) <= 40
+
+
+def test_a_sentence_in_a_pipe_is_one_line(capsys, monkeypatch, place):
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("COLUMNS", "60")
+    assert run(["verify", "trace"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert any("which it causally precedes: p" in line and len(line) > 60 for line in lines)
+    assert not [line for line in lines if line.startswith(" ")]
+
+
+def show(headings: list[str], rows: list[list[str]], width: int) -> list[str]:
+    console = Console(width=width, force_terminal=True, color_system=None, file=io.StringIO())
+    print_table(console, headings, rows)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return text.splitlines()
+
+
+def test_the_measures_of_one_run_stand_below_each_other_where_they_do_not_fit():
+    names = (
+        "processes sends control_per_message stamp_entries_p50 stamp_bytes_mean stamp_bytes_p99 delay_ns_p50"
+    )
+    figures = dict.fromkeys((*names.split(), "delay_ns_p99", "wait_share", "concurrency", "longest_chain"), 1)
+    for width, lines in ((60, 12), (200, 3)):
+        console = Console(width=width, force_terminal=True, color_system=None, file=io.StringIO())
+        print_measures(console, "run", [{"run": "history-0", **figures}])
+        shown = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        assert len(shown) == lines
+    assert max(map(len, shown)) > 80
+
+
+def test_a_table_of_many_rows_is_parted_where_it_does_not_fit():
+    headings = ["protocol", "stamp\nbytes", "mean delay"]
+    rows = [[f"protocol-{number}", "1.0", "28 ms"] for number in range(9)]
+    assert show(headings, rows, 24)[:2] == ["            stamp", "protocol    bytes"]
+    assert len(show(headings, rows, 24)) == 11 + 1 + 10
+    assert show(headings, rows[:1], 24) == [
+        "protocol     protocol-0",
+        "stamp bytes         1.0",
+        "mean delay        28 ms",
+    ]
