@@ -29,7 +29,7 @@ def plan(seed: str, names: list[str], each: int) -> dict[str, list[list[str]]]:
 
 def say(node: Node, kind: str, **facts: Any) -> None:
     # One write for a line: a killed process leaves no half of one.
-    sys.stdout.write(json.dumps({"kind": kind, "at": node._host.position, **facts}) + "\n")
+    sys.stdout.write(json.dumps({"kind": kind, "at": node._host.commits.position, **facts}) + "\n")
     sys.stdout.flush()
 
 

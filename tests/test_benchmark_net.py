@@ -1,9 +1,12 @@
 """The benchmark of nodes runs, and everything in it is delivered. No time is judged."""
 
+import asyncio
+
 import pytest
 
 from benchmarks.net.__main__ import CASES, main, table
-from benchmarks.net.budget import count_bytecodes
+from benchmarks.net.counts import count_alone, count_flood
+from benchmarks.net.journals import Journals, time_sync
 from benchmarks.net.measure import Load, Result
 from benchmarks.net.others import nats_server
 
@@ -26,10 +29,37 @@ def test_ratios_are_to_the_peer_of_the_same_size():
     assert table(results)[-1] == "| `fifo` | 3 | 100 | 50 | 0.25 | 40 | 0.40 | 7 | 2.00 | 3.00 | 1.50 |"
 
 
-def test_bytecodes_are_counted_and_a_longer_way_has_more():
-    load = Load(2, 100, 40)
-    without, kept = (count_bytecodes("permit", load, sync) for sync in (None, "normal"))
-    assert kept > without > 50
+def test_a_longer_way_has_more_of_all_that_is_counted():
+    load, cases = Load(2, 100, 40), {case.name: case for case in CASES}
+    bare, without, kept = (
+        count_flood(cases[name], load) for name in ("bare streams", "`permit`", "`permit`, journal, normal")
+    )
+    assert kept["bytecodes"] > without["bytecodes"] > 50
+    assert bare["writes"] == 1 > without["writes"] > 0
+    assert bare["groups"] == without["groups"] == 0
+    # Sent and received.
+    assert kept["inputs"] > 2 > kept["groups"] > 0
+
+
+def test_a_message_alone_is_carried_answered_and_acknowledged():
+    cases = {case.name: case for case in CASES}
+    bare, permit = (count_alone(cases[name], 2, 100) for name in ("bare streams", "`permit`"))
+    assert (bare["frames"], bare["writes"]) == (0, 1)
+    assert 2 <= permit["frames"] < 5
+
+
+def test_journals_alone_hand_over_everything(tmp_path):
+    async def main() -> list[bytes]:
+        journals = Journals(3, tmp_path)
+        await journals.start()
+        for number in range(10):
+            await journals.send(number % 2, 2, bytes([number]))
+        found = [await journals.receive(2) for _ in range(10)]
+        await journals.stop()
+        return found
+
+    assert sorted(asyncio.run(main())) == [bytes([number]) for number in range(10)]
+    assert time_sync(tmp_path, 3) > 0
 
 
 def test_a_load_that_there_is_not_is_refused(capsys):

@@ -152,7 +152,7 @@ def test_an_exception_anywhere_stops_the_node_and_it_comes_back(point, kept, tmp
             await b.send("a", b"before")
             await (await a.receive()).ack()
             await a.flush()
-            position = a._host.position_durable
+            position = a._host.commits.position_durable
             {**IN_THE_PROCESS, **IN_THE_SHELL}[point](a)
             await provoke(a, b, network)
             await check_failed(a)
@@ -160,7 +160,7 @@ def test_an_exception_anywhere_stops_the_node_and_it_comes_back(point, kept, tmp
             while "a" in b.connected:
                 await asyncio.sleep(0.01)
             acked = {number: link.acked for number, link in b._host.core.links.items()}
-            assert a._host.position_durable >= position
+            assert a._host.commits.position_durable >= position
             # It has been told, so closing is quiet, and does not wait for anyone.
             await a.close()
             await a.close()

@@ -129,13 +129,13 @@ def test_a_peer_that_is_removed_while_we_say_hello_is_told_so_and_stops_nothing(
             p1, p2, p3 = nodes
             await p1.send("p3", b"hello")
             await p3.receive()
-            durable = p3._host.durable
+            wait = p3._host.commits.wait
 
             async def remove_meanwhile(position: int) -> None:
-                await durable(position)
+                await wait(position)
                 p3._host.core.unlink(0)
 
-            monkeypatch.setattr(p3._host, "durable", remove_meanwhile)
+            monkeypatch.setattr(p3._host.commits, "wait", remove_meanwhile)
             network.reset("p1", "p3")
             while "p1 is no member any more" not in caplog.text:
                 await asyncio.sleep(0.01)

@@ -323,7 +323,7 @@ def test_nothing_more_is_read_while_many_bytes_wait_for_the_disk(tmp_path):
                 for _ in range(500):
                     await a.send("b", bytes(1000), durable=False)
                     await asyncio.sleep(0)
-                while not b._host.behind:
+                while not b._host.commits.behind:
                     await asyncio.sleep(0)
                 # By bytes: there are not so many inputs.
                 assert b.status().inputs - b.status().durable < settings.backlog
@@ -332,7 +332,7 @@ def test_nothing_more_is_read_while_many_bytes_wait_for_the_disk(tmp_path):
                 go_on.set()
             for number in range(2, 502):
                 assert (await b.receive()).number == number
-            assert not b._host.behind
+            assert not b._host.commits.behind
 
     asyncio.run(main())
 

@@ -1,6 +1,6 @@
 """How fast nodes are: python -m benchmarks.net [--quick] [--profile] [--rate R] [--out benchmarks/results/net.md]
                     python -m benchmarks.net --nodes 8 --bytes 100     one load, in a minute or two
-                    python -m benchmarks.net --bytecodes               what no busy machine changes
+                    python -m benchmarks.net --counts [--nodes 8]      what no busy machine changes
 
 The workload: n nodes on loopback, all in one process and one event loop; each sends to each other in turn, as fast as
 it may, and receives. One process, so that what is compared is work, not the scheduler: deliveries for a second of CPU,
@@ -12,6 +12,9 @@ all systems at the same rate: the one that keeps `permit` busy half of the time 
 deliveries a second before it: those travel by dozens, these one by one, where each has to be carried, acknowledged and
 permitted by itself. A machine that is busy with other things gives the time that a system waited for its turn: to know
 what the system does, give it a core, as in `chrt -f 1 python -m benchmarks.net`.
+
+With `full`, two limits stand beside the result: three syncs of a page in the same run, and the p50 of journals alone
+(`journals`), which write and sync what nodes write, and do nothing else.
 
 The peers (`systems`, `others`), which promise no order, keep nothing and resume nothing:
 

@@ -7,13 +7,15 @@ import asyncio
 import os
 import platform
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from benchmarks.net import budget
+from benchmarks.net import budget, counts
+from benchmarks.net.journals import Journals, time_sync
 from benchmarks.net.measure import Case, Load, Result, half_load, measure
 from benchmarks.net.others import NatsCore, Zmq, nats_server
 from benchmarks.net.systems import Bare, Nodes
@@ -21,6 +23,7 @@ from benchmarks.net.systems import Bare, Nodes
 __all__ = ["CASES", "LOADS", "main", "table"]
 
 BARE, PERMIT = "bare streams", "`permit`"
+FULL, ALONE = "`permit`, journal, full", "journals alone, full"
 
 PASSES = 2
 CASES = [
@@ -28,7 +31,8 @@ CASES = [
     Case(BARE, Bare),
     Case("`matrix`", partial(Nodes, protocol="matrix")),
     Case("`permit`, journal, normal", partial(Nodes, protocol="permit", sync="normal")),
-    Case("`permit`, journal, full", partial(Nodes, protocol="permit", sync="full")),
+    Case(FULL, partial(Nodes, protocol="permit", sync="full")),
+    Case(ALONE, Journals),
     Case("pyzmq", Zmq),
     Case("nats core", NatsCore),
 ]
@@ -41,6 +45,8 @@ LOADS = [
     Load(32, 10_000, 5),
 ]
 QUICK = [Load(2, 100, 20)]
+COUNT_PART = 8
+"""What part of a round is counted, which takes many times as long."""
 
 
 def run(loads: Sequence[Load], rounds: int, seconds: float, rate: float | None = None) -> list[Result]:
@@ -96,6 +102,30 @@ def table(results: Sequence[Result]) -> list[str]:
     return lines
 
 
+def limits(results: Sequence[Result], loads: Sequence[Load]) -> list[str]:
+    """What `full` is measured against: the disk, journals that do nothing else, and nodes without a journal."""
+    lines = [f"| nodes | bytes | three syncs | {ALONE} | {PERMIT} | {FULL} |", "|--:|--:|--:|--:|--:|--:|"]
+    p50 = {(result.case, result.nodes, result.size): result.p50_ms for result in results}
+    for load in loads:
+        with tempfile.TemporaryDirectory() as directory:
+            syncs = 3 * time_sync(Path(directory))
+        found = " | ".join(f"{p50[case, load.nodes, load.size]:.2f}" for case in (ALONE, PERMIT, FULL))
+        lines.append(f"| {load.nodes} | {load.size:,} | {syncs:.2f} | {found} |")
+    return lines
+
+
+def count(loads: Sequence[Load]) -> Iterator[tuple[str, str, dict[str, float]]]:
+    """Counts of each system that is ours, and of bare streams: as fast as they may, and one message at a time."""
+    counted = [case for case in CASES if case.make is Bare or isinstance(case.make, partial)]
+    for load in loads:
+        fewer = msgspec.structs.replace(load, each=max(2, load.each // COUNT_PART))
+        for case in counted:
+            yield case.name, f"{load.nodes} nodes, {load.size:,} bytes", counts.count_flood(case, fewer)
+        for case in counted:
+            said = f"{load.nodes} nodes, {load.size:,} bytes, one at a time"
+            yield case.name, said, counts.count_alone(case, load.nodes, load.size)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="How fast nodes are.")
     parser.add_argument("--quick", action="store_true", help="few messages, once")
@@ -105,20 +135,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--bytes", type=int, dest="size", help="with messages of this size alone: 100 or 10000"
     )
     parser.add_argument(
-        "--bytecodes", action="store_true", help="count bytecodes of a delivery, and nothing else"
+        "--counts", action="store_true", help="count bytecodes, frames, writes and groups, and nothing else"
     )
     parser.add_argument("--rate", type=float, help="messages a second for latency, not half load of permit")
     parser.add_argument("--out", type=Path, help="write the result there too")
     options = parser.parse_args(arguments)
-    if options.bytecodes:
-        for name in ("permit", "matrix"):
-            print(f"{name}: {budget.count_bytecodes(name, Load(3, 100, 300)):.0f} bytecodes a delivery")
-        return
     loads = [
         load for load in LOADS if options.nodes in (None, load.nodes) and options.size in (None, load.size)
     ]
     if not loads:
         parser.error("there is no such load: nodes are 3, 8 or 32, and bytes 100 or 10000")
+    if options.counts:
+        sys.stdout.write("\n".join([*counts.table(list(count(QUICK if options.quick else loads))), ""]))
+        return
     results = run(QUICK, 1, 0.05, options.rate) if options.quick else run(loads, 4, 0.4, options.rate)
     lines = [
         "# The speed of nodes",
@@ -128,6 +157,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"The machine has {os.cpu_count()} cores; load when this was written: {os.getloadavg()[0]:.1f}.",
         "",
         *table(results),
+        "",
+        "What bounds `full`, p50 in ms: its aim is three syncs of a page, in the same run.",
+        "",
+        *limits(results, QUICK if options.quick else loads),
         "",
     ]
     if options.profile:

@@ -9,17 +9,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from benchmarks.net.measure import Load, _round
 from benchmarks.net.systems import Nodes
 
-__all__ = ["PARTS", "budget", "count_bytecodes", "table"]
+__all__ = ["PARTS", "budget", "table"]
 
 EVERY_S = 0.0005
 
@@ -35,6 +33,7 @@ PARTS = {
         "antecede/process/inputs.py",
     ),
     "journal": (
+        "antecede/net/commit.py",
         "antecede/net/storage/journal.py",
         "antecede/process/journal.py",
         "concurrent/futures",
@@ -86,34 +85,6 @@ def budget(protocol: str, load: Load, sync: str | None = None) -> dict[str, floa
         )  # drops one that is still on its way, which would end us
         signal.signal(signal.SIGPROF, before)
     return {part: each_us * counts[part] / max(1, counts.total()) for part in PARTS}
-
-
-def count_bytecodes(protocol: str, load: Load, sync: str | None = None) -> float:
-    """Bytecodes that all nodes together execute for a delivery, from the send to the receive."""
-    executed = 0
-
-    def count(frame: FrameType, event: str, argument: object) -> Any:
-        nonlocal executed
-        if event == "call":
-            frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        elif event == "opcode":
-            executed += 1
-        return count
-
-    async def run() -> None:
-        with tempfile.TemporaryDirectory() as directory:
-            system = Nodes(load.nodes, Path(directory), protocol, sync)
-            await system.start()
-            await _round(system, load, max(1, load.each // 4))
-            sys.settrace(count)
-            try:
-                await _round(system, load, load.each)
-            finally:
-                sys.settrace(None)
-            await system.stop()
-
-    asyncio.run(run())
-    return executed / (load.nodes * (load.nodes - 1) * load.each)
 
 
 def table(found: dict[str, dict[str, float]]) -> list[str]:

@@ -167,7 +167,7 @@ class Lifecycle(Member):
             host.happen(Restart(self._recorder is not None, settings.limits))
             host.since = dict.fromkeys(core.inbox, clock())
             self._untold = bool(core.untold)
-        self._nothing = Durable(host.durable, 0)
+        self._nothing = Durable(host.commits.wait, 0)
         self._mesh = Mesh(host, self._transport, settings, Random(), self._waive, self._admit)
         self._pressure = Pressure(host, self._mesh.paused, settings)
         self._waive()

@@ -303,8 +303,8 @@ class Node(Observed):
             sent = Sent(core.numbering, host.send(targets, payload, label, context or "", after))
         if self._explicit:
             sent = replace(sent, causal_context=core.context_of(sent._message))
-        if host.position > host.position_durable and durable:
-            await host.durable(host.position)
+        if durable and (commits := host.commits).position > commits.position_durable:
+            await commits.wait(commits.position)
         return sent
 
     def merge(self, source: str, *, into: str) -> None:
@@ -426,7 +426,7 @@ class Node(Observed):
                 return None
             return self._hand_over(first)
         message = core.next_message(wanted)
-        if message is None or message.id in host.fresh:
+        if message is None or message.id in host.commits.fresh:
             return None
         return self._hand_over(message)
 
@@ -452,7 +452,7 @@ class Node(Observed):
         if self._full:
             self._full = False
             self._host.arrivals.fire()
-        return Durable(self._host.durable, position)
+        return Durable(self._host.commits.wait, position)
 
 
 def _view(names: set[str], parameters: Mapping[str, Any]) -> View:

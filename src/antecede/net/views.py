@@ -122,7 +122,7 @@ class Member:
         host = self._host
         host.check()
         self._check_loop()
-        await host.durable(host.position)
+        await host.commits.wait(host.commits.position)
 
     def _check_open(self) -> None:
         failure = self._host.failure
@@ -150,7 +150,11 @@ class Member:
             # The state comes first.
             return None
         message = changing.ready[0]
-        if isinstance(message, Change) or message.id in host.fresh or wanted not in (None, message.sender):
+        if (
+            isinstance(message, Change)
+            or message.id in host.commits.fresh
+            or wanted not in (None, message.sender)
+        ):
             return None
         return message
 

@@ -46,8 +46,9 @@ SNAPSHOT_BYTES = 16 << 20
 that stay short are written over in memory that is at hand."""
 SNAPSHOT_PART = 4
 """How many times as long as the last snapshot the inputs must be by then: what is under way may be large."""
-CHECKPOINT_GROUPS = 4096
-"""Groups after which what the tables hold is put on the disk, where that is the only thing that waits for it."""
+CHECKPOINT_GROUPS, CHECKPOINT_GROUPS_FULL = 4096, 256
+"""Groups after which the log of the tables is put into their place, and begins anew: without and with `full`, where a
+short log is written over, which a disk syncs faster than one that grows."""
 PORTION_BYTES = 1 << 17
 """Bytes that are encoded, added up and written before the next, while the processor has them at hand."""
 LARGE_BYTES = 1 << 14
@@ -90,13 +91,14 @@ class Journal:
         self._bytes = 0
         """Of these inputs."""
         self._groups = 0
-        """Groups since the tables were put on the disk, if that is for us to see to."""
+        """Groups since the log of the tables began."""
         self._state = 0
         """Bytes of the snapshot."""
         self._crc = 0
         self._record = bytearray()
         """What was encoded last."""
-        self._full = sync == "full"
+        self.full = sync == "full"
+        """Each group is on the disk once it is appended."""
         self._anchor, self._bulk = Anchor(disk), Bulk(disk)
 
     # Reading
@@ -149,7 +151,7 @@ class Journal:
     def _mark(self) -> None:
         """Say in the anchor how far it goes, before anything is written."""
         try:
-            self._anchor.write(self.position, self._full)
+            self._anchor.write(self.position, self.full)
         except OSError as error:
             raise CannotWrite(self.place, error.strerror or str(error), "nothing was changed") from None
 
@@ -248,8 +250,8 @@ class Journal:
         )
 
     def waits(self, snapshot: bool) -> bool:
-        """Whether the next `append` waits for the disk, and is better called from another thread."""
-        return self._full or snapshot or self._groups >= CHECKPOINT_GROUPS
+        """Whether the next `append` does more than to write one group: that is for another thread."""
+        return snapshot or self._groups >= (CHECKPOINT_GROUPS_FULL if self.full else CHECKPOINT_GROUPS)
 
     def append(self, inputs: Sequence[Input], snapshot: dict[str, Any] | None = None) -> None:
         """Make these inputs durable; `snapshot`, if given, is the state after them."""
@@ -260,7 +262,7 @@ class Journal:
             return
         with self._writing():
             rows = [self._row(portion) for portion in portions(inputs, PORTION_BYTES)]
-            if self._full:
+            if self.full:
                 self._bulk.sync()
             self._disk.insert(rows)
 
@@ -279,7 +281,7 @@ class Journal:
         self._crc = _crc(self.position, 0, state, 0)
         self._since, self._bytes, self._state = 0, 0, len(state)
         row = (self.position, self._bulk.half, *self._stored(state), self._crc)
-        if self._full:
+        if self.full:
             self._bulk.sync()
         self._disk.replace(row)
 
@@ -295,15 +297,16 @@ class Journal:
         bulk = self._bulk
         before, place = (self.position, self._since, self._bytes, self._crc), (bulk.half, bulk.end)
         try:
-            if not self._full and self.waits(anew):
-                # With a snapshot: what the one before took the place of is written over from here on.
+            if self.waits(anew and not self.full):
+                # With a snapshot, unless its commit is on the disk by itself: what the one before it took the place of
+                # is written over from here on.
                 self._disk.checkpoint()
                 self._groups = 0
             if anew and bulk.end:
                 bulk.turn()
             yield
             self._groups += 1
-            self._anchor.write(self.position, self._full)
+            self._anchor.write(self.position, self.full)
         except OSError as error:
             self.position, self._since, self._bytes, self._crc = before
             bulk.half, bulk.end = place

@@ -81,7 +81,7 @@ class Recorder:
             # Processes that joined: those before them keep their places.
             self._view = host.core.view
             self._run = replace(self._run, processes=self._view.names)
-        await host.durable(host.position)
+        await host.commits.wait(host.commits.position)
         await asyncio.to_thread(self.write, events)
         host.happen(Recorded(events[-1].index + 1))
 

@@ -224,7 +224,7 @@ class Joins:
             over.set()
             del self._asking[join.name], self.waiting[join.name]
             self._logged.pop(join.name, None)
-        await host.durable(host.position)
+        await host.commits.wait(host.commits.position)
         await connection.write(pack(Welcome(host.core.changing.membership.roll)))
 
     async def _bring_about(self, connection: Connection, join: Join, gone: asyncio.Future[None]) -> None:

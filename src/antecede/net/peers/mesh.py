@@ -471,5 +471,5 @@ class Mesh:
 
     async def _say_hello(self, connection: Connection, peer: Peer) -> None:
         hello = peer.hello()
-        await self.host.durable(self.host.position)
+        await self.host.commits.wait(self.host.commits.position)
         await connection.write(pack(hello))

@@ -245,16 +245,20 @@ class Peer:
             connection.push(lambda data: self._feed(channel, data))
         while data := await connection.read():
             self._feed(channel, data)
-            await self.host.keep_up()
+            await self.host.commits.keep_up()
 
     def _feed(self, channel: Channel, data: bytes | memoryview) -> None:
         self._take(channel, channel.session.feed(data))
-        if self.host.behind and isinstance(channel.connection, Direct) and channel.catching_up is None:
+        if (
+            self.host.commits.behind
+            and isinstance(channel.connection, Direct)
+            and channel.catching_up is None
+        ):
             channel.connection.hold()
             channel.catching_up = self._shared.start(self._catch_up(channel, channel.connection))
 
     async def _catch_up(self, channel: Channel, connection: Direct) -> None:
-        await self.host.keep_up()
+        await self.host.commits.keep_up()
         channel.catching_up = None
         connection.release()
 

@@ -47,8 +47,8 @@ APPLICATION = 0x416E7465
 FORMAT = 3
 OLDEST = 2
 PAGE_BYTES = 4096
-CHECKPOINT_PAGES = 1024
-"""Pages of the log, 4 MiB, after which SQLite copies them into the database, and writes the log over from its start."""
+LOG_PAGES = 1280
+"""Pages that the log is given, 5 MiB: what it reaches, with small groups, before it is written over from its start."""
 
 TABLES = """
 CREATE TABLE snapshot (position INTEGER PRIMARY KEY, half INT, state BLOB, start INT, size INT, crc INT);
@@ -59,7 +59,7 @@ CREATE TRIGGER follow AFTER INSERT ON inputs BEGIN REPLACE INTO tip VALUES (1, N
 """`position` counts inputs, from 1; a row of inputs has that of its last one, a snapshot of the last one before it.
 What is large has its place beside the database instead of its bytes: of both files, in the one that the snapshot says.
 The tip repeats the last row of all, so that it cannot be lost unnoticed. It follows by itself: most groups are one row,
-and so one statement. A thread that writes waits for the interpreter after each, up to 5 ms if that is busy."""
+and so one statement."""
 
 
 def open_journal(
@@ -126,7 +126,8 @@ class Database:
             # Where fsync leaves the bytes in the disk's own memory; nothing elsewhere.
             database.execute("PRAGMA fullfsync = 1")
             database.execute("PRAGMA checkpoint_fullfsync = 1")
-            database.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES if sync == 'full' else 0}")
+            # `checkpoint` does that: it would hold up whoever writes.
+            database.execute("PRAGMA wal_autocheckpoint = 0")
             database.execute("BEGIN EXCLUSIVE")
             self._check_format(database)
             database.execute("COMMIT")
@@ -151,12 +152,10 @@ class Database:
         # A disk that has no room for this is told by the first input that has none.
         with suppress(sqlite3.OperationalError):
             database.execute("CREATE TABLE filler (bytes BLOB)")
-            database.execute(
-                "INSERT INTO filler VALUES (zeroblob(?))", (CHECKPOINT_PAGES * PAGE_BYTES * 5 // 4,)
-            )
+            database.execute("INSERT INTO filler VALUES (zeroblob(?))", (LOG_PAGES * PAGE_BYTES,))
         if database.in_transaction:
             database.execute("ROLLBACK")
-        database.execute(f"PRAGMA cache_size = {CHECKPOINT_PAGES}")
+        database.execute(f"PRAGMA cache_size = {LOG_PAGES}")
 
     def _check_format(self, database: sqlite3.Connection) -> None:
         [marks] = database.execute(
