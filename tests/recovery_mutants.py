@@ -17,7 +17,7 @@ from antecede.process.core import Core
 from antecede.process.inputs import Acknowledge, Input, Restart, Turn
 from antecede.process.journal import Journal
 from antecede.process.views.change import Changing
-from antecede.process.views.members import State
+from antecede.process.views.members import Plan, State
 from antecede.process.views.round import Counts
 from antecede.sim.nodes.node import SimNode
 
@@ -252,6 +252,21 @@ def give_no_state(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Changing, "await_state", lambda self, donor: None)
 
 
+def leave_without_a_state(patch: pytest.MonkeyPatch) -> None:
+    """One that joined leaves before it has its state."""
+    patch.setattr(Changing, "may_leave", property(lambda self: not self.owed and not any(self._notes())))
+
+
+def leave_with_a_debt(patch: pytest.MonkeyPatch) -> None:
+    """One leaves before it has given the state that it owes to one that joined."""
+    patch.setattr(Changing, "may_leave", property(lambda self: self.donor is None))
+
+
+def remember_leaves(patch: pytest.MonkeyPatch) -> None:
+    """A wish to leave stays, though another has joined since by whoever has it."""
+    patch.setattr(Plan, "without_leaves", lambda self, names: self)
+
+
 RECOVERY: tuple[Patch, ...] = (
     speak_early, hand_over_early, trust_rows, leave_large_records, write_over, leave_the_anchor,
     blame_the_journal, forget_the_end, never_shorten, snapshot_before, forget_the_taken,
@@ -259,3 +274,4 @@ RECOVERY: tuple[Patch, ...] = (
     take_repeats,
 )  # fmt: skip
 VIEWS: tuple[Patch, ...] = (lose_pieces_order, count_early, give_no_state)
+LEAVES: tuple[Patch, ...] = (leave_without_a_state, leave_with_a_debt, remember_leaves)

@@ -244,6 +244,35 @@ def test_one_whose_sponsor_died_before_it_gave_a_state_is_told_so_and_may_join_a
     asyncio.run(main())
 
 
+def test_one_that_joined_waits_for_its_state_before_it_leaves():
+    async def main() -> None:
+        system = System()
+        donor = system.founder("a", state=lambda: b"all that was said")
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            donor as a,
+            system.founder("b") as b,
+            system.founder("c") as c,
+        ):
+            await system.connect(a, b, c)
+            async with system.newcomer("d", ["a"]) as d:
+                await b.send("d", b"hello")
+                leaving = asyncio.ensure_future(d.leave())
+                # Many beats: long enough for a change that nobody holds up.
+                assert await asyncio.wait({leaving}, timeout=0.5) == (set(), {leaving})
+                [held] = [one for one in d.waiting() if one.where == "joining"]
+                assert held.reason.startswith("it joined by a, whose application has not come to that")
+                # The application comes to the change with which d joined, and gives it its state.
+                asked = asyncio.ensure_future(a.receive())
+                got = [message.payload async for message in d]
+                assert got == [b"all that was said", b"hello"]
+                await leaving
+                assert b.members == ("a", "b", "c")
+            asked.cancel()
+
+    asyncio.run(main())
+
+
 async def kill(node: Node) -> None:
     """End a node as SIGKILL does it, as far as others can see."""
     await node._silence()

@@ -10,7 +10,7 @@ import pytest
 from antecede.link import Frame
 from antecede.model import Effect, Message, Packet, View
 from antecede.process.core import Core, Out
-from antecede.process.inputs import Input, Pass, Propose, Send, Take, Told, Withdraw
+from antecede.process.inputs import Input, Pass, Propose, Send, Take, Told, Turn, Withdraw
 from antecede.process.views.members import Change, Joiner, Plan
 from antecede.protocols import PROTOCOLS, create
 from tests.view_world import World
@@ -402,6 +402,13 @@ class Quartet:
             self.give(name, Take(*message.id))
             taken.append(message.payload.decode())
 
+    def enter(self, name: str) -> None:
+        """One that has joined begins to live."""
+        one = next(iter(self.cores.values()))
+        roll = one.changing.roll
+        core = self.cores[name] = Core.new(one.machine.name, View(roll.names), name, epoch=1, roll=roll)
+        self.flying += [(name, peer, core.hail(peer)) for peer in core.links]
+
     def kill(self, name: str) -> None:
         """It dies, and what it said and nobody has got is lost with it."""
         del self.cores[name]
@@ -422,6 +429,54 @@ def test_who_was_not_told_to_go_on_by_a_leader_that_left_is_told_by_others():
     system.pump()
     assert c.membership.going
     assert c.roll.shown == ("b", "c")
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_who_wanted_to_leave_before_another_joined_by_it_gives_the_state_first(overtaken):
+    system = Quartet("matrix", "abc")
+    a, b = system.cores["a"].changing, system.cores["b"].changing
+    system.give("b", Propose(Plan(join=(Joiner("d", "", (), "b"),))))
+    system.pump(until=lambda: b.membership.reported is not None)
+    assert b.may_leave
+    system.give("b", Propose(Plan(leave=("b",))))
+    system.give("b", Turn())
+    wish = system.flying.pop()
+    if not overtaken:
+        system.flying.insert(0, wish)
+    system.pump()
+    system.enter("d")
+    system.pump()
+    if overtaken:
+        system.flying.append(wish)
+        system.pump()
+    assert not b.may_leave
+    assert a.roll.shown == ("a", "b", "c", "d")
+    system.give("b", Pass(b.roll.number, b"state", told=True))
+    system.pump()
+    assert system.take("d") == ["state"]
+    system.give("b", Propose(Plan(leave=("b",))))
+    system.pump()
+    assert a.roll.shown == ("a", "c", "d")
+
+
+def test_a_state_that_was_given_has_arrived_before_whoever_gave_it_leaves():
+    system = Quartet("matrix", "abc")
+    b = system.cores["b"].changing
+    system.give("b", Propose(Plan(join=(Joiner("d", "", (), "b"),))))
+    system.pump()
+    system.enter("d")
+    system.pump()
+    system.slow = {("b", "d")}
+    system.give("b", Pass(b.roll.number, b"state", told=True))
+    assert not b.may_leave
+    system.pump()
+    assert not b.may_leave
+    system.slow.clear()
+    system.pump()
+    system._fly("d", system.cores["d"].tick(1, 10**9))
+    system.pump()
+    assert b.may_leave
+    assert system.take("d") == ["state"]
 
 
 NAMING = ["contexts", "bounded", "sparing", "history", "optimal", "matrix"]

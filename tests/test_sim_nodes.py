@@ -59,6 +59,10 @@ REGRESSIONS = {
         '"faults":[["partition",4139,8001,866514188],["join",22382,2001,951319084],["die",5344,2001,1024339300],'
         '["join",30949,12001,242229174],["die",33448,2001,323139751]]}'
     ),
+    "one that joined left before it had its state, and waited for it for ever (seed 51, runs 943 and 1202)": (
+        '{"protocol":"matrix","processes":2,"messages":20,"seed":3,"delay_ms":5,"sync_ms":1,"burst":4,"faults":'
+        '[["join",121,300,636343332],["leave",1414,300,140040410],["lazy",189,3000,983488253],["lazy",309,3000,509011111]]}'
+    ),
 }
 """Runs that ever failed, shortened, by what was wrong. They go another way than then where a draw has changed since."""
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from antecede.sim.nodes.scenario import CAUSAL, Fault, Kind, Scenario, draw
 from antecede.sim.nodes.soak import examine, repeat
-from tests.recovery_mutants import RECOVERY, VIEWS, Patch
+from tests.recovery_mutants import LEAVES, RECOVERY, VIEWS, Patch
 from tests.test_net_views_explored import NEEDED
 
 RUNS = 150
@@ -90,6 +90,27 @@ def behead(number: int) -> Scenario:
     )
 
 
+def crowd(number: int) -> Scenario:
+    """A small system that many join and leave, with applications that take their time."""
+    random = Random(f"crowd/{number}")
+    kinds: tuple[Kind, ...] = ("join", "join", "leave", "leave", "leave", "lazy")
+    faults = [
+        Fault(random.choice(kinds), random.randrange(3000), 1000, random.getrandbits(30)) for _ in range(10)
+    ]
+    return Scenario(
+        protocol=random.choice(("matrix", "broadcast", "permit", "bounded")),
+        processes=random.choice((2, 3, 4)),
+        messages=40,
+        seed=number,
+        delay_ms=random.choice((5, 50)),
+        loss=random.choice((0.0, 0.05)),
+        sync_ms=random.choice((1, 20)),
+        pace_ms=random.choice((100, 400, 1500)),
+        burst=4,
+        faults=tuple(faults),
+    )
+
+
 def heavy(number: int) -> Scenario:
     """A drawn run; every other one with much that is large, and many snapshots."""
     scenario = draw(5, number, CAUSAL, 60)
@@ -108,14 +129,16 @@ def find(scenarios: list[Scenario]) -> tuple[dict[str, int], int]:
     return found, len(scenarios)
 
 
-@pytest.mark.parametrize("rule", [*OF_RECOVERY, *OF_VIEWS, *OF_LEADERS], ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize(
+    "rule", [*OF_RECOVERY, *OF_VIEWS, *OF_LEADERS, *LEAVES], ids=lambda rule: rule.__name__
+)
 def test_the_simulator_finds_out_without_this_rule(rule: Patch, monkeypatch, capsys):
     rule(monkeypatch)
     numbers = range(MORE or RUNS)
     if rule in OF_RECOVERY:
         found, runs = find([heavy(number) for number in numbers])
     else:
-        draw_one = behead if rule in OF_LEADERS else storm
+        draw_one = behead if rule in OF_LEADERS else crowd if rule in LEAVES else storm
         found, runs = find([draw_one(number) for number in numbers])
     with capsys.disabled():
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(found.items()))
@@ -125,7 +148,7 @@ def test_the_simulator_finds_out_without_this_rule(rule: Patch, monkeypatch, cap
 
 def test_with_all_rules_nothing_is_found():
     for number in range(MORE or 12):
-        for scenario in (heavy(number), storm(number)):
+        for scenario in (heavy(number), storm(number), crowd(number)):
             assert not examine(scenario).findings, repeat(scenario)
 
 

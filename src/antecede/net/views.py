@@ -71,12 +71,12 @@ class Member:
     async def leave(self) -> None:
         """Stop being a member: all that was sent before arrives, and all that was sent to us is here by then.
 
-        What is here is still handed over, then `async for` ends.
+        What is here is still handed over, then `async for` ends. Waits first for states of those that join: those that
+        our application owes, and our own.
         """
         changing = self._host.core.changing
         self._leaving = True
-        while changing.owed:
-            # Who joined has no other to give it its state.
+        while not changing.may_leave:
             await self._host.room.wait()
             self._check_open()
         await self._change(Plan(leave=(self.name,)), lambda: self._has_left())

@@ -91,7 +91,7 @@ from antecede.wire.bundles import decode_parts
 
 __all__ = ["RULES", "Core", "Out"]
 
-RULES = 6
+RULES = 7
 """The version of what an input does, where it differs from earlier ones: inputs replay by the rules of their time."""
 
 MILLISECOND = 1_000_000

@@ -189,11 +189,16 @@ class Joins:
             for name, awaits in self.waiting.items()
             if awaits
         ]
-        membership = self._host.core.changing.membership
+        changing = self._host.core.changing
+        membership, donor = changing.membership, changing.donor
+        if donor is not None:
+            name = changing.roll.names[donor]
+            reason = f"it joined by {name}, whose application has not come to that: it gives the state that comes first"
+            held.append(Held(self._host.name, 0, (), "joining", reason, None))
         for name, by in membership.list_unheard().items():
             reason = f"it joined by {by} and was never heard: nobody else joins or leaves until it is, or is removed"
             held.append(Held(name, 0, (), "joining", reason, None))
-        progress = self._host.core.changing.membership.progress()
+        progress = membership.progress()
         if progress is not None and progress.awaits:
             reason = f"the view changes ({_describe(progress)}), and waits for {', '.join(progress.awaits)}"
             held.append(Held(progress.leader, 0, (), "changing", reason, None))

@@ -23,6 +23,7 @@ from antecede.errors import BadFrame, BadParameter, CallerError, UnknownProcess
 from antecede.link import Link
 from antecede.model import Awaited, Id, Message, Packet, View, Waiting
 from antecede.process.views.members import (
+    AnyNote,
     Change,
     Handed,
     Lost,
@@ -107,6 +108,19 @@ class Changing:
     def owed(self) -> tuple[int, ...]:
         """Who joined, and gets its state from our application, which has not come to that point yet."""
         return tuple(place for change in self.ready if isinstance(change, Change) for place in change.owed)
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether we wait for no state, and whoever joined by us has its own: nobody hears one that has left."""
+        return (
+            self.donor is None and not self.owed and not any(isinstance(one, State) for one in self._notes())
+        )
+
+    def _notes(self) -> Iterator[AnyNote]:
+        """Notes of ours that are not known to have arrived."""
+        yield from (note for _, note in self.membership.notes)
+        for link in self._core.links.values():
+            yield from (decode_note(one) for _, one in link.snapshot()["unacknowledged"] if is_note(one))
 
     def targets(self, to: Iterable[str], echo: bool = True) -> tuple[int, ...]:
         """The members that these names and groups mean; groups without ourselves, if there is no `echo`.

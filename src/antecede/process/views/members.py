@@ -107,6 +107,11 @@ class Plan(Struct, frozen=True):
         join = tuple(joiner for joiner in self.join if joiner.name not in gone or joiner.by != by)
         return Plan(join, self.leave, self.remove)
 
+    def without_leaves(self, names: Iterable[str]) -> Plan:
+        """The plan, but for these that would leave."""
+        gone = set(names)
+        return Plan(self.join, tuple(name for name in self.leave if name not in gone), self.remove)
+
     def left(self, roll: Roll, also: Iterable[str] = ()) -> Plan:
         """What of it is not done in this view. Whoever is in `also` is removed though it is no member."""
         members, also = set(roll.shown), set(also)
@@ -283,6 +288,8 @@ class Ask(Note, frozen=True, tag=0):
     plan: Plan
     wish: int = 0
     """How often this process had withdrawn something by then: so a wish that was overtaken is known."""
+    view: int = HIGHEST
+    """The view in which it is wanted; an earlier version did not say."""
 
 
 class Stop(Note, frozen=True, tag=1):

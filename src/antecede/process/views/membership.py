@@ -11,6 +11,8 @@
            and nothing can begin: the old view is over. The leader makes the new one, which all install, durably
   go       once all have installed it, sends go on, in the new view. If a leader that leaves dies before it has told
            all, whoever was told tells those that want it removed
+  leave    whoever leaves owes nobody a state. So the wish of a process to leave is forgotten when another joins by it:
+           it asks anew, once it has given the state
   vouch    a member that let another join vouches for it until it is heard: whoever drives that member has the other
            removed if it never comes; and if that member is removed, so is the other, which nobody would give a state
   resume   whoever wanted someone to join may withdraw that. If nothing else is wanted, and no view was decided, the
@@ -50,7 +52,6 @@ from antecede.process.views.members import (
     Install,
     Installed,
     Later,
-    Note,
     Plan,
     Report,
     Resume,
@@ -112,7 +113,7 @@ class Membership:
         self.wanted = Plan()
         """What we, as a leader, are to bring about."""
         self.led: Led | None = None
-        self.notes: list[tuple[int, Note]] = []
+        self.notes: list[tuple[int, AnyNote]] = []
         self.refused: dict[str, str] = {}
         """Who could not join, and why; since the last restart."""
         self.reported: Report | None = None
@@ -173,7 +174,7 @@ class Membership:
             # Who leads may have left with the view that it has decided, and waits for the removed.
             hearers = tuple({*hearers, self.leader}.difference(self._places(plan.remove)))
         for place in sorted(hearers):
-            self._say(place, Ask(plan, self.wish))
+            self._say(place, Ask(plan, self.wish, self.roll.number))
         self._work()
 
     def withdraw(self, names: tuple[str, ...]) -> None:
@@ -217,7 +218,9 @@ class Membership:
 
     def _hear(self, source: int, note: AnyNote) -> None:
         match note:
-            case Ask(plan, wish):
+            case Ask(plan, wish, view):
+                if view < self.roll.number and source in self.vouchers.values() and self._body.rules() > 6:
+                    plan = plan.without_leaves([self.roll.names[source]])
                 self._wish(self._not_withdrawn(source, plan, wish))
                 self._let_go(source, plan)
                 if plan.remove and self._would_have_led() and self._body.rules() > 3:
@@ -293,6 +296,8 @@ class Membership:
     def _install(self, roll: Roll) -> None:
         self._body.install(roll)
         self.roll, self.plan = roll, Plan()
+        if self._body.rules() > 6:
+            self.wanted = self.wanted.without_leaves([roll.names[place] for place in roll.donors.values()])
         self.vouchers = {q: by for q, by in (self.vouchers | roll.donors).items() if q in roll.members}
         self.cut.intersection_update(roll.members)
         self.promised = max(self.promised, roll.number)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from antecede.errors import BadFrame, BadParameter
-from antecede.process.views.members import Handed, Note, Roll
+from antecede.process.views.members import Handed, Roll
 from antecede.process.views.pieces import Pieces, cut_up
 from antecede.protocols.separator import Separator, decode_handover
 
@@ -58,7 +58,7 @@ class Routes:
             if source in self._core.links:
                 self._core.refuse(source, error)
 
-    def install(self, roll: Roll) -> list[tuple[int, Note]]:
+    def install(self, roll: Roll) -> list[tuple[int, Handed]]:
         """Take the topology of a view; what others are to be told."""
         core, machine, topology = self._core, self._machine, roll.topology
         assert topology is not None
@@ -75,7 +75,7 @@ class Routes:
         self._refuse_late()
         return [(place, note) for place in topology.joining for note in self._tell(place)]
 
-    def _tell(self, joined: int) -> Iterator[Note]:
+    def _tell(self, joined: int) -> Iterator[Handed]:
         machine = self._machine
         if joined not in machine.around or machine.joining:
             return

@@ -509,7 +509,7 @@ class SimNode:
 
     @property
     def wants_to_leave(self) -> bool:
-        return self.up and self.leaving and self.is_member and not self.core.changing.owed
+        return self.up and self.leaving and self.is_member and self.core.changing.may_leave
 
     @property
     def is_member(self) -> bool:

@@ -294,6 +294,9 @@ class System:
     def orphan(self, node: SimNode) -> None:
         """It will never be given its state: it stops, and is removed."""
         self.counts["orphaned"] += 1
+        donor = node.core.changing.donor
+        if any(donor in roll.left for roll in self.judge.rolls.values()):
+            self.judge.find("states", f"#{donor} has left, and owes {node.name} its state")
         self._bury(node)
         self._remove(node.name)
 
