@@ -134,7 +134,8 @@ def test_whoever_waits_is_told_why_nothing_is_written_any_more(tmp_path):
                 with pytest.raises(Closed):
                     await waiter
             await commits.run(lambda: False, dict)
-            assert not journal.by_loop and not out
+            assert not journal.by_loop
+            assert not out
             assert not commits.behind
 
     asyncio.run(main())
