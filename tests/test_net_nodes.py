@@ -13,6 +13,7 @@ import pytest
 
 from antecede.errors import BadParameter, Closed, UnknownProcess
 from antecede.net import Memory, Node, Settings, Tcp
+from antecede.process.core import Out
 from antecede.protocols import PROTOCOLS
 from antecede.topology import shapes
 from antecede.wire import Limits
@@ -428,3 +429,30 @@ def test_an_object_with_too_many_attributes_is_found():
     for number in range(31):
         setattr(one, f"a{number}", number)
     assert find_crowded(one) == {"One": 31}
+
+
+def test_an_acknowledgement_of_the_protocol_rides_on_the_answer():
+    async def main() -> None:
+        async with asyncio.timeout(PATIENCE_S), in_memory(2) as (p1, p2):
+            left: list[bool] = []
+            transmit = p2._host.transmit
+
+            def count(out: list[Out]) -> None:
+                left.extend(not frame.bare for _, frame in out)
+                transmit(out)
+
+            p2._host.transmit = count
+
+            async def answer() -> None:
+                async for message in p2:
+                    await p2.send("p1", message.payload, durable=False)
+
+            answering = asyncio.ensure_future(answer())
+            for number in range(20):
+                await p1.send("p2", bytes([number]), durable=False)
+                assert (await p1.receive()).payload == bytes([number])
+            answering.cancel()
+            # The message and `Taken`; not one after the other.
+            assert sum(left) == 20
+
+    asyncio.run(main())

@@ -208,19 +208,26 @@ class Host:
         return None
 
     def _stir(self) -> None:
-        """Something has happened: plan the end of the turn, if there is something to do, and tell the application."""
+        """Something has happened: tell the application, and plan the end of the turn, if there is something to do."""
+        told = self._tell()
         if not self.stirred and (self.core.gathered or self.core.touched or self.room.waiters):
             self.stirred = True
-            self._loop.call_soon(self._end_turn)
-        self._tell()
+            # Whoever was told may answer, and what the protocol has to say rides on the answer.
+            self._loop.call_soon(self._await_answer if told else self._end_turn)
 
-    def _tell(self) -> None:
-        if self.arrivals.waiters and (self.core.inbox or not self.core.steady):
+    def _await_answer(self) -> None:
+        self._loop.call_soon(self._end_turn)
+
+    def _tell(self) -> bool:
+        """Tell the application what is new; whether it waited for messages."""
+        told = bool(self.arrivals.waiters) and (bool(self.core.inbox) or not self.core.steady)
+        if told:
             self.arrivals.fire()
         if self.core.changing.turnover != self._turnover:
             self._turnover = self.core.changing.turnover
             self.flush_bytes = FLUSH_BYTES * len(self.core.out)
             self.on_turnover()
+        return told
 
     def _end_turn(self) -> None:
         self.stirred = False
