@@ -305,6 +305,4 @@ def remove(path: str) -> None:
 
 
 def refuse_existing(target: str) -> NoReturn:
-    raise BadParameter(
-        "output", f"{target} is there already: write to a new place, or allow it to be replaced"
-    )
+    raise BadParameter("output", f"{target} is there already: write to a new place, or remove it first")

@@ -46,6 +46,32 @@ def test_what_is_wrong_with_a_request_is_said_before_spark_starts(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        (
+            ["--format", "table", "--map", "process=host"],
+            "the table has no such column; its columns are pod, at",
+        ),
+        (["--format", "spans"], "the table has no column SpanId, as ClickHouse's otel_traces has"),
+    ],
+)
+def test_a_column_that_is_not_there_is_said_before_spark_starts(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    options: list[str],
+    wrong: str,
+) -> None:
+    monkeypatch.setattr("antecede.cli.ingest.open_work", None)
+    table = tmp_path / "t.csv"
+    table.write_text("pod,at\na,1\n")
+    code, out, err = run_ingest(capsys, table, "--out", tmp_path / "out", *options)
+    assert (code, out) == (2, "")
+    assert wrong in err
+    assert len(err.splitlines()) == 1
+
+
 def test_a_table_without_messages_is_no_yes(
     spark: object, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

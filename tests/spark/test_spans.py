@@ -316,7 +316,12 @@ def test_a_line_of_csv_with_too_few_or_too_many_values_is_no_root(spark, tmp_pat
         ("spans", {**NEZHA, "link_span_ids": "x"}, "map has only one of link_trace_ids and link_span_ids"),
         ("spans", {**NEZHA, "duration_ns": "x"}, "map has both end_ns and duration_ns"),
         ("spans", NEZHA, "map has id=SpanID, and the table has no such column; its columns are a, b"),
-        ("spans", None, "map has id=SpanId, and the table has no such column; its columns are a, b"),
+        (
+            "spans",
+            None,
+            "the table has no column SpanId, as ClickHouse's otel_traces has: map at least id and trace_id to its "
+            "columns, which are a, b",
+        ),
     ],
 )
 def test_a_wrong_request_is_refused(spark, tmp_path, format, mapping, wrong):

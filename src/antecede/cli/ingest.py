@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from antecede.cli.columns import peek_columns
 from antecede.cli.options import Json, Master, Remote
 from antecede.cli.sentences import print_sentence
 from antecede.cli.spark_session import open_work
 from antecede.cli.tables import SHOWN, count_things, print_json
 from antecede.errors import BadParameter
-from antecede.trace.foreign.formats import FORMATS, refuse_request
-from antecede.trace.foreign.spans import SPAN_FORMATS, refuse_span_request
+from antecede.trace.foreign.formats import FORMATS, refuse_absent_columns, refuse_request
+from antecede.trace.foreign.spans import SPAN_FORMATS, choose_columns, refuse_span_request
 
 if TYPE_CHECKING:
     from antecede.spark.ingest.api import Counts, Ingested
@@ -99,6 +100,8 @@ def ingest(
         return
     refuse_options(format, no_cause=no_cause, process=process, rpc=rpc)
     refuse_request(format, pattern, delimiter, mapping)
+    if mapping is not None and (there := peek_columns(files[0])) is not None:
+        refuse_absent_columns("ingest", mapping, there)
     with open_work(master, remote, "listing files", reads=files, writes=[out]) as work:
         from antecede.spark.ingest.api import ingest as read_logs
 
@@ -133,6 +136,8 @@ def ingest_spans(
     remote: str | None,
 ) -> None:
     """Write spans as one table, the trace of their messages, and what cannot be read beside it."""
+    if format == "spans" and (there := peek_columns(files[0])) is not None:
+        choose_columns(mapping, there)
     with open_work(master, remote, "reading", reads=files, writes=[out]) as work:
         from antecede.spark.spans.api import write_spans
 

@@ -38,6 +38,7 @@ from antecede.spark.frames import CSV, quote, to_nanoseconds
 from antecede.spark.ingest.tasks import list_files, name_runs
 from antecede.spark.storage import absolute, escape_path
 from antecede.spark.tables import one_format
+from antecede.trace.foreign.formats import refuse_absent_columns
 
 __all__ = ["COLUMNS", "map_columns", "read_table"]
 
@@ -141,11 +142,7 @@ def refuse_mapping(table: DataFrame, mapping: Mapping[str, str], run: str | None
     for ours, name in mapping.items():
         if ours not in COLUMNS:
             raise BadParameter.choice("ingest", f"the key of map {ours}={name}", ours, COLUMNS)
-        if name not in table.columns:
-            shown = ", ".join(column for column in table.columns if column not in OWN)
-            raise BadParameter(
-                "ingest", f"map has {ours}={name}, and the table has no such column; its columns are {shown}"
-            )
+    refuse_absent_columns("ingest", mapping, [name for name in table.columns if name not in OWN])
     if "process" not in mapping:
         raise BadParameter("ingest", "map must name the column for process: where each event happened")
     if run is not None and "run" in mapping:

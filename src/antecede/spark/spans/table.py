@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from antecede.errors import BadParameter, BadTrace
+from antecede.errors import BadTrace
 from antecede.spark.frames import CSV, quote, to_nanoseconds
 from antecede.spark.spans.documents import name_file, parse_documents, read_documents
 from antecede.spark.spans.schema import (
@@ -27,7 +27,7 @@ from antecede.spark.spans.schema import (
 )
 from antecede.spark.storage import escape_path
 from antecede.spark.tables import one_format
-from antecede.trace.foreign.spans import MAPS, OTEL_TRACES, SPAN_LISTS
+from antecede.trace.foreign.spans import MAPS, OTEL_TRACES, SPAN_LISTS, choose_columns
 
 __all__ = ["read_table"]
 
@@ -50,25 +50,15 @@ def read_table(
 ) -> DataFrame:
     """The spans in these files, and what cannot be read."""
     format = one_format("read_spans", names)
-    asked = OTEL_TRACES if mapping is None else mapping
     if format == "parquet":
         table = spark.read.parquet(*(escape_path(name) for name in names))
         table = table.withColumns({FILE: name_file(), TEXT: F.expr(NOTHING), BROKEN: F.expr(NOTHING)})
     elif format == "csv":
         table = read_csv(spark, names)
     else:
-        table = read_json(spark, names, asked)
-    if mapping is None:
-        asked = {ours: name for ours, name in asked.items() if name in table.columns}
-    for ours in ("id", "trace_id", *asked):
-        if asked.get(ours) not in table.columns:
-            shown = ", ".join(column for column in table.columns if column not in OWN)
-            raise BadParameter(
-                "read_spans",
-                f"map has {ours}={(mapping or OTEL_TRACES)[ours]}, and the table has no such "
-                f"column; its columns are {shown}",
-            )
-    return describe_rows(table, asked, no_cause, process)
+        table = read_json(spark, names, OTEL_TRACES if mapping is None else mapping)
+    chosen = choose_columns(mapping, [name for name in table.columns if name not in OWN])
+    return describe_rows(table, chosen, no_cause, process)
 
 
 def read_csv(spark: SparkSession, names: list[str]) -> DataFrame:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from antecede.errors import BadParameter
 from antecede.trace.foreign import lines, shiviz, tlaplus, tracing
 
-__all__ = ["FORMATS", "LINES", "TABLE", "refuse_request"]
+__all__ = ["FORMATS", "LINES", "TABLE", "refuse_absent_columns", "refuse_request"]
 
 TABLE: Final = "table"
 LINES: Final[dict[str, lines.Line]] = {"tracing": tracing.read, "tlaplus": tlaplus.read}
@@ -37,3 +37,18 @@ def refuse_request(
             else "a table needs map, the names of its columns",
         )
     shiviz.expressions(pattern, delimiter)
+
+
+def refuse_absent_columns(owner: str, mapping: Mapping[str, str], there: Collection[str]) -> None:
+    """Refuse a mapping to columns that a table does not have.
+
+    >>> refuse_absent_columns("ingest", {"process": "host"}, ["pod", "at"])
+    Traceback (most recent call last):
+    antecede.errors.BadParameter: ingest: map has process=host, and the table has no such column; its columns are ...
+    """
+    for ours, name in mapping.items():
+        if name not in there:
+            raise BadParameter(
+                owner,
+                f"map has {ours}={name}, and the table has no such column; its columns are {', '.join(there)}",
+            )

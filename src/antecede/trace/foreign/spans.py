@@ -8,10 +8,11 @@ spans    a table, whose columns are those of ClickHouse's `otel_traces`, or are 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from antecede.errors import BadParameter
+from antecede.trace.foreign.formats import refuse_absent_columns
 
 __all__ = [
     "MAPS",
@@ -76,6 +77,28 @@ def is_stated(parameters: str | None) -> bool:
     (True, False)
     """
     return bool(json.loads(parameters or "{}").get("causality") == "stated")
+
+
+def choose_columns(mapping: Mapping[str, str] | None, there: Collection[str]) -> Mapping[str, str]:
+    """Which of the columns that a table has is which of ours; refuse a table that lacks one of them.
+
+    >>> choose_columns(None, ["SpanId", "TraceId", "Cluster"])
+    {'id': 'SpanId', 'trace_id': 'TraceId'}
+    >>> choose_columns(None, ["span", "trace"])
+    Traceback (most recent call last):
+    antecede.errors.BadParameter: read_spans: the table has no column SpanId, as ClickHouse's otel_traces has: ...
+    """
+    if mapping is not None:
+        refuse_absent_columns("read_spans", mapping, there)
+        return mapping
+    for needed in ("id", "trace_id"):
+        if OTEL_TRACES[needed] not in there:
+            raise BadParameter(
+                "read_spans",
+                f"the table has no column {OTEL_TRACES[needed]}, as ClickHouse's otel_traces has: "
+                f"map at least id and trace_id to its columns, which are {', '.join(there)}",
+            )
+    return {ours: name for ours, name in OTEL_TRACES.items() if name in there}
 
 
 def refuse_span_request(format: str, mapping: Mapping[str, str] | None) -> None:
