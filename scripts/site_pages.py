@@ -110,7 +110,7 @@ def list_commands() -> str:
     ]
     for name in COMMANDS:
         command = group.get_command(context, name)  # type: ignore[attr-defined]
-        text = command.get_help(typer.Context(command, info_name=name, parent=context, terminal_width=100))
+        text = command.get_help(typer.Context(command, info_name=name, parent=context, terminal_width=80))
         lines += ["", f"## {name}", "", "```", text, "```"]
     return "\n".join(lines)
 

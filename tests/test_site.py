@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -67,3 +68,12 @@ def test_search_works_without_a_network():
     loaded = [path.read_text() for path in (ROOT / "docs" / "site").rglob("*") if path.is_file()]
     assert not any("http" in text for text in loaded)
     assert "site/worker.js" in (ROOT / "docs" / "site" / "theme" / "main.html").read_text()
+
+
+def test_every_page_has_one_place_in_the_navigation():
+    _, _, navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")
+    named = re.findall(r"(\S+\.md)$", navigation, re.MULTILINE)
+    assert sorted(named) == sorted(set(named))
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    pages |= {path.name for path in ROOT.glob("*.md")} - {"README.md"}
+    assert pages - set(named) == set()

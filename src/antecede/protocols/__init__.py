@@ -63,6 +63,7 @@ PROTOCOLS: Mapping[str, type[Machine]] = {
         Underway,
     )
 }
+"""Every protocol by its name. `create` makes a machine of one; docs/protocols.md says what each promises."""
 
 
 def create(protocol: str, view: View, me: str | int, **parameters: Any) -> Machine:
