@@ -83,6 +83,23 @@ def test_a_trace_without_runs_has_an_answer_and_nothing_else(open_page):
     assert [page.locator(f"#{name}").is_visible() for name in ("runs", "prices", "one")] == [False] * 3
 
 
+def test_a_run_without_events_shows_no_empty_picture(open_page):
+    page = open_page(make_unverified())
+    shown = page.locator("#one").inner_text()
+    assert "Space and time" not in shown
+    assert "Where the events are" not in shown
+    assert "nothing wrong was found" not in page.locator("#verdicts").inner_text()
+    assert "--window" not in page.locator("#about").inner_text()
+
+
+def test_nothing_is_cut_on_a_phone(open_page, compared):
+    page = open_page(compared, width=360)
+    about = page.locator("nav a", has_text="About")
+    assert about.bounding_box()["x"] + about.bounding_box()["width"] <= 360
+    for cut in page.locator(".matrix thead th, figcaption, nav").all():
+        assert cut.evaluate("it => it.scrollWidth <= it.clientWidth"), cut.inner_text()
+
+
 def test_what_a_protocol_promises_is_not_clipped(open_page):
     parts = samples.compare_protocols(["monitor", "unordered"], workload="monitor:rate=40/s,at=p1")
     page = open_page(parts, width=360)

@@ -12,6 +12,11 @@ TUTORIALS = Path(__file__).parent.parent / "docs" / "tutorials"
 
 
 @pytest.mark.skipif(not TUTORIALS.exists(), reason="docs/ is not here")
+def test_a_simulation_prints_what_its_page_says(tmp_path):
+    assert run_tutorial(TUTORIALS.parent / "simulator.md", tmp_path) == []
+
+
+@pytest.mark.skipif(not TUTORIALS.exists(), reason="docs/ is not here")
 def test_three_services_survive_a_crash_and_a_join(tmp_path):
     assert run_tutorial(TUTORIALS / "services.md", tmp_path) == []
 

@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.skipif(not (ROOT / "docs").exists(), reason="docs/ is not here")
-@pytest.mark.parametrize(("page", "commands"), [("docs/tutorials/spans.md", 5), ("README.md", 6)])
+@pytest.mark.parametrize(
+    ("page", "commands"), [("docs/tutorials/spans.md", 5), ("docs/verification.md", 4), ("README.md", 6)]
+)
 def test_the_commands_of_a_page_print_what_it_says(page, commands, warm, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     typed = 0

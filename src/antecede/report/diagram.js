@@ -342,17 +342,22 @@ class Diagram {
     const role = control ? 'faint' : late ? 'overtaken' : this.role(arrival) && this.role(sent) ? (this.role(sent) === 'overtaken' ? 'chain' : this.role(sent)) : this.finding ? 'faint' : '';
     return draw('line', {class: `edge ${role}${control ? ' control' : ''}`, x1: this.px(sent), y1: this.py(sent), x2: this.px(arrival), y2: this.py(arrival), 'marker-end': `url(#arrow-${role})`});
   }
-  // Which events get their message's name: those of a finding, and others where there is room.
+  // Which events get their message's name, and on which side: those of a finding, the late one first, and others where there is room.
   namesOf(nodes) {
-    const taken = new Map(), named = new Set();
-    const told = nodes.filter(e => this.role(e)), rest = this.finding || this.gap < 20 ? [] : nodes.filter(e => !this.model.control[e]);
+    const taken = new Map(), named = new Map(), roles = ['late', 'overtaken', 'by', 'chain'];
+    const told = roles.flatMap(role => nodes.filter(e => this.role(e) === role));
+    const rest = this.finding || this.gap < 20 ? [] : nodes.filter(e => !this.model.control[e]);
     for (const e of [...told, ...rest]) {
       if (named.has(e)) continue;
-      const place = `${this.model.process[e]} ${this.side(e)}`, half = this.model.brief(this.model.message[e]).length * 3.3 + 2, x = this.px(e);
-      const others = taken.get(place) || taken.set(place, []).get(place);
-      if (!this.role(e) && others.some(([a, b]) => x - half < b && x + half > a)) continue;
-      others.push([x - half, x + half]);
-      named.add(e);
+      const half = this.model.brief(this.model.message[e]).length * 3.5 + 2, x = this.px(e), own = this.side(e);
+      const side = (this.role(e) ? [own, -own] : [own]).find(side => {
+        const others = taken.get(`${this.model.process[e]} ${side}`) || [];
+        return !others.some(([a, b]) => x - half < b && x + half > a);
+      });
+      if (!known(side)) continue;
+      const place = `${this.model.process[e]} ${side}`;
+      taken.set(place, [...(taken.get(place) || []), [x - half, x + half]]);
+      named.set(e, side);
     }
     return named;
   }
@@ -377,7 +382,7 @@ class Diagram {
     const words = {late: 'delivered too late: the overtaken message', overtaken: 'the overtaken message', by: 'the message that overtook it', chain: 'on the chain between them'}[role];
     const node = draw('g', {class: `event ${role}${faint}${e === this.cursor ? ' cursor' : ''}`, transform: `translate(${x.toFixed(1)} ${y})`, 'data-event': e, 'data-tip': ''},
       draw('circle', {class: 'target', r: 9}), sign,
-      this.named.has(e) ? draw('text', {y: this.side(e) < 0 ? -11 : 18, 'text-anchor': 'middle'}, model.brief(model.message[e])) : null);
+      this.named.has(e) ? draw('text', {y: this.named.get(e) < 0 ? -11 : 18, 'text-anchor': 'middle'}, model.brief(model.message[e])) : null);
     node.tip = () => sayEvent(this.run, model, e, words);
     node.addEventListener('click', () => { this.cursor = e; this.paint(); });
     return node;

@@ -47,16 +47,17 @@ function buildOne(run, model) {
     factsOf(run),
     run.reason && run.class === 'unknown' ? el('p', {class: 'note'}, badge('unknown'), ` ${run.reason}`) : null,
     findingsOf(run, model),
-    el('h3', {}, 'Space and time'),
-    el('p', {id: 'caption', 'aria-live': 'polite'}),
-    el('div', {id: 'proof'}),
-    el('div', {id: 'choices', class: 'controls'}),
-    host,
-    el('p', {id: 'seen', class: 'muted small'}),
-    legend(),
-    el('p', {id: 'keys', class: 'muted small'}, 'Drag to move, Ctrl and the wheel to zoom. Keys: arrows go from event to event, Enter follows a message, + and − zoom, 0 fits.'),
-    el('h3', {}, 'Where the events are'),
-    strip.node, el('p', {id: 'elsewhere', class: 'small', 'aria-live': 'polite'}, elsewhere(run)),
+    el('div', {hidden: run.size ? null : true},
+      el('h3', {}, 'Space and time'),
+      el('p', {id: 'caption', 'aria-live': 'polite'}),
+      el('div', {id: 'proof'}),
+      el('div', {id: 'choices', class: 'controls'}),
+      host,
+      el('p', {id: 'seen', class: 'muted small'}),
+      legend(),
+      el('p', {id: 'keys', class: 'muted small'}, 'Drag to move, Ctrl and the wheel to zoom. Keys: arrows go from event to event, Enter follows a message, + and − zoom, 0 fits.'),
+      el('h3', {}, 'Where the events are'),
+      strip.node, el('p', {id: 'elsewhere', class: 'small', 'aria-live': 'polite'}, elsewhere(run))),
     el('div', {class: 'pair'}, run.channels && run.n > 1 ? el('div', {}, el('h3', {}, 'Who sends to whom'), channelMap(run, model)) : null, processesOf(run)),
   ]);
   const {axis = 'order', control = false} = diagram || {};
@@ -147,7 +148,7 @@ function processesOf(run) {
 function showAbout() {
   const all = sum(DATA.runs.map(run => run.size)), here = sum(DATA.runs.map(run => run.table.kind.length));
   const parts = DATA.runs.filter(run => !run.whole);
-  const example = parts[0] || DATA.runs[0];
+  const example = parts[0] || DATA.runs.find(run => run.size);
   $('about-body').append(...[
     el('p', {}, parts.length ? `This page has ${count(here)} of ${plural(all, 'event')}: ${parts.length < DATA.runs.length ? `all of ${plural(DATA.runs.length - parts.length, 'run')}, and ` : ''}windows of ${plural(parts.length, 'run')}. ` +
       'Verdicts, counts and prices are of all events, not of these alone.' : `This page has all ${plural(all, 'event')} of ${plural(DATA.runs.length, 'run')}.`),

@@ -45,7 +45,7 @@ function showVerdicts() {
       el('span', {class: 'words'}, `${tally(name) === 1 ? 'run' : 'runs'} ${(tally(name) === 1 && CLASSES[name].one) || CLASSES[name].long}${partly(name)}`))))));
   const found = Object.keys(KINDS).map(kind => [kind, sum(DATA.runs.map(run => run.found[kind] || 0))]).filter(([, x]) => x);
   const deliveries = sum(DATA.runs.map(run => run.deliveries));
-  $('tallies').append(el('p', {class: 'found'}, `In ${plural(deliveries, 'delivery', 'deliveries')}: `,
+  if (deliveries || found.length) $('tallies').append(el('p', {class: 'found'}, `In ${plural(deliveries, 'delivery', 'deliveries')}: `,
     found.length ? found.map(([kind, x], i) => [i ? ' · ' : '', el('span', {'data-tip': KINDS[kind][2], tabindex: 0, class: 'hint'},
       `${count(x)} ${KINDS[kind][x === 1 ? 0 : 1]}`)]) : 'nothing wrong was found.'));
   if (DATA.runs.some(run => run.causality)) $('tallies').append(el('p', {class: 'muted'}, 'By stated causality: what the parents and links of spans say. ', el('a', {href: '#about'}, 'The other notion'), ' may find more.'));
@@ -93,7 +93,7 @@ function showMatrix() {
   };
   $('matrix').append(el('h3', {}, networks.length > 1 ? 'Who kept causal order, and on which network' : 'Who kept causal order'), el('div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Verdicts by protocol and network'},
     el('table', {class: 'matrix'},
-      el('thead', {}, el('tr', {}, el('th', {scope: 'col'}, 'protocol'), networks.map(name => el('th', {scope: 'col', title: name}, name === NONE && networks.length === 1 ? 'verdict' : name)))),
+      el('thead', {}, el('tr', {}, el('th', {scope: 'col'}, 'protocol'), networks.map(name => el('th', {scope: 'col', title: name}, name === NONE && networks.length === 1 ? 'verdict' : breakable(name))))),
       el('tbody', {}, protocols.map(protocol => el('tr', {},
         el('th', {scope: 'row', title: protocol}, protocol, promised(protocol)), networks.map(network => cell(protocol, network))))))));
 }
