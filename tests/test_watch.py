@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -145,8 +146,8 @@ def test_a_port_that_is_taken_is_refused(page, board):
         Page(board, "again", page.server_address[1])
 
 
-def show_view(statuses: list[Status], now: int) -> str:
-    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+def show_view(statuses: list[Status], now: int, width: int = 120) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
         console.print(view(statuses, now))
         return console.export_text()
@@ -168,6 +169,20 @@ def test_the_terminal_shows_what_is_held_and_why():
     ended = status(2, now, ended="stopped by its user")
     assert "ended after batch 2: stopped by its user" in show_view([ended], now + 61_000)
     assert "no micro-batch yet" in show_view([], now)
+
+
+@pytest.mark.parametrize("width", [30, 60, 80])
+def test_a_narrow_terminal_cuts_nothing(width):
+    now, name = 1_000_000, f"order-{'0123456789abcdef' * 4}"
+    cause = Cause("", name, 0, 0, 4_500_000, now - 700_000, counted="id")
+    lost = full(1, now)
+    lost = msgspec.structs.replace(lost, causes=(cause,), all_refused=12_345)
+    text = show_view([lost], now, width)
+    assert "…" not in text
+    assert name in "".join(text.split())
+    for words in ("in, a second", "oldest waits", "given up", "refused", "12,345", "4,500,000"):
+        assert words in text
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
 
 
 def test_the_command_prints_the_newest_status(board, capsys):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -39,14 +40,36 @@ def headline(last: Status, now: int) -> str:
     if last.ended is not None:
         return f"{last.query}: ended after batch {last.batch:,}: {last.ended}"
     silent = now - last.time_ms
-    state = f"silent for {ago(silent)}" if silent > STALLED_MS else "running"
-    return f"{last.query}: {state}, batch {last.batch:,}, {ago(silent)} ago"
+    if silent > STALLED_MS:
+        return f"{last.query}: silent for {ago(silent)}, since batch {last.batch:,}"
+    return f"{last.query}: running, batch {last.batch:,}, {ago(silent)} ago"
 
 
-def figures(statuses: Sequence[Status], now: int) -> Table:
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Figures below their names, in as many rows as the terminal needs."""
+
+    cells: Mapping[str, str]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table, used = Table(box=None, pad_edge=False, header_style="dim"), 0
+        row: list[str] = []
+        for name, figure in self.cells.items():
+            wide = max(len(name), len(figure)) + 2
+            if row and used + wide - 2 > options.max_width:
+                table.add_row(*row)
+                yield table
+                table, used, row = Table(box=None, pad_edge=False, header_style="dim"), 0, []
+            table.add_column(name, justify="right", no_wrap=True)
+            row.append(figure)
+            used += wide
+        table.add_row(*row)
+        yield table
+
+
+def figures(statuses: Sequence[Status], now: int) -> Figures:
     last = statuses[-1]
     rate_in, rate_out = rates(statuses, now if now - last.time_ms > STALLED_MS else last.time_ms)
-    table = Table(box=None, pad_edge=False, header_style="dim")
     cells = {
         "in, a second": f"{rate_in:,.0f}",
         "out, a second": f"{rate_out:,.0f}",
@@ -57,10 +80,7 @@ def figures(statuses: Sequence[Status], now: int) -> Table:
         "refused": f"{last.all_refused:,}",
         "found": f"{last.all_found:,}",
     }
-    for name in cells:
-        table.add_column(name, justify="right")
-    table.add_row(*cells.values())
-    return table
+    return Figures(cells)
 
 
 def rates(statuses: Sequence[Status], until_ms: int) -> tuple[float, float]:
@@ -76,17 +96,10 @@ def rates(statuses: Sequence[Status], until_ms: int) -> tuple[float, float]:
     return sum(s.rows_in for s in some) / passed, sum(s.rows_out for s in some) / passed
 
 
-def causes(last: Status, now: int) -> Table:
+def causes(last: Status, now: int) -> RenderableType:
     # Who waits is known of stamps, not of identifiers.
     places = [f"{one.receiver}, {one.group}" if one.group else one.receiver for one in last.causes]
-    table = Table(
-        "waits for",
-        *(["at"] if any(places) else []),
-        title=Text(describe_causes(last.causes, last.held)),
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-    )
+    table = make_table("waits for", *(["at"] if any(places) else []))
     table.add_column("held", justify="right")
     table.add_column("since", justify="right")
     for cause, place in list(zip(last.causes, places, strict=True))[:CAUSES_SHOWN]:
@@ -99,11 +112,19 @@ def causes(last: Status, now: int) -> Table:
     more = max(0, len(last.causes) - CAUSES_SHOWN) + last.more_causes
     if more > 0:
         table.add_row(f"and {more:,} more", style="dim")
+    return Group(Text(describe_causes(last.causes, last.held)), table)
+
+
+def make_table(*names: str) -> Table:
+    """A table whose words are parted where they are too long, and never cut."""
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name, overflow="fold")
     return table
 
 
 def findings(last: Status) -> Table:
-    table = Table("found", "run", "message", "at", "overtaken by", box=None, pad_edge=False)
+    table = make_table("found", "run", "message", "at", "overtaken by")
     for one in reversed(last.found):
         by = "" if one.by_sender is None else f"{one.by_sender} {one.by_number}"
         message = "" if one.sender is None else f"{one.sender} {one.number}"
