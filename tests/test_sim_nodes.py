@@ -63,6 +63,11 @@ REGRESSIONS = {
         '{"protocol":"matrix","processes":2,"messages":20,"seed":3,"delay_ms":5,"sync_ms":1,"burst":4,"faults":'
         '[["join",121,300,636343332],["leave",1414,300,140040410],["lazy",189,3000,983488253],["lazy",309,3000,509011111]]}'
     ),
+    "a router that came back kept, for ever, that messages which it relays may have been taken (seed 51, run 1073)": (
+        '{"protocol":"separator","processes":4,"messages":10,"topology":"wan","delay_ms":1,"loss":0.01,"repeats":0.1,'
+        '"sync_ms":20,"snapshot_inputs":300,"queue":256,"unacknowledged":2,"pace_ms":5,"large":0.1,'
+        '"faults":[["outage",474,101,547707367]]}'
+    ),
 }
 """Runs that ever failed, shortened, by what was wrong. They go another way than then where a draw has changed since."""
 

@@ -653,8 +653,8 @@ class Core:
         if not self.closed:
             self.repeats |= dict.fromkeys(self._deliverable())
             # What is held now may have been taken, too: what let it be taken had arrived, and was not durable yet.
-            held = [one.message.id for one in self.changing.waiting() if one.where == "held"]
-            self.repeats |= dict.fromkeys(held)
+            held = [one.message for one in self.changing.waiting() if one.where == "held"]
+            self.repeats |= {message.id: None for message in held if self.me in message.to}
         self.closed = False
         self.epoch += 1
         for link in self.links.values():

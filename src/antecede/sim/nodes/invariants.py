@@ -238,6 +238,7 @@ class Judge:
             "inbox": len(core.inbox),
             "ready": len(core.changing.ready),
             "taken": len(core.taken),
+            "repeats": len(core.repeats),
             "unsent": len(core.unsent),
             "held": sum(core.held),
             "lost": len(core.changing.lost),
