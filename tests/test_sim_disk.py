@@ -43,6 +43,18 @@ def test_what_was_synced_survives_the_power(size):
         assert Journal(disk).recover(new()).snapshot() == core.snapshot(), seed
 
 
+def test_a_disk_knows_what_a_file_held_when_it_was_synced_however_much_is_written_since():
+    for seed in SEEDS:
+        disk, random = make_disk(seed), Random(f"writes/{seed}")
+        disk.write("file", 0, bytes([1] * 3000))
+        disk.sync("file")
+        synced = disk.read("file", 0, 3000)
+        for _ in range(random.randrange(1, 40)):
+            disk.write("file", random.randrange(4000), bytes([2] * random.randrange(1, 1500)))
+        assert disk._before("file") == synced, seed
+        assert len(disk._unsynced["file"][1]) < 5
+
+
 def test_a_journal_that_was_just_made_survives_the_power():
     """Its anchor was not on the disk: the node refused its own journal as damaged."""
     for seed in SEEDS:

@@ -25,6 +25,8 @@ from antecede.process.disk import Row, Tables
 __all__ = ["MemoryDisk"]
 
 SECTOR = 512
+UNDO = 4
+"""Writes that are remembered one by one until a file is synced: with more, all that it held before."""
 
 
 class MemoryDisk:
@@ -128,10 +130,20 @@ class MemoryDisk:
         if not undo or undo[-1][0] != start or len(undo[-1][1]) != size:
             # The same place again: what stood there before the first of them counts.
             undo.append((start, bytes(file[start : start + size])))
+            if len(undo) % UNDO == 0:
+                undo[:] = [(0, self._before(name))]
         if len(file) < start:
             file.extend(bytes(start - len(file)))
         file[start : start + size] = data[:size]
         return size
+
+    def _before(self, name: str) -> bytes:
+        """What a file held when it was synced last."""
+        size, undo = self._unsynced[name]
+        before = bytearray(self._files[name])
+        for start, old in reversed(undo):
+            before[start : start + len(old)] = old
+        return bytes(before[:size])
 
     def sync(self, name: str) -> None:
         self._effect()
@@ -181,12 +193,8 @@ class MemoryDisk:
             snapshots, inputs, tips = states[random.randrange(len(states))]
             self._snapshots, self._inputs, self._tips = list(snapshots), list(inputs), list(tips)
             self._settle()
-        for name, (size, undo) in self._unsynced.items():
-            after = bytes(self._files[name])
-            before = bytearray(after)
-            for start, old in reversed(undo):
-                before[start : start + len(old)] = old
-            self._files[name] = bytearray(_tear(bytes(before[:size]), after, random))
+        for name in self._unsynced:
+            self._files[name] = bytearray(_tear(self._before(name), bytes(self._files[name]), random))
         self._unsynced.clear()
 
     def flip(self) -> Callable[[], None]:
