@@ -81,6 +81,16 @@ def test_no_is_code_1_and_shows_what_broke_it(told, home, tmp_path):
     assert pq.read_table(tmp_path / "out" / "verdicts")["verdict"].to_pylist() == ["no", "yes"]
 
 
+def test_a_table_of_events_needs_the_names_of_its_columns(told, tmp_path):
+    (tmp_path / "events.csv").write_text("id,parent\na,\n")
+    code, out, err = told(tmp_path / "events.csv")
+    assert (code, out) == (2, "")
+    assert (
+        "is a file, and a trace is a directory; to verify a table of events, name its columns with --id"
+        in err
+    )
+
+
 def test_json_is_one_object_with_the_keys_of_the_contract(told, home):
     code, out, _ = told(home / "bad", "--json")
     assert code == 1

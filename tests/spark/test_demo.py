@@ -46,3 +46,12 @@ def test_the_demo_says_who_kept_causal_order_and_at_what_price(capsys, tmp_path)
 def test_a_demo_of_nothing_is_refused(capsys):
     assert run(["demo", "--messages", "0"]) == 2
     assert capsys.readouterr().err == "antecede: demo: --messages must be 1 or more, not 0\n"
+
+
+def test_a_demo_writes_into_nothing_that_is_there(capsys, tmp_path):
+    (tmp_path / "runs.parquet").write_text("mine")
+    assert run(["demo", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == (
+        f"antecede: output: {tmp_path} is there already: write to a new place, or remove it first\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["runs.parquet"]

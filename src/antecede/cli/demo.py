@@ -26,7 +26,7 @@ from antecede.cli.tables import print_csv, print_json, print_table
 from antecede.errors import BadParameter
 from antecede.protocols import PROTOCOLS
 from antecede.report import render
-from antecede.storage import put
+from antecede.storage import put, refuse_existing
 
 __all__ = ["demo"]
 
@@ -96,6 +96,8 @@ def demo(
     refuse_two_forms("demo", as_json, as_csv)
     if messages < 1:
         raise BadParameter("demo", f"--messages must be 1 or more, not {messages}")
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        refuse_existing(str(out))
     started = time.perf_counter()
     directory = out or Path(tempfile.mkdtemp(prefix="antecede-demo-"))
     with open_work(master, remote, "simulating", small=True) as work:

@@ -9,6 +9,7 @@ With `--id` and `--causes` a table of events is verified instead, on Spark: cli/
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ from antecede.cli.tables import RUNS_MOST, SHOWN, count_things, print_csv, print
 from antecede.cli.verify_causes import Columns, refuse_request, verify_causes
 from antecede.cli.verify_stream import verify_stream
 from antecede.errors import BadParameter
+from antecede.storage import local
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -131,6 +133,12 @@ def verify(
     for option, text in (("--patience", patience), ("--remember", remember)):
         if text is not None:
             raise BadParameter("verify", f"{option} needs --stream")
+    if not columns.given() and (place := local(trace)) is not None and os.path.isfile(place):
+        raise BadParameter(
+            "verify",
+            f"{trace} is a file, and a trace is a directory; to verify a table of events, name its columns with "
+            "--id, --causes, --consumer, and --position or --time",
+        )
     if columns.given():
         verify_causes(trace, columns, out, as_json, master, remote)
         return
