@@ -35,6 +35,10 @@ def test_people_read_standard_error_in_eighty_columns(capsys):
     assert "◌ M3 waits at its receiver S3 for M1" in err
     for protocol in PROTOCOLS:
         assert any(line.startswith(protocol) for line in err.splitlines()), protocol
+    # A verdict is relative to what a protocol promises, here as in the demo and in the report.
+    told = [line.split("  ")[0] for line in err.splitlines() if " not promised " in line]
+    assert told == ["unordered", "fifo"]
+    assert " broken " not in err
 
 
 def test_programs_read_one_object(capsys):

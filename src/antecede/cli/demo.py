@@ -22,7 +22,7 @@ from rich.text import Text
 from antecede.cli.options import Csv, Json, Master, Messages, Open, Remote, refuse_two_forms
 from antecede.cli.sentences import print_sentence
 from antecede.cli.spark_session import Work, open_work
-from antecede.cli.tables import print_csv, print_json, print_table
+from antecede.cli.tables import VERDICTS, print_csv, print_json, print_table
 from antecede.errors import BadParameter
 from antecede.protocols import PROTOCOLS
 from antecede.report import render
@@ -203,15 +203,6 @@ def summarise(protocol: str, runs: list[Any], found: list[Any], price: Mapping[s
 # For people
 
 
-WORDS: Final = {
-    (True, True): Text("kept", "green"),
-    (True, False): Text("kept", "green"),
-    (False, True): Text("broken", "bold red"),
-    (False, False): Text("not promised", "yellow"),
-}
-"""Whether causal order was kept, and promised: the words of the report."""
-
-
 def print_lines(console: Console, lines: list[Line]) -> None:
     headings = [
         "protocol",
@@ -225,7 +216,7 @@ def print_lines(console: Console, lines: list[Line]) -> None:
     rows: list[list[str | Text]] = [
         [
             Text(line.protocol, "cyan"),
-            WORDS[line.kept, line.promises == "causal"],
+            VERDICTS[line.kept, line.promises == "causal"],
             *(f"{line.violations[network]:,}" for network in NETWORKS),
             f"{line.stamp_bytes:.1f}",
             f"{line.control_per_message:.2f}",

@@ -41,13 +41,20 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["RUNS_MOST", "SHOWN", "count_things", "print_csv", "print_json", "print_table"]
+__all__ = ["RUNS_MOST", "SHOWN", "VERDICTS", "count_things", "print_csv", "print_json", "print_table"]
 
 GAP: Final = "  "
 SHOWN: Final = 5
 """Findings that are told in words."""
 RUNS_MOST: Final = 20
 """Runs that are shown one by one; of more, only what they come to by protocol."""
+VERDICTS: Final = {
+    (True, True): Text("kept", "green"),
+    (True, False): Text("kept", "green"),
+    (False, True): Text("broken", "bold red"),
+    (False, False): Text("not promised", "yellow"),
+}
+"""Whether causal order was kept, and promised: the words of the report."""
 
 
 def count_things(count: int, thing: str, things: str | None = None) -> str:

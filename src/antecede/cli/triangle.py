@@ -18,7 +18,7 @@ from rich.text import Text
 
 from antecede.cli.figure import S3, Performance, Wait, perform
 from antecede.cli.options import Csv, Json, Protocols, refuse_two_forms
-from antecede.cli.tables import print_csv, print_json, print_table
+from antecede.cli.tables import VERDICTS, print_csv, print_json, print_table
 from antecede.diagram import render
 from antecede.errors import BadParameter
 from antecede.protocols import PROTOCOLS
@@ -166,7 +166,7 @@ def _print_performances(console: Console, performances: Iterable[Performance]) -
             [
                 Text(p.protocol, "cyan"),
                 " ".join(p.delivered(S3)),
-                Text("kept", "green") if p.kept else Text("broken", "bold red"),
+                VERDICTS[p.kept, p.order == "causal"],
                 ", ".join(f"{' and '.join(many)} at {where}" for where, many in waited.items()) or "nobody",
                 str(max(p.stamp_entries.values())),
                 str(p.control_packets),
