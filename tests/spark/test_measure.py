@@ -17,7 +17,7 @@ from antecede.spark.measure.facts import bound
 from antecede.trace import EVENTS, RUNS, RunInfo, TraceWriter
 from antecede.trace.columns import Names, Rows, rows_of
 from tests.spark.random_traces import make_trace
-from tests.spark.test_measure_kernel import Expected, close
+from tests.spark.test_measure_chains import Expected, close
 
 
 def written(directory, runs, files=1, shuffled=None):

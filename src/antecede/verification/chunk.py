@@ -5,7 +5,8 @@
 Memory. A scan of n processes holds n² counters of 4 bytes, and a slab for each message in flight at the same time: 64
 bytes, n counters, a bit for each symbol, two for each process. Arrays double when they are full. All of it together
 stays within `memory`, or the scan ends with `TooMuchInFlight`. In a block of origins, rows are as wide as the block. A
-message whose news is followed takes 21 n bytes more.
+message whose news is followed takes 21 n bytes more. Counters take 8 bytes from where a process could have sent more
+than 4 bytes count.
 """
 
 from __future__ import annotations
@@ -72,7 +73,11 @@ class Part:
     findings: Findings
     """Decided here: duplicates and unaddressed deliveries."""
     overtaken: Overtaken
-    """Violations decided here, for a `Witness` over the same rows."""
+    """Violations decided here, for a `ProofScan` over the same rows."""
+    past: int = 0
+    """Pairs of messages of which the first happened before the second, if the scan counts chains ..."""
+    longest: int = 0
+    """... and the messages in the longest one."""
 
 
 class Scan:
@@ -80,7 +85,8 @@ class Scan:
 
     n: how many processes there are (it grows by itself if there are more). first: nothing precedes this chunk.
     block: only these origins' clock entries, from low up to and without high; needs `first`, and the whole run.
-    keep: messages never to forget, see the package. symbols, memory: how many messages may cross, bytes allowed.
+    keep: messages never to forget, see the package. chains: count them, too, which needs `first`.
+    symbols, memory: how many messages may cross, bytes allowed.
     """
 
     def __init__(
@@ -90,10 +96,12 @@ class Scan:
         *,
         block: tuple[int, int] | None = None,
         keep: Ids | None = None,
+        chains: bool = False,
         symbols: int = MOST_SYMBOLS,
         memory: int = MEMORY,
     ) -> None:
         self._scanner = Scanner(n, first, block, keep, symbols, memory)
+        self._scanner.counts[fields.COUNTING] = chains
 
     def feed(self, rows: Rows) -> None:
         """Raises `Impossible`, `TooManySymbols`, `TooMuchInFlight`."""
@@ -114,7 +122,10 @@ class Scan:
             index=index.copy(),
             sent_at=sent_at.copy(),
         )
-        return Part(summarise(self._scanner), Findings.concatenate(plain), overtaken)
+        longest = int(counts[fields.LONGEST])
+        return Part(
+            summarise(self._scanner), Findings.concatenate(plain), overtaken, self._scanner.past, longest
+        )
 
 
 WRONG: Final = {
@@ -122,8 +133,8 @@ WRONG: Final = {
     EARLY_DELIVERY: "is sent after its delivery, by its clocks",
     WRONG_SENDER: "is sent by another process than its sender",
 }
-MOST_ROWS: Final = (1 << 31) - 2
-"""Ordinals are int32."""
+NARROW: Final = (1 << 31) - 1
+"""What a counter of 32 bits counts to."""
 
 
 class TooManySymbols(Exception):
@@ -149,7 +160,7 @@ class Scanner:
         self, n: int, first: bool, block: tuple[int, int] | None, keep: Ids | None, symbols: int, memory: int
     ) -> None:
         assert block is None or first, "a block of origins takes the whole run"
-        self.n, self.block, self.first = n, block, first
+        self.n, self.block, self.first, self.past = n, block, first, 0
         self.most_symbols, self.memory = symbols, memory
         capacity = padded(n)
         width = padded(block[1] - block[0]) if block else capacity
@@ -162,6 +173,7 @@ class Scanner:
             self._enter(0)
         if keep is not None and len(keep):
             self.state = self.state._replace(keep=table_of(keep.sender, keep.number))
+        self._allow()
 
     @property
     def counts(self) -> Array:
@@ -175,12 +187,16 @@ class Scanner:
 
     def feed(self, rows: Rows) -> None:
         columns = columns_of(rows)
-        assert self.counts[fields.POSITION] + len(rows) <= MOST_ROWS, "too many rows for one chunk"
         self._make_room(columns)
+        if int(self.state.sends.max(initial=0)) + len(rows) > NARROW:
+            self._count_wide()
         row = 0
         while (row := scan(columns, row, self.state, self.watched)) < len(rows):
             self._serve(int(self.counts[fields.STATUS]), columns, row)
         self.counts[fields.POSITION] += len(rows)
+        # A Python integer: the sum over all messages of a long run may not fit into 64 bits.
+        self.past += int(self.counts[fields.PAST])
+        self.counts[fields.PAST] = 0
 
     def _serve(self, status: int, columns: Columns, row: int) -> None:
         if status in WRONG:
@@ -197,6 +213,13 @@ class Scanner:
         more[status]()
 
     # Room.
+
+    def _count_wide(self) -> None:
+        names = ("clocks", "seen", "sends", "flight_clocks")
+        self.state = self.state._replace(
+            **{name: getattr(self.state, name).astype(np.int64) for name in names}
+        )
+        self.watched = self.watched._replace(newest=self.watched.newest.astype(np.int64))
 
     def reserve(self, messages: int) -> None:
         """Before anything is read: room for so many in flight."""
@@ -278,6 +301,7 @@ class Scanner:
             sends=(capacity,),
             numbers=(capacity, 2),
             steady=(capacity,),
+            depth=(capacity,),
             flight_clocks=(slabs, width),
             missing=(slabs, words),
             given=(slabs, words),

@@ -32,17 +32,21 @@ from antecede.verification.chains import answer, follow, target, wanting
 from antecede.verification.findings import DUPLICATE, UNADDRESSED, VIOLATION
 from antecede.verification.state import (
     CONTIGUOUS,
+    COUNTING,
     DEFERRED,
     DELIVERIES,
+    DEPTH,
     FIRST,
     FREE,
     GROWING,
     HIGH,
     KEPT,
     LEFT,
+    LONGEST,
     LOW,
     NUMBER,
     ORDINAL,
+    PAST,
     POSITION,
     PROCESS_WORDS,
     RECORDS,
@@ -110,6 +114,8 @@ def send(rows, row, at, state, watched):  # type: ignore[no-untyped-def]
     state.flights[slab, LEFT], state.flights[slab, KEPT] = left, kept
     if counts[WATCHING]:
         state.flights[slab, TARGET] = target(watched, counts[POSITION] + row, q - counts[LOW], state.sends[q])
+    elif counts[COUNTING]:
+        count_past(state, slab, q)
     if left or kept:  # To nobody: nobody will ask.
         insert(state.table, at, q, number, slab)
         counts[FREE] -= 1
@@ -157,6 +163,8 @@ def deliver(rows, row, at, state, watched):  # type: ignore[no-untyped-def]
     if counts[WATCHING]:
         follow(rows, row, slab, state, watched)
     merge(state, q, slab)
+    if counts[COUNTING]:
+        state.depth[q] = max(state.depth[q], flights[slab, DEPTH])
     if flights[slab, LEFT] == 0 and not flights[slab, KEPT]:
         remove(state.table, at)
         state.free[counts[FREE]] = slab
@@ -204,6 +212,20 @@ def count(sends, numbers, steady, q, number):  # type: ignore[no-untyped-def]
             steady[q] &= ~np.uint8(GROWING)
         numbers[q, 1] = max(number, numbers[q, 1])
     sends[q] += 1
+
+
+@native
+def count_past(state, slab, q):  # type: ignore[no-untyped-def]
+    """How many messages of the block are before this one of q, and how long is the chain that ends in it."""
+    counts, clocks = state.counts, state.clocks
+    state.depth[q] += 1
+    state.flights[slab, DEPTH] = state.depth[q]
+    counts[LONGEST] = max(counts[LONGEST], state.depth[q])
+    # Its clock counts the message itself.
+    past = np.int64(-1) if counts[LOW] <= q < counts[HIGH] else np.int64(0)
+    for entry in range(clocks.shape[1]):
+        past += clocks[q, entry]
+    counts[PAST] += past
 
 
 @inlined

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from antecede.trace.columns import Rows
 from antecede.trace.plan import edges_of
-from antecede.verification.chunk import Scan, TooMuchInFlight
-from antecede.verification.combine import combine
+from antecede.verification.chunk import MEMORY, Part, Scan, TooMuchInFlight
+from antecede.verification.combine import Outcome, combine
 from antecede.verification.findings import Findings, Ids
 from antecede.verification.proofs import NewsScan, ProofScan
 from antecede.verification.unknown_sends import Found, Search
 
-__all__ = ["Chunk", "Reader", "read_chunk", "verify_chunks", "verify_run"]
+__all__ = ["Chains", "Chunk", "Reader", "follow_chains", "read_chunk", "verify_chunks", "verify_run"]
 
 Chunk: TypeAlias = Callable[[], Iterable[Rows]]
 """Gives the rows of a chunk, each time it is called."""
@@ -34,6 +34,43 @@ def read_chunk(chunk: Chunk, reader: Reader[T_co]) -> T_co:
     return reader.finish()
 
 
+class Scanned(NamedTuple):
+    """All chunks of a run, scanned with all that they have to keep."""
+
+    parts: list[Part]
+    outcome: Outcome
+    keep: Ids | None
+
+
+def scan_chunks(
+    chunks: Sequence[Chunk],
+    n: int,
+    block: tuple[int, int] | None = None,
+    *,
+    chains: bool = False,
+    memory: int = MEMORY,
+) -> Scanned:
+    keep: Ids | None = None
+    found: list[Found] | None = None
+
+    def scan(at: int) -> Part:
+        reader = Scan(n, first=at == 0, block=block, keep=keep, chains=chains, memory=memory)
+        return read_chunk(chunks[at], reader)
+
+    parts = [scan(at) for at in range(len(chunks))]
+    while True:
+        outcome = combine([part.summary for part in parts], found, keep)
+        question = outcome.question(keep, {})
+        if question is None or question.what == "news":
+            return Scanned(parts, outcome, keep)
+        if question.what == "unknown":
+            found = [read_chunk(chunks[at], Search(ids)) for at, ids in question.chunks.items()]
+        else:
+            keep = outcome.keep
+            for at in question.chunks:
+                parts[at] = scan(at)
+
+
 def verify_chunks(
     chunks: Sequence[Chunk], n: int, block: tuple[int, int] | None = None
 ) -> tuple[int, Findings]:
@@ -41,22 +78,8 @@ def verify_chunks(
 
     With a `block` there is one chunk, the whole run, and only messages of these senders are judged.
     """
-    keep: Ids | None = None
-    found: list[Found] | None = None
-    trails: dict[int, bytes] = {}
-    parts = [read_chunk(chunk, Scan(n, first=at == 0, block=block)) for at, chunk in enumerate(chunks)]
-    while True:
-        outcome = combine([part.summary for part in parts], found, keep)
-        question = outcome.question(keep, trails)
-        if question is None:
-            break
-        if question.what == "unknown":
-            found = [read_chunk(chunks[at], Search(ids)) for at, ids in question.chunks.items()]
-        elif question.what == "keep":
-            for at, keep in question.chunks.items():
-                parts[at] = read_chunk(chunks[at], Scan(n, first=at == 0, block=block, keep=keep))
-        else:
-            trails = {at: read_chunk(chunks[at], NewsScan(asked)) for at, asked in question.chunks.items()}
+    parts, outcome, keep = scan_chunks(chunks, n, block)
+    trails = {at: read_chunk(chunks[at], NewsScan(asked)) for at, asked in outcome.trails.items()}
     findings = [outcome.findings, outcome.join(trails), *(part.findings for part in parts)]
     for chunk, part in zip(chunks, parts, strict=True):
         if len(part.overtaken):
@@ -78,3 +101,34 @@ def verify_run(run: Chunk, n: int) -> tuple[int, Findings]:
             continue
         # Blocks of origins have all seen the whole run: one of them counts.
         return told[0][0], Findings.concatenate([findings for _, findings in told])
+
+
+class Chains(NamedTuple):
+    """What orders the messages of a run."""
+
+    past: int
+    """Pairs of messages of which the first happened before the second."""
+    sends: int
+    """Messages."""
+    longest: int
+    """Messages in the longest causal chain."""
+
+
+def follow_chains(run: Chunk, n: int, block: tuple[int, int], memory: int = MEMORY) -> Chains:
+    """Count the messages of these senders that happened before each message, and the longest chain of all.
+
+    Blocks of senders add up. A block is followed in halves if too much is under way at a time.
+    """
+    blocks, past = [block], 0
+    while True:
+        low, high = blocks.pop()
+        try:
+            [part] = scan_chunks([run], n, (low, high), chains=True, memory=memory).parts
+        except TooMuchInFlight:
+            if high - low < 2:
+                raise
+            blocks += [(low, (low + high) // 2), ((low + high) // 2, high)]
+            continue
+        past += part.past
+        if not blocks:
+            return Chains(past, int(part.summary.sends.sum()), part.longest)

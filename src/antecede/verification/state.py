@@ -8,6 +8,7 @@ Of each process q, in rows of these
   seen     how many of its own sends it knows of from messages delivered to it: its own sends are no news
   sends    how many it has sent; a message's *ordinal* is its position among these, from 1
   numbers  the first and the greatest `number` it used, `steady` whether they grew one by one, or at all
+  depth    the longest chain of messages that ends in one that it sent or delivered, in a scan that counts chains
 Of each message in flight (sent here, and not yet delivered everywhere), in a *slab*
   flights  sender, number, ordinal, how many deliveries are missing ...: the names below
   flight_clocks, flight_marks    its sender's, right after the send
@@ -29,13 +30,16 @@ __all__ = ["State", "Watched", "Columns", "new_state", "nothing_watched", "words
 Array: TypeAlias = NDArray[Any]
 
 # Fields of `counts`.
-FREE, USED, SYMBOLS, RECORDS, DEFERRED, DELIVERIES, STATUS = range(7)
+FREE, USED, SYMBOLS, RECORDS, DEFERRED, DELIVERIES, STATUS, PAST = range(8)
 # Settings of a scan, in `counts` too: the block's first origin and the one after its last, and whether it is the
-# first chunk; how many words of marks belong to processes; whether rows before this batch were read, and how many.
-LOW, HIGH, FIRST, PROCESS_WORDS, POSITION, WATCHING = range(8, 14)
+# first chunk; how many words of marks belong to processes; how many rows were read before this batch; whether the scan
+# follows the news of some messages, or counts chains, and the longest one so far.
+LOW, HIGH, FIRST, PROCESS_WORDS, POSITION, WATCHING, COUNTING, LONGEST = range(8, 16)
 
 # Fields of a flight.
 SENDER, NUMBER, ORDINAL, LEFT, WORDS, KEPT, TARGET, SENT_AT = range(8)
+DEPTH: Final = TARGET
+"""A scan follows targets, or counts chains: never both."""
 
 # Flags of `steady`.
 CONTIGUOUS, GROWING = 1, 2
@@ -66,6 +70,7 @@ class State(NamedTuple):
     sends: Array
     numbers: Array
     steady: Array
+    depth: Array
     flights: Array
     flight_clocks: Array
     flight_marks: Array
@@ -117,6 +122,7 @@ def new_state(n: int, width: int, symbols: int) -> State:
         sends=np.zeros(n, np.int32),
         numbers=np.zeros((n, 2), np.int64),
         steady=np.full(n, CONTIGUOUS | GROWING, np.uint8),
+        depth=np.zeros(n, np.int64),
         flights=np.zeros((slabs, 8), np.int64),
         flight_clocks=np.zeros((slabs, width), np.int32),
         flight_marks=np.zeros((slabs, bits), np.uint64),

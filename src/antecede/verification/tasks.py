@@ -12,7 +12,7 @@ nothing of other runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import groupby
 from typing import Any, Final, TypeAlias
@@ -75,9 +75,8 @@ class Share:
 
     part: Part
     names: Names
-    place: str = ""
-    """Of rows that came packed; else each file is a place."""
-    packed: list[bytes] = field(default_factory=list)
+    source: Callable[[], Iterable[tuple[str, Rows]]]
+    """The rows in order, each time that it is called, and the file or table that has them."""
     at: str = ""
     """Where the reading is."""
     ends: Ends | None = None
@@ -85,20 +84,36 @@ class Share:
     shrinking: Column | None = None
     """Then also: senders whose numbers do not grow."""
 
-    @cached_property
-    def sorted_rows(self) -> Rows:
-        rows = Rows.concatenate([decode(data) for data in self.packed]).in_order()
-        self.packed.clear()
-        return rows
-
     def read(self) -> Iterator[Rows]:
         """The rows in order, watched. Raises what is wrong with them."""
         watch = Sequence(self.names, self.part.run)
-        source = read_part(self.part, self.names) if not self.place else [(self.place, self.sorted_rows)]
-        for self.at, rows in source:
-            watch.watch(rows, self.at)
+        for place, rows in self.source():
+            self.at = place
+            watch.watch(rows, place)
             yield rows
         self.ends, self.shrinking = watch.ends(), watch.shrinking
+
+    def refuse_breaks(self) -> None:
+        """Of a part that is the whole run: refuse events before the first of a process, and second sends."""
+        refuse_borders(self.part.run, self.names, [self.ends] if self.ends else [])
+        if self.shrinking is not None and self.shrinking.any():
+            refuse_second_sends(self.part.run, self.names, self.at, self.read(), self.shrinking)
+
+
+class Packed:
+    """Rows that came packed, sorted when they are first read."""
+
+    def __init__(self, place: str) -> None:
+        self.place, self.blobs = place, list[bytes]()
+
+    @cached_property
+    def rows(self) -> Rows:
+        rows = Rows.concatenate([decode(data) for data in self.blobs]).in_order()
+        self.blobs.clear()
+        return rows
+
+    def __call__(self) -> list[tuple[str, Rows]]:
+        return [(self.place, self.rows)]
 
 
 # Reading tasks
@@ -107,7 +122,9 @@ class Share:
 def examine_chunk(given: Assignment) -> Iterator[pa.RecordBatch]:
     """The results of reading a chunk from files."""
     views = {run: Names.of(names) for run, names in given.processes.items()}
-    shares = [Share(part, views[part.run]) for part in given.chunk.parts]
+    shares = [
+        Share(part, names := views[part.run], partial(read_part, part, names)) for part in given.chunk.parts
+    ]
     yield from examine(shares, given.purpose, given.questions)
 
 
@@ -120,6 +137,7 @@ def examine_rows(
 ) -> Iterator[pa.RecordBatch]:
     """The results of reading rows that come packed, as `deal_rows` gives them."""
     shares: dict[tuple[str, int], Share] = {}
+    packed: dict[tuple[str, int], Packed] = {}
     for batch in batches:
         for row in batch.to_pylist():
             key = (row["run"], row["part"])
@@ -128,8 +146,9 @@ def examine_rows(
                 continue
             if key not in shares:
                 part = Part(row["run"], row["part"], row["of"], ())
-                shares[key] = Share(part, Names.of(processes[row["run"]]), place)
-            shares[key].packed.append(row["blob"])
+                packed[key] = Packed(place)
+                shares[key] = Share(part, Names.of(processes[row["run"]]), packed[key])
+            packed[key].blobs.append(row["blob"])
     yield from examine([shares[key] for key in sorted(shares)], purpose, questions)
 
 
@@ -166,9 +185,7 @@ def scan(share: Share) -> Iterator[pa.RecordBatch]:
     else:
         yield from summarise(share)
         return
-    refuse_borders(part.run, names, [share.ends] if share.ends else [])
-    if share.shrinking is not None and share.shrinking.any():
-        refuse_second_sends(part.run, names, share.at, share.read(), share.shrinking)
+    share.refuse_breaks()
     # Blocks of origins have all seen the whole run: one of them counts.
     yield told_batch([count_deliveries(part.run, deliveries)] if part.number == 0 else [])
     yield from finding_batches(part.run, part.number, names, findings)

@@ -3,6 +3,5 @@
 api        a trace -> tables
 facts      what tasks count, each in a chunk of the trace
 figures    what Spark adds up, and the columns of the tables that come out
-tasks      which task follows the clocks of which run
-kernel     how many pairs of messages are ordered, and the longest chain
+tasks      which task follows the clocks of which run: by the scan of verification, which counts chains, too
 """

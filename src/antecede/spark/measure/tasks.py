@@ -8,21 +8,24 @@ sorted, one run after the other, and are kept by the task until it has read them
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, pairwise
+from typing import Final
 
 import pyarrow as pa
 from msgspec import Struct
 
 from antecede.errors import BadTrace
 from antecede.spark.measure.facts import READ
-from antecede.spark.measure.kernel import follow_chains
-from antecede.trace.checks import Sequence as Watch
-from antecede.trace.checks import refuse_borders, refuse_second_sends
 from antecede.trace.columns import ORDER_COLUMNS, Names, Rows, by_run, rows_of
 from antecede.trace.parquet import read_part
 from antecede.trace.plan import ROWS, Part
+from antecede.trace.schema import RECEIVE
+from antecede.verification.findings import Impossible
+from antecede.verification.local import follow_chains
+from antecede.verification.schema import impossible
+from antecede.verification.tasks import Share as Reading
 
 __all__ = ["COLUMNS", "Found", "Share", "follow_shares", "follow_sorted", "share_runs"]
 
@@ -91,14 +94,14 @@ def follow_shares(shares: Sequence[Share]) -> list[Found]:
 def follow_share(share: Share) -> Found:
     """Read the run's files, as often as it takes."""
     names = Names.of(share.processes)
+    # One task reads all that is read later, too: whoever cannot read a run's files refuses the run.
+    more = READ if share.low == 0 else ()
     place = share.parts[0].pieces[0].path.rpartition("/")[0] if share.parts else "events"
 
     def read() -> Iterator[tuple[str, Rows]]:
-        # One task reads all that is read later, too: whoever cannot read a run's files refuses the run.
-        more = READ if share.low == 0 else ()
-        return (batch for part in share.parts for batch in read_part(part, names, more))
+        return chain.from_iterable(read_part(part, names, more) for part in share.parts)
 
-    return follow(share.run, names, read, place, share.low, share.high)
+    return follow(share.run, names, read, place, (share.low, share.high))
 
 
 def follow_sorted(
@@ -136,7 +139,7 @@ class Spool:
                 reason = f"it has events of run {self.run}, which the table of runs does not name"
                 return Found(self.run, error=(place, reason))
             names = Names.of(processes[self.run])
-            return follow(self.run, names, lambda: self._read(names, place), place, 0, len(names))
+            return follow(self.run, names, partial(self._read, names, place), place, (0, len(names)))
 
     def _read(self, names: Names, place: str) -> Iterator[tuple[str, Rows]]:
         self._file.seek(0)
@@ -144,22 +147,28 @@ class Spool:
             yield place, rows_of(batch, names, f"{place}, run {self.run}")
 
 
-def follow(run: str, names: Names, read: Any, place: str, low: int, high: int) -> Found:
+def follow(
+    run: str,
+    names: Names,
+    source: Callable[[], Iterable[tuple[str, Rows]]],
+    place: str,
+    block: tuple[int, int],
+) -> Found:
     """What a run's clocks come to, or what is wrong with the run: never some of both."""
+    reading, received = Reading(Part(run, 0, 1, ()), names, source), False
 
-    def watched() -> Iterator[Rows]:
-        watch = Watch(names, run)
-        for at, rows in read():
-            watch.watch(rows, at)
+    def read() -> Iterator[Rows]:
+        nonlocal received
+        for rows in reading.read():
+            received = received or bool(((rows.kind == RECEIVE) & ~rows.control).any())
             yield rows
-        ends = watch.ends()
-        # Each process's own order has to begin at 0: what is before would be missing.
-        refuse_borders(run, names, [] if ends is None else [ends])
-        if watch.shrinking.any():
-            refuse_second_sends(run, names, place, (rows for _, rows in read()), watch.shrinking)
 
     try:
-        chains = follow_chains(names, watched, low, high, place=f"{place}, run {run}")
+        chains = follow_chains(read, len(names), block)
+        reading.refuse_breaks()
     except BadTrace as error:
         return Found(run, error=(error.place, error.reason))
-    return Found(run, chains.past, chains.sends, chains.longest, chains.received)
+    except Impossible as error:
+        refused = impossible(error, place, run, names)
+        return Found(run, error=(refused.place, refused.reason))
+    return Found(run, chains.past, chains.sends, chains.longest, received)
