@@ -191,7 +191,7 @@ def forget_what_gathered(patch: pytest.MonkeyPatch) -> None:
 
 def count_gaps_as_received(patch: pytest.MonkeyPatch) -> None:
     """A link acknowledges all before what came early."""
-    real = Link._arrived
+    real = Link._take_payload
 
     def arrived(self: Link, frame: Frame, now: int) -> list[Any]:
         payloads = real(self, frame, now)
@@ -200,7 +200,7 @@ def count_gaps_as_received(patch: pytest.MonkeyPatch) -> None:
             self._early = 0
         return payloads
 
-    patch.setattr(Link, "_arrived", arrived)
+    patch.setattr(Link, "_take_payload", arrived)
 
 
 def resend_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -211,13 +211,13 @@ def resend_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def take_repeats(patch: pytest.MonkeyPatch) -> None:
     """A frame that arrives twice is handed over twice."""
-    real = Link._arrived
+    real = Link._take_payload
 
     def arrived(self: Link, frame: Frame, now: int) -> list[Any]:
         payloads = real(self, frame, now)
         return payloads or ([] if self.ordered else [frame.payload])
 
-    patch.setattr(Link, "_arrived", arrived)
+    patch.setattr(Link, "_take_payload", arrived)
 
 
 # Views

@@ -50,16 +50,16 @@ def test_every_run_hands_over_each_payload_once(name):
 
 
 class NoDedup(Link):
-    def _arrived(self, frame, now):
-        return super()._arrived(frame, now) or [frame.payload]
+    def _take_payload(self, frame, now):
+        return super()._take_payload(frame, now) or [frame.payload]
 
 
 class AcksTooMuch(Link):
-    def _frame(self, number, now, again):
-        return self._more(super()._frame(number, now, again))
+    def _make_frame(self, number, now, again):
+        return self._more(super()._make_frame(number, now, again))
 
-    def _bare(self, greets=False):
-        return self._more(super()._bare(greets))
+    def _make_bare(self, greets=False):
+        return self._more(super()._make_bare(greets))
 
     def _more(self, frame):
         """Everything up to the highest that arrived, gaps or not."""
@@ -84,8 +84,8 @@ class AnswersNoGreeting(Link):
 
 
 class GreetsWithLast(Link):
-    def _bare(self, greets=False):
-        frame = super()._bare(greets)
+    def _make_bare(self, greets=False):
+        frame = super()._make_bare(greets)
         return msgspec.structs.replace(frame, number=self._last)
 
 
@@ -105,16 +105,16 @@ class TrustsGreetings(Link):
 
 
 class NoOrder(Link):
-    def _arrived(self, frame, now):
+    def _take_payload(self, frame, now):
         self.ordered = False
-        return super()._arrived(frame, now)
+        return super()._take_payload(frame, now)
 
 
 class NoGap(Link):
     """Marks of early arrivals one number too low."""
 
-    def _bare(self, greets=False):
-        frame = super()._bare(greets)
+    def _make_bare(self, greets=False):
+        frame = super()._make_bare(greets)
         return msgspec.structs.replace(frame, early=frame.early >> 1 & ~1)
 
 

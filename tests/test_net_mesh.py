@@ -17,6 +17,7 @@ from antecede.link import Link
 from antecede.net import Memory, Node, Settings, Tcp
 from antecede.net.peers import mesh as meshes
 from antecede.net.peers import peer as peers
+from antecede.net.peers import reception as receptions
 from antecede.net.peers.joining import Newcomer, anyone
 from antecede.net.peers.session import Bye, Code, Hello, Session, pack
 from antecede.net.peers.terms import Terms
@@ -51,11 +52,11 @@ TASKS: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "hearing hello": (Session, "feed", _raise),
     "reading": (peers.Peer, "_take", _raise),
     "serving": (peers.Peer, "serve", _raise_later),
-    "writing": (peers.Channel, "_gathered", _raise),
+    "writing": (peers.Channel, "_take_gathered", _raise),
     "time": (peers.Peer, "tick", _raise),
     "acknowledging": (peers.Peer, "acknowledge", _raise),
     "following": (meshes.Mesh, "_follow", _raise),
-    "accepting": (meshes.Mesh, "_let_in", _raise),
+    "accepting": (receptions.Reception, "let_in", _raise),
     "knocking": (meshes.Mesh, "_knock", _raise),
 }
 

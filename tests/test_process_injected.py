@@ -42,8 +42,8 @@ PARTS: dict[str, tuple[str, Any, str]] = {
     "receiver": ("matrix", Receiver, "deliver"),
     "permits": ("permit", Permit, "send receive_rows _receive"),
     "queue": ("permit", Queue, "deliver"),
-    "link": ("matrix", Link, "send receive tick _bare _arrived"),
-    "outbox": ("permit", Outgoing, "take leave acknowledged control"),
+    "link": ("matrix", Link, "send receive tick _make_bare _take_payload"),
+    "outbox": ("permit", Outgoing, "take leave acknowledge control"),
     "core": ("permit", core_module.Core, "follow"),
     "events": ("matrix", Record, "event"),
     "views": (

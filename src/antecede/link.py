@@ -210,34 +210,34 @@ class Link:
         if frame.peer != self.epoch:
             # It speaks to one that we no longer are: tell it who we are now.
             self.refused += 1
-            return [], [self._bare(greets=True)]
+            return [], [self._make_bare(greets=True)]
         if not self.met:
             self.met, self._greeting_due = True, None
-        self._acknowledged(frame, now)
-        payloads = [] if frame.bare else self._arrived(frame, now)
+        self._take_acks(frame, now)
+        payloads = [] if frame.bare else self._take_payload(frame, now)
         frames = self._fly(now)
         if not frames and (frame.greets or self._ack_due == now):
-            frames.append(self._bare())
+            frames.append(self._make_bare())
         return payloads, frames
 
     def tick(self, now: int) -> list[Frame]:
         """What time makes necessary."""
         frames = self._resend(now) + self._fly(now)
         if self._greeting_due is not None and self._greeting_due <= now:
-            frames.append(self._bare())
+            frames.append(self._make_bare())
             self._greeting_due = now + self._wait(self._greetings)
             self._greetings += 1
         if self._ack_due is not None and self._ack_due <= now:
-            frames.append(self._bare())
+            frames.append(self._make_bare())
         return frames
 
     def acknowledge(self) -> list[Frame]:
         """The acknowledgement that is owed, if one is, before its time: nothing will go back to carry it."""
-        return [] if self._ack_due is None else [self._bare()]
+        return [] if self._ack_due is None else [self._make_bare()]
 
     def hail(self) -> Frame:
         """What this end has received: the first frame over a new connection, so that the other resumes from there."""
-        return self._bare()
+        return self._make_bare()
 
     def resume(self, now: int) -> list[Frame]:
         """Transmit again, at once, what was in flight over a connection that is lost: after the other end's hail."""
@@ -356,7 +356,7 @@ class Link:
         self._round_trip, self._patience = None, 0
         self._flown = self._acked
 
-    def _acknowledged(self, frame: Frame, now: int) -> None:
+    def _take_acks(self, frame: Frame, now: int) -> None:
         if frame.ack > self._acked:
             for number in range(self._acked + 1, frame.ack + 1):
                 if self._payloads.pop(number, self) is not self:
@@ -371,7 +371,7 @@ class Link:
                 self._sample(number, now)
             early ^= low
 
-    def _arrived(self, frame: Frame, now: int) -> list[Any]:
+    def _take_payload(self, frame: Frame, now: int) -> list[Any]:
         ahead = frame.number - self._received - 1
         if ahead < 0 or ahead >= self.window or self._early >> ahead & 1:
             # The acknowledgement was lost, or is on its way.
@@ -404,7 +404,7 @@ class Link:
         while self._may_fly():
             self._flown += 1
             if self._flown in self._payloads:
-                frames.append(self._frame(self._flown, now, 0))
+                frames.append(self._make_frame(self._flown, now, 0))
         return frames
 
     def _resend(self, now: int) -> list[Frame]:
@@ -417,11 +417,11 @@ class Link:
                 again = flight[1] + 1
                 # Where round trips exceed the timeout none could ever be measured: so new frames wait longer too.
                 self._patience = max(self._patience, again)
-                frames.append(self._frame(number, now, again))
+                frames.append(self._make_frame(number, now, again))
                 self.resent += 1
         return frames
 
-    def _frame(self, number: int, now: int, again: int) -> Frame:
+    def _make_frame(self, number: int, now: int, again: int) -> Frame:
         due = now + self._wait(max(again, self._patience))
         self._flights[number] = now, again, due
         heappush(self._due, (due, number))
@@ -429,7 +429,7 @@ class Link:
         early = self._early & ((1 << EARLY_BITS) - 1)
         return Frame(self.epoch, self.peer, number, self._received, early, self._payloads[number])
 
-    def _bare(self, greets: bool = False) -> Frame:
+    def _make_bare(self, greets: bool = False) -> Frame:
         self._ack_due = None
         greets = greets or not self.met
         early = self._early & ((1 << EARLY_BITS) - 1)

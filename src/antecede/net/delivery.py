@@ -11,7 +11,7 @@ from antecede.model import CausalContext, Id, Message, View, Waiting
 from antecede.net.observe.tracing import extract
 from antecede.process.views.numbering import Numbering
 
-__all__ = ["Contact", "Delivery", "Durable", "Held", "Missing", "Sent", "stuck"]
+__all__ = ["Contact", "Delivery", "Durable", "Held", "Missing", "Sent", "list_held"]
 
 
 class Durable(Struct, frozen=True, eq=False, gc=False):
@@ -123,7 +123,7 @@ class Held(Struct, frozen=True):
     """Seconds since it arrived here, or since the node started; None if it is our own."""
 
 
-def stuck(view: View, waiting: Iterable[Waiting], since: Mapping[Id, int], now: int) -> list[Held]:
+def list_held(view: View, waiting: Iterable[Waiting], since: Mapping[Id, int], now: int) -> list[Held]:
     """What a machine says that it holds, in the application's words."""
     return [
         Held(

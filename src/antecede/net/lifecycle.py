@@ -267,7 +267,7 @@ class Lifecycle(Member):
         host = self._host
         with suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_s):
-                while not self._drained() and not self._hurry and host.failure is None:
+                while not self._is_drained() and not self._hurry and host.failure is None:
                     await host.room.wait()
         core = host.core
         left = {core.view.name(peer): out.pending for peer, out in core.out.items() if out.pending}
@@ -279,7 +279,7 @@ class Lifecycle(Member):
             )
         return left
 
-    def _drained(self) -> bool:
+    def _is_drained(self) -> bool:
         """Whether nobody who is still there has something to acknowledge."""
         core = self._host.core
         peers = self._mesh.peers.items()

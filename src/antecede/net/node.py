@@ -62,7 +62,7 @@ from antecede.net.status import Observed
 from antecede.net.transports.tcp import Tcp
 from antecede.net.transports.tls import Tls
 from antecede.net.transports.transport import Transport
-from antecede.net.views import asking, grouped
+from antecede.net.views import group_names, make_join
 from antecede.process.inputs import Merge
 from antecede.process.outbox import Outgoing
 from antecede.process.views.members import Change, Roll, Where
@@ -145,7 +145,7 @@ class Node(Observed):
         self._describe(name, peers, set(groups or ()), options)
         view = self._named
         # All founders are in the first view.
-        roll = Roll.first(view.names, grouped(view, groups))
+        roll = Roll.first(view.names, group_names(view, groups))
         self._new = self._make(protocol, view, parameters, roll)
         self._prepare(parameters)
 
@@ -176,7 +176,7 @@ class Node(Observed):
         node._describe(name, members, set(groups), options)
         view, parameters = node._named, options.get("parameters")
         protocol = options.get("protocol", "permit")
-        node._join = asking(name, view, protocol, parameters, groups, where)
+        node._join = make_join(name, view, protocol, parameters, groups, where)
         if memory is not None:
             node._memory = memory
         # It only stands for itself until it knows the view; its parameters may not fit so few.
@@ -271,7 +271,7 @@ class Node(Observed):
         causal context, or several (`one | two`), follows what they have and nothing else.
         """
         if type(payload) is not bytes:
-            payload = _bytes(payload)
+            payload = _check_bytes(payload)
         host = self._host
         if self._closing or host.failure is not None:
             self._check_open()
@@ -291,7 +291,7 @@ class Node(Observed):
             or (core.unsent and (len(core.unsent) >= most or core.unsent_bytes >= self._most_bytes))
             or self._mesh.paused
         ):
-            targets = await self._find_room(_names(to), echo)
+            targets = await self._find_room(_check_names(to), echo)
         else:
             # It is plain that there is room: for most messages.
             targets = easy[0]
@@ -365,7 +365,7 @@ class Node(Observed):
                 able = ", ".join(name for name, kind in PROTOCOLS.items() if kind.selective)
                 why = f"messages cannot be received by sender ({sender!r}); protocols that can: {able}"
                 raise Unsupported(host.core.machine.name, why)
-            _names(sender)
+            _check_names(sender)
         elif host.quick and not self._closing and not self._untold:
             # As below, where all that could be asked is known.
             message = host.take_first()
@@ -470,7 +470,7 @@ def _view(names: set[str], parameters: Mapping[str, Any]) -> View:
     return View(ordered)
 
 
-def _names(to: str | Iterable[str]) -> tuple[str, ...]:
+def _check_names(to: str | Iterable[str]) -> tuple[str, ...]:
     """The names of processes and groups that were given."""
     hint = 'as in send("bob", ...) or send(["ann", "bob"], ...)'
     try:
@@ -483,7 +483,7 @@ def _names(to: str | Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def _bytes(payload: object) -> bytes:
+def _check_bytes(payload: object) -> bytes:
     """A payload that is bytes-like, as bytes."""
     try:
         return bytes(memoryview(payload))  # type: ignore[arg-type]

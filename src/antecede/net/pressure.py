@@ -81,10 +81,10 @@ class Pressure:
                 name,
                 core.view.name(peer),
                 "asked us to pause" if peer in self._paused else "can take no more",
-                self._pending(peer),
+                self._count_pending(peer),
             )
 
-    def _pending(self, peer: int) -> int:
+    def _count_pending(self, peer: int) -> int:
         out = self._host.core.out.get(peer)
         return 0 if out is None else out.pending
 
@@ -102,7 +102,7 @@ class Pressure:
         core, now = self._host.core, asyncio.get_running_loop().time()
         found = []
         for peer in self._waiting:
-            name, pending = core.view.name(peer), self._pending(peer)
+            name, pending = core.view.name(peer), self._count_pending(peer)
             reason = f"{name} can take no more: {pending} messages for it are not acknowledged"
             since = now - self._since.get(peer, now)
             found.append(Held(self._host.name, core.sent + 1, (), "blocked", reason, since))

@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from msgspec import Struct
 
 from antecede.errors import Closed
-from antecede.net.delivery import Contact, Held, Missing, stuck
+from antecede.net.delivery import Contact, Held, Missing, list_held
 from antecede.net.lifecycle import Lifecycle
 from antecede.process.views.round import Progress
 
@@ -129,11 +129,11 @@ def _metric(name: str, kind: str, text: str, values: list[tuple[dict[str, str], 
     yield f"# HELP antecede_{name} {text}"
     yield f"# TYPE antecede_{name} {kind}"
     for labels, value in values:
-        shown = ",".join(f'{label}="{_escaped(content)}"' for label, content in labels.items())
+        shown = ",".join(f'{label}="{_escape(content)}"' for label, content in labels.items())
         yield f"antecede_{name}{{{shown}}} {int(value)}"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
@@ -152,7 +152,7 @@ class Observed(Lifecycle):
         """What is held here, for which messages of whom, and since when; what we sent that may not leave yet; and the
         peers that a `send` waits for."""
         core = self._host.core
-        found = stuck(core.view, core.changing.waiting(), self._host.since, time.monotonic_ns())
+        found = list_held(core.view, core.changing.waiting(), self._host.since, time.monotonic_ns())
         for name in self._missing():
             pending = core.out[core.view.id(name)].pending
             reason = (

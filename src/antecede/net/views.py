@@ -22,7 +22,7 @@ from antecede.process.outbox import Outgoing
 from antecede.process.views.change import check_state
 from antecede.process.views.members import Change, Plan, Where
 
-__all__ = ["Member", "asking", "grouped"]
+__all__ = ["Member", "group_names", "make_join"]
 
 log = logging.getLogger(__name__)
 
@@ -240,7 +240,9 @@ class Member:
         self._host.crash(error, during)
 
 
-def grouped(view: View, groups: Mapping[str, Iterable[str]] | Iterable[str] | None) -> dict[str, list[str]]:
+def group_names(
+    view: View, groups: Mapping[str, Iterable[str]] | Iterable[str] | None
+) -> dict[str, list[str]]:
     """Groups as a founder is told them: each with its members."""
     if groups is None:
         return {}
@@ -258,7 +260,7 @@ def grouped(view: View, groups: Mapping[str, Iterable[str]] | Iterable[str] | No
     return found
 
 
-def asking(
+def make_join(
     name: str,
     view: View,
     protocol: str,

@@ -445,7 +445,7 @@ class Core:
             self.failure = error
             raise
         try:
-            self.out[source].acknowledged(link.acked)
+            self.out[source].acknowledge(link.acked)
             if link.owes:
                 self.owing.add(source)
             for payload in payloads:
@@ -536,7 +536,7 @@ class Core:
         inbox = self.inbox
         message = inbox.pop(identity, None)
         if message is None:
-            raise self._not_offered(identity)
+            raise self._deny_take(identity)
         try:
             effects, numbering, held = self.machine.deliver(message), self.numbering, self.held
             sender = identity[0]
@@ -561,7 +561,7 @@ class Core:
         """Take what the machine delivered because the view changes: it comes before all that is in the inbox."""
         message = self.changing.ready[0]
         if not isinstance(message, Message) or message.id != identity:
-            raise self._not_offered(identity)
+            raise self._deny_take(identity)
         with self._whole():
             self.changing.take_ready()
             # Number 0 is the state that one that joined was given: no message, and no event.
@@ -587,7 +587,7 @@ class Core:
         if self.contexts:
             self.contexts.pop(identity, None)
 
-    def _not_offered(self, identity: Id) -> NotEligible:
+    def _deny_take(self, identity: Id) -> NotEligible:
         return NotEligible(self.view.name(self.me), identity, "it was not offered")
 
     def follow(self, effects: Sequence[Effect]) -> None:

@@ -85,7 +85,7 @@ class Outgoing:
             self._left.append((number, messages, size))
             self.size += size
 
-    def acknowledged(self, number: int) -> None:
+    def acknowledge(self, number: int) -> None:
         """The peer has all payloads up to this number."""
         left = self._left
         while left and left[0][0] <= number:

@@ -37,7 +37,7 @@ from antecede.net.peers.terms import Terms
 from antecede.net.settings import Settings
 from antecede.net.transports.transport import Connection, Direct
 
-__all__ = ["Peer", "Shared", "refusal"]
+__all__ = ["Peer", "Shared", "name_refusal"]
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ COUNTED = {"WireError": "refused_bytes", "BadFrame": "refused_frame"}
 NANOSECOND = 1e-9
 
 
-def refusal(error: PeerError) -> str:
+def name_refusal(error: PeerError) -> str:
     """Under which name a refused peer is counted."""
     if isinstance(error, BadHello):
         return "refused_hello"
@@ -357,13 +357,13 @@ class Channel:
             self._wake.set()
             return
         now = self.loop.time()
-        if self._direct.put(self._gathered()):
+        if self._direct.put(self._take_gathered()):
             self.spoke = now
         else:
             self.writing = now
             self._wake.set()
 
-    def _gathered(self) -> bytes:
+    def _take_gathered(self) -> bytes:
         data = b"".join(self._out)
         self._out = []
         return data
@@ -373,7 +373,7 @@ class Channel:
         self.put(record)
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(patience_s):
-                await self.connection.write(self._gathered())
+                await self.connection.write(self._take_gathered())
 
     async def write(self) -> None:
         """Write what there is, all at once, until cancelled."""
@@ -385,7 +385,7 @@ class Channel:
                 self.writing = loop.time()
                 while True:
                     # Where a `Direct` was put too much into, there may be nothing to write, but something to wait for.
-                    await self.connection.write(self._gathered() if self._out else b"")
+                    await self.connection.write(self._take_gathered() if self._out else b"")
                     if not self._out:
                         break
                 self.spoke, self.writing = loop.time(), None

@@ -239,7 +239,7 @@ class Session:
             if end - at - 4 < size:
                 self._wanted = size + 4
                 break
-            records.append(self._record(view[at + 4], view[at + 5 : at + 4 + size]))
+            records.append(self._decode_record(view[at + 4], view[at + 5 : at + 4 + size]))
             at += 4 + size
         if at < end:
             self._buffer += view[at:]
@@ -261,7 +261,7 @@ class Session:
             self._wanted = size + 4
         self._buffer, self._wanted = bytearray(), 4
         whole = memoryview(buffer)
-        records.append(self._record(whole[4], whole[5:]))
+        records.append(self._decode_record(whole[4], whole[5:]))
         return at
 
     def _check_size(self, size: int) -> None:
@@ -269,16 +269,16 @@ class Session:
         if not 1 <= size <= most:
             raise WireError(f"a record has {size} bytes, and may have 1..{most}")
 
-    def _record(self, kind: int, body: memoryview) -> Record:
+    def _decode_record(self, kind: int, body: memoryview) -> Record:
         if kind == BYE:
-            return _bye(bytes(body[: BYE_BYTES + 1]))
+            return _decode_bye(bytes(body[: BYE_BYTES + 1]))
         if (kind in (HELLO, JOIN)) is self.greeted:
             raise BadHello(
                 "a second hello came" if self.greeted else f"a record of kind {kind} came before the hello"
             )
         if kind in (HELLO, JOIN, WELCOME):
             self.greeted = True
-            greeting = _greeting(kind, body)
+            greeting = _decode_greeting(kind, body)
             if isinstance(greeting, Hello):
                 self.agreed = greeting.hail.epoch, self.agreed[1]
             return greeting
@@ -289,14 +289,14 @@ class Session:
         raise WireError(f"a record of kind {kind} with {len(body)} bytes is no frame, no beat and no bye")
 
 
-def _bye(body: bytes) -> Bye:
+def _decode_bye(body: bytes) -> Bye:
     # A peer of the first version says a sentence alone.
     coded = body[:1] < b" "
     code = Code(body[0]) if coded and body and body[0] in _CODES else Code.OTHER
     return Bye(code, body[coded:].decode(errors="replace"))
 
 
-def _greeting(kind: int, body: memoryview) -> Greeting:
+def _decode_greeting(kind: int, body: memoryview) -> Greeting:
     try:
         greeting: Greeting = _DECODERS[kind].decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

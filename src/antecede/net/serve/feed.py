@@ -128,8 +128,8 @@ class Feed(Answering):
         with pa.ipc.new_stream(sink, EVENTS) as stream:
             while (batch := await asyncio.to_thread(next, batches, None)) is not None:
                 stream.write_batch(batch)
-                await self._write(writer, _taken(sink))
-        await self._write(writer, _taken(sink))
+                await self._write(writer, _take_bytes(sink))
+        await self._write(writer, _take_bytes(sink))
 
     async def _write(self, writer: asyncio.StreamWriter, data: bytes) -> None:
         writer.write(data)
@@ -137,7 +137,7 @@ class Feed(Answering):
             await writer.drain()
 
 
-def _taken(sink: BytesIO) -> bytes:
+def _take_bytes(sink: BytesIO) -> bytes:
     """What was written so far, which is then forgotten."""
     data = sink.getvalue()
     sink.seek(0)

@@ -135,7 +135,7 @@ class Database:
                 self._extend_log(database)
         except sqlite3.Error as error:
             database.close()
-            raise self._unreadable(error) from None
+            raise self._explain(error) from None
         except BadJournal:
             database.close()
             raise
@@ -176,7 +176,7 @@ class Database:
             )
         self.old = bool(tables) and marks[1] != FORMAT
 
-    def _unreadable(self, error: sqlite3.Error) -> AntecedeError:
+    def _explain(self, error: sqlite3.Error) -> AntecedeError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             mark = Anchor(self).read()
@@ -198,7 +198,7 @@ class Database:
         try:
             yield
         except sqlite3.Error as error:
-            raise self._unreadable(error) from None
+            raise self._explain(error) from None
 
     def tables(self) -> Tables:
         with self._reading():

@@ -34,7 +34,7 @@ from antecede.net.transports.tls import Tls, is_loopback
 from antecede.net.transports.tls_stream import Sealed
 from antecede.net.transports.transport import Accept, Connection
 
-__all__ = ["Nats", "token"]
+__all__ = ["Nats", "make_token"]
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +54,10 @@ ID = re.compile("[0-9a-f]{32}")
 TOKEN = re.compile("[A-Za-z0-9_%~-]{1,1000}")
 
 
-def token(name: str) -> str:
+def make_token(name: str) -> str:
     """A name as one part of a subject.
 
-    >>> token("orders"), token("eu.orders *")
+    >>> make_token("orders"), make_token("eu.orders *")
     ('orders', 'eu%2Eorders%20%2A')
     """
     return quote(name, safe="").replace(".", "%2E")
@@ -117,11 +117,11 @@ class Nats:
     @property
     def address(self) -> str:
         """The subject under which it listens."""
-        return f"{self._prefix}.{token(self._name)}"
+        return f"{self._prefix}.{make_token(self._name)}"
 
     def origins(self, peers: Iterable[str]) -> set[str]:
         """Their subjects. Whoever dials says which is its own, and proves it with `tls`."""
-        return {f"{self._prefix}.{token(peer)}" for peer in peers}
+        return {f"{self._prefix}.{make_token(peer)}" for peer in peers}
 
     def check_name(self, name: str) -> None:
         """Raise `BadParameter` unless our certificate is one of this name that peers believe."""
@@ -138,9 +138,9 @@ class Nats:
     async def connect(self, peer: str) -> Connection:
         if self._client is None:
             raise ConnectionRefusedError(f"there is no connection to {self._where}")
-        connection = self._connection(self._client, secrets.token_hex(16), token(peer), expected=0)
+        connection = self._connection(self._client, secrets.token_hex(16), make_token(peer), expected=0)
         try:
-            await connection.dial(token(self._name))
+            await connection.dial(make_token(self._name))
         except BaseException:
             connection.close()
             raise
@@ -223,7 +223,7 @@ class Nats:
     async def _lose(self, client: Any) -> None:
         self._client = None
         for connection in list(self._connections.values()):
-            connection.broken("the server is lost")
+            connection.break_off("the server is lost")
         # What was published has left by then: such as ends of connections.
         try:
             await client.close()
@@ -254,17 +254,17 @@ class Nats:
         connection = self._connections.get(id)
         if message.headers and message.headers.get("Status") == NOBODY:
             if connection is not None:
-                connection.broken("nobody listens there")
+                connection.break_off("nobody listens there")
         elif len(data) >= HEAD:
             kind, number, body = data[0], int.from_bytes(data[1:HEAD], "big"), data[HEAD:]
             if connection is not None:
                 connection.take(kind, number, body)
             elif kind == DIAL:
-                self._dialled(client, id, number, body)
+                self._hear_dial(client, id, number, body)
             elif kind not in (RESET, END) and message.reply:
                 await self._reset(client, id, message.reply)
 
-    def _dialled(self, client: Any, id: str, number: int, body: bytes) -> None:
+    def _hear_dial(self, client: Any, id: str, number: int, body: bytes) -> None:
         peer = body[WORD:].decode("ascii", errors="replace")
         if self._accept is None or number or not ID.fullmatch(id) or not TOKEN.fullmatch(peer):
             return

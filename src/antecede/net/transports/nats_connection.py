@@ -101,7 +101,7 @@ class NatsConnection:
             self._last_words = asyncio.ensure_future(self._say(END))
             self._end(None)
 
-    def broken(self, reason: str) -> None:
+    def break_off(self, reason: str) -> None:
         """End it, and tell whoever reads or writes."""
         if not self._ended:
             self._end(reason)
@@ -127,16 +127,16 @@ class NatsConnection:
         try:
             await self._client.publish(self._there, head + body, reply="" if kind == END else self._here)
         except Exception as error:  # The client has lost its server, which it says in many ways.
-            self.broken(f"the server is lost: {error}")
+            self.break_off(f"the server is lost: {error}")
             if kind != END:
                 raise ConnectionResetError(self._failure) from None
 
     def take(self, kind: int, number: int, body: bytes) -> None:
         """A message of the other end."""
         if kind == RESET:
-            self.broken("the peer does not know this connection")
+            self.break_off("the peer does not know this connection")
         elif number != self._expected:
-            self.broken(f"message {number} came where {self._expected} was due: what is between is lost")
+            self.break_off(f"message {number} came where {self._expected} was due: what is between is lost")
         else:
             self._expected += 1
             self._understand(kind, body)
@@ -147,7 +147,7 @@ class NatsConnection:
             self._came += len(body)
             self._arrived.append(body)
         elif kind == DATA:
-            self.broken(f"{self._came + len(body)} bytes came, where {self._allowed} are allowed")
+            self.break_off(f"{self._came + len(body)} bytes came, where {self._allowed} are allowed")
         elif kind == CREDIT:
             self.allow(body)
         elif kind == ANSWER:
@@ -156,7 +156,7 @@ class NatsConnection:
         elif kind == END:
             self._end(None)
         else:
-            self.broken(f"a message of kind {kind} came")
+            self.break_off(f"a message of kind {kind} came")
 
     def allow(self, body: bytes) -> None:
         self._granted = max(self._granted, int.from_bytes(body[:WORD], "big"))
