@@ -372,6 +372,22 @@ def test_all_that_was_handed_over_comes_again_first_and_in_its_order(protocol, d
     assert news.id not in one.core.repeats
 
 
+def test_what_is_held_may_have_been_handed_over_before_what_it_waited_for_was_durable():
+    both = pair("matrix")
+    talk(both)
+    for body in (b"first", b"second"):
+        both[0].happen(Send((1,), body))
+        both[0].turn()
+    first, second = both[0].core.links[1].resume(0)
+    both[1].happen(Arrive.of(0, second))
+    durable = len(both[1].inputs)
+    both[1].happen(Arrive.of(0, first))
+    handed = hand_over(both[1], 2)
+    both[1].restart(durable=durable)
+    assert both[1].core.next_message() is None
+    assert list(both[1].core.repeats) == handed[1:]
+
+
 def test_after_a_clean_stop_only_what_was_handed_over_comes_again():
     one = Journaled(Core.new("matrix", PAIR, 0, epoch=1))
     for _ in range(4):
