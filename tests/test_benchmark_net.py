@@ -14,11 +14,17 @@ from benchmarks.net.others import nats_server
 @pytest.mark.skipif(nats_server() is None, reason="there is no nats-server")
 def test_the_result_is_written_where_asked(tmp_path, capsys):
     out = tmp_path / "net.md"
-    main(["--quick", "--profile", "--out", str(out)])
+    main(["--quick", "--out", str(out)])
     text = out.read_text(encoding="utf-8")
     assert text == capsys.readouterr().out
     assert [case.name in text for case in CASES] == [True] * len(CASES)
-    assert "| machine |" in text
+    assert "| nodes | bytes | three syncs |" in text
+
+
+def test_what_is_counted_and_sampled_is_written_too(tmp_path, capsys):
+    for option, row in (("--counts", "| `permit` | 2 nodes, 100 bytes |"), ("--profile", "| machine |")):
+        main(["--quick", "--each", "10", option])
+        assert row in capsys.readouterr().out
 
 
 def test_ratios_are_to_the_peer_of_the_same_size():

@@ -1,6 +1,8 @@
-"""How fast nodes are: python -m benchmarks.net [--quick] [--profile] [--rate R] [--out benchmarks/results/net.md]
+"""How fast nodes are: python -m benchmarks.net [--quick] [--rate R] [--out benchmarks/results/net.md]
                     python -m benchmarks.net --nodes 8 --bytes 100     one load, in a minute or two
                     python -m benchmarks.net --counts [--nodes 8]      what no busy machine changes
+                    python -m benchmarks.net --profile --nodes 8 --bytes 100     where the time goes, by samples
+                    python -m benchmarks.net --nodes 32 --bytes 10000 --each 40  longer rounds
 
 The workload: n nodes on loopback, all in one process and one event loop; each sends to each other in turn, as fast as
 it may, and receives. One process, so that what is compared is work, not the scheduler: deliveries for a second of CPU,

@@ -119,23 +119,33 @@ def count(loads: Sequence[Load]) -> Iterator[tuple[str, str, dict[str, float]]]:
     counted = [case for case in CASES if case.make is Bare or isinstance(case.make, partial)]
     for load in loads:
         fewer = msgspec.structs.replace(load, each=max(2, load.each // COUNT_PART))
+        said = f"{load.nodes} nodes, {load.size:,} bytes"
         for case in counted:
-            yield case.name, f"{load.nodes} nodes, {load.size:,} bytes", counts.count_flood(case, fewer)
-        for case in counted:
-            said = f"{load.nodes} nodes, {load.size:,} bytes, one at a time"
-            yield case.name, said, counts.count_alone(case, load.nodes, load.size)
+            print(f"counting {case.name}, {said}", file=sys.stderr)
+            yield case.name, said, counts.count_flood(case, fewer)
+            yield case.name, f"{said}, one at a time", counts.count_alone(case, load.nodes, load.size)
+
+
+def profile(load: Load) -> list[str]:
+    """Where the time of a delivery goes, as fast as nodes may."""
+    found = {name: budget.budget(name, load) for name in ("permit", "matrix")}
+    found["permit, journal"] = budget.budget("permit", load, "normal")
+    return [f"Where the time goes, {load.nodes} nodes, {load.size:,} bytes:", "", *budget.table(found)]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="How fast nodes are.")
     parser.add_argument("--quick", action="store_true", help="few messages, once")
-    parser.add_argument("--profile", action="store_true", help="where the time goes, too")
+    parser.add_argument("--profile", action="store_true", help="sample where the time goes, and nothing else")
     parser.add_argument("--nodes", type=int, help="with so many nodes alone: 3, 8 or 32")
     parser.add_argument(
         "--bytes", type=int, dest="size", help="with messages of this size alone: 100 or 10000"
     )
     parser.add_argument(
         "--counts", action="store_true", help="count bytecodes, frames, writes and groups, and nothing else"
+    )
+    parser.add_argument(
+        "--each", type=int, help="messages of each to each other in a round, not as the table has it"
     )
     parser.add_argument("--rate", type=float, help="messages a second for latency, not half load of permit")
     parser.add_argument("--out", type=Path, help="write the result there too")
@@ -145,10 +155,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]
     if not loads:
         parser.error("there is no such load: nodes are 3, 8 or 32, and bytes 100 or 10000")
+    if options.quick:
+        loads = QUICK
+    if options.each is not None:
+        loads = [msgspec.structs.replace(load, each=options.each) for load in loads]
     if options.counts:
-        sys.stdout.write("\n".join([*counts.table(list(count(QUICK if options.quick else loads))), ""]))
+        _write(counts.table(list(count(loads))), options.out)
         return
-    results = run(QUICK, 1, 0.05, options.rate) if options.quick else run(loads, 4, 0.4, options.rate)
+    if options.profile:
+        _write([line for load in loads for line in profile(load)], options.out)
+        return
+    results = run(loads, 1, 0.05, options.rate) if options.quick else run(loads, 4, 0.4, options.rate)
     lines = [
         "# The speed of nodes",
         "",
@@ -160,23 +177,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "",
         "What bounds `full`, p50 in ms: its aim is three syncs of a page, in the same run.",
         "",
-        *limits(results, QUICK if options.quick else loads),
-        "",
+        *limits(results, loads),
     ]
-    if options.profile:
-        load = QUICK[0] if options.quick else LOADS[1]
-        found = {name: budget.budget(name, load) for name in ("permit", "matrix")}
-        found["permit, journal"] = budget.budget("permit", load, "normal")
-        lines += [
-            f"Where the time goes, {load.nodes} nodes, {load.size} bytes:",
-            "",
-            *budget.table(found),
-            "",
-        ]
-    text = "\n".join(lines)
+    _write(lines, options.out)
+
+
+def _write(lines: Sequence[str], out: Path | None) -> None:
+    text = "\n".join([*lines, ""])
     sys.stdout.write(text)
-    if options.out is not None:
-        options.out.write_text(text, encoding="utf-8")
+    if out is not None:
+        out.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
