@@ -3,13 +3,14 @@
     python -m tests.review_mutants [N5 N18 ...]
 
 takes each rule away in a copy of the package, runs the test that is named beside it there, and prints whether the test
-noticed. `test_review_mutants` holds the table to the code: each rule is still written as it stands here, once, and each
-test is there.
+noticed. A rule that is written otherwise now is told, and is to be written here anew. `test_review_mutants` sees that
+each finding has a test, and that each test is there.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -38,227 +39,239 @@ MUTANTS = [
         "N1", "the words of a peer decide", "net/peers/reception.py",
         "if isinstance(error, Rejected) and error.code is Code.GONE and dialled:",
         'if isinstance(error, Rejected) and "no member" in error.reason:',
-        "test_net_mesh.py::test_no_sentence_of_a_peer_decides_anything",
+        "test_no_sentence_of_a_peer_decides_anything",
     ),
     Mutant(
         "N1", "the certificate of another is believed", "net/peers/handshake.py",
         "if connection.proved not in (None, name):", "if False:",
-        "test_net_tls.py::test_a_word_of_removal_counts_only_from_the_peer_itself",
+        "test_a_word_of_removal_counts_only_from_the_peer_itself",
     ),
     Mutant(
         "N2", "what nests without end is not caught", "net/peers/session.py",
         "except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:",
         "except (msgspec.MsgspecError, UnicodeDecodeError) as error:",
-        "test_net_session.py::test_what_nests_without_end_is_refused",
+        "test_what_nests_without_end_is_refused",
     ),
     Mutant(
         "N3", "what was refused is acknowledged", "process/core.py",
         "self.refuse(source, error)\n                    if self.rules > 3:",
         "self.refuse(source, error)\n                    if False:",
-        "test_process.py::test_what_was_refused_is_not_acknowledged_and_the_peer_is_refused_for_good",
+        "test_what_was_refused_is_not_acknowledged_and_the_peer_is_refused_for_good",
     ),
     Mutant(
         "N3", "a node goes on after an exception", "net/driver.py",
         'self.crash(error, f"in an input {type(given).__name__}")', "raise",
-        "test_net_failure.py::test_an_exception_in_any_kind_of_input_stops_the_node_and_it_comes_back",
+        "test_an_exception_in_any_kind_of_input_stops_the_node_and_it_comes_back",
     ),
     Mutant(
         "N4", "the event loop's handler hears of it, and nobody else", "net/driver.py",
         'self.stop(error, "at the end of a turn")', "raise",
-        "test_net_failure.py::test_an_exception_anywhere_stops_the_node_and_it_comes_back",
+        "test_an_exception_anywhere_stops_the_node_and_it_comes_back",
     ),
     Mutant(
         "N5", "what had gathered leaves under the new limits", "process/core.py",
         "        out = self.turn(now)\n        if restart.limits is not None:\n",
         "        if restart.limits is not None:\n            self.send_under(restart.limits, RULES)\n"
         "        out = self.turn(now)\n        if restart.limits is not None:\n",
-        "test_process.py::test_a_restart_with_other_limits_loses_and_repeats_nothing",
+        "test_a_restart_with_other_limits_loses_and_repeats_nothing",
     ),
     Mutant(
         "N6", "iteration ends quietly", "net/node.py",
         "        except Closed:\n            if self._phase in",
         "        except Exception:\n            if self._phase in",
-        "test_net_failure.py::test_a_removed_node_does_not_end_quietly",
+        "test_a_removed_node_does_not_end_quietly",
     ),
     Mutant(
         "N7", "a close that is cancelled stops half way", "net/lifecycle.py",
         "left = await asyncio.shield(self._closes)", "left = await self._closes",
-        "test_net_life.py::test_a_close_that_is_cancelled_anywhere_closes",
+        "test_a_close_that_is_cancelled_anywhere_closes",
     ),
     Mutant(
         "N8", "a change counts as told before it was", "net/views.py",
         "told=self.changed is None)", "told=True)",
-        "test_net_views_nodes.py::test_a_change_is_told_until_the_callback_has_returned",
+        "test_a_change_is_told_until_the_callback_has_returned",
     ),
     Mutant(
         "N9", "a snapshot forgets who was refused", "process/snapshots.py",
         'in typed(snapshot["refused"], list[tuple[int, str, str, str]])', "in []",
-        "test_process.py::test_what_was_refused_is_not_acknowledged_and_the_peer_is_refused_for_good",
+        "test_what_was_refused_is_not_acknowledged_and_the_peer_is_refused_for_good",
     ),
     Mutant(
         "N10", "a name is not on the disk", "trace/layout.py",
         "        sync_directory(path.parent)", "        pass",
-        "test_net_storage.py::test_a_file_that_is_shown_has_its_name_on_the_disk",
+        "test_a_file_that_is_shown_has_its_name_on_the_disk",
     ),
     Mutant(
         "N11", "fdatasync is not everywhere", "disk.py",
         'getattr(os, "fdatasync", os.fsync)(descriptor)', "os.fdatasync(descriptor)",
-        "test_net_storage.py::test_syncs_where_there_is_no_fdatasync",
+        "test_syncs_where_there_is_no_fdatasync",
     ),
     Mutant(
         "N11", "fsync is not enough everywhere", "disk.py",
         'full = getattr(fcntl, "F_FULLFSYNC", None)', "full = None",
-        "test_net_storage.py::test_syncs_fully_where_that_is_another_thing",
+        "test_syncs_fully_where_that_is_another_thing",
     ),
     Mutant(
         "N12", "a receive by sender waits for ever", "net/node.py",
         "if not host.core.machine.selective:", "if False:",
-        "test_net_life.py::test_who_cannot_select_says_so_at_once",
+        "test_who_cannot_select_says_so_at_once",
     ),
     Mutant(
         "N13", "a number is taken for so many zeros", "net/node.py",
         "return bytes(memoryview(payload))", "return bytes(payload)",
-        "test_net_life.py::test_a_payload_is_bytes",
+        "test_a_payload_is_bytes",
     ),
     Mutant(
         "N14", "labels stay for ever", "protocols/history.py",
         "if label and not self._contexts[label].H:", "if False:",
-        "test_labels.py::test_a_label_of_a_peer_that_needs_nothing_any_more_is_forgotten",
+        "test_a_label_of_a_peer_that_needs_nothing_any_more_is_forgotten",
     ),
     Mutant(
         "N15", "an earlier incarnation is ignored without a word", "net/peers/handshake.py",
         "if hello.hail.epoch < last:", "if False:",
-        "test_net_strangers.py::test_a_peer_in_an_earlier_incarnation_is_told_so",
+        "test_a_peer_in_an_earlier_incarnation_is_told_so",
     ),
     Mutant(
         "N16", "an older journal is refused", "process/upgrade.py",
         "if version != OLDEST:", "if True:",
-        "test_net_upgrade.py::test_an_older_journal_opens_as_it_was",
+        "test_an_older_journal_opens_as_it_was",
     ),
     Mutant(
         "N16", "a clean stop leaves inputs to replay", "net/driver.py",
         "if self._journaled and self.failure is None:", "if False:",
-        "test_net_upgrade.py::test_a_closed_node_leaves_a_snapshot_and_nothing_to_replay",
+        "test_a_closed_node_leaves_a_snapshot_and_nothing_to_replay",
     ),
     Mutant(
         "N17", "a message that is refused uses up its number", "process/core.py",
         "check_packets(self.machine, self.sending, seats, payload, label, context, after)", "pass",
-        "test_process.py::test_a_message_that_is_refused_for_its_stamp_has_used_up_no_number",
+        "test_a_message_that_is_refused_for_its_stamp_has_used_up_no_number",
     ),
     Mutant(
         "N18", "limits are not compared", "net/peers/session.py",
         "    check_terms(expected.terms, found.terms, found.name, expected.name)", "    pass",
-        "test_net_mesh.py::test_nodes_of_other_limits_refuse_each_other_once",
+        "test_nodes_of_other_limits_refuse_each_other_once",
     ),
     Mutant(
         "N19", "a join that was given up leaves a ghost", "net/peers/joining.py",
         "host.happen(Withdraw((join.name,)))", "pass",
-        "test_net_joining.py::test_a_change_that_has_begun_is_called_off_if_the_join_is",
+        "test_a_change_that_has_begun_is_called_off_if_the_join_is",
     ),
     Mutant(
         "N20", "what may have been handed over comes as new", "process/core.py",
         "            self.repeats |= dict.fromkeys(self._deliverable())\n", "",
-        "test_process.py::test_all_that_was_handed_over_comes_again_first_and_in_its_order",
+        "test_all_that_was_handed_over_comes_again_first_and_in_its_order",
     ),
     Mutant(
         "N20", "what is held comes as new", "process/core.py",
-        "            self.repeats |= dict.fromkeys(held)\n", "",
-        "test_process.py::test_what_is_held_may_have_been_handed_over_before_what_it_waited_for_was_durable",
+        "{message.id: None for message in held if self.me in message.to}", "{}",
+        "test_what_is_held_may_have_been_handed_over_before_what_it_waited_for_was_durable",
     ),
     Mutant(
         "N21", "a lost end of the log is not noticed", "process/journal.py",
         "if mark is not None and mark.position > self.position:", "if False:",
-        "test_net_storage.py::test_no_damage_of_the_log_opens_an_older_state",
+        "test_no_damage_of_the_log_opens_an_older_state",
     ),
     Mutant(
         "N21", "a lost database begins as new", "net/storage/journal.py",
         "if not os.path.exists(path) and left:", "if False:",
-        "test_net_storage.py::test_a_journal_that_lost_its_database_does_not_begin_as_new",
+        "test_a_journal_that_lost_its_database_does_not_begin_as_new",
     ),
     Mutant(
         "N22", "a node is entered again", "net/lifecycle.py",
         'if self._phase != "new":\n            raise Closed(self.name, "was started',
         'if False:\n            raise Closed(self.name, "was started',
-        "test_net_life.py::test_a_node_lives_once",
+        "test_a_node_lives_once",
     ),
     Mutant(
         "N22", "another event loop is not noticed", "net/lifecycle.py",
         "if self._loop is not asyncio.get_running_loop():", "if False:",
-        "test_net_life.py::test_a_node_is_used_in_the_loop_that_started_it",
+        "test_a_node_is_used_in_the_loop_that_started_it",
     ),
     Mutant(
         "N23", "strangers keep a peer out", "net/peers/reception.py",
         "            longest.close()", "            connection.close()",
-        "test_net_mesh.py::test_idle_strangers_do_not_keep_a_known_peer_out",
+        "test_idle_strangers_do_not_keep_a_known_peer_out",
     ),
     Mutant(
         "N24", "a node with another's certificate starts", "net/lifecycle.py",
         "self._transport.check_name(self.name)", "pass",
-        "test_net_tls.py::test_a_node_that_could_not_prove_its_name_does_not_start",
+        "test_a_node_that_could_not_prove_its_name_does_not_start",
     ),
     Mutant(
         "N24", "a port in use is no error of the system", "net/transports/tcp.py",
         'raise CannotListen("node", f"{host}:{port}", reason) from None',
         'raise BadParameter("node", reason) from None',
-        "test_net_tls.py::test_an_address_that_is_taken_is_told_as_the_system_tells_it",
+        "test_an_address_that_is_taken_is_told_as_the_system_tells_it",
     ),
     Mutant(
         "N25", "close says nothing of what is left", "net/lifecycle.py",
         "left = {core.view.name(peer): out.pending for peer, out in core.out.items() if out.pending}", "left = {}",
-        "test_net_life.py::test_close_tells_what_was_not_acknowledged",
+        "test_close_tells_what_was_not_acknowledged",
     ),
     Mutant(
         "N25", "nobody says whom a send waits for", "net/pressure.py",
         "telling = loop.call_later(self._settings.dead_s, self._tell, full)",
         "telling = loop.call_later(1e6, self._tell, full)",
-        "test_net_life.py::test_a_member_that_is_down_and_stops_send_is_seen",
+        "test_a_member_that_is_down_and_stops_send_is_seen",
     ),
     Mutant(
         "security", "files of a journal are open to all", "net/storage/journal.py",
         "os.chmod(file, 0o600)", "pass",
-        "test_net_storage.py::test_files_are_their_owners_alone",
+        "test_files_are_their_owners_alone",
     ),
     Mutant(
         "security", "any certificate joins", "net/peers/joining.py",
         "        if not connection.local:\n", "        if False:\n",
-        "test_net_mesh.py::test_a_certificate_is_not_enough_beyond_this_machine",
+        "test_a_certificate_is_not_enough_beyond_this_machine",
     ),
     Mutant(
         "security", "a rule that says no is not heard", "net/peers/joining.py",
         "if allowed is not True:", "if False:",
-        "test_net_mesh.py::test_a_rule_decides_who_may_join",
+        "test_a_rule_decides_who_may_join",
     ),
     Mutant(
         "security", "queues count messages alone", "net/pressure.py",
         "out.pending >= settings.queue or out.size >= settings.queue_bytes or", "out.pending >= settings.queue or",
-        "test_net_nodes.py::test_send_waits_for_bytes_as_it_does_for_messages",
+        "test_send_waits_for_bytes_as_it_does_for_messages",
     ),
     Mutant(
         "security", "a peer that goes on regardless fills our memory", "net/peers/peer.py",
         "if held > most or size > most_bytes:", "if False:",
-        "test_net_strangers.py::test_a_peer_that_goes_on_regardless_is_cut_off_before_it_fills_our_memory",
+        "test_a_peer_that_goes_on_regardless_is_cut_off_before_it_fills_our_memory",
     ),
     Mutant(
         "security", "a small bundle becomes any number of packets", "wire/bundles.py",
         "    if count > PACKETS:", "    if False:",
-        "test_bundles.py::test_a_bundle_becomes_no_more_memory_than_is_stated",
+        "test_a_bundle_becomes_no_more_memory_than_is_stated",
     ),
     Mutant(
         "security", "a small bundle has any number of runs", "wire/bundles.py",
         "_DECODER = msgspec.msgpack.Decoder(Annotated[list[Run], Meta(max_length=PACKETS)])",
         "_DECODER = msgspec.msgpack.Decoder(list[Run])",
-        "test_bundles.py::test_a_bundle_becomes_no_more_memory_than_is_stated",
+        "test_a_bundle_becomes_no_more_memory_than_is_stated",
     ),
     Mutant(
         "security", "anyone reads metrics", "net/serve/health.py",
         "if not is_loopback(parse_address(address)[0]) and not open_to_others:", "if False:",
-        "test_net_health.py::test_others_read_metrics_only_if_the_operator_says_so",
+        "test_others_read_metrics_only_if_the_operator_says_so",
     ),
 ]  # fmt: skip
 
 
-def try_mutant(mutant: Mutant) -> bool:
-    """Whether the test notices."""
+def find_test(name: str) -> str:
+    """The test of this name, as pytest takes it: wherever it is."""
+    [file] = [
+        file
+        for file in sorted(HERE.glob("test_*.py"))
+        if re.search(rf"^def {name}\(", file.read_text(), re.M)
+    ]
+    return f"{file}::{name}"
+
+
+def try_mutant(mutant: Mutant) -> str:
+    """What the test says."""
+    if (SOURCE / mutant.file).read_text().count(mutant.rule) != 1:
+        return "NOT FOUND: the rule is written otherwise now"
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory) / "antecede"
         shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -266,26 +279,23 @@ def try_mutant(mutant: Mutant) -> bool:
         file.write_text(file.read_text().replace(mutant.rule, mutant.instead))
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider"]
         done = subprocess.run(
-            [*command, str(HERE / mutant.test)],
+            [*command, find_test(mutant.test)],
             env={**os.environ, "PYTHONPATH": directory},
             cwd=HERE.parent,
             capture_output=True,
             check=False,
         )
         # 1: tests failed. Anything else is no answer: nothing collected, or an error of pytest.
-        return done.returncode == 1
+        return "noticed" if done.returncode == 1 else "NOT NOTICED"
 
 
 def main(wanted: list[str]) -> int:
     missed = 0
     for mutant in MUTANTS:
         if not wanted or mutant.finding in wanted:
-            noticed = try_mutant(mutant)
-            missed += not noticed
-            print(
-                f"{mutant.finding}: {mutant.what}: {'noticed' if noticed else 'NOT NOTICED'} by {mutant.test}",
-                flush=True,
-            )
+            said = try_mutant(mutant)
+            missed += said != "noticed"
+            print(f"{mutant.finding}: {mutant.what}: {said} by {mutant.test}", flush=True)
     return missed
 
 
