@@ -19,7 +19,7 @@ from antecede.cli import run
 from antecede.errors import BadParameter, CannotWrite
 from antecede.watch import Board, Cause, Found, Status
 from antecede.watch.page import Page
-from antecede.watch.terminal import view
+from antecede.watch.terminal import draw_view
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -149,7 +149,7 @@ def test_a_port_that_is_taken_is_refused(page, board):
 def show_view(statuses: list[Status], now: int, width: int = 120) -> str:
     console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
-        console.print(view(statuses, now))
+        console.print(draw_view(statuses, now))
         return console.export_text()
 
 

@@ -55,7 +55,7 @@ class Task(Struct, frozen=True):
     def make(self) -> Make:
         view, parameters = View(self.processes), self.parameters
         if self.topology is not None:
-            shape = _shape(self.topology, self.processes)
+            shape = _build_topology(self.topology, self.processes)
             view, parameters = shape.view, {**parameters, "topology": shape}
         return lambda vertex: create(self.protocol, view, vertex, **parameters)
 
@@ -109,18 +109,18 @@ def check(
     sender. Safety is checked at each delivery, and at each end that nothing is held or lost.
     """
     started = time.time()
-    chosen = [_read(program)] if program else None
+    chosen = [_read_program(program)] if program else None
     names = chosen[0].processes if chosen else View.numbered(processes).names
     if topology is not None:
-        names = _shape(topology, names).names[: len(names)]
-    parameters = _parameters(protocol, len(names), settings)
+        names = _build_topology(topology, names).names[: len(names)]
+    parameters = _parse_parameters(protocol, len(names), settings)
     deadline = None if seconds is None else started + seconds
-    task = Task(protocol, parameters, names, _order(order), reduce, deadline, topology)
+    task = Task(protocol, parameters, names, _parse_order(order), reduce, deadline, topology)
     if chosen is not None:
         validate(chosen[0], task.make())
     else:
-        chosen = _programs(task, messages, unicast, symmetry)
-    tally = _work(task, chosen, jobs or os.cpu_count() or 1)
+        chosen = _list_programs(task, messages, unicast, symmetry)
+    tally = _explore_programs(task, chosen, jobs or os.cpu_count() or 1)
     spent = time.time() - started
     size = {} if program else {"messages": messages, "unicast": unicast, "symmetry": symmetry}
     _report(task, tally, len(chosen), spent, size, str(program) if program else None, as_json)
@@ -131,7 +131,7 @@ def check(
 # What is asked
 
 
-def _read(path: Path) -> Program:
+def _read_program(path: Path) -> Program:
     try:
         return parse(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
@@ -140,14 +140,14 @@ def _read(path: Path) -> Program:
         raise BadProgram(str(path), f"is no text: byte {error.start} is no UTF-8") from error
 
 
-def _order(order: str) -> Order:
+def _parse_order(order: str) -> Order:
     match order:
         case "causal" | "fifo" | "none":
             return order
     raise BadParameter.choice("check", "--order", order, ("causal", "fifo", "none"))
 
 
-def _parameters(protocol: str, n: int, settings: Iterable[str] | None) -> dict[str, Any]:
+def _parse_parameters(protocol: str, n: int, settings: Iterable[str] | None) -> dict[str, Any]:
     tightest = PROTOCOLS[protocol].tightest(n) if protocol in PROTOCOLS else {}
     parameters = {**tightest, **parse_settings("check", settings)}
     create(protocol, View.numbered(n), 0, **parameters)
@@ -165,7 +165,7 @@ SHAPES: dict[str, Callable[[int], Topology]] = {
 }
 
 
-def _shape(name: str, processes: tuple[str, ...]) -> Topology:
+def _build_topology(name: str, processes: tuple[str, ...]) -> Topology:
     """A graph by its name, with so many processes."""
     if name not in SHAPES:
         raise BadParameter.choice("check", "--topology", name, SHAPES)
@@ -177,7 +177,7 @@ def _shape(name: str, processes: tuple[str, ...]) -> Topology:
     return shape
 
 
-def _programs(task: Task, messages: int, unicast: bool, symmetry: bool) -> list[Program]:
+def _list_programs(task: Task, messages: int, unicast: bool, symmetry: bool) -> list[Program]:
     n = len(task.processes)
     machines = [task.make()(process) for process in range(n)]
     programs = enumerate_programs(
@@ -202,13 +202,13 @@ def _programs(task: Task, messages: int, unicast: bool, symmetry: bool) -> list[
 # The work
 
 
-def _work(task: Task, programs: list[Program], jobs: int) -> Tally:
+def _explore_programs(task: Task, programs: list[Program], jobs: int) -> Tally:
     jobs = min(jobs, -(-len(programs) // CHUNK))
     if not sys.stderr.isatty():
         print_sentence(f"checking {count_things(len(programs), 'program')}")
     with show_progress("programs", len(programs)) as advance, pause_gc():
         total = Tally()
-        tallies = _here(task, programs) if jobs == 1 else _apart(task, programs, jobs)
+        tallies = _explore_here(task, programs) if jobs == 1 else _explore_apart(task, programs, jobs)
         for tally in tallies:
             total += tally
             advance(tally.programs)
@@ -217,13 +217,13 @@ def _work(task: Task, programs: list[Program], jobs: int) -> Tally:
     return total
 
 
-def _here(task: Task, programs: list[Program]) -> Iterator[Tally]:
+def _explore_here(task: Task, programs: list[Program]) -> Iterator[Tally]:
     explorer = Explorer(task.make(), order=task.order, reduce=task.reduce)
     for program in programs:
         yield _explore(task, explorer, program)
 
 
-def _apart(task: Task, programs: list[Program], jobs: int) -> Iterator[Tally]:
+def _explore_apart(task: Task, programs: list[Program], jobs: int) -> Iterator[Tally]:
     """Chunks in worker processes, their results in order: the counterexample is always that of the first program."""
     rest = iter(programs)
     pool = ProcessPoolExecutor(jobs, get_context("spawn"), _prepare, (task,))
@@ -232,15 +232,15 @@ def _apart(task: Task, programs: list[Program], jobs: int) -> Iterator[Tally]:
         while True:
             while len(waiting) < 2 * jobs and (chunk := list(islice(rest, CHUNK))):
                 with hold_interrupts():
-                    waiting.append(pool.submit(_chunk, chunk))
+                    waiting.append(pool.submit(_explore_chunk, chunk))
             if not waiting:
                 return
             yield waiting.pop(0).result()
     finally:
-        _end(pool)
+        _end_pool(pool)
 
 
-def _end(pool: ProcessPoolExecutor) -> None:
+def _end_pool(pool: ProcessPoolExecutor) -> None:
     """Do not wait for chunks that nobody wants any more."""
     workers = list((pool._processes or {}).values())
     pool.shutdown(wait=False, cancel_futures=True)
@@ -261,7 +261,7 @@ def _prepare(task: Task) -> None:
     _worker = task, Explorer(task.make(), order=task.order, reduce=task.reduce)
 
 
-def _chunk(programs: list[Program]) -> Tally:
+def _explore_chunk(programs: list[Program]) -> Tally:
     assert _worker is not None
     task, explorer = _worker
     total = Tally()
@@ -297,7 +297,7 @@ def _report(
     if tally.counterexample is not None:
         verdict = "no"
         print(f"{tally.counterexample}\n", file=sys.stderr)
-    print_sentence(_sentence(task, tally, total, spent, file))
+    print_sentence(_describe_answer(task, tally, total, spent, file))
     if as_json:
         result = {
             "verdict": verdict,
@@ -323,7 +323,7 @@ def _report(
         print_json(result)
 
 
-def _sentence(task: Task, tally: Tally, total: int, spent: float, file: str | None) -> str:
+def _describe_answer(task: Task, tally: Tally, total: int, spent: float, file: str | None) -> str:
     """The answer in one line."""
     schedules = tally.finished + tally.blocked
     counts = f"{schedules:,} schedules, {tally.states:,} states, {spent:.1f} s"

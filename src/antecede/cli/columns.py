@@ -13,7 +13,7 @@ from typing import Any, Final
 from antecede.errors import BadParameter, BadTrace
 from antecede.storage import local
 
-__all__ = ["files_of", "name_partition", "peek_columns", "refuse_unknown_columns", "split_names"]
+__all__ = ["list_files", "name_partition", "peek_columns", "refuse_unknown_columns", "split_names"]
 
 TABLE: Final = re.compile(r"\w+(\.(?!csv|json|jsonl|ndjson|parquet|gz|bz2|zst|lz4)\w+){0,2}")
 """What may be a table of Spark's catalogue: a name, perhaps with that of its schema, and not that of a file."""
@@ -28,7 +28,7 @@ def split_names(names: str | None) -> tuple[str, ...] | None:
     return None if names is None else tuple(name for name in names.split(",") if name)
 
 
-def files_of(events: str) -> list[str]:
+def list_files(events: str) -> list[str]:
     """What of it can be looked for before Spark starts: a table of Spark's catalogue is no file."""
     return [] if TABLE.fullmatch(events) and not os.path.exists(events) else [events]
 

@@ -109,14 +109,14 @@ def demo(
         command = ("antecede", "report", str(directory))
         put(page, render(gather_report(work.spark, str(directory), [], command)).encode())
     if as_json:
-        print_json(plain(lines, directory, page))
+        print_json(make_answer(lines, directory, page))
     elif as_csv:
-        print_csv(map(plain_line, lines))
+        print_csv(map(make_record, lines))
     else:
         console = Console(stderr=True, highlight=False)
         print_lines(console, lines)
         console.print(f"\n{LEGEND}\n")
-    print_sentence(sentence(lines, time.perf_counter() - started))
+    print_sentence(describe_answer(lines, time.perf_counter() - started))
     print(f"Report: {page}", file=sys.stderr)
     if show:
         webbrowser.open(page.absolute().as_uri())
@@ -124,7 +124,7 @@ def demo(
         raise typer.Exit(1)
 
 
-def experiment(messages: int) -> dict[str, Any]:
+def make_experiment(messages: int) -> dict[str, Any]:
     """As a file for `antecede sweep` would say it. Ten processes at two sites send to groups."""
     grid = {
         "processes": 10,
@@ -145,7 +145,7 @@ def perform_runs(work: Work, directory: Path, messages: int, *, embedded: bool) 
     from antecede.sim.experiment import expand
     from antecede.spark import Trace, measure, sweep
 
-    asked = expand(experiment(messages), "demo")
+    asked = expand(make_experiment(messages), "demo")
     work.say(f"simulating {len(asked.runs)} runs")
     sweep(work.spark, asked, directory, traces=True)
     trace = Trace.read(work.spark, directory)
@@ -228,7 +228,7 @@ def print_lines(console: Console, lines: list[Line]) -> None:
     print_table(console, headings, rows, left=2)
 
 
-def sentence(lines: list[Line], seconds: float) -> str:
+def describe_answer(lines: list[Line], seconds: float) -> str:
     wrong = [line.protocol for line in lines if not line.expected]
     if wrong:
         return f"demo: no: not as promised: {', '.join(wrong)}"
@@ -241,14 +241,14 @@ def sentence(lines: list[Line], seconds: float) -> str:
 # For programs
 
 
-def plain(lines: list[Line], directory: Path, page: Path) -> dict[str, Any]:
+def make_answer(lines: list[Line], directory: Path, page: Path) -> dict[str, Any]:
     return {
         "verdict": "yes" if all(line.expected for line in lines) else "no",
-        "protocols": [plain_line(line) for line in lines],
+        "protocols": [make_record(line) for line in lines],
         "results": str(directory),
         "report": str(page),
     }
 
 
-def plain_line(line: Line) -> dict[str, Any]:
+def make_record(line: Line) -> dict[str, Any]:
     return {name: getattr(line, name) for name in (*Line.__struct_fields__, "kept", "expected")}

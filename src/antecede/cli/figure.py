@@ -66,7 +66,7 @@ class Performance(Struct, frozen=True):
         """Whether the protocol kept what it promises, and broke causal order if it does not promise that."""
         return self.verdict.keeps(self.order) and self.kept == (self.order == "causal")
 
-    def delivered(self, process: int) -> list[str]:
+    def list_delivered(self, process: int) -> list[str]:
         return [self.names[e.id] for e in self.events if e.kind == "deliver" and e.process == process]
 
 
@@ -74,7 +74,7 @@ def perform(protocol: str) -> Performance:
     """The triangle with one protocol.
 
     >>> performance = perform("matrix")
-    >>> performance.kept, performance.delivered(S3), performance.waits[0].awaits
+    >>> performance.kept, performance.list_delivered(S3), performance.waits[0].awaits
     (True, ['M1', 'M3'], ('M1',))
     >>> perform("fifo").delivered(S3)
     ['M3', 'M1']
@@ -87,7 +87,7 @@ def perform(protocol: str) -> Performance:
 class _Stage:
     def __init__(self, protocol: str) -> None:
         self.protocol = protocol
-        program = _program(protocol)
+        program = _choose_program(protocol)
         parameters = PARAMETERS.get(protocol, {})
         self.run = Run(lambda process: create(protocol, program.view, process, **parameters), program)
         self.packets: dict[tuple[int, int, int], Packet[Any]] = {}
@@ -99,7 +99,7 @@ class _Stage:
             self.run.send(S1)
             self._settle()
         while self.run.flying:
-            self.run.arrive(self._next())
+            self.run.arrive(self._take_next())
             self._settle()
         run, machine = self.run, self.run.machines[S3]
         judged = [process for process in range(machine.n) if machine.orders_at(process)]
@@ -107,10 +107,10 @@ class _Stage:
         control = sum(packet.stamp.control for packet in self.packets.values())
         return Performance(
             self.protocol, machine.order, run.view, tuple(run.events), run.names, verdict,
-            tuple(self.waits.values()), self._stamp_entries(), control,
+            tuple(self.waits.values()), self._count_stamp_entries(), control,
         )  # fmt: skip
 
-    def _next(self) -> Packet[Any]:
+    def _take_next(self) -> Packet[Any]:
         """The oldest packet, but M1's to S3 only if there is no other."""
         packets = [packet for _, packet in self.run.flying]
         return next((packet for packet in packets if not _is_slow(packet)), packets[0])
@@ -131,9 +131,9 @@ class _Stage:
             self.packets[packet.source, packet.dest, number] = packet
         for process, machine in enumerate(self.run.machines):
             for waiting in machine.waiting():
-                self.waits.setdefault((process, waiting.message.id), self._wait(process, waiting))
+                self.waits.setdefault((process, waiting.message.id), self._describe_wait(process, waiting))
 
-    def _wait(self, process: int, waiting: Waiting) -> Wait:
+    def _describe_wait(self, process: int, waiting: Waiting) -> Wait:
         names, view = self.run.names, self.run.view
         awaits = tuple(names[m] for awaited in waiting.awaits for m in self._list_awaited(process, awaited))
         side: Literal["sender", "receiver"] = "sender" if waiting.where == "unsent" else "receiver"
@@ -146,7 +146,7 @@ class _Stage:
             sent = [e for e in sent if process in e.to]
         yield from (e.id for e in sent[awaited.first - 1 : awaited.last])
 
-    def _stamp_entries(self) -> dict[str, int]:
+    def _count_stamp_entries(self) -> dict[str, int]:
         result: dict[str, int] = {}
         for packet in self.packets.values():
             if packet.message is not None:
@@ -159,7 +159,7 @@ def _is_slow(packet: Packet[Any]) -> bool:
     return packet.dest == S3 and packet.message is not None and packet.message.id == M1
 
 
-def _program(protocol: str) -> Program:
+def _choose_program(protocol: str) -> Program:
     """The triangle as the protocol can send it: some send to everyone or not at all."""
     everyone = "S1, S2, S3"
     one = parse(TRIANGLE.format(S2="S2", S3="S3"))

@@ -153,7 +153,7 @@ def report_spans(counts: SpanCounts, examples: Sequence[dict[str, Any]], out: st
     if as_json:
         print_json({"verdict": verdict, **asdict(counts), "examples": examples, "out": out})
     for row in examples:
-        print_sentence(sentence(row))
+        print_sentence(describe_row(row))
     parts = [
         f"{count_things(counts.spans, 'span')} of {count_things(counts.traces, 'trace')}, "
         f"{count_things(counts.causes, 'cause')} stated",
@@ -210,7 +210,7 @@ def report(verdict: str, counts: Counts, examples: Sequence[dict[str, Any]], out
     if as_json:
         print_json({"verdict": verdict, **asdict(counts), "examples": examples, "out": out})
     for row in examples:
-        print_sentence(sentence(row))
+        print_sentence(describe_row(row))
     unknown = f", {counts.unknown} of them of unknown order" if counts.unknown else ""
     parts = [
         f"{count_things(counts.events, 'event')}, {count_things(counts.messages, 'message')}, "
@@ -227,10 +227,10 @@ def report(verdict: str, counts: Counts, examples: Sequence[dict[str, Any]], out
     print_sentence(f"{verdict}: {'; '.join(parts)}: {out}")
 
 
-def sentence(row: dict[str, Any]) -> str:
+def describe_row(row: dict[str, Any]) -> str:
     """One line for people.
 
-    >>> sentence({"file": "file:/a.log", "line": 3, "text": "oops", "reason": "it is no part of a record"})
+    >>> describe_row({"file": "file:/a.log", "line": 3, "text": "oops", "reason": "it is no part of a record"})
     'rejected: file:/a.log, line 3: it is no part of a record: oops'
     """
     place = row["file"] + ("" if row["line"] is None else f", line {row['line']}")

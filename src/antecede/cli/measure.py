@@ -106,18 +106,18 @@ def show(runs: Sequence[Mapping[str, Any]], protocols: Sequence[Mapping[str, Any
 def print_measures(console: Console, first: str, rows: Iterable[Mapping[str, Any]]) -> None:
     """Print one line for each run, or for each protocol."""
     columns = [
-        *([("runs", "runs", count)] if first == "protocol" else []),
-        ("processes", "processes", count),
-        ("messages", "sends", count),
-        ("control\npackets", "control_per_message", number),
-        ("entries\np50", "stamp_entries_p50", count),
-        ("bytes\nmean", "stamp_bytes_mean", number),
-        ("bytes\np99", "stamp_bytes_p99", count),
-        ("delay\np50", "delay_ns_p50", time),
-        ("delay\np99", "delay_ns_p99", time),
-        ("waiting", "wait_share", percent),
-        ("concurrent", "concurrency", percent),
-        ("longest\nchain", "longest_chain", count),
+        *([("runs", "runs", format_count)] if first == "protocol" else []),
+        ("processes", "processes", format_count),
+        ("messages", "sends", format_count),
+        ("control\npackets", "control_per_message", format_number),
+        ("entries\np50", "stamp_entries_p50", format_count),
+        ("bytes\nmean", "stamp_bytes_mean", format_number),
+        ("bytes\np99", "stamp_bytes_p99", format_count),
+        ("delay\np50", "delay_ns_p50", format_time),
+        ("delay\np99", "delay_ns_p99", format_time),
+        ("waiting", "wait_share", format_percent),
+        ("concurrent", "concurrency", format_percent),
+        ("longest\nchain", "longest_chain", format_count),
     ]
     cells = [
         [row[first], *("-" if row[key] is None else form(row[key]) for _, key, form in columns)]
@@ -126,19 +126,19 @@ def print_measures(console: Console, first: str, rows: Iterable[Mapping[str, Any
     print_table(console, [first, *(heading for heading, _, _ in columns)], cells)
 
 
-def count(value: int) -> str:
+def format_count(value: int) -> str:
     return f"{value:,}"
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     return f"{value:,.2f}"
 
 
-def percent(value: float) -> str:
+def format_percent(value: float) -> str:
     return f"{value:.1%}"
 
 
-def time(nanoseconds: float) -> str:
+def format_time(nanoseconds: float) -> str:
     for unit, size in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
         if abs(nanoseconds) >= size:
             return f"{nanoseconds / size:,.1f} {unit}"

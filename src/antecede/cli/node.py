@@ -166,7 +166,7 @@ def _read(request: Callable[[bytes], None]) -> None:
     """Give lines of standard input to a function, in a thread that nobody waits for."""
 
     def read() -> None:
-        for line in _lines():
+        for line in _read_lines():
             try:
                 request(line)
             except (CancelledError, RuntimeError):
@@ -178,7 +178,7 @@ def _read(request: Callable[[bytes], None]) -> None:
     threading.Thread(target=read, daemon=True, name="antecede-in").start()
 
 
-def _lines() -> Iterator[bytes]:
+def _read_lines() -> Iterator[bytes]:
     """The lines of standard input; of one that is too long, what is too much to be a request."""
     # Not by `sys.stdin`, whose lock Python cannot take back at the end from a thread that waits.
     rest = b""

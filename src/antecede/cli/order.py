@@ -12,7 +12,7 @@ import typer
 
 from antecede.cli import options
 from antecede.cli.columns import (
-    files_of,
+    list_files,
     name_partition,
     peek_columns,
     refuse_unknown_columns,
@@ -142,7 +142,7 @@ def order(
     if not any(columns[name] for form in FORMS for name in form):
         refuse_unnamed_columns(events)
     refuse_unknown_columns("order", events, named)
-    with open_work(master, remote, "counting", reads=files_of(events), writes=[out]) as work:
+    with open_work(master, remote, "counting", reads=list_files(events), writes=[out]) as work:
         from antecede.spark.order.files import order_path, write_ordered
         from antecede.spark.stream.api import Asked as Named
 

@@ -50,7 +50,7 @@ def order_stream(rows: Rows, asked: Asked) -> None:
             once=asked.once,
             every=asked.every_s,
             stop=stop,
-            note=lambda told: say(work, told),
+            note=lambda told: say_progress(work, told),
         )
     report(outcome, delivered, asked.as_json)
     if not outcome.complete:
@@ -89,7 +89,7 @@ def split_processes(processes: str) -> tuple[str, ...]:
     return View(tuple(name.strip() for name in processes.split(",") if name.strip())).names
 
 
-def say(work: Work, told: Progress) -> None:
+def say_progress(work: Work, told: Progress) -> None:
     status = told.status
     words = f"{told.delivered_per_second:,.0f} rows a second"
     work.say(f"{words}, {status.describe_waits()}" if status.held else words)

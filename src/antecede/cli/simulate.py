@@ -81,9 +81,9 @@ def simulate(
     simulation = spec.build()
     judge = Checker(simulation, small=ORACLE_MOST) if check or shrink else None
     started = time.perf_counter()
-    summary, stopped = _run(simulation, judge, out, run, replace)
-    findings = _findings(judge, summary, stopped)
-    shorter = _shorter(spec, findings) if shrink and findings and not stopped else None
+    summary, stopped = _run_simulation(simulation, judge, out, run, replace)
+    findings = _list_findings(judge, summary, stopped)
+    shorter = _find_shorter(spec, findings) if shrink and findings and not stopped else None
     _report(spec, summary, findings, stopped, time.perf_counter() - started, out, shorter, as_json, as_csv)
     if stopped:
         raise typer.Exit(130)
@@ -94,7 +94,7 @@ def simulate(
 # The work
 
 
-def _run(
+def _run_simulation(
     simulation: Simulation, judge: Checker | None, out: Path | None, run: str | None, replace: bool
 ) -> tuple[Summary, bool]:
     """The summary, and whether Ctrl-C ended the run before its end."""
@@ -131,7 +131,7 @@ def _advance(
         return engine.summary(), stopped()
 
 
-def _findings(judge: Checker | None, summary: Summary, stopped: bool) -> list[str]:
+def _list_findings(judge: Checker | None, summary: Summary, stopped: bool) -> list[str]:
     """What is wrong with the run: what got stuck, and how it breaks causal order."""
     findings = []
     if summary.undelivered and not stopped:
@@ -139,7 +139,7 @@ def _findings(judge: Checker | None, summary: Summary, stopped: bool) -> list[st
     return findings if judge is None else findings + judge.findings("causal")
 
 
-def _shorter(spec: RunSpec, findings: list[str]) -> str | None:
+def _find_shorter(spec: RunSpec, findings: list[str]) -> str | None:
     """The command line of a shorter run that fails in the same way, if one was found."""
     from antecede.sim.soak import shrink
 
@@ -207,35 +207,35 @@ def list_figures(summary: Summary) -> Iterator[dict[str, Any]]:
         yield {"figure": name} | {key: getattr(value, key, None) for key in SPREAD} | total
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:,.2f}".removesuffix(".00")
 
 
-def _time(nanoseconds: float) -> str:
+def _format_time(nanoseconds: float) -> str:
     if nanoseconds >= 10**10:
         return f"{nanoseconds / 10**9:,.1f} s"
     return f"{nanoseconds / 10**6:,.2f} ms"
 
 
-def _share(value: float) -> str:
+def _format_share(value: float) -> str:
     return f"{value:.1%}"
 
 
 SPREAD: Final = ("total", "mean", "p50", "p99", "max")
 FIGURES: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
-    "sent": ("sent", _number),
-    "delivered": ("delivered", _number),
-    "held": ("held at the receiver", _number),
-    "unsent": ("kept back at the sender", _number),
-    "packets": ("packets with messages", _number),
-    "control_packets": ("control packets", _number),
-    "stamp_entries": ("stamp entries", _number),
-    "stamp_bytes": ("stamp bytes", _number),
-    "delay_ns": ("delay", _time),
-    "waiting_ns": ("waiting for causality", _time),
-    "waiting_share": ("its share of the delay", _share),
-    "frames": ("frames", _number),
-    "frame_bytes": ("bytes of frames", _number),
-    "duration_ns": ("simulated time", _time),
+    "sent": ("sent", _format_number),
+    "delivered": ("delivered", _format_number),
+    "held": ("held at the receiver", _format_number),
+    "unsent": ("kept back at the sender", _format_number),
+    "packets": ("packets with messages", _format_number),
+    "control_packets": ("control packets", _format_number),
+    "stamp_entries": ("stamp entries", _format_number),
+    "stamp_bytes": ("stamp bytes", _format_number),
+    "delay_ns": ("delay", _format_time),
+    "waiting_ns": ("waiting for causality", _format_time),
+    "waiting_share": ("its share of the delay", _format_share),
+    "frames": ("frames", _format_number),
+    "frame_bytes": ("bytes of frames", _format_number),
+    "duration_ns": ("simulated time", _format_time),
 }
 """The name of each figure, and how it is written."""

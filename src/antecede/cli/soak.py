@@ -70,7 +70,7 @@ class Plan(Struct, frozen=True):
         from antecede.sim.soak import CAUSAL
 
         if not isinstance(outcome, Nodes):
-            return repeat(outcome.spec)
+            return tell_command(outcome.spec)
         if self.scenario is not None:
             return repeat_nodes(outcome.scenario)
         more = f" --messages {self.messages}" if self.messages != MESSAGES else ""
@@ -110,7 +110,7 @@ class Tally:
         self.deliveries[outcome.protocol] += outcome.deliveries
         self.counts.update(getattr(outcome, "counts", {}))
 
-    def sentence(self, spent: float) -> str:
+    def describe(self, spent: float) -> str:
         failed = f"{len(self.failures)} failed" if self.failures else "no violation, nothing lost"
         pace = self.total / max(spent, 1e-9)
         more = (
@@ -159,7 +159,7 @@ def soak(
     started = time.monotonic()
     tally = Tally()
 
-    def enough() -> bool:
+    def is_enough() -> bool:
         late = seconds is not None and time.monotonic() - started >= seconds
         return (
             late or (deliveries is not None and tally.total >= deliveries) or len(tally.failures) >= FAILURES
@@ -173,10 +173,12 @@ def soak(
     last = None if runs is None else first + runs
     plan = Plan(seed, first, last, protocols, messages, nodes, scenario)
     with catch_interrupt() as stopped, _progress(tally, started) as show:
-        for number, outcome in _outcomes(plan, jobs or os.cpu_count() or 1, lambda: enough() or stopped()):
+        for number, outcome in _produce_outcomes(
+            plan, jobs or os.cpu_count() or 1, lambda: is_enough() or stopped()
+        ):
             tally.add(outcome)
             if outcome.findings:
-                tally.failures.append(_failure(plan, number, outcome, shrink_ and not stopped()))
+                tally.failures.append(_report_failure(plan, number, outcome, shrink_ and not stopped()))
             show()
     _report(tally, seed, time.monotonic() - started, as_json)
     if tally.failures:
@@ -186,12 +188,12 @@ def soak(
 # The work
 
 
-def _outcomes(plan: Plan, jobs: int, enough: Callable[[], bool]) -> Iterator[tuple[int, Outcome]]:
+def _produce_outcomes(plan: Plan, jobs: int, is_enough: Callable[[], bool]) -> Iterator[tuple[int, Outcome]]:
     """Runs one after the other, as they are finished. What is under way when it is enough is finished too."""
     numbers = iter(count(plan.first) if plan.last is None else range(plan.first, plan.last))
     if jobs == 1:
         for number in numbers:
-            if enough():
+            if is_enough():
                 return
             yield number, plan.work(number)
         return
@@ -199,7 +201,7 @@ def _outcomes(plan: Plan, jobs: int, enough: Callable[[], bool]) -> Iterator[tup
     working: dict[Future[Outcome], int] = {}
     try:
         while True:
-            while len(working) < 2 * jobs and not enough():
+            while len(working) < 2 * jobs and not is_enough():
                 number = next(numbers, -1)
                 if number < 0:
                     break
@@ -210,14 +212,14 @@ def _outcomes(plan: Plan, jobs: int, enough: Callable[[], bool]) -> Iterator[tup
             done, _ = wait(working, timeout=0.2, return_when=FIRST_COMPLETED)
             for future in done:
                 yield working.pop(future), future.result()
-            if enough():
+            if is_enough():
                 for future in [future for future in working if future.cancel()]:
                     del working[future]
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _failure(plan: Plan, number: int, outcome: Outcome, shorter: bool) -> Failure:
+def _report_failure(plan: Plan, number: int, outcome: Outcome, shorter: bool) -> Failure:
     command = plan.command(number, outcome)
     print(f"run {number}: {outcome.findings[0]}\n  {command}", file=sys.stderr, flush=True)
     shrunk = None
@@ -235,10 +237,10 @@ def _shrink(outcome: Outcome) -> str:
 
     if isinstance(outcome, nodes.Outcome):
         return nodes.repeat(nodes.shrink(outcome.scenario, outcome.kind))
-    return repeat(shrink(outcome.spec, outcome.kind))
+    return tell_command(shrink(outcome.spec, outcome.kind))
 
 
-def repeat(spec: RunSpec) -> str:
+def tell_command(spec: RunSpec) -> str:
     """The command line that repeats a run and judges it."""
     return f"{spec.command()} --check"
 
@@ -256,16 +258,16 @@ def _progress(tally: Tally, started: float) -> Iterator[Callable[[], None]]:
         def say() -> None:
             if time.monotonic() - said[0] >= SILENCE:
                 said[0] = time.monotonic()
-                print(tally.sentence(said[0] - started), file=sys.stderr, flush=True)
+                print(tally.describe(said[0] - started), file=sys.stderr, flush=True)
 
         yield say
         return
     with console.status("soaking") as status:
-        yield lambda: status.update(tally.sentence(time.monotonic() - started))
+        yield lambda: status.update(tally.describe(time.monotonic() - started))
 
 
 def _report(tally: Tally, seed: int, spent: float, as_json: bool) -> None:
-    print_sentence(f"seed {seed}: {tally.sentence(spent)}")
+    print_sentence(f"seed {seed}: {tally.describe(spent)}")
     if as_json:
         result = {
             "verdict": "no" if tally.failures else "yes" if tally.runs else "unknown",

@@ -59,9 +59,9 @@ def sweep(
     started = time.perf_counter()
     try:
         if local:
-            made, failures = _here(asked, out, jobs, traces)
+            made, failures = _run_here(asked, out, jobs, traces)
         else:
-            made, failures = _on_spark(asked, out, jobs, traces, master, remote)
+            made, failures = _run_on_spark(asked, out, jobs, traces, master, remote)
     except KeyboardInterrupt:
         print_sentence(f"what is done is in {out}; the same command goes on from there")
         raise
@@ -70,7 +70,7 @@ def sweep(
         raise typer.Exit(1)
 
 
-def _here(experiment: Experiment, out: str, jobs: int, traces: bool) -> tuple[int, Sequence[Failure]]:
+def _run_here(experiment: Experiment, out: str, jobs: int, traces: bool) -> tuple[int, Sequence[Failure]]:
     """How many runs were made, and those that failed."""
     from antecede.sim.sweep import Failure
     from antecede.sim.sweep import sweep as run_all
@@ -88,7 +88,7 @@ def _here(experiment: Experiment, out: str, jobs: int, traces: bool) -> tuple[in
     return len(made), [result for result in results if isinstance(result, Failure)]
 
 
-def _on_spark(
+def _run_on_spark(
     experiment: Experiment, out: str, jobs: int, traces: bool, master: str | None, remote: str | None
 ) -> tuple[int, Sequence[Failure]]:
     if find_spec("pyspark") is None:

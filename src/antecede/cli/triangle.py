@@ -49,12 +49,12 @@ def triangle(
     performances, skipped = _perform(protocol)
     console = Console(stderr=True, highlight=False)
     if as_json:
-        print_json(_plain(performances, skipped))
+        print_json(_make_answer(performances, skipped))
     elif as_csv:
-        print_csv(map(_plain_one, performances))
+        print_csv(map(_make_record, performances))
     else:
         _show(console, performances, skipped)
-    _say(console, _sentence(performances))
+    _say(console, _describe_answer(performances))
     if not all(performance.expected for performance in performances):
         raise typer.Exit(1)
 
@@ -78,7 +78,7 @@ def _perform(chosen: list[str] | None) -> tuple[list[Performance], dict[str, str
 def _show(console: Console, performances: list[Performance], skipped: dict[str, str]) -> None:
     console.print("The triangle (Raynal & Schiper 1989, figure 1)", style="bold")
     _say(console, f"{STORY}\n")
-    for group in _groups(performances):
+    for group in _group_performances(performances):
         _show_group(console, group)
     _print_performances(console, performances)
     console.print()
@@ -87,7 +87,7 @@ def _show(console: Console, performances: list[Performance], skipped: dict[str, 
     _say(console, "Stamp entries: those of the largest stamp, as the protocol's paper counts them.")
 
 
-def _groups(performances: Iterable[Performance]) -> list[list[Performance]]:
+def _group_performances(performances: Iterable[Performance]) -> list[list[Performance]]:
     """The performances that came to the same run, together."""
     groups: dict[tuple[Any, ...], list[Performance]] = {}
     for performance in performances:
@@ -99,8 +99,8 @@ def _groups(performances: Iterable[Performance]) -> list[list[Performance]]:
 def _show_group(console: Console, group: list[Performance]) -> None:
     for performance in group:
         name = performance.protocol
-        _say(console, f"{name:<{MARGIN}}{_source(name)}", MARGIN, {name: "bold cyan"})
-    first, ascii = group[0], _ascii(console)
+        _say(console, f"{name:<{MARGIN}}{_find_source(name)}", MARGIN, {name: "bold cyan"})
+    first, ascii = group[0], _is_ascii(console)
     width = min(console.width, WIDEST) - 2
     picture = render(first.events, first.view, first.names, first.verdict.marks, ascii=ascii, width=width)
     console.print()
@@ -108,8 +108,8 @@ def _show_group(console: Console, group: list[Performance]) -> None:
         console.print(_colour(f"  {line}".rstrip(), STYLES), no_wrap=True, crop=False)
     console.print()
     for wait in first.waits:
-        _say(console, f"  {':' if ascii else '◌'} {_waits(wait)}", 4)
-    _say(console, f"  {_verdict(first, ascii)}\n", 4)
+        _say(console, f"  {':' if ascii else '◌'} {_describe_wait(wait)}", 4)
+    _say(console, f"  {_describe_verdict(first, ascii)}\n", 4)
 
 
 def _say(console: Console, words: str, indent: int = 0, styles: Mapping[str, str] = STYLES) -> None:
@@ -128,20 +128,20 @@ def _colour(line: str, styles: Mapping[str, str]) -> Text:
     return text
 
 
-def _source(protocol: str) -> str:
+def _find_source(protocol: str) -> str:
     """Where the protocol comes from and what it does: the first line of its own page."""
     page = sys.modules[PROTOCOLS[protocol].__module__].__doc__ or ""
     return page.split("\n", 1)[0].removeprefix(f"{protocol}: ")
 
 
-def _waits(wait: Wait) -> str:
+def _describe_wait(wait: Wait) -> str:
     where, cause = f"{wait.message} waits at its {wait.side} {wait.at}", " and ".join(wait.awaits)
     if wait.reason:
         return f"{where} {wait.reason}" + (f", because of {cause}" if cause else "")
     return f"{where} for {cause}"
 
 
-def _verdict(performance: Performance, ascii: bool) -> str:
+def _describe_verdict(performance: Performance, ascii: bool) -> str:
     told = performance.verdict.explain(performance.view, performance.names)
     if performance.kept:
         return f"{'ok' if ascii else '✓'} causal order kept: {told}"
@@ -165,7 +165,7 @@ def _print_performances(console: Console, performances: Iterable[Performance]) -
         rows.append(
             [
                 Text(p.protocol, "cyan"),
-                " ".join(p.delivered(S3)),
+                " ".join(p.list_delivered(S3)),
                 VERDICTS[p.kept, p.order == "causal"],
                 ", ".join(f"{' and '.join(many)} at {where}" for where, many in waited.items()) or "nobody",
                 str(max(p.stamp_entries.values())),
@@ -175,7 +175,7 @@ def _print_performances(console: Console, performances: Iterable[Performance]) -
     print_table(console, headings, rows, left=4)
 
 
-def _sentence(performances: list[Performance]) -> str:
+def _describe_answer(performances: list[Performance]) -> str:
     """The answer in one line."""
     wrong = [p.protocol for p in performances if not p.expected]
     if wrong:
@@ -187,28 +187,28 @@ def _sentence(performances: list[Performance]) -> str:
     return f"Causal order kept by {kept} of {len(performances)} protocols{rest}."
 
 
-def _ascii(console: Console) -> bool:
+def _is_ascii(console: Console) -> bool:
     return not console.encoding.startswith("utf")
 
 
 # For programs
 
 
-def _plain(performances: list[Performance], skipped: dict[str, str]) -> dict[str, Any]:
+def _make_answer(performances: list[Performance], skipped: dict[str, str]) -> dict[str, Any]:
     return {
         "verdict": "yes" if all(p.expected for p in performances) else "no",
-        "protocols": [_plain_one(p) for p in performances],
+        "protocols": [_make_record(p) for p in performances],
         "skipped": skipped,
     }
 
 
-def _plain_one(p: Performance) -> dict[str, Any]:
+def _make_record(p: Performance) -> dict[str, Any]:
     return {
         "protocol": p.protocol,
         "promises": p.order,
         "kept": p.kept,
         "expected": p.expected,
-        "delivered": {name: p.delivered(i) for i, name in enumerate(p.view.names)},
+        "delivered": {name: p.list_delivered(i) for i, name in enumerate(p.view.names)},
         "findings": [] if p.kept else p.verdict.explain(p.view, p.names).split("\n"),
         "waits": to_builtins(p.waits),
         "stamp_entries": p.stamp_entries,

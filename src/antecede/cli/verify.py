@@ -114,32 +114,32 @@ def verify(
         raise BadParameter.choice("verify", "--causality", causality, ("stated", "potential"))
     options.refuse_two_forms("verify", as_json, as_csv)
     columns = Columns(id_, causes, consumer, position, time, partition_by, tuple(no_cause or ()))
-    if columns.given() and explain:
+    if columns.is_given() and explain:
         raise BadParameter("verify", "--explain is for a trace, without --id and --causes")
-    if as_csv and (columns.given() or stream):
+    if as_csv and (columns.is_given() or stream):
         raise BadParameter(
             "verify", "--csv prints a table of runs: it is for a trace, without --id and --stream"
         )
     if stream:
-        if columns.given():
+        if columns.is_given():
             refuse_request(columns)
         if out is None:
             raise BadParameter("verify --stream", "--out is missing: findings go there, and what is kept")
         asked = Asked(
             "verify --stream", out, checkpoint, once, every, patience, as_json, master, remote, remember
         )
-        verify_stream(trace, columns if columns.given() else None, asked)
+        verify_stream(trace, columns if columns.is_given() else None, asked)
         return
     for option, text in (("--patience", patience), ("--remember", remember)):
         if text is not None:
             raise BadParameter("verify", f"{option} needs --stream")
-    if not columns.given() and (place := local(trace)) is not None and os.path.isfile(place):
+    if not columns.is_given() and (place := local(trace)) is not None and os.path.isfile(place):
         raise BadParameter(
             "verify",
             f"{trace} is a file, and a trace is a directory; to verify a table of events, name its columns with "
             "--id, --causes, --consumer, and --position or --time",
         )
-    if columns.given():
+    if columns.is_given():
         verify_causes(trace, columns, out, as_json, master, remote)
         return
     chosen = choose(trace, out, master, remote, causality)
@@ -150,7 +150,7 @@ def verify(
     )
     if explain:
         print(found.plan, file=sys.stderr)
-    verdict = overall(found.rows)
+    verdict = combine_verdicts(found.rows)
     report(found.rows, found.examples, verdict, as_json, as_csv, found.causality)
     if verdict == "no":
         raise typer.Exit(1)
@@ -319,7 +319,7 @@ def describe_example(
     return f"{row['run']}: {describe_finding(row, name)}"
 
 
-def overall(rows: Iterable[Mapping[str, Any]]) -> str:
+def combine_verdicts(rows: Iterable[Mapping[str, Any]]) -> str:
     verdicts = {row["verdict"] for row in rows}
     return next((verdict for verdict in ("no", "unknown") if verdict in verdicts), "yes")
 
@@ -346,12 +346,12 @@ def report(
         print_table(Console(stderr=True), spoken, lines, left=2 if few else 1)
     for line in first:
         print_sentence(line)
-    print_sentence(sentence(rows, verdict))
+    print_sentence(describe_answer(rows, verdict))
     if causality == "stated":
         print_sentence("causality: stated, by parents and links; --causality potential asks for the other")
 
 
-def sentence(rows: Sequence[Mapping[str, Any]], verdict: str) -> str:
+def describe_answer(rows: Sequence[Mapping[str, Any]], verdict: str) -> str:
     """The answer in one line."""
     runs, deliveries = len(rows), sum(row["deliveries"] for row in rows)
     of = f"{count_things(runs, 'run')}, {count_things(deliveries, 'delivery', 'deliveries')}"
@@ -367,14 +367,14 @@ def sentence(rows: Sequence[Mapping[str, Any]], verdict: str) -> str:
 
 def list_runs(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Headings, and a line for each run."""
-    counts = worth_showing(rows)
+    counts = choose_counts(rows)
     lines = [[row["run"], row["verdict"], *(f"{row[count]:,}" for count in counts)] for row in rows]
     return ["run", "verdict", *counts], lines
 
 
 def list_protocols(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Headings, and a line for each protocol."""
-    counts = worth_showing(rows)
+    counts = choose_counts(rows)
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(row["protocol"] or "", []).append(row)
@@ -386,6 +386,6 @@ def list_protocols(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[l
     return ["protocol", "runs", "yes", "no", "unknown", *counts], lines
 
 
-def worth_showing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def choose_counts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Deliveries, and what was found anywhere: a row of zeros says nothing."""
     return [count for count in COUNTS if count == "deliveries" or any(row[count] for row in rows)]

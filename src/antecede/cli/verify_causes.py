@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from msgspec import Struct
 
-from antecede.cli.columns import files_of, name_partition, refuse_unknown_columns, split_names
+from antecede.cli.columns import list_files, name_partition, refuse_unknown_columns, split_names
 from antecede.cli.sentences import print_sentence
 from antecede.cli.spark_session import open_work
 from antecede.cli.tables import SHOWN, count_things, print_json
@@ -32,7 +32,7 @@ class Columns(Struct, frozen=True):
     partition_by: str | None
     no_cause: tuple[str, ...]
 
-    def given(self) -> bool:
+    def is_given(self) -> bool:
         return self != Columns(None, None, None, None, None, None, ())
 
     @property
@@ -62,7 +62,7 @@ def verify_causes(
     named += [("partition-by", name) for name in groups]
     refuse_unknown_columns("verify", events, named)
     places = [] if out is None else [f"{out.rstrip('/')}/{name}" for name in ("findings", "verdicts")]
-    with open_work(master, remote, "reading", reads=files_of(events), writes=places) as work:
+    with open_work(master, remote, "reading", reads=list_files(events), writes=places) as work:
         from antecede.spark.tables import read_table
         from antecede.spark.verify.api import verify
 

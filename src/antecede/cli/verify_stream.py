@@ -53,7 +53,7 @@ def report(judged: Findings, out: str, as_json: bool, columns: Columns | None = 
         causality = {} if columns is None else {"causality": "stated"}
         print_json({"verdict": verdict, **causality, "found": judged.counts, "out": out})
     for row in judged.first:
-        print_sentence(sentence(row) if columns is None else columns.describe(row))
+        print_sentence(describe_row(row) if columns is None else columns.describe(row))
     by = "" if columns is None else "by stated causes, "
     found = f"{describe_counts(judged.counts)}: {out}" if judged.counts else "nothing wrong so far"
     print_sentence(f"{verdict}: {by}{found}")
@@ -67,10 +67,10 @@ def describe_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{many:,} {kind.replace('_', ' ')}" for kind, many in counts.items()) or "nothing"
 
 
-def sentence(row: Mapping[str, Any]) -> str:
+def describe_row(row: Mapping[str, Any]) -> str:
     """A finding in words.
 
-    >>> sentence({"run": "r", "kind": "unsent", "process": "q", "sender": "p", "number": 1, "by_sender": None})
+    >>> describe_row({"run": "r", "kind": "unsent", "process": "q", "sender": "p", "number": 1, "by_sender": None})
     'r: unsent: p.1 at q'
     """
     what = "" if row["sender"] is None else f"{row['sender']}.{row['number']} "

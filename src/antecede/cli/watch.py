@@ -19,7 +19,7 @@ from antecede.cli.options import Open
 from antecede.errors import BadParameter
 from antecede.watch.page import Page
 from antecede.watch.status import Board
-from antecede.watch.terminal import view
+from antecede.watch.terminal import draw_view
 
 __all__ = ["watch"]
 
@@ -64,12 +64,12 @@ def locate_status(path: Path) -> Path:
 def show_in_terminal(board: Board) -> None:
     console = Console()
     if not console.is_terminal:
-        console.print(view(board.read()))
+        console.print(draw_view(board.read()))
         return
-    with Live(view(board.read()), console=console, refresh_per_second=2) as live:
+    with Live(draw_view(board.read()), console=console, refresh_per_second=2) as live:
         while True:
             time.sleep(1)
-            live.update(view(board.read()))
+            live.update(draw_view(board.read()))
 
 
 def serve_page(board: Board, path: Path, port: int, show: bool) -> None:

@@ -24,7 +24,7 @@ EXACT = 1 << 53
 def encode_report(report: Report) -> dict[str, Any]:
     """All that the script on the page gets."""
     lists: dict[tuple[str, ...], int] = {}
-    runs = [_run(run, lists) for run in report.runs]
+    runs = [_encode_run(run, lists) for run in report.runs]
     return {
         "title": report.title,
         "source": report.source,
@@ -39,11 +39,11 @@ def encode_report(report: Report) -> dict[str, Any]:
     }
 
 
-def _run(run: Run, lists: dict[tuple[str, ...], int]) -> dict[str, Any]:
+def _encode_run(run: Run, lists: dict[tuple[str, ...], int]) -> dict[str, Any]:
     names = Numbers(run.processes)
     messages = Messages(names)
-    table = _table(run, names, messages)
-    findings = [_finding(finding, names, messages) for finding in run.findings]
+    table = _encode_events(run, names, messages)
+    findings = [_encode_finding(finding, names, messages) for finding in run.findings]
     aliases = {(alias.sender, alias.number): (alias.name, alias.id) for alias in run.aliases}
     return {
         "run": run.run,
@@ -51,7 +51,7 @@ def _run(run: Run, lists: dict[tuple[str, ...], int]) -> dict[str, Any]:
         "network": run.network,
         "workload": run.workload,
         "topology": run.topology,
-        "seed": exact(run.seed),
+        "seed": write_exactly(run.seed),
         "parameters": run.parameters,
         "promise": run.promise,
         "n": len(run.processes),
@@ -61,14 +61,14 @@ def _run(run: Run, lists: dict[tuple[str, ...], int]) -> dict[str, Any]:
         "deliveries": run.deliveries,
         "found": run.found,
         "findings": findings,
-        "price": _present(run.price),
-        "processes": _processes(run),
+        "price": _drop_absent(run.price),
+        "processes": _encode_processes(run),
         "channels": None if run.channels is None else msgspec.to_builtins(run.channels),
         "size": run.size,
         "whole": run.whole,
         "table": table,
         "messages": messages.columns(aliases),
-        "windows": _windows(run),
+        "windows": _encode_windows(run),
         "density": None
         if run.density is None
         else {
@@ -117,14 +117,14 @@ class Messages:
         return {
             "alias": named if aliases else None,
             "sender": [self._names[sender] for sender, _, _ in self._of],
-            "number": [exact(number) for _, number, _ in self._of],
+            "number": [write_exactly(number) for _, number, _ in self._of],
             "control": [int(control) for _, _, control in self._of],
             "to": [self._to.get(message, -1) for message in range(len(self._of))],
             "sets": list(self._sets),
         }
 
 
-def _table(run: Run, names: Numbers, messages: Messages) -> dict[str, Any]:
+def _encode_events(run: Run, names: Numbers, messages: Messages) -> dict[str, Any]:
     events = run.events
     of = [messages.number(event.sender, event.number, event.control) for event in events]
     for message, event in zip(of, events, strict=True):
@@ -133,28 +133,28 @@ def _table(run: Run, names: Numbers, messages: Messages) -> dict[str, Any]:
     clocked = all(event.clock is not None for event in events)
     return {
         "process": [names[event.process] for event in events],
-        "index": [exact(event.index) for event in events],
+        "index": [write_exactly(event.index) for event in events],
         "kind": [EVENT_KINDS.index(event.kind) for event in events],
         "message": of,
-        "time": differences([event.time_ns - run.start_ns for event in events]),
-        "clock": differences([event.clock or 0 for event in events]) if clocked else None,
-        "entries": _sparse(events, "stamp_entries"),
-        "bytes": _sparse(events, "stamp_bytes"),
-        "label": _sparse(events, "label"),
+        "time": take_differences([event.time_ns - run.start_ns for event in events]),
+        "clock": take_differences([event.clock or 0 for event in events]) if clocked else None,
+        "entries": _encode_sparse(events, "stamp_entries"),
+        "bytes": _encode_sparse(events, "stamp_bytes"),
+        "label": _encode_sparse(events, "label"),
     }
 
 
-def _sparse(events: Sequence[Event], field: str) -> list[Any] | None:
+def _encode_sparse(events: Sequence[Event], field: str) -> list[Any] | None:
     """A column that is mostly or wholly null: left out if wholly."""
     values = [getattr(event, field) for event in events]
     return values if any(value is not None for value in values) else None
 
 
-def _finding(finding: Finding, names: Numbers, messages: Messages) -> dict[str, Any]:
+def _encode_finding(finding: Finding, names: Numbers, messages: Messages) -> dict[str, Any]:
     return {
         "kind": finding.kind,
         "at": names[finding.process],
-        "index": exact(finding.index),
+        "index": write_exactly(finding.index),
         "message": messages.number(finding.sender, finding.number),
         "by": None if finding.by is None else messages.number(finding.by.sender, finding.by.number),
         "path": [messages.number(message.sender, message.number) for message in finding.path],
@@ -163,7 +163,7 @@ def _finding(finding: Finding, names: Numbers, messages: Messages) -> dict[str, 
     }
 
 
-def _windows(run: Run) -> list[dict[str, Any]]:
+def _encode_windows(run: Run) -> list[dict[str, Any]]:
     """Each window with the positions, in the table of events, of what it holds."""
     found = []
     for window in run.windows:
@@ -177,22 +177,22 @@ def _windows(run: Run) -> list[dict[str, Any]]:
     return found
 
 
-def _processes(run: Run) -> list[dict[str, Any]]:
-    return [_present(price) for price in run.process_prices]
+def _encode_processes(run: Run) -> list[dict[str, Any]]:
+    return [_drop_absent(price) for price in run.process_prices]
 
 
-def _present(value: Any) -> Any:
+def _drop_absent(value: Any) -> Any:
     """A struct as a mapping, without what is absent."""
     if value is None:
         return None
     return {name: v for name, v in msgspec.structs.asdict(value).items() if v is not None}
 
 
-def differences(values: Sequence[int]) -> list[int | str]:
+def take_differences(values: Sequence[int]) -> list[int | str]:
     """The first value, then each one's difference from the one before."""
-    return [exact(x) for x in [*values[:1], *(b - a for a, b in pairwise(values))]]
+    return [write_exactly(x) for x in [*values[:1], *(b - a for a, b in pairwise(values))]]
 
 
-def exact(value: Any) -> Any:
+def write_exactly(value: Any) -> Any:
     """The number, or its digits where a browser would round it."""
     return str(value) if isinstance(value, int) and not -EXACT < value < EXACT else value

@@ -33,13 +33,13 @@ def render(report: Report) -> str:
     >>> page.startswith("<!doctype html>"), "<b>" in page, "&lt;b&gt;" in page
     (True, False, True)
     """
-    script = "(() => {\n'use strict';\n" + "\n".join(map(_file, SCRIPTS)) + "})();\n"
+    script = "(() => {\n'use strict';\n" + "\n".join(map(_read_file, SCRIPTS)) + "})();\n"
     parts = {
         "source": escape(report.source),
         "headline": escape(headline(report)),
         "data": msgspec.json.encode(encode_report(report)).decode().translate(UNSAFE),
     }
-    return whole(report.title, _file("page.css"), script, _file("page.html"), parts)
+    return whole(report.title, _read_file("page.css"), script, _read_file("page.html"), parts)
 
 
 def headline(report: Report) -> str:
@@ -89,5 +89,5 @@ def _say_where(report: Report) -> str:
     )
 
 
-def _file(name: str) -> str:
+def _read_file(name: str) -> str:
     return (files("antecede.report") / name).read_text(encoding="utf-8")

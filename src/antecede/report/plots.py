@@ -51,11 +51,11 @@ def draw_lines(title: str, series: Mapping[str, Mapping[float, float]], x: str, 
     for power in range(low, high + 1):
         _, down = at(xs[0], 10.0**power)
         parts.append(f'<path class="grid" d="M{LEFT} {down:.1f}h{wide}"/>')
-        parts.append(_text(LEFT - 8, down + 4, _show(10.0**power), "end"))
+        parts.append(_draw_text(LEFT - 8, down + 4, _format_value(10.0**power), "end"))
     for a in xs:
-        parts.append(_text(at(a, 10.0**low)[0], HEIGHT - BOTTOM + 18, _show(a), "middle"))
-    parts.append(_text(LEFT + wide / 2, HEIGHT - 8, x, "middle"))
-    parts.append(_text(LEFT - 8, TOP - 10, y, "start"))
+        parts.append(_draw_text(at(a, 10.0**low)[0], HEIGHT - BOTTOM + 18, _format_value(a), "middle"))
+    parts.append(_draw_text(LEFT + wide / 2, HEIGHT - 8, x, "middle"))
+    parts.append(_draw_text(LEFT - 8, TOP - 10, y, "start"))
     places: dict[str, float] = {}
     for a in xs:
         ends = {at(a, line[a])[1]: name for name, line in series.items() if max(line) == a}
@@ -64,12 +64,13 @@ def draw_lines(title: str, series: Mapping[str, Mapping[float, float]], x: str, 
         found = [at(a, b) for a, b in sorted(line.items())]
         way = "L".join(f"{a:.1f} {b:.1f}" for a, b in found)
         dots = "".join(
-            f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3"><title>{escape(name)}: {_show(v)} at {_show(u)}</title></circle>'
+            f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3">'
+            f"<title>{escape(name)}: {_format_value(v)} at {_format_value(u)}</title></circle>"
             for (a, b), (u, v) in zip(found, sorted(line.items()), strict=True)
         )
-        label = _text(found[-1][0] + 9, places[name] + 4, name, "start", "label")
+        label = _draw_text(found[-1][0] + 9, places[name] + 4, name, "start", "label")
         parts.append(f'<g class="c{number % COLOURS}"><path d="M{way}"/>{dots}{label}</g>')
-    return _whole(title, WIDTH, HEIGHT, parts)
+    return _wrap_picture(title, WIDTH, HEIGHT, parts)
 
 
 def draw_bars(title: str, panels: Mapping[str, Mapping[str, float]]) -> str:
@@ -78,33 +79,33 @@ def draw_bars(title: str, panels: Mapping[str, Mapping[str, float]]) -> str:
     wide = (WIDTH - NAME) / len(panels)
     height = TOP + 24 + ROW * len(names) + 8
     parts = [
-        _text(NAME - 8, TOP + 40 + ROW * row, name, "end", f"label c{row % COLOURS}")
+        _draw_text(NAME - 8, TOP + 40 + ROW * row, name, "end", f"label c{row % COLOURS}")
         for row, name in enumerate(names)
     ]
     for number, (measure, values) in enumerate(panels.items()):
         left, most = NAME + number * wide, max(values.values(), default=0) or 1
-        parts.append(_text(left, TOP + 14, measure, "start"))
+        parts.append(_draw_text(left, TOP + 14, measure, "start"))
         for row, name in enumerate(names):
             if name not in values:
                 continue
             length, down = (wide - VALUE) * values[name] / most, TOP + 26 + ROW * row
             bar = f'<rect class="bar" x="{left:.1f}" y="{down}" width="{max(length, 1):.1f}" height="{ROW - 6}"/>'
-            value = _text(left + length + 6, down + 14, _show(values[name]), "start")
+            value = _draw_text(left + length + 6, down + 14, _format_value(values[name]), "start")
             parts.append(f'<g class="c{row % COLOURS}">{bar}{value}</g>')
-    return _whole(title, WIDTH, height, parts)
+    return _wrap_picture(title, WIDTH, height, parts)
 
 
-def _whole(title: str, width: int, height: int, parts: Sequence[str]) -> str:
+def _wrap_picture(title: str, width: int, height: int, parts: Sequence[str]) -> str:
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         f'aria-label="{escape(title)}">\n<style>{STYLE}</style>\n'
         f'<rect class="ground" width="{width}" height="{height}" rx="6"/>\n'
-        f"{_text(12, 20, title, 'start', 'title')}\n{body}\n</svg>\n"
+        f"{_draw_text(12, 20, title, 'start', 'title')}\n{body}\n</svg>\n"
     )
 
 
-def _text(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:
+def _draw_text(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:
     made = f' class="{kind}"' if kind else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{made}>{escape(text)}</text>'
 
@@ -117,5 +118,5 @@ def _spread(places: Sequence[float], gap: float = 15) -> Iterator[float]:
         yield last
 
 
-def _show(value: float) -> str:
+def _format_value(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 or value == round(value) else f"{value:.2g}"

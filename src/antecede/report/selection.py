@@ -180,14 +180,14 @@ def plan_selection(
         else:
             parts.append(extent)
     for extent in parts:
-        around = _around(extent, findings.get(extent.run, ()), told.get(extent.run, ()))
+        around = _plan_around(extent, findings.get(extent.run, ()), told.get(extent.run, ()))
         # Windows are cheap beside whole runs, but a thousand runs with ten windows each are not.
         room = max(1, left // SAMPLE // max(1, len(parts)))
-        ranges += [*around[:room], *_samples(extent, max(0, min(SAMPLES, room - len(around))))]
+        ranges += [*around[:room], *_plan_samples(extent, max(0, min(SAMPLES, room - len(around))))]
     return Selection(tuple(sorted(whole)), tuple(ranges))
 
 
-def _around(extent: Extent, findings: Sequence[Finding], told: Sequence[Event]) -> list[Range]:
+def _plan_around(extent: Extent, findings: Sequence[Finding], told: Sequence[Event]) -> list[Range]:
     """Windows round the first findings, without those that an earlier one shows already."""
     at = {(event.process, event.index): event for event in told}
     half = extent.width(SAMPLE) // 2
@@ -204,7 +204,7 @@ def _around(extent: Extent, findings: Sequence[Finding], told: Sequence[Event]) 
     return ranges
 
 
-def _samples(extent: Extent, count: int) -> list[Range]:
+def _plan_samples(extent: Extent, count: int) -> list[Range]:
     """Evenly spaced, from the first event to the last."""
     low, high = extent.span
     width = extent.width(SAMPLE)

@@ -39,7 +39,7 @@ def render(title: str) -> str:
     >>> "&lt;b&gt;" in render("<b>")
     True
     """
-    return whole(title, _file("page.css"), _file("page.js"), _file("page.html"), asks=True)
+    return whole(title, _read_file("page.css"), _read_file("page.js"), _read_file("page.html"), asks=True)
 
 
 class Page(ThreadingHTTPServer):
@@ -72,11 +72,11 @@ class Handler(BaseHTTPRequestHandler):
         elif asked.path == "/":
             self._answer(HTTPStatus.OK, "text/html; charset=utf-8", self.server.page)
         elif asked.path == "/status":
-            self._status(parse_qs(asked.query).get("after", ["-1"])[0])
+            self._answer_status(parse_qs(asked.query).get("after", ["-1"])[0])
         else:
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"no such page")
 
-    def _status(self, after: str) -> None:
+    def _answer_status(self, after: str) -> None:
         try:
             batch = int(after)
         except ValueError:
@@ -99,5 +99,5 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing: a question a second tells nobody anything."""
 
 
-def _file(name: str) -> str:
+def _read_file(name: str) -> str:
     return (files("antecede.watch") / name).read_text(encoding="utf-8")

@@ -154,7 +154,7 @@ class Board:
             self.directory.mkdir(parents=True, exist_ok=True)
             aside.write_bytes(ENCODER.encode(status))
             aside.replace(path)
-            for old in self._files()[:-keep]:
+            for old in self._list_files()[:-keep]:
                 old.unlink(missing_ok=True)
         except OSError as error:
             with suppress(OSError):
@@ -166,16 +166,16 @@ class Board:
     def read(self, after: int = -1, most: int = KEPT) -> list[Status]:
         """The newest, of later batches than `after`, in order. What is no status is passed over."""
         found = []
-        for path in self._files()[-most:]:
-            if int(path.stem) > after and (status := _status(path)) is not None:
+        for path in self._list_files()[-most:]:
+            if int(path.stem) > after and (status := _read_status(path)) is not None:
                 found.append(status)
         return found
 
-    def _files(self) -> list[Path]:
+    def _list_files(self) -> list[Path]:
         return sorted(path for path in self.directory.glob("*.json") if path.stem.isdigit())
 
 
-def _status(path: Path) -> Status | None:
+def _read_status(path: Path) -> Status | None:
     try:
         return DECODER.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError):  # Removed since it was listed, or somebody else's.

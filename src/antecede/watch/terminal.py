@@ -12,7 +12,7 @@ from rich.text import Text
 
 from antecede.watch.status import Status, describe_causes
 
-__all__ = ["STALLED_MS", "ago", "view"]
+__all__ = ["STALLED_MS", "format_age", "draw_view"]
 
 STALLED_MS = 30_000
 """Without a batch for so long: somebody should look. A stream with nothing to do is silent too."""
@@ -22,27 +22,27 @@ RATE_OVER = 10
 """Batches that a rate is taken over."""
 
 
-def view(statuses: Sequence[Status], now_ms: int | None = None) -> RenderableType:
+def draw_view(statuses: Sequence[Status], now_ms: int | None = None) -> RenderableType:
     """What there is to say, newest last in `statuses`."""
     if not statuses:
         return Text("no micro-batch yet", style="dim")
     last = statuses[-1]
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    parts: list[RenderableType] = [Text(headline(last, now)), figures(statuses, now)]
+    parts: list[RenderableType] = [Text(describe_state(last, now)), collect_figures(statuses, now)]
     if last.causes:
-        parts.append(causes(last, now))
+        parts.append(draw_causes(last, now))
     if last.found:
-        parts.append(findings(last))
+        parts.append(draw_findings(last))
     return Group(*parts)
 
 
-def headline(last: Status, now: int) -> str:
+def describe_state(last: Status, now: int) -> str:
     if last.ended is not None:
         return f"{last.query}: ended after batch {last.batch:,}: {last.ended}"
     silent = now - last.time_ms
     if silent > STALLED_MS:
-        return f"{last.query}: silent for {ago(silent)}, since batch {last.batch:,}"
-    return f"{last.query}: running, batch {last.batch:,}, {ago(silent)} ago"
+        return f"{last.query}: silent for {format_age(silent)}, since batch {last.batch:,}"
+    return f"{last.query}: running, batch {last.batch:,}, {format_age(silent)} ago"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,14 @@ class Figures:
         yield table
 
 
-def figures(statuses: Sequence[Status], now: int) -> Figures:
+def collect_figures(statuses: Sequence[Status], now: int) -> Figures:
     last = statuses[-1]
-    rate_in, rate_out = rates(statuses, now if now - last.time_ms > STALLED_MS else last.time_ms)
+    rate_in, rate_out = compute_rates(statuses, now if now - last.time_ms > STALLED_MS else last.time_ms)
     cells = {
         "in, a second": f"{rate_in:,.0f}",
         "out, a second": f"{rate_out:,.0f}",
         "held": f"{last.held:,}",
-        "oldest waits": "–" if last.oldest_ms is None else ago(now - last.oldest_ms),
+        "oldest waits": "–" if last.oldest_ms is None else format_age(now - last.oldest_ms),
         "given up": f"{last.all_given_up:,}",
         "late": f"{last.all_late:,}",
         "refused": f"{last.all_refused:,}",
@@ -83,12 +83,12 @@ def figures(statuses: Sequence[Status], now: int) -> Figures:
     return Figures(cells)
 
 
-def rates(statuses: Sequence[Status], until_ms: int) -> tuple[float, float]:
+def compute_rates(statuses: Sequence[Status], until_ms: int) -> tuple[float, float]:
     """Rows a second, in and out, over the last batches: of the time that passed until then, idle time included.
 
     >>> one = Status(query="q", batch=0, time_ms=5000, duration_ms=1000, rows_in=10, rows_out=8)
     >>> two = Status(query="q", batch=1, time_ms=9000, duration_ms=1000, rows_in=10, rows_out=12)
-    >>> rates([one], 5000), rates([one, two], 9000), rates([one, two], 24000)
+    >>> compute_rates([one], 5000), compute_rates([one, two], 9000), compute_rates([one, two], 24000)
     ((10.0, 8.0), (4.0, 4.0), (1.0, 1.0))
     """
     some = statuses[-RATE_OVER:]
@@ -96,7 +96,7 @@ def rates(statuses: Sequence[Status], until_ms: int) -> tuple[float, float]:
     return sum(s.rows_in for s in some) / passed, sum(s.rows_out for s in some) / passed
 
 
-def causes(last: Status, now: int) -> RenderableType:
+def draw_causes(last: Status, now: int) -> RenderableType:
     # Who waits is known of stamps, not of identifiers.
     places = [f"{one.receiver}, {one.group}" if one.group else one.receiver for one in last.causes]
     table = make_table("waits for", *(["at"] if any(places) else []))
@@ -107,7 +107,7 @@ def causes(last: Status, now: int) -> RenderableType:
             Text(cause.words),
             *([Text(place)] if any(places) else []),
             f"{cause.held:,}",
-            ago(now - cause.since_ms),
+            format_age(now - cause.since_ms),
         )
     more = max(0, len(last.causes) - CAUSES_SHOWN) + last.more_causes
     if more > 0:
@@ -123,7 +123,7 @@ def make_table(*names: str) -> Table:
     return table
 
 
-def findings(last: Status) -> Table:
+def draw_findings(last: Status) -> Table:
     table = make_table("found", "run", "message", "at", "overtaken by")
     for one in reversed(last.found):
         by = "" if one.by_sender is None else f"{one.by_sender} {one.by_number}"
@@ -133,10 +133,10 @@ def findings(last: Status) -> Table:
     return table
 
 
-def ago(milliseconds: int) -> str:
+def format_age(milliseconds: int) -> str:
     """How long, in one unit.
 
-    >>> ago(-3), ago(950), ago(61_000), ago(7_300_000), ago(200_000_000)
+    >>> format_age(-3), format_age(950), format_age(61_000), format_age(7_300_000), format_age(200_000_000)
     ('0 ms', '950 ms', '61 s', '122 min', '56 h')
     """
     value = max(0, milliseconds)
