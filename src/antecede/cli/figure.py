@@ -76,7 +76,7 @@ def perform(protocol: str) -> Performance:
     >>> performance = perform("matrix")
     >>> performance.kept, performance.list_delivered(S3), performance.waits[0].awaits
     (True, ['M1', 'M3'], ('M1',))
-    >>> perform("fifo").delivered(S3)
+    >>> perform("fifo").list_delivered(S3)
     ['M3', 'M1']
     """
     if protocol not in PROTOCOLS:
