@@ -92,6 +92,19 @@ def test_a_run_without_events_shows_no_empty_picture(open_page):
     assert "--window" not in page.locator("#about").inner_text()
 
 
+def test_events_without_protocols_say_nothing_of_protocols(open_page):
+    parts = samples.compare_protocols(["matrix"])
+    for table in parts.values():
+        for row in table if isinstance(table, list) else ():
+            if isinstance(row, dict) and row.get("protocol"):
+                row["protocol"] = "unknown"
+    page = open_page(parts)
+    shown = page.locator("body").inner_text()
+    assert "Delay and concurrency" in shown
+    for words in ("control packets", "Control packets", "control, mean", "unknown", "Price", "protocol"):
+        assert words not in shown.split("What is on this page")[0], words
+
+
 def test_nothing_is_cut_on_a_phone(open_page, compared):
     page = open_page(compared, width=360)
     about = page.locator("nav a", has_text="About")

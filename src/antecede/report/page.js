@@ -77,7 +77,7 @@ function showChoices(story) {
   $('choices').replaceChildren(...[
     segmented('Events', story ? [['story', 'Finding only'], ['involved', 'Its processes'], ['all', 'All']] : [['all', 'All processes']], diagram.rows, rows => diagram.change({rows})),
     segmented('Horizontal axis', [['order', 'By order', 'Every event one step: arrows always go right'], ['time', 'By time']], diagram.axis, axis => diagram.change({axis})),
-    el('label', {class: 'check'}, el('input', {type: 'checkbox', checked: diagram.control, onchange: event => diagram.change({control: event.target.checked})}), ' control packets'),
+    named ? el('label', {class: 'check'}, el('input', {type: 'checkbox', checked: diagram.control, onchange: event => diagram.change({control: event.target.checked})}), ' control packets') : null,
     el('span', {class: 'segmented'}, button('−', 'Zoom out', () => diagram.zoom(1 / 0.6)), button('+', 'Zoom in', () => diagram.zoom(0.6)),
       button('←', 'Earlier', () => diagram.pan(-0.6)), button('→', 'Later', () => diagram.pan(0.6)), button('Fit', 'Fit the finding, or the beginning', () => diagram.fit())),
     current.windows.length ? jump(current) : null,
@@ -136,7 +136,7 @@ function processesOf(run) {
   if (!run.processes.length) return null;
   const columns = [['process', x => x, 'process'], ['sends', count, 'sends'], ['deliveries', count, 'deliveries'], ['control_packets', count, 'control packets'],
     ['delay_ns_p50', time, 'delay, median'], ['delay_ns_p99', time, 'delay, p99'], ['wait_ns_mean', time, 'waiting, mean'], ['wait_ns_p99', time, 'waiting, p99']]
-    .filter(([key]) => run.processes.some(row => known(row[key])));
+    .filter(([key]) => (named || key !== 'control_packets') && run.processes.some(row => known(row[key])));
   const most = Object.fromEntries(columns.slice(1).map(([key]) => [key, Math.max(...run.processes.map(row => row[key] || 0))]));
   const cell = (row, [key, show]) => el('td', {class: 'number shaded', style: `--share:${most[key] ? ((row[key] || 0) / most[key]).toFixed(3) : 0}`}, show(row[key]));
   return el('div', {}, el('h3', {}, run.processes.length === run.n ? 'Each process' : `${count(run.processes.length)} of ${count(run.n)} processes`),

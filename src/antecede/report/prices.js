@@ -3,7 +3,7 @@
 
 const METRICS = {
   delay: {label: 'Delay', show: time, mean: 'delay_ns_mean', high: 'delay_ns_p99', part: 'wait_share',
-    words: 'From send to delivery, on average; the hatched part is time held at the receiver, waiting for causality.'},
+    words: 'From send to delivery, on average.', partly: 'The hatched part is time held at the receiver, waiting for causality.'},
   bytes: {label: 'Stamp bytes', show: bytes, mean: 'stamp_bytes_mean', high: 'stamp_bytes_p99',
     words: 'Ordering information that a message carries on the wire, on average.'},
   entries: {label: 'Stamp entries', show: figure, mean: 'stamp_entries_mean', high: 'stamp_entries_p99',
@@ -28,13 +28,17 @@ function average(runs, name) {
 
 function showPrices() {
   const measured = DATA.runs.filter(run => run.price);
-  const metrics = Object.entries(METRICS).filter(([, metric]) => measured.some(run => known(run.price[metric.mean])));
+  // Only a protocol sends packets of its own.
+  const metrics = Object.entries(METRICS).filter(([name, metric]) => (named || name !== 'control') && measured.some(run => known(run.price[metric.mean])));
   if (!metrics.length) return leaveOut('prices');
-  if (!named) $('prices-title').textContent = 'Delay and concurrency';
+  if (!named) {
+    $('prices-title').textContent = 'Delay and concurrency';
+    document.querySelector('nav a[href="#prices"]').textContent = 'Delay';
+  }
   const facets = el('div', {class: 'facets'}), words = el('p', {class: 'muted words'});
   const pick = name => {
-    words.textContent = METRICS[name].words;
-    words.textContent += METRICS[name].high ? ' The tick: 99 of 100 are below.' : '';
+    const {words: told, partly, part, high} = METRICS[name];
+    words.textContent = [told, partly && measured.some(run => run.price[part]) ? partly : '', high ? 'The tick: 99 of 100 are below.' : ''].filter(Boolean).join(' ');
     facets.replaceChildren(...facetsOf(measured, METRICS[name]));
   };
   $('prices-body').append(
@@ -56,7 +60,7 @@ function facetsOf(runs, metric) {
   const means = facets.flatMap(([, rows]) => rows.map(row => row.mean)).sort((a, b) => a - b), usual = means[means.length >> 1];
   const most = Math.min(means[means.length - 1] * 1.2, usual * ROOM || Infinity) || 1;
   return facets.map(([network, rows]) => el('figure', {class: 'facet'},
-    el('figcaption', {title: network}, network === NONE && facets.length === 1 ? 'Mean of all runs' : network),
+    el('figcaption', {title: network}, network === NONE && facets.length === 1 ? (runs.length === 1 ? metric.label : 'Mean of all runs') : network),
     el('table', {class: 'bars'}, el('tbody', {}, rows.map(row => barOf(network, row, metric, most))))));
 }
 
@@ -70,7 +74,7 @@ function barOf(network, {protocol, runs, mean, high, part}, metric, most) {
   const worst = ['broke', 'faulty', 'unpromised'].find(name => runs.some(run => run.class === name));
   if (worst) lines.push(`${CLASSES[worst].sign} ${CLASSES[worst].one || CLASSES[worst].long}`);
   return el('tr', {},
-    el('th', {scope: 'row'}, el('button', {type: 'button', class: 'plain', title: `${protocol}: show its runs`, onclick: () => filterRuns({protocol})}, named ? protocol : 'all runs',
+    el('th', {scope: 'row'}, el('button', {type: 'button', class: 'plain', title: `${protocol}: show its runs`, onclick: () => filterRuns({protocol})}, named ? protocol : runs.length === 1 ? runs[0].run : 'all runs',
       worst ? el('span', {class: `mark ${worst}`}, ` ${CLASSES[worst].sign}`) : null)),
     el('td', {class: 'track', 'data-tip': lines.join('\n')}, el('div', {class: mean > most ? 'rail beyond' : 'rail'},
       el('span', {class: 'transit', style: `width:${share(mean * (1 - (part || 0)))}`}),
@@ -119,7 +123,7 @@ function histogramsOf(all, {quantity, network}) {
       bars.map(bar => draw('rect', {x: bar.from, width: bar.width, y: 40 - bar.share / top * 39, height: Math.max(bar.share / top * 39, 0.4), class: bar.low <= 0 ? 'zero' : 'transit',
         'data-tip': `${histogram.protocol}: ${bar.low <= 0 ? 'none' : `${show(bar.low)} to ${show(bar.high)}`}\n${percent(bar.share)}, ${count(bar.number)} of ${count(total)}`})));
     const axis = high > 0 ? [zeros ? '0' : show(low), zeros ? show(low) : null, show(high)] : ['0'];
-    return el('figure', {class: 'histogram'}, el('figcaption', {title: histogram.protocol}, histogram.protocol, el('span', {class: 'muted'}, ` peak ${percent(top)}`)),
+    return el('figure', {class: 'histogram'}, el('figcaption', {title: histogram.protocol}, named ? histogram.protocol : QUANTITIES[quantity][0], el('span', {class: 'muted'}, ` peak ${percent(top)}`)),
       picture, el('div', {class: 'axis'}, axis.filter(known).map((text, i) => el('span', {style: i === 1 && axis[1] ? `left:${left}%` : null, class: i === 1 && axis[1] ? 'inner' : null}, text))));
   });
 }

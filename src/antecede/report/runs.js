@@ -13,7 +13,7 @@ const COLUMNS = [
   {name: 'violations', value: violations, show: run => count(violations(run)), hint: KINDS.violation[2]},
   {name: 'other findings', value: others, show: run => count(others(run)), hint: 'FIFO breaks, duplicates, and messages never sent, not addressed or undelivered'},
   {name: 'stamp, mean', value: price('stamp_bytes_mean'), show: run => bytes(price('stamp_bytes_mean')(run)), hint: 'Bytes of ordering information that a message carries, on average'},
-  {name: 'control, mean', value: price('control_per_message'), show: run => figure(price('control_per_message')(run)), hint: 'Control packets for each message'},
+  {name: 'control, mean', value: run => named ? price('control_per_message')(run) : undefined, show: run => figure(price('control_per_message')(run)), hint: 'Control packets for each message'},
   {name: 'delay, median', value: price('delay_ns_p50'), show: run => time(price('delay_ns_p50')(run)), hint: 'From send to delivery: the median'},
   {name: 'delay, p99', value: price('delay_ns_p99'), show: run => time(price('delay_ns_p99')(run)), hint: 'From send to delivery: 99 of 100 are faster'},
   {name: 'waiting, share', value: price('wait_share'), show: run => percent(price('wait_share')(run)), hint: 'The part of all delay that messages were held at their receiver'},
