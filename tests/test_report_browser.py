@@ -84,10 +84,12 @@ def test_a_trace_without_runs_has_an_answer_and_nothing_else(open_page):
 
 
 def test_a_run_without_events_shows_no_empty_picture(open_page):
-    page = open_page(make_unverified())
+    counted = {"run": "triangle", "sends": 0, "deliveries": 0, "control_packets": 0}
+    page = open_page({**make_unverified(), "processes": [{**counted, "process": name} for name in "abc"]})
     shown = page.locator("#one").inner_text()
     assert "Space and time" not in shown
     assert "Where the events are" not in shown
+    assert "Each process" not in shown
     assert "nothing wrong was found" not in page.locator("#verdicts").inner_text()
     assert "--window" not in page.locator("#about").inner_text()
 

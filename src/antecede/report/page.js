@@ -133,7 +133,7 @@ function legend() {
 }
 
 function processesOf(run) {
-  if (!run.processes.length) return null;
+  if (!run.processes.length || !run.size) return null;
   const columns = [['process', x => x, 'process'], ['sends', count, 'sends'], ['deliveries', count, 'deliveries'], ['control_packets', count, 'control packets'],
     ['delay_ns_p50', time, 'delay, median'], ['delay_ns_p99', time, 'delay, p99'], ['wait_ns_mean', time, 'waiting, mean'], ['wait_ns_p99', time, 'waiting, p99']]
     .filter(([key]) => (named || key !== 'control_packets') && run.processes.some(row => known(row[key])));
