@@ -6,8 +6,12 @@ import doctest
 import importlib
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
+
+from antecede.cli import COMMANDS, build_app
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -16,6 +20,8 @@ CODE = re.compile(
     r"`((?:matrix|bounded|monitor|buffer|queue|history|topological|separator|forwarder|broadcast|optimal|permit|contexts|sparing|underway)(?:\.\w+)*)`"
 )
 LINK = re.compile(r"\]\(([^)#:]+)\)")
+CALL = re.compile(rf"antecede ({'|'.join(COMMANDS)})\b([^`|\n]*)")
+FILE = re.compile(r"`((?:[a-z]\w*/)+\w+\.(?:py|toml))`")
 
 
 def examples(text: str) -> list[str]:
@@ -52,6 +58,29 @@ def test_a_wrong_example_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_links_lead_somewhere(path: Path) -> None:
     missing = [link for link in LINK.findall(path.read_text()) if not (path.parent / link).exists()]
     assert missing == []
+
+
+def test_options_that_a_page_gives_to_a_command_exist() -> None:
+    group: Any = typer.main.get_command(build_app(COMMANDS))
+    known = {
+        name: {option for one in group.commands[name].params for option in (*one.opts, *one.secondary_opts)}
+        for name in COMMANDS
+    }
+    calls = [
+        (path.name, name, option)
+        for path in DOCUMENTS
+        for name, words in CALL.findall(path.read_text().replace("\\\n", " "))
+        for option in re.findall(r"(?<![\w-])--[a-z][\w-]*", words)
+    ]
+    assert len(calls) > 100
+    assert [call for call in calls if call[2] not in {*known[call[1]], "--help"}] == []
+
+
+def test_files_that_a_page_names_exist() -> None:
+    named = {(path.name, file) for path in DOCUMENTS for file in FILE.findall(path.read_text())}
+    places = (ROOT, ROOT / "src", ROOT / "src" / "antecede", ROOT / "src" / "antecede" / "spark")
+    assert len(named) > 40
+    assert [one for one in sorted(named) if not any((place / one[1]).exists() for place in places)] == []
 
 
 def test_each_rule_is_where_the_index_says() -> None:
