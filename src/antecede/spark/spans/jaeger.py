@@ -35,7 +35,7 @@ TRACE: Final = f"struct<spans:array<{SPAN}>,processes:map<string,{PROCESS}>>"
 DOCUMENT: Final = f"struct<data:array<{TRACE}>,{TRACE[7:]}"
 TRACES: Final = """transform(documents, one ->
     if(one.spans IS NULL, one.data, array(struct(one.spans AS spans, one.processes AS processes))))"""
-READ: Final = """if(instr(text, '"spans"') > 0 OR instr(text, '"spanID"') = 0, text,
+READ: Final = """if(contains(text, '"spans"') OR NOT contains(text, '"spanID"'), text,
     concat('{"spans":[', text, ']}'))"""
 NO_REFERENCES: Final = "CAST(array() AS array<struct<type:string,trace_id:string,span_id:string>>)"
 

@@ -45,12 +45,7 @@ RENAMED: Final = r"""regexp_replace(coalesce(get_json_object(text, '$.trace'), t
 READ: Final = f"""if(startswith(text, '{{"resourceSpans":'), text, {RENAMED})"""
 SPANS: Final = """flatten(array_compact(concat(
     coalesce(of.scopeSpans.spans, array()), coalesce(of.instrumentationLibrarySpans.spans, array()))))"""
-SOUND: Final = (
-    "^(?!0{32})[0-9a-fA-F]{32}:(?!0{16})[0-9a-fA-F]{16}:([0-9a-fA-F]{16})?:[0-9]{1,18}:[0-9]{1,18}$"
-)
-"""Ids and times of most spans: nothing more is asked of these."""
-
-
+TIMES: Final = ("span.startTimeUnixNano", "span.endTimeUnixNano")
 VALUE_OF: Final = (
     "coalesce(one.value.stringValue, one.value.intValue, one.value.boolValue, one.value.doubleValue)"
 )
@@ -81,20 +76,29 @@ def read_otlp(spark: SparkSession, names: list[str], process: tuple[str, ...] = 
 def describe_spans(spans: DataFrame, process: tuple[str, ...]) -> DataFrame:
     """The columns of `RAW`: first what needs the whole span, then what it did with a message, then its ids."""
     # Most spans are of no message: their attributes are not searched.
-    concerned = "instr(array_join(span.attributes.key, ' '), 'messaging.') > 0"
-    tags = "filter(span.attributes, one -> startswith(one.key, 'messaging.'))"
+    concerned = "contains(array_join(span.attributes.key, ' '), 'messaging.')"
     all_of = look_up("span.attributes.key", f"transform(span.attributes, one -> {VALUE_OF})")
     at = {escape_text(name): place for place, name in enumerate(process)}
     known = compile_apart(
-        spans.selectExpr("*", f"{tell_reason()} AS reason").selectExpr(
+        spans.selectExpr("*", f"coalesce({is_plain()}, false) AS plain").selectExpr(
             "file",
             "service",
             "instance",
             f"{derive_process(process, lambda key: f'get(named, {at[key]})', all_of)} AS process",
-            "span.* EXCEPT (kind)",
+            "span.* EXCEPT (kind, attributes)",
             f"{name_kind('span.kind')} AS kind",
-            f"if({concerned}, {tags}, NULL) AS tags",
-            "reason",
+            f"if({concerned}, span.attributes, NULL) AS tags",
+            "plain",
+            "if(plain, NULL, span) AS span",
+            "unread",
+            "unread_reason",
+        )
+    )
+    explained = compile_apart(
+        known.selectExpr(
+            "* EXCEPT (plain, unread_reason)", f"if(plain, NULL, {tell_reason()}) AS reason"
+        ).selectExpr(
+            "* EXCEPT (span, unread)",
             "if(reason IS NULL, NULL, coalesce(unread, to_json(span))) AS text",
         )
     )
@@ -103,9 +107,9 @@ def describe_spans(spans: DataFrame, process: tuple[str, ...]) -> DataFrame:
     linked = f"""if(size(links) > 0, transform(filter(links, of -> NOT {is_empty_link()}), one ->
         struct({read_id("one.traceId", 16)} AS trace_id, {read_id("one.spanId", 8)} AS span_id)), NULL)"""
     tagged = compile_apart(
-        known.selectExpr(
+        explained.selectExpr(
             "*",
-            "transform(tags, one -> one.key) AS keys",
+            "tags.key AS keys",
             f"transform(tags, one -> {VALUE_OF}) AS values",
         ).selectExpr("* EXCEPT (tags)", f"if(tags IS NULL, NULL, named_struct({fields})) AS messaging")
     )
@@ -116,7 +120,7 @@ def describe_spans(spans: DataFrame, process: tuple[str, ...]) -> DataFrame:
         "process",
         f"{read_id('traceId', 16)} AS trace_id",
         f"{read_id('spanId', 8)} AS span_id",
-        f"if(parentSpanId RLIKE '{NO_ID}', NULL, {read_id('parentSpanId', 8)}) AS parent_id",
+        f"{read_parent('parentSpanId')} AS parent_id",
         f"{linked} AS linked",
         "name",
         "kind",
@@ -128,9 +132,17 @@ def describe_spans(spans: DataFrame, process: tuple[str, ...]) -> DataFrame:
     )
 
 
+def is_plain() -> str:
+    """Whether a span is as most are, so that nothing more need be asked of it: expressions take ten times as long."""
+    usual = [is_hex("span.traceId", 16), is_hex("span.spanId", 8), *map(is_count, TIMES)]
+    return f"""unread_reason IS NULL AND {" AND ".join(usual)}
+        AND (coalesce(span.parentSpanId, '') = '' OR {is_hex("span.parentSpanId", 8)})
+        AND (coalesce(size(span.links), 0) <= 0 OR
+            forall(span.links, of -> {is_hex("of.traceId", 16)} AND {is_hex("of.spanId", 8)}))"""
+
+
 def tell_reason() -> str:
     """Why a span cannot be taken, or null."""
-    start, end = "span.startTimeUnixNano", "span.endTimeUnixNano"
     wrong = [
         ("span IS NULL", "a null stands where spans should be", "''"),
         *(
@@ -154,14 +166,21 @@ def tell_reason() -> str:
         ),
         *(
             (f"{at} IS NOT NULL AND {read_integer(at)} IS NULL", f"its {at[5:]} is no integer: ", at)
-            for at in (start, end)
+            for at in TIMES
         ),
     ]
-    texts = ", ".join(
-        f"coalesce({name}, '')" for name in ("span.traceId", "span.spanId", "span.parentSpanId", start, end)
-    )
-    plain = f"concat_ws(':', {texts}) RLIKE '{SOUND}' AND coalesce(size(span.links), 0) <= 0"
-    return f"if(unread_reason IS NULL AND {plain}, NULL, {explain(wrong, 'unread_reason')})"
+    return explain(wrong, "unread_reason")
+
+
+def is_hex(text: str, size: int) -> str:
+    """Whether this is an id of so many bytes in hex, and not zero. Null or false: it may be one in base64."""
+    return f"(length({text}) = {size * 2} AND unhex({text}) IS NOT NULL AND {text} != '{'0' * size * 2}')"
+
+
+def is_count(text: str) -> str:
+    """Whether this is an integer as it is usually written. Null or false: it may have zeros before it."""
+    number = f"try_cast({text} AS bigint)"
+    return f"({number} >= 0 AND CAST({number} AS string) = {text})"
 
 
 def look_up(keys: str, values: str) -> Lookup:
@@ -186,3 +205,10 @@ def read_id(text: str, size: int) -> str:
     """An id of so many bytes in lower-case hex: hex or base64, by its length."""
     from_base64 = f"if({is_id(text, size)}, lower(hex(unbase64({text}))), NULL)"
     return f"if(length({text}) = {size * 2}, lower({text}), {from_base64})"
+
+
+def read_parent(text: str) -> str:
+    """The same of a parent, which may be none: nothing, or zeros."""
+    usual = f"length({text}) = 16 AND {text} != '{'0' * 16}'"
+    return f"""CASE WHEN {text} = '' THEN NULL WHEN {usual} THEN lower({text})
+        WHEN {text} RLIKE '{NO_ID}' THEN NULL ELSE {read_id(text, 8)} END"""
