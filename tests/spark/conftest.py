@@ -23,11 +23,12 @@ import pytest
 
 pyspark = pytest.importorskip("pyspark")
 
-CLUSTER = "local-cluster[2,1,1024]"
-
 # Tests start many plans and run none for long: compiling them well costs more than it gains. Every Java reads this.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Java code for each plan takes longer to compile than a few hundred rows to interpret, in each Java."""
 
 ELSEWHERE = {"cluster", "on_cluster", "on_connect"}
 
@@ -87,10 +88,8 @@ def spark(tmp_path_factory):
             # A heap that has to grow is searched through each time: it begins with room for the plans of many tests.
             "spark.driver.extraJavaOptions": "-Xms768m -Xmn384m",
             "spark.local.dir": str(scratch),
-            # Java code for each plan takes longer to compile than a few hundred rows to interpret. The cluster and the
-            # server of Connect compile and adapt, as users' Sparks do.
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            # The server of Connect compiles and adapts, as users' Sparks do; the cluster adapts.
+            **INTERPRETED,
             # Nor is there anything to learn from a shuffle of a few hundred rows: one plan, not one after each stage.
             "spark.sql.adaptive.enabled": "false",
         },
@@ -140,6 +139,8 @@ class Driver:
 
     def close(self):
         """Close its input, at which it ends. Over Connect its exit may wait for ever for an answer."""
+        if self.process.poll() is not None:
+            return
         try:
             self.process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
@@ -149,20 +150,21 @@ class Driver:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
-    """`cluster(**environment)`: a driver of two worker processes."""
+    """`cluster(workers, **environment)`: a driver of so many worker processes."""
     from antecede.spark.class_archive import java_options
 
     drivers = []
 
-    def start(**environment):
+    def start(workers, **environment):
         home = tmp_path_factory.mktemp("cluster")
         opening = f"""
             from antecede.spark import connect
-            spark = connect({CLUSTER!r}, log={str(home / "log")!r}, settings={{
+            spark = connect({f"local-cluster[{workers},1,1024]"!r}, log={str(home / "log")!r}, settings={{
                 "spark.executor.memory": "1g",
                 "spark.executor.defaultJavaOptions": {java_options(small=True)!r},
                 "spark.sql.shuffle.partitions": "2",
                 "spark.local.dir": {str(home)!r},
+                **{INTERPRETED!r},
             }})
             """
         # The workers' directory is made in SPARK_HOME, which otherwise is the installed package.
@@ -180,7 +182,7 @@ def cluster(tmp_path_factory):
 @pytest.fixture(scope="session")
 def on_cluster(cluster):
     """`on_cluster(script, *arguments)`: `spark` is a session on two worker processes."""
-    return cluster()
+    return cluster(2)
 
 
 @pytest.fixture(scope="session")

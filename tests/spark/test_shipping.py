@@ -57,8 +57,9 @@ def bare(tmp_path):
 
 
 def test_workers_get_the_package(cluster, bare):
-    run = cluster(PYSPARK_PYTHON=str(bare), PYTHONPATH="")
+    run = cluster(1, PYSPARK_PYTHON=str(bare), PYTHONPATH="")
     before, after = run(SHIPPED, "ship").splitlines()
+    run.close()
     assert before == "No module named 'antecede'"
     assert after == "antecede.zip/antecede/trace/schema.py"
 
@@ -69,6 +70,7 @@ def test_workers_unpack_an_archive(cluster, bare, tmp_path):
     with tarfile.open(packed, "w:gz") as file:
         file.add(Path(antecede.__file__).parent, "antecede")
     arguments = f"--archives {packed}#packages --conf spark.executorEnv.PYTHONPATH=packages pyspark-shell"
-    run = cluster(PYSPARK_PYTHON=str(bare), PYTHONPATH="", PYSPARK_SUBMIT_ARGS=arguments)
+    run = cluster(1, PYSPARK_PYTHON=str(bare), PYTHONPATH="", PYSPARK_SUBMIT_ARGS=arguments)
     [place] = run(SHIPPED).splitlines()
+    run.close()
     assert place == "packages/antecede/trace/schema.py"
