@@ -12,6 +12,8 @@ from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter
 from antecede.spark import missing, order, read_spans
+from antecede.spark.spans.otlp import is_count, is_hex, is_id
+from antecede.spark.spans.schema import name_kind, read_integer
 from tests.spark.otlp_lines import full_id, make_line, send
 
 DATA = Path(__file__).parents[1] / "data" / "spans"
@@ -76,6 +78,42 @@ def test_kinds_are_numbers_or_names(otlp):
     spans, _ = otlp
     kinds = {CHECKOUT: "server", SEND: "producer", AUDIT: "producer", PROCESS: "consumer", WRITE: "internal"}
     assert {id: row.kind for id, row in spans.items()} == kinds
+
+
+def test_a_kind_that_nobody_defined_is_none(spark):
+    known = {"3": "client", "Client": "client", "CLIENT": "client", "SPAN_KIND_CLIENT": "client"}
+    unknown = dict.fromkeys(["0", "7", "", "SPAN_KIND_UNSPECIFIED", "unspecified", "sensor", None])
+    kinds = {**known, **unknown}
+    rows = spark.createDataFrame([(kind,) for kind in kinds], "kind string")
+    found = rows.selectExpr("kind", f"{name_kind('kind')} AS name").collect()
+    assert {row.kind: row.name for row in found} == kinds
+
+
+def test_what_is_seen_to_be_sound_at_once_is_sound(spark):
+    """Ids and times that are as most are asked less: the others must not slip through."""
+    ids = ["00000000000000a1", "00000000000000A1", "AAAAAAAAAKE="]
+    ids += [
+        "",
+        "0" * 16,
+        "a1",
+        "0" * 15 + "g",
+        "0" * 16 + "a",
+        "-000000000000001",
+        " 00000000000001a",
+        "\u0661" * 16,
+    ]
+    times = ["0", "5", "1661140374351773094", "9223372036854775807", "05"]
+    times += ["-5", "+5", " 5", "5 ", "5\n", "1.5", "1e3", "9223372036854775808", "", "\u0665", "0x5"]
+    asked = [
+        (ids, is_hex("text", 8), is_id("text", 8), 2, 3),
+        (times, is_count("text"), f"{read_integer('text')} IS NOT NULL", 4, 5),
+    ]
+    for texts, at_once, exactly, few, all_sound in asked:
+        rows = spark.createDataFrame([(text,) for text in texts], "text string")
+        found = rows.selectExpr("text", f"coalesce({at_once}, false) AS fast", f"{exactly} AS slow").collect()
+        told = {row.text: (row.fast, row.slow) for row in found}
+        assert [text for text in texts if told[text][0]] == texts[:few]
+        assert [text for text in texts if told[text][1]] == texts[:all_sound]
 
 
 def test_old_names_of_attributes_mean_what_the_new_ones_do(otlp):

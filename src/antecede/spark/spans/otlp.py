@@ -198,7 +198,7 @@ def is_id(text: str, size: int) -> str:
     digits, padding = -(-size * 8 // 6), -size % 3
     hexadecimal = f"(?!0+$)[0-9a-fA-F]{{{size * 2}}}"
     base64 = f"(?!A+=*$)[A-Za-z0-9+/]{{{digits}}}={{{padding}}}"
-    return f"coalesce({text} RLIKE '^({hexadecimal}|{base64})$', false)"
+    return f"coalesce({text} RLIKE '^({hexadecimal}|{base64})\\\\z', false)"
 
 
 def read_id(text: str, size: int) -> str:

@@ -132,15 +132,15 @@ def coalesce(many: Iterable[str]) -> str:
 
 
 def name_kind(kind: str) -> str:
-    """`producer` for 4, Producer and SPAN_KIND_PRODUCER; null for a kind that is not specified."""
+    """`producer` for 4, Producer and SPAN_KIND_PRODUCER; null for a kind that is not specified, or unknown."""
     numbered = " ".join(f"WHEN '{number}' THEN '{name}'" for number, name in enumerate(KINDS, 1))
-    word = f"regexp_replace(lower({kind}), '^span_kind_', '')"
-    return f"CASE {kind} {numbered} ELSE nullif(nullif(nullif({word}, ''), '0'), 'unspecified') END"
+    named = " ".join(f"WHEN '{name}' THEN '{name}' WHEN 'span_kind_{name}' THEN '{name}'" for name in KINDS)
+    return f"CASE {kind} {numbered} ELSE CASE lower({kind}) {named} END END"
 
 
 def read_integer(text: str) -> str:
     """A text of digits as a number; null for any other, and for one that is too large."""
-    return f"if({text} RLIKE '^[0-9]{{1,19}}$', try_cast({text} AS bigint), NULL)"
+    return f"if({text} RLIKE '^[0-9]{{1,19}}\\\\z', try_cast({text} AS bigint), NULL)"
 
 
 def explain(wrong: Sequence[tuple[str, str, str]], before: str) -> str:
