@@ -5,11 +5,14 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from antecede.spark import class_archive
+from antecede.cli.spark_session import SMALL_BYTES, TINY_BYTES, open_work
+from antecede.errors import BadParameter
+from antecede.spark import class_archive, session
 from antecede.spark.class_archive import find_archive, java_options, make_archive, request_archive
 from antecede.spark.session import java_version
 
@@ -191,3 +194,28 @@ spark.stop()
     spark_own = [line for line in lines if " org.apache.spark." in line and "Lambda" not in line]
     archived = [line for line in spark_own if "shared objects file (top)" in line]
     assert len(archived) > 0.7 * len(spark_own) > 700
+
+
+def test_little_is_read_by_a_java_that_compiles_quickly_and_very_little_without_compiling(
+    tmp_path, monkeypatch
+):
+    asked = []
+
+    @contextmanager
+    def note(*where, settings, small, log):
+        asked.append((settings, small))
+        raise BadParameter("spark", "this is all that is asked")
+        yield
+
+    monkeypatch.setattr(session, "open_session", note)
+    log = tmp_path / "log"
+    for size in (TINY_BYTES, TINY_BYTES + 1, SMALL_BYTES + 1):
+        log.write_bytes(bytes(size))
+        with (
+            pytest.raises(BadParameter, match="this is all"),
+            open_work(None, None, "reading", reads=[str(log)]),
+        ):
+            pass
+    with pytest.raises(BadParameter), open_work("local[2]", None, "reading", reads=[str(log)]):
+        pass
+    assert asked == [(session.INTERPRETED, True), (None, True), (None, False), (None, False)]

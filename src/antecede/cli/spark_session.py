@@ -29,10 +29,12 @@ from antecede.storage import local, refuse_existing
 if TYPE_CHECKING:
     from antecede.spark.session import SparkSession
 
-__all__ = ["Work", "open_work"]
+__all__ = ["Work", "open_work", "refuse_request"]
 
 SMALL_BYTES: Final = 8 << 20
 """What is read of so many bytes in all is read by a Spark that starts fast and sorts slowly."""
+TINY_BYTES: Final = 512 << 10
+"""Of so many, by one that compiles no plans either."""
 
 
 class Work:
@@ -68,7 +70,7 @@ def open_work(
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("starting Spark", total=None)
         from antecede.spark.class_archive import request_archive
-        from antecede.spark.session import open_session, watch_progress
+        from antecede.spark.session import INTERPRETED, open_session, watch_progress
 
         def say(words: str) -> None:
             progress.reset(bar, description=words, total=None)
@@ -76,10 +78,12 @@ def open_work(
         def note(done: int, total: int) -> None:
             progress.update(bar, completed=done, total=total)
 
-        little = small or is_small(reads)
+        little = small or is_small(reads, SMALL_BYTES)
+        # Settings of a server are its own, and a cluster is there for what is large.
+        few = INTERPRETED if master is None and remote is None and is_small(reads, TINY_BYTES) else None
         with (
             keep_log() as log,
-            open_session(master, remote, log=log, small=little) as spark,
+            open_session(master, remote, settings=few, log=log, small=little) as spark,
             watch_progress(spark, note),
         ):
             say(step)
@@ -102,13 +106,13 @@ def refuse_request(
             refuse_existing(path)
 
 
-def is_small(paths: Sequence[str]) -> bool:
-    """Whether little is read, all of it from this machine's disk.
+def is_small(paths: Sequence[str], most: int) -> bool:
+    """Whether no more bytes are read than so many, all of them from this machine's disk.
 
-    >>> is_small(["s3a://lake/trace"]), is_small([])
+    >>> is_small(["s3a://lake/trace"], 100), is_small([], 100)
     (False, False)
     """
-    left = SMALL_BYTES
+    left = most
     for path in map(local, paths):
         if path is None:
             return False

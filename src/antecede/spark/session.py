@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.shell.progress import ProgressHandler, StageInfo
 
 __all__ = [
+    "INTERPRETED",
     "SparkError",
     "SparkSession",
     "archive",
@@ -77,6 +78,15 @@ SETTINGS: Final[dict[str, str]] = {
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
 }
+
+INTERPRETED: Final[dict[str, str]] = {
+    # Java code for each stage takes longer to compile than some thousand rows to interpret.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # Nor is there anything to learn from a shuffle of so few: one plan, and one job, not one for each stage.
+    "spark.sql.adaptive.enabled": "false",
+}
+"""Settings for a few thousand rows, beside those of `small`."""
 
 
 def connect(
@@ -114,12 +124,13 @@ def open_session(
     master: str | None = None,
     remote: str | None = None,
     *,
+    settings: Mapping[str, str] | None = None,
     log: str | os.PathLike[str] | None = None,
     small: bool = False,
 ) -> Iterator[SparkSession]:
     """A session, stopped at the end unless it was there before. Workers elsewhere get the package that runs here."""
     before = SparkSession.getActiveSession()
-    spark = connect(master, remote, log=log, small=small)
+    spark = connect(master, remote, settings=settings, log=log, small=small)
     try:
         if remote is not None or not (master or "local").startswith("local"):
             ship(spark)
