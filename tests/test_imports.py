@@ -77,8 +77,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
-# A page is made without Spark. These modules ask Spark for what it shows; nothing of `spark` knows the report.
-ON_SPARK = {"antecede.report.gather", "antecede.report.queries", "antecede.report.results"}
+# A page is made without Spark. These modules ask steps on Spark for what it shows; nothing of `spark` knows the report.
+ON_SPARK = {f"antecede.report.{name}" for name in ("gather", "local", "queries", "results")}
 MORE_ON_SPARK = {"antecede", "spark", "verification"}
 
 # What a unit may name for type checkers alone, under `if TYPE_CHECKING`, and loads when it is asked for.

@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import msgspec
+import pyarrow as pa
 import pytest
+from msgspec import structs
 
 from antecede.cli import run as antecede
 from antecede.errors import BadParameter, BadTrace
-from antecede.report import headline, queries, render, selection
+from antecede.report import headline, local, queries, render, selection
 from antecede.report.data import Failed
-from antecede.report.gather import gather_report
+from antecede.report.gather import gather_local, gather_report
 from antecede.report.results import FINDINGS, VERDICTS
 from antecede.report.selection import Range
 from antecede.sim import RunSpec
-from antecede.spark import Trace
+from antecede.spark import Trace, measure, verify
 from antecede.spark.measure.figures import TABLES
 from antecede.trace import TraceWriter, read_events, read_runs
+from antecede.trace.footers import read_local_trace
 from tests import report_samples
 
 SMALL = RunSpec(protocol="matrix", processes=3, messages=40, seed=1)
@@ -44,6 +48,61 @@ def trace(spark, place):
 @pytest.fixture(scope="module")
 def events(place):
     return [row for batch in read_events(place) for row in batch.to_pylist()]
+
+
+def round_figures(value):
+    """Sums of floats depend on the order in which they are added."""
+    if isinstance(value, dict):
+        return {key: round_figures(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [round_figures(one) for one in value]
+    return float(f"{value:.9g}") if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["computed", "read from results"])
+def test_a_small_trace_has_the_same_page_without_spark(spark, place, tmp_path, monkeypatch, written):
+    # Short enough that one of the runs is shown in part.
+    monkeypatch.setattr(selection, "RUN", 150)
+    monkeypatch.setattr(selection, "SAMPLE", 20)
+    command, windows = ("antecede", "report"), ["small:3:20"]
+    path = place
+    if written:
+        path = tmp_path / "results"
+        path.mkdir()
+        (path / "trace").symlink_to(place)
+        verify(Trace.read(spark, place)).write(path)
+        measure(Trace.read(spark, place)).write(path)
+        failed = {"run": "lost", "reason": "it broke", "command": "antecede simulate"}
+        (path / "failures.jsonl").write_text(json.dumps(failed) + "\n")
+    small = local.read_small(read_local_trace(path), str(path))
+    here = gather_local(small, windows, command)
+    there = gather_report(spark, str(path), windows, command)
+    assert [run.whole for run in here.runs] == [False, True]
+    assert len(here.failed) == written
+    pages = [round_figures(msgspec.to_builtins(structs.replace(one, made=""))) for one in (here, there)]
+    for page in pages:
+        page["histograms"].sort(key=lambda one: (one["protocol"], one["quantity"]))
+        for run in page["runs"]:
+            run["process_prices"].sort(key=lambda one: one["process"])
+    assert pages[0] == pages[1]
+
+
+def test_large_traces_spans_and_files_in_no_order_are_left_to_spark(place, monkeypatch):
+    read = read_local_trace(place)
+    assert local.read_small(read, str(place)) is not None
+    stated = read.runs.set_column(
+        read.runs.schema.get_field_index("parameters"),
+        "parameters",
+        pa.array(['{"causality": "stated"}'] * len(read.runs)),
+    )
+    assert local.read_small(structs.replace(read, runs=stated), str(place)) is None
+    unordered = tuple(
+        structs.replace(file, groups=tuple(structs.replace(group, clocks=None) for group in file.groups))
+        for file in read.files
+    )
+    assert local.read_small(structs.replace(read, files=unordered), str(place)) is None
+    monkeypatch.setattr(local, "SMALL_EVENTS", 10)
+    assert local.read_small(read, str(place)) is None
 
 
 def list_keys(rows):
@@ -165,7 +224,7 @@ def test_windows_are_the_same_through_connect(on_connect, place, events):
         import json, sys
         from antecede.report import queries
         from antecede.report.selection import Range
-        from antecede.spark import Trace
+        from antecede.spark import Trace, measure, verify
         trace = Trace.read(spark, sys.argv[1])
         [extent] = [row for row in queries.find_extents(trace) if row["run"] == "small"]
         found, cut = queries.read_ranges(trace, [Range("small", "", "clock", 3, 30)], 9)

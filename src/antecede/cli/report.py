@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,9 +16,9 @@ import typer
 
 from antecede.cli.options import Json, Master, Open, Remote
 from antecede.cli.sentences import print_sentence
-from antecede.cli.spark_session import open_work
+from antecede.cli.spark_session import open_work, refuse_request
 from antecede.cli.tables import print_json
-from antecede.report import headline, render
+from antecede.report import Report, headline, render
 from antecede.storage import local, put, refuse_file
 
 __all__ = ["report"]
@@ -45,11 +46,14 @@ def report(
     """
     started = time.perf_counter()
     refuse_file(out)
-    with open_work(master, remote, "reading the trace", reads=[path]) as work:
-        from antecede.report.gather import gather_report
+    refuse_request(master, remote, [path], [])
+    command = ("antecede", "report", path, "--out", out)
+    made = gather_here(path, windows or [], command) if master is None and remote is None else None
+    if made is None:
+        with open_work(master, remote, "reading the trace", reads=[path]) as work:
+            from antecede.report.gather import gather_report
 
-        command = ("antecede", "report", path, "--out", out)
-        made = gather_report(work.spark, path, windows or [], command, work.say)
+            made = gather_report(work.spark, path, windows or [], command, work.say)
     put(out, render(made).encode())
     outcome = {
         "report": out,
@@ -67,3 +71,15 @@ def report(
     here = local(out)
     if show and not webbrowser.open(out if here is None else Path(here).as_uri()):
         print(f"antecede: no browser to open it with: {out}", file=sys.stderr)
+
+
+def gather_here(path: str, windows: Sequence[str], command: Sequence[str]) -> Report | None:
+    """The page of a small trace on this machine's disk, without Spark; None of any other."""
+    if local(path) is None:
+        return None
+    from antecede.report.gather import gather_local
+    from antecede.report.local import read_small
+    from antecede.trace.footers import read_local_trace
+
+    trace = read_small(read_local_trace(path), path)
+    return None if trace is None else gather_local(trace, windows, command)

@@ -1,12 +1,14 @@
-"""Gather what a page shows of a trace, with Spark. What comes back is bounded, however long the trace.
+"""Gather what a page shows of a trace. What comes back is bounded, however long the trace.
 
-This module and those that it uses (`results`, `queries`) are the only ones of `report` that know Spark.
+Spark is asked by `queries`, of what `results` finds. A small trace on this machine's disk is asked by `local`, whose
+functions have the same names: functions here take one of these two modules as `ask`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -14,7 +16,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import antecede
-from antecede.report import queries, selection
+from antecede import storage
+from antecede.report import local, queries, selection
 from antecede.report.data import Event, Finding, Report, Window
 from antecede.report.promises import find_promise
 from antecede.report.queries import Rows
@@ -38,13 +41,12 @@ from antecede.spark.measure.figures import TABLES
 from antecede.spark.spans.verify import read_aliases, read_messages, verify_spans
 from antecede.spark.trace.api import Trace
 from antecede.spark.verify.api import verify
-from antecede.storage import local
 from antecede.trace import EVENTS
 from antecede.trace.footers import LocalTrace
 from antecede.trace.foreign.spans import is_stated
 from antecede.verification.embedded import EMBEDDED_MOST, verify_local
 
-__all__ = ["gather_report"]
+__all__ = ["gather_local", "gather_report"]
 
 
 def gather_report(
@@ -71,40 +73,52 @@ def gather_report(
     ranges = [parse_window(text, extents) for text in windows]
     say("verifying")
     stated = all(is_stated(run["parameters"]) for run in runs) and bool(runs)
-    judged = judge_spans(trace) if stated else judge_runs(trace, results, runs)
+    judged = judge_spans(trace) if stated else judge_runs(queries, *verify_trace(trace, results), runs)
     say("measuring")
-    broken = {row["run"] for row in judged["verdicts"] if row["verdict"] == "no"}
-    priced = price_runs(trace, results, runs, broken)
+    priced = price_runs(queries, trace, results.measures or measure_trace(trace), runs, judged["verdicts"])
     say("choosing windows")
     shown: dict[str, Any] = (
-        select_events(trace, extents, group_findings(judged["findings"]), ranges)
+        select_events(queries, trace, extents, group_findings(judged["findings"]), ranges)
         if events is None
         else {"events": events, "windows": [(r.run, Window(r.title, r.axis, r.low, r.high)) for r in ranges]}
     )
-    return assemble(
-        Tables(
-            runs=runs,
-            **judged,
-            **priced,
-            **shown,
-            extents=tuple(extents.values()),
-            causality="stated" if stated else None,
-            aliases=name_messages(trace, judged["findings"], shown["events"]) if stated else (),
-            failed=[] if results.failures is None else queries.collect_rows(results.failures),
-        ),
-        source=path,
-        command=command,
-        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        version=antecede.__version__,
+    tables = Tables(
+        runs=runs,
+        **judged,
+        **priced,
+        **shown,
+        extents=tuple(extents.values()),
+        causality="stated" if stated else None,
+        aliases=name_messages(trace, judged["findings"], shown["events"]) if stated else (),
+        failed=[] if results.failures is None else queries.collect_rows(results.failures),
     )
+    return make_report(tables, path, command)
 
 
-def judge_runs(trace: Trace, results: Results, runs: Rows) -> dict[str, Any]:
+def gather_local(trace: local.Small, windows: Sequence[str], command: Sequence[str]) -> Report:
+    """The same of a small trace, without Spark."""
+    extents = local.find_extents(trace)
+    ranges = [parse_window(text, extents) for text in windows]
+    judged = judge_runs(local, *local.verify_trace(trace), trace.runs)
+    measures = local.read_measures(trace) or local.measure_trace(trace)
+    tables = Tables(
+        runs=trace.runs,
+        **judged,
+        **price_runs(local, trace, measures, trace.runs, judged["verdicts"]),
+        **select_events(local, trace, extents, group_findings(judged["findings"]), ranges),
+        extents=tuple(extents.values()),
+        failed=local.read_failures(trace),
+    )
+    return make_report(tables, trace.path, command)
+
+
+def make_report(tables: Tables, path: str, command: Sequence[str]) -> Report:
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return assemble(tables, source=path, command=command, made=made, version=antecede.__version__)
+
+
+def judge_runs(ask: ModuleType, findings: Any, judged: Rows, runs: Rows) -> dict[str, Any]:
     """Verdicts, the findings that are listed, and how many there are where a promise covers one process only."""
-    if results.findings is not None and results.verdicts is not None:
-        findings, judged = results.findings, queries.collect_rows(results.verdicts)
-    else:
-        findings, judged = verify_trace(trace)
     broken = [row["run"] for row in judged if row["verdict"] == "no"]
     partly = {
         run["run"]
@@ -113,8 +127,8 @@ def judge_runs(trace: Trace, results: Results, runs: Rows) -> dict[str, Any]:
     }
     return {
         "verdicts": judged,
-        "findings": queries.read_first_findings(findings, limit_findings(len(broken))) if broken else [],
-        "found_at": queries.count_findings(findings, partly & set(broken)),
+        "findings": ask.read_first_findings(findings, limit_findings(len(broken))) if broken else [],
+        "found_at": ask.count_findings(findings, partly & set(broken)),
     }
 
 
@@ -139,9 +153,11 @@ def name_messages(trace: Trace, findings: Rows, events: Rows) -> Rows:
     return [] if messages is None else read_aliases(messages, keys)
 
 
-def verify_trace(trace: Trace) -> tuple[DataFrame, Rows]:
+def verify_trace(trace: Trace, results: Results) -> tuple[DataFrame, Rows]:
     """Findings and verdicts: of a small local trace by this process, as `antecede verify` does it."""
-    if trace.path is None or local(trace.path) is None or count_events(trace) > EMBEDDED_MOST:
+    if results.findings is not None and results.verdicts is not None:
+        return results.findings, queries.collect_rows(results.verdicts)
+    if trace.path is None or storage.local(trace.path) is None or count_events(trace) > EMBEDDED_MOST:
         verified = verify(trace)
         return verified.findings, queries.collect_rows(verified.runs)
     assert trace.table is not None
@@ -149,15 +165,17 @@ def verify_trace(trace: Trace) -> tuple[DataFrame, Rows]:
     return trace.spark.createDataFrame(found.findings.to_pylist(), FINDINGS), found.runs.to_pylist()
 
 
-def price_runs(trace: Trace, results: Results, runs: Rows, broken: set[str]) -> dict[str, Any]:
+def price_runs(
+    ask: ModuleType, trace: Any, measures: Mapping[str, Any], runs: Rows, verdicts: Rows
+) -> dict[str, Any]:
     """What was measured."""
-    measures = results.measures or measure_trace(trace)
     sizes = {row["run"]: len(row["processes"]) for row in runs}
+    broken = {row["run"] for row in verdicts if row["verdict"] == "no"}
     return {
-        "measures": queries.collect_rows(measures["runs"]),
-        "processes": queries.collect_runs(measures["processes"], choose_detailed(sizes, broken)),
-        "channels": queries.add_channels(trace, measures["channels"], limit_channel_bands(len(runs))),
-        "histograms": queries.add_histograms(trace, measures["histograms"]),
+        "measures": ask.collect_rows(measures["runs"]),
+        "processes": ask.collect_runs(measures["processes"], choose_detailed(sizes, broken)),
+        "channels": ask.add_channels(trace, measures["channels"], limit_channel_bands(len(runs))),
+        "histograms": ask.add_histograms(trace, measures["histograms"]),
     }
 
 
@@ -182,7 +200,7 @@ def read_small(trace: Trace) -> Rows | None:
     """All events of a local trace of which the page carries every run as a whole; None of any other."""
     if trace.table is None or trace.files is None or count_events(trace) > selection.RUN:
         return None
-    tables = [pq.read_table(local(file.path), columns=EVENTS.names) for file in trace.files]
+    tables = [pq.read_table(storage.local(file.path), columns=EVENTS.names) for file in trace.files]
     return [row for table in tables for row in table.to_pylist()]
 
 
@@ -195,26 +213,27 @@ def find_extents(events: Rows) -> dict[str, Extent]:
 
 
 def select_events(
-    trace: Trace,
+    ask: ModuleType,
+    trace: Any,
     extents: Mapping[str, Extent],
     findings: Mapping[str, tuple[Finding, ...]],
     wanted: Sequence[Range],
 ) -> dict[str, Any]:
     """The events that the page carries, and where the others are."""
-    told = queries.read_messages(trace, list_story_keys(findings))
+    told = ask.read_messages(trace, list_story_keys(findings))
     stories: dict[str, list[Event]] = {}
     for row in told:
         stories.setdefault(row["run"], []).append(msgspec.convert(row, Event))
     planned = plan_selection(extents.values(), findings, stories, wanted)
-    inside, cut = queries.read_ranges(trace, planned.ranges, MOST)
+    inside, cut = ask.read_ranges(trace, planned.ranges, MOST)
     parts = {run: extent for run, extent in extents.items() if run not in planned.whole}
     spans = {run: (extent.time_low or 0, extent.time_high or 0) for run, extent in parts.items()}
     return {
-        "events": [*queries.read_runs(trace, planned.whole), *told, *inside],
+        "events": [*ask.read_runs(trace, planned.whole), *told, *inside],
         "windows": [
             (r.run, Window(f"{r.title}, the first {MOST:,}" if i in cut else r.title, r.axis, r.low, r.high))
             for i, r in enumerate(planned.ranges)
         ],
-        "density": queries.count_density(trace, spans, limit_density_bands(len(parts)), BUCKETS),
+        "density": ask.count_density(trace, spans, limit_density_bands(len(parts)), BUCKETS),
         "partial": parts.keys(),
     }

@@ -43,6 +43,7 @@ from antecede.spark.measure.facts import (
 )
 from antecede.spark.measure.figures import COUNTS, QUANTITIES, TABLES, add_up, spread
 from antecede.spark.measure.tasks import COLUMNS, Found, follow_shares, follow_sorted, share_runs
+from antecede.spark.measure.tasks import Share as RunShare
 from antecede.spark.order.runs import with_clock
 from antecede.spark.run_tasks import plan_tasks, run_tasks
 from antecede.spark.storage import absolute, join, local, whole
@@ -229,15 +230,7 @@ def count_facts(
             rows = rows.where(F.col("run").isin(*loose))
         found.append(finish(rows.mapInArrow(mark_errors(count), from_arrow_schema(PARTS)), schema))
     if trace.files is not None:
-        tasks = [
-            [
-                Share(processes[part.run], part, received[part.run] if ordered else None)
-                for part in chunk.parts
-                if part.run in processes
-            ]
-            for chunks, ordered in ((planned.chunks, True), (planned.packed, False))
-            for chunk in chunks
-        ]
+        tasks = list_shares(planned, processes, received)
         if is_small(trace):
             counted = (batch for shares in tasks for batch in count_shares(shares))
             facts = finish_table(pa.Table.from_batches(counted, PARTS))
@@ -247,6 +240,21 @@ def count_facts(
                 finish(plan_tasks(trace.spark, tasks, count_shares, from_arrow_schema(PARTS)), schema)
             )
     return reduce(DataFrame.unionByName, found)
+
+
+def list_shares(
+    planned: Plan, processes: Mapping[str, tuple[str, ...]], received: Mapping[str, bool]
+) -> list[list[Share]]:
+    """What each task counts."""
+    return [
+        [
+            Share(processes[part.run], part, received[part.run] if ordered else None)
+            for part in chunk.parts
+            if part.run in processes
+        ]
+        for chunks, ordered in ((planned.chunks, True), (planned.packed, False))
+        for chunk in chunks
+    ]
 
 
 def finish(parts: DataFrame, schema: StructType) -> DataFrame:
@@ -259,18 +267,30 @@ def finish(parts: DataFrame, schema: StructType) -> DataFrame:
 
 def follow_files(trace: Trace, planned: Plan, processes: Mapping[str, tuple[str, ...]]) -> list[Found]:
     """What the clocks of runs come to whose files are in order."""
+    files = trace.files or ()
+    if is_small(trace):
+        return follow_here(files, planned, processes)
+    answers = run_tasks(trace.spark, share_files(files, planned, processes), follow_shares)
+    return [one for answer in answers for one in answer]
+
+
+def follow_here(
+    files: Iterable[Footer], planned: Plan, processes: Mapping[str, tuple[str, ...]]
+) -> list[Found]:
+    """The same in this process."""
+    with kernels_for(sum(file.rows for file in files)):
+        return [one for shares in share_files(files, planned, processes) for one in follow_shares(shares)]
+
+
+def share_files(
+    files: Iterable[Footer], planned: Plan, processes: Mapping[str, tuple[str, ...]]
+) -> list[tuple[RunShare, ...]]:
+    """The runs that each task follows."""
     parts: dict[str, list[Part]] = {}
     for chunk in planned.chunks:
         for part in chunk.parts:
             parts.setdefault(part.run, []).append(part)
-    sizes = rows_of_runs(trace.files or ())
-    tasks = share_runs(processes, parts, sizes)
-    if is_small(trace):
-        with kernels_for(sum(sizes.values())):
-            answers = [follow_shares(shares) for shares in tasks]
-    else:
-        answers = run_tasks(trace.spark, tasks, follow_shares)
-    return [one for answer in answers for one in answer]
+    return share_runs(processes, parts, rows_of_runs(files))
 
 
 def add_shares(found: Iterable[Found]) -> dict[str, Found]:
