@@ -185,6 +185,22 @@ def test_a_narrow_terminal_cuts_nothing(width):
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
 
 
+def test_a_partition_is_named_by_its_values(browser, page, board):
+    now = time.time_ns() // 1_000_000
+    cause = Cause('["eu", "tea"]', "m1", 0, 0, 3, now, counted="id")
+    odd = Cause("[not a list", "m2", 0, 0, 2, now, counted="id")
+    board.write(status(31, now, held=5, causes=(cause, odd)))
+    text = show_view(board.read(), now)
+    window = browser.new_page()
+    window.goto(page.url)
+    window.locator("#causes td", has_text="m1").wait_for()
+    for shown in (text, window.locator("#causes").inner_text()):
+        assert "eu, tea" in shown
+        assert "[not a list" in shown
+        assert '["eu"' not in shown
+    window.close()
+
+
 def test_the_command_prints_the_newest_status(board, capsys):
     assert run(["watch", str(board.directory.parent), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["batch"] == 30

@@ -97,6 +97,13 @@ function words(c) {
   if (c.counted !== 'channel') return `${c.sender} ${alone ? c.first : `${c.first}–${c.last}`}`;
   return `the ${ordinal(c.first)}${alone ? '' : ` to ${ordinal(c.last)}`} message from ${c.sender} to ${c.receiver}`;
 }
+// A partition of rows is the list of its values, as JSON.
+function place(receiver) {
+  try {
+    const values = receiver.startsWith('[') ? JSON.parse(receiver) : [receiver];
+    return Array.isArray(values) ? values.map(String).join(', ') : receiver;
+  } catch { return receiver; }
+}
 function ordinal(number) {
   const teen = [11, 12, 13].includes(number % 100);
   return `${number}${teen ? 'th' : ['th', 'st', 'nd', 'rd'][number % 10] ?? 'th'}`;
@@ -104,7 +111,7 @@ function ordinal(number) {
 function drawCauses(last, now) {
   if (!last.causes.length) return $('causes').replaceChildren(el('p', {class: 'empty'}, 'Nothing waits.'));
   const rows = last.causes.map(c => [
-    words(c), c.group ? `${c.receiver}, ${c.group}` : c.receiver, whole.format(c.held), ago(now - c.since_ms)]);
+    words(c), c.group ? `${place(c.receiver)}, ${c.group}` : place(c.receiver), whole.format(c.held), ago(now - c.since_ms)]);
   const many = last.causes.reduce((sum, c) => sum + c.last - c.first + 1, 0);
   const told = `${whole.format(many)} message${many === 1 ? ' holds' : 's hold'} up ${whole.format(last.held)}:`;
   $('causes').replaceChildren(el('p', {}, told), ...table([['waits for'], ['at'], ['held', true], ['since', true]], rows,
@@ -126,7 +133,7 @@ function drawFrontier(last) {
   const far = Object.fromEntries(senders.map(s => [s, Math.max(...receivers.map(r => last.frontier[r][s] || 0))]));
   const most = Math.max(1, ...senders.flatMap(s => receivers.map(r => s in last.frontier[r] ? far[s] - last.frontier[r][s] : 0)));
   const head = el('tr', {}, el('th', {}, 'receiver'), ...senders.map(s => el('th', {class: 'number'}, s)));
-  const rows = receivers.map(r => el('tr', {}, el('th', {}, r), ...senders.map(s => {
+  const rows = receivers.map(r => el('tr', {}, el('th', {}, place(r)), ...senders.map(s => {
     const there = s in last.frontier[r], behind = there ? far[s] - last.frontier[r][s] : 0;
     return el('td', {class: 'number', style: {'--behind': String(behind / most)}, title: there ? `${whole.format(behind)} behind` : 'none'},
       there ? whole.format(last.frontier[r][s]) : '–');

@@ -6,6 +6,7 @@ needs no query to answer, and a query that runs for months leaves no more than o
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -61,6 +62,19 @@ class Cause(Struct, frozen=True):
             )
             return f"the {which} message from {self.sender} to {self.receiver}"
         return f"{self.sender} {self.first}" if alone else f"{self.sender} {self.first}–{self.last}"
+
+    @property
+    def place(self) -> str:
+        """Where they are held. A partition of rows is the list of its values, as JSON.
+
+        >>> Cause(receiver='["eu", 7]', sender="m1", first=0, last=0, held=1, since_ms=0, counted="id").place
+        'eu, 7'
+        """
+        values = [self.receiver]
+        if self.receiver.startswith("["):
+            with suppress(ValueError):
+                values = json.loads(self.receiver)
+        return ", ".join(map(str, [*values, self.group] if self.group else values))
 
 
 def name_ordinal(number: int) -> str:

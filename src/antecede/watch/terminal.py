@@ -98,7 +98,7 @@ def compute_rates(statuses: Sequence[Status], until_ms: int) -> tuple[float, flo
 
 def draw_causes(last: Status, now: int) -> RenderableType:
     # Who waits is known of stamps, not of identifiers.
-    places = [f"{one.receiver}, {one.group}" if one.group else one.receiver for one in last.causes]
+    places = [one.place for one in last.causes]
     table = make_table("waits for", *(["at"] if any(places) else []))
     table.add_column("held", justify="right")
     table.add_column("since", justify="right")
