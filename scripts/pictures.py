@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import FloatRect, sync_playwright
 
 ROOT = Path(__file__).parent.parent
 PICTURES = ROOT / "docs" / "pictures"
@@ -21,7 +21,8 @@ def main(report: Path) -> None:
             page.goto(report.absolute().as_uri())
             # Down to the end of a row: the fifth is the first that broke causal order.
             row = page.locator(".matrix tbody tr").nth(4).bounding_box()
-            clip = {"x": 0, "y": 0, "width": 1060, "height": row["y"] + row["height"]}
+            assert row is not None
+            clip = FloatRect(x=0, y=0, width=1060, height=row["y"] + row["height"])
             page.screenshot(path=PICTURES / f"report-{scheme}.png", clip=clip)
             page.locator("#diagram").screenshot(path=PICTURES / f"diagram-{scheme}.png")
         browser.close()

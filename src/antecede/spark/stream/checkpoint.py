@@ -94,7 +94,7 @@ class Checkpoint:
                 raise BadParameter(
                     command,
                     f"the checkpoint {self.place} is of a query with {name} "
-                    f"{shown(noted.get(name))}, not {shown(what.get(name))}",
+                    f"{show_value(noted.get(name))}, not {show_value(what.get(name))}",
                 )
 
     def read_columns(self) -> bytes | None:
@@ -144,13 +144,13 @@ class Checkpoint:
             put(join(self.place, TOTALS), msgspec.json.encode(totals))
 
 
-def shown(value: Any) -> str:
+def show_value(value: Any) -> str:
     """
-    >>> shown(["ann", "bob"]), shown(None), shown("fifo")
-    ('ann, bob', 'none', 'fifo')
+    >>> show_value(["ann", "bob"]), show_value(None), show_value("fifo"), show_value(["", "root"]), show_value([""])
+    ('ann, bob', 'none', 'fifo', "'', root", "''")
     """
     if isinstance(value, list):
-        return ", ".join(map(str, value))
+        return ", ".join(str(one) or "''" for one in value) or "none"
     return "none" if value is None or value == {} else str(value)
 
 
