@@ -267,11 +267,32 @@ def remember_leaves(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Plan, "without_leaves", lambda self, names: self)
 
 
+def tell_once(patch: pytest.MonkeyPatch) -> None:
+    """What is missing of the removed is told as it is when the change settles: not what arrives later waits for."""
+    settle, note_lost = Changing.settle, Changing._note_lost
+
+    def settle_and_note(self: Changing, removed: tuple[int, ...]) -> None:
+        self._settles = True  # type: ignore[attr-defined]
+        settle(self, removed)
+        if self._removed:
+            note_lost(self)
+        self._settles = False  # type: ignore[attr-defined]
+
+    def note_while_settling(self: Changing) -> None:
+        if getattr(self, "_settles", False):
+            note_lost(self)
+
+    patch.setattr(Changing, "settle", settle_and_note)
+    patch.setattr(Changing, "_note_lost", note_while_settling)
+
+
 RECOVERY: tuple[Patch, ...] = (
     speak_early, hand_over_early, trust_rows, leave_large_records, write_over, leave_the_anchor,
     blame_the_journal, forget_the_end, never_shorten, snapshot_before, forget_the_taken,
     forget_repeats, forget_acknowledgements, forget_what_gathered, count_gaps_as_received, resend_nothing,
     take_repeats,
 )  # fmt: skip
-VIEWS: tuple[Patch, ...] = (lose_pieces_order, count_early, give_no_state)
-LEAVES: tuple[Patch, ...] = (leave_without_a_state, leave_with_a_debt, remember_leaves)
+VIEWS: tuple[Patch, ...] = (
+    lose_pieces_order, count_early, give_no_state, leave_without_a_state, leave_with_a_debt, remember_leaves,
+    tell_once,
+)  # fmt: skip

@@ -431,6 +431,30 @@ def test_who_was_not_told_to_go_on_by_a_leader_that_left_is_told_by_others():
     assert c.roll.shown == ("b", "c")
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_who_has_left_without_knowing_it_and_leads_is_told_the_view_that_it_left_with_or_nothing(late):
+    system = Quartet("matrix", "abcd")
+    b, c = system.cores["b"], system.cores["c"].changing
+    system.give("b", Propose(Plan(leave=("b",))))
+    system.pump(until=lambda: system.cores["a"].changing.roll.number == 2)
+    system.slow = {("a", "b"), ("a", "d")}
+    system.pump()
+    system.kill("a")
+    # c knows the view without b. Both begin to lead, instead of a; of b, c hears later.
+    system.slow = {("b", "c"), ("b", "d")}
+    system.give("d", Propose(Plan(remove=("a",))))
+    system.pump(until=lambda: c.roll.number == 3 if late else c.membership.promised == 3)
+    system.slow = {("d", "c"), ("b", "d")}
+    system.pump()
+    assert not b.refused
+    assert b.changing.roll.number == (1 if late else 2)
+    system.slow.clear()
+    system.pump()
+    assert c.membership.going
+    assert c.roll.shown == ("c", "d")
+    assert not any(core.refused for core in system.cores.values())
+
+
 @pytest.mark.parametrize("overtaken", [False, True])
 def test_who_wanted_to_leave_before_another_joined_by_it_gives_the_state_first(overtaken):
     system = Quartet("matrix", "abc")

@@ -259,6 +259,13 @@ class Membership:
     # As a member
 
     def _stop(self, leader: int, stop: Stop) -> None:
+        roll = self.roll
+        if leader not in roll.members and stop.roll.number < roll.number and self._body.rules() > 6:
+            # It has left, and does not know. If it left before this view, nobody here knows the one that it left with:
+            # it hears that it is no member when it connects.
+            if leader in roll.left:
+                self._say(leader, Ahead(roll))
+            return
         if stop.round <= self.promised:
             if leader != self.leader:
                 self._say(leader, Later(self.promised))

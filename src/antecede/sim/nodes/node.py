@@ -85,8 +85,9 @@ class SimNode:
         """How many effects from now it dies; 0: it does not."""
         self.fate = "kill"
         """What becomes of it then."""
-        self.notes_left: int | None = None
-        """How many more frames leave it before it dies; None: it does not."""
+        self.last_words: int | None = None
+        """Which of the next frames arrive, as bits: it dies as they leave, each over a connection of its own; None: it
+        does not."""
         self.stage = ""
         """Of the change that it leads; empty: it leads none."""
         self.offset = self.random.randrange(1 << 50)
@@ -130,7 +131,7 @@ class SimNode:
         else:
             system.judge.begin(self.place)
         self.life += 1
-        self.notes_left, self.stage = None, ""
+        self.last_words, self.stage = None, ""
         self.up, self.expelled = True, False
         self.written = self.durable = position
         self.batch: list[Input] = []
@@ -174,13 +175,13 @@ class SimNode:
         """Whoever leads a change may be struck: some effects from now, or between two notes that end a stage of it."""
         led, system = self.core.changing.membership.led, self.system
         before, self.stage = self.stage, "" if led is None else led.stage
-        if self.fuse or self.notes_left is not None:
+        if self.fuse or self.last_words is not None:
             return
         for pick in system.strikes:
             if pick >> 20 & 1:
                 if self.stage == before or self.stage != ("", "flush", "install", "install")[pick >> 21 & 3]:
                     continue
-                self.notes_left = pick % 4
+                self.last_words = pick & 15
             elif led is None:
                 continue
             else:
@@ -216,14 +217,14 @@ class SimNode:
             self._out.append((self.written, frames))
 
     def _transmit(self, frames: list[tuple[int, Frame, bool]]) -> None:
-        for dest, frame, hails in frames:
+        words = self.last_words if any(not frame.bare for _, frame, _ in frames) else None
+        for at, (dest, frame, hails) in enumerate(frames):
             if self.fuse:
                 self.effect()
-            if self.notes_left is not None and not frame.bare:
-                if not self.notes_left:
-                    raise Killed(self.name)
-                self.notes_left -= 1
-            self.system.carry(self, dest, frame, hails)
+            if words is None or words >> at % 4 & 1:
+                self.system.carry(self, dest, frame, hails)
+        if words is not None:
+            self.last_words, self.fuse = None, 1
 
     def read_memory(self) -> bytes:
         """What this router, which is dead, knew by its journal."""
@@ -359,6 +360,7 @@ class SimNode:
             self.fresh = {message: at for message, at in self.fresh.items() if at > self.durable}
         while self._out and self._out[0][0] <= self.durable:
             self._transmit(self._out.popleft()[1])
+        self.system.look_at_joins(self)
         self.system.check_journal(self, len(batch))
         self.stir()
 

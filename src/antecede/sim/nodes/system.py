@@ -377,6 +377,9 @@ class System:
         for node in members:
             # Nobody talks to it: it asks whether it is a member still.
             if newest is not None and node.place not in newest.members and node.core.changing.roll != newest:
+                if not any(node.place in (*roll.left, *roll.removed) for roll in self.judge.rolls.values()):
+                    words = f"{node.name} began to live in view {node.core.changing.roll.number}, which is forgotten"
+                    self.judge.find("views", words)
                 self.tell_gone(node.place)
 
     def _asker(self, wish: Wish, but: str) -> SimNode | None:
@@ -413,13 +416,7 @@ class System:
             self._joins.remove(wish)
             return
         if wish.name in roll.shown and membership.firm:
-            if wish.position is None:
-                wish.position = by.written
-            if by.durable >= wish.position:
-                self._joins.remove(wish)
-                self.counts["joined"] += 1
-                node = self._make(wish.name, roll.place(wish.name), roll, wish.memory)
-                node.application_runs = wish.member_of is None
+            self._let_begin(wish, by)
             return
         progress = membership.progress()
         begun = progress is not None and wish.name in progress.join
@@ -427,6 +424,24 @@ class System:
             groups = ("all",) if wish.member_of is None else ()
             joiner = Joiner(wish.name, "", groups, by.name, self._where(by, wish.member_of))
             self._do(by, lambda: by.propose(Plan(join=(joiner,))))
+
+    def look_at_joins(self, by: SimNode) -> None:
+        """This member has made something durable: perhaps that one has joined by it, which may begin to live now."""
+        for wish in [wish for wish in self._joins if wish.by is by]:
+            membership = by.core.changing.membership
+            if wish.name in membership.roll.shown and membership.firm:
+                self._let_begin(wish, by)
+
+    def _let_begin(self, wish: Wish, by: SimNode) -> None:
+        """Let one that has joined begin to live, once that is durable at the member that it asked."""
+        roll = by.core.changing.roll
+        if wish.position is None:
+            wish.position = by.written
+        if by.durable >= wish.position:
+            self._joins.remove(wish)
+            self.counts["joined"] += 1
+            node = self._make(wish.name, roll.place(wish.name), roll, wish.memory)
+            node.application_runs = wish.member_of is None
 
     def _is_up(self, place: int) -> bool:
         node = self.nodes[place] if place < len(self.nodes) else None
@@ -620,7 +635,7 @@ class System:
                 continue
             node.paused_until = node.lazy_until = node.silent_until = node.slow_until = node.full_until = 0
             node.disk.syncs_fail = node.fuse = 0
-            node.notes_left = None
+            node.last_words = None
             node.limits = None
             self._restart(node)
 
