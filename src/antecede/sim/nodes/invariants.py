@@ -29,6 +29,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
+from antecede.errors import AntecedeError
 from antecede.model import Event, Id, View
 from antecede.oracle import check
 from antecede.process.core import Core
@@ -40,7 +41,10 @@ from antecede.protocols.receiver import Receiver
 from antecede.protocols.underway import Underway
 from antecede.sim.watch import Watch
 
-__all__ = ["Judge"]
+__all__ = ["RAISED", "Judge"]
+
+RAISED = (AntecedeError, AssertionError, LookupError, TypeError, ValueError, AttributeError, OSError)
+"""What a wrong process may raise: a finding."""
 
 MOST = 20
 """Findings that are kept."""

@@ -177,7 +177,7 @@ class SimNode:
         before, self.stage = self.stage, "" if led is None else led.stage
         if self.fuse or self.last_words is not None:
             return
-        for pick in system.strikes:
+        for pick in system.faults.strikes:
             if pick >> 20 & 1:
                 if self.stage == before or self.stage != ("", "flush", "install", "install")[pick >> 21 & 3]:
                     continue
@@ -187,7 +187,7 @@ class SimNode:
             else:
                 self.fuse = 1 + pick % 23
             self.fate = "die" if pick >> 8 & 1 else "kill"
-            system.strikes.remove(pick)
+            system.faults.strikes.remove(pick)
             return
 
     def _note_arrivals(self) -> None:
@@ -222,7 +222,7 @@ class SimNode:
             if self.fuse:
                 self.effect()
             if words is None or words >> at % 4 & 1:
-                self.system.carry(self, dest, frame, hails)
+                self.system.network.carry(self, dest, frame, hails)
         if words is not None:
             self.last_words, self.fuse = None, 1
 
@@ -242,7 +242,7 @@ class SimNode:
         core = self.core
         if source not in core.links:
             if source < len(core.view) and source not in core.changing.roll.members:
-                self.system.tell_gone(source)
+                self.system.operators.tell_gone(source)
             return
         try:
             if frame.bare and not frame.greets:
@@ -262,7 +262,7 @@ class SimNode:
         if hails and source in core.links:
             self._let_out(core.resume(source, self.now))
         if core.changing.orphaned:
-            self.system.orphan(self)
+            self.system.operators.orphan(self)
             return
         self.stir()
 
@@ -360,7 +360,7 @@ class SimNode:
             self.fresh = {message: at for message, at in self.fresh.items() if at > self.durable}
         while self._out and self._out[0][0] <= self.durable:
             self._transmit(self._out.popleft()[1])
-        self.system.look_at_joins(self)
+        self.system.operators.look_at_joins(self)
         self.system.check_journal(self, len(batch))
         self.stir()
 

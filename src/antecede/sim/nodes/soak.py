@@ -9,8 +9,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antecede.sim.nodes.invariants import RAISED
 from antecede.sim.nodes.scenario import Scenario
-from antecede.sim.nodes.system import EXPECTED, System
+from antecede.sim.nodes.system import System
 
 __all__ = ["Outcome", "examine", "repeat", "shrink", "simpler"]
 
@@ -52,7 +53,7 @@ def examine(scenario: Scenario) -> Outcome:
         try:
             system.run()
             findings = system.verdict()
-        except EXPECTED as error:
+        except RAISED as error:
             findings = [*system.judge.findings, f"raised: {type(error).__name__}: {error}"[:500]]
         judge = system.judge
         counts = dict(system.counts) | {"changes": judge.changes, "views": len(judge.rolls) - 1}
