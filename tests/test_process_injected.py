@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from antecede.link import Frame, Link
+from antecede.process import arrivals as arrivals_module
 from antecede.process import core as core_module
 from antecede.process import outbox as outbox_module
 from antecede.process.events import Record
@@ -53,7 +54,7 @@ PARTS: dict[str, tuple[str, Any, str]] = {
     ),
     "membership": ("matrix", Membership, "ask hear _hear _stop _install _go _decide"),
     "numbering": ("matrix", Numbering, "outward seats"),
-    "bundles": ("permit", core_module, "decode_parts"),
+    "bundles": ("permit", arrivals_module, "decode_parts"),
     "encoding": ("permit", outbox_module, "encode_bundle"),
     "notes": ("matrix", change_module, "encode_note decode_note"),
 }

@@ -25,7 +25,7 @@ PARTS = {
     "machine": ("antecede/protocols/", "antecede/model.py"),
     "wire": ("antecede/wire/",),
     "link": ("antecede/link.py", "antecede/process/outbox.py"),
-    "core": ("antecede/process/core.py",),
+    "core": ("antecede/process/core.py", "antecede/process/arrivals.py"),
     "node, host": (
         "antecede/net/node.py",
         "antecede/net/driver.py",

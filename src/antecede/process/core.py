@@ -60,6 +60,7 @@ from antecede.errors import BadFrame, BadParameter, CallerError, NotEligible, Pe
 from antecede.link import Frame, Link
 from antecede.model import CausalContext, Effect, Id, Message, Packet, View
 from antecede.process import snapshots
+from antecede.process.arrivals import receive_payload
 from antecede.process.events import Record
 from antecede.process.inputs import (
     Acknowledge,
@@ -83,11 +84,10 @@ from antecede.process.inputs import (
 from antecede.process.outbox import Outgoing
 from antecede.process.sizes import check_after, check_message, check_packets, free_bytes
 from antecede.process.views.change import Changing, parameters_among
-from antecede.process.views.members import Change, Roll, is_note
+from antecede.process.views.members import Change, Roll
 from antecede.process.views.numbering import Numbering
 from antecede.protocols import Machine, create, restore
 from antecede.protocols.separator import Separator
-from antecede.wire.bundles import decode_parts
 
 __all__ = ["RULES", "Core", "Out"]
 
@@ -104,9 +104,6 @@ TIMES = {
     # Long enough for most acknowledgements to ride on an answer.
     "ack_delay_ns": 10 * MILLISECOND,
 }
-
-ACK_EVERY = 128
-"""Packets of a peer, after which it hears at once that they have arrived, though nothing goes back to carry it."""
 
 Out: TypeAlias = tuple[int, Frame]
 """A frame, and the peer that it is for."""
@@ -450,7 +447,7 @@ class Core:
                 self.owing.add(source)
             for payload in payloads:
                 try:
-                    self._receive(source, payload)
+                    receive_payload(self, source, payload)
                 except PeerError as error:
                     self.refuse(source, error)
                     if self.rules > 3:
@@ -471,60 +468,6 @@ class Core:
         if not isinstance(error, Refused):
             self.refused[peer] = Refused(self.view.name(peer), type(error).__name__, str(error))
         self.owing.discard(peer)
-
-    def _receive(self, source: int, payload: bytes) -> None:
-        """Give the machine what a payload of the link holds."""
-        if is_note(payload):
-            self.changing.hear(source, payload)
-            return
-        numbering, members = self.numbering, self.changing.roll.members
-        if source not in members or self.me not in members:
-            raise BadFrame(
-                f"{self.view.name(source)} sent packets to {self.view.name(self.me)}, which is in another view"
-            )
-        there, me = numbering.seat(source), self.machine.me
-        for part in decode_parts(payload, there, me, self.limits, self.machine.stamps_as_numbers):
-            effects: list[Effect] = []
-            try:
-                if isinstance(part, list):
-                    self.heard[source] += len(part)
-                    self._note_packets(source, part)
-                    self.machine.receive_all(part, effects)
-                else:
-                    self.heard[source] += len(part.rows)
-                    if me in part.to:
-                        self._note_rows(source, part.to, part.rows)
-                    self.machine.receive_rows(there, part.to, part.rows, effects)
-            finally:
-                self.follow(effects)
-        if self.heard[source] >= ACK_EVERY:
-            self.touched[source] = None
-
-    def _note_rows(self, source: int, to: tuple[int, ...], rows: Sequence[tuple[int, int, bytes]]) -> None:
-        """Messages of a peer to us, in rows, have arrived."""
-        base = self.numbering.base(source)
-        self.arrived += [(source, number + base) for number, _, _ in rows]
-        self.held[source] += len(rows)
-        if self.record.on:
-            there, outward = self.numbering.seat(source), self.numbering.outward
-            for number, _, payload in rows:
-                self.record.event("receive", outward(Message(there, number, to, payload)))
-
-    def _note_packets(self, source: int, packets: Sequence[Packet[Any]]) -> None:
-        """Packets of a peer have arrived, some with messages to us."""
-        numbering, me, there = self.numbering, self.machine.me, self.numbering.seat(source)
-        arrived, recording, base, mine = self.arrived, self.record.on, numbering.base(source), 0
-        for packet in packets:
-            message = packet.message
-            if message is not None and me in message.to:
-                if message.sender == there:
-                    arrived.append((source, message.number + base))
-                    mine += 1
-                else:
-                    arrived.append(numbering.identify(message))
-                if recording:
-                    self.record.event("receive", numbering.outward(message))
-        self.held[source] += mine
 
     def take(self, identity: Id, keep: bool = True) -> None:
         """The application takes a message that was offered; `keep` it until it is acknowledged, with a journal."""
