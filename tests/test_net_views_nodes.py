@@ -288,6 +288,37 @@ def test_a_removed_node_that_comes_back_is_refused(tmp_path):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("way", ["memory", "tcp"])
+@pytest.mark.parametrize("leaver", [0, 2], ids=["the leader", "another"])
+def test_one_that_leaves_holds_up_nobody_and_waits_for_nobody(leaver, way):
+    """It says its last word to those who are there; what is not acknowledged then never will be."""
+
+    async def main() -> None:
+        network, names = Memory(), ["a", "b", "c"]
+        addresses: dict[str, str] = {}
+        settings = Settings(drain_s=10 * PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            nodes = []
+            for name in reversed(names):
+                transport = network.at(name) if way == "memory" else Tcp("127.0.0.1:0", addresses)
+                node = Node(name, names, transport=transport, settings=settings)
+                await node.start()
+                addresses[name] = node.address if way == "tcp" else ""
+                nodes.insert(0, node)
+            while any(len(node.connected) < 2 for node in nodes):
+                await asyncio.sleep(0.01)
+            left = nodes.pop(leaver)
+            await left.leave()
+            assert await left.close() == {}
+            await nodes[0].send(nodes[1].name, b"among us")
+            assert (await nodes[1].receive()).payload == b"among us"
+            for node in nodes:
+                assert left.name not in node.members
+                await node.close()
+
+    asyncio.run(main())
+
+
 def test_the_journal_knows_the_view(tmp_path):
     async def main() -> None:
         network, names = Memory(), ["a", "b"]

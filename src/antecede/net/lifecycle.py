@@ -282,8 +282,11 @@ class Lifecycle(Member):
     def _is_drained(self) -> bool:
         """Whether nobody who is still there has something to acknowledge."""
         core = self._host.core
-        peers = self._mesh.peers.items()
-        there = [number for number, peer in peers if number in core.links and not peer.parted]
+        there = [
+            number
+            for number, peer in self._mesh.peers.items()
+            if number in core.links and not peer.parted and self._mesh.may_reach(number)
+        ]
         return not there or not (
             core.unsent or core.gathered or any(core.links[peer].unacknowledged for peer in there)
         )

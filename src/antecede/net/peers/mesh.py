@@ -119,6 +119,11 @@ class Mesh:
             if peer.refusal is not None and not peer.connected
         }
 
+    def may_reach(self, number: int) -> bool:
+        """Whether there is, or will be, a connection with this peer: one that has left dials nobody any more."""
+        me, members = self.host.core.me, self.host.core.changing.roll.members
+        return self.peers[number].connected or (me in members and min(me, number) in members)
+
     def _list_unreachable(self) -> tuple[str, ...]:
         return tuple(peer.name for peer in self.peers.values() if not peer.connected)
 
@@ -247,9 +252,9 @@ class Mesh:
             if number in self._dialling:
                 self._dialling.pop(number).cancel()
         if core.me not in roll.members:
-            # Who has left waits for no one.
-            while self._dialling:
-                self._dialling.popitem()[1].cancel()
+            # Who has left waits for no one. But one that led the change has a word for all who are still there.
+            for number in [number for number in self._dialling if not self.peers[number].connected]:
+                self._dialling.pop(number).cancel()
         for number in core.links:
             if number not in self.peers:
                 peer = self.peers[number] = Peer(self._shared, number)
@@ -277,6 +282,8 @@ class Mesh:
         while True:
             if await self._try(peer):
                 backoff.reset()
+            if self.host.core.me not in self.host.core.changing.roll.members:
+                return
             await asyncio.sleep(backoff.next())
 
     async def _try(self, peer: Peer) -> bool:

@@ -233,6 +233,7 @@ class Peer:
                 self._paused.discard(self.number)
                 self.counts["lost"] += 1
                 self.host.contacts.fire()
+                self.host.room.fire()
             await asyncio.wait({writing})
         if channel.refused is None and (link.acked, link.received) != before:
             self.refusal = None
