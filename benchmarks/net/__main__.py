@@ -29,6 +29,7 @@ PASSES = 2
 CASES = [
     Case(PERMIT, partial(Nodes, protocol="permit")),
     Case(BARE, Bare),
+    Case("`permit`, after a view change", partial(Nodes, protocol="permit", changed=True)),
     Case("`matrix`", partial(Nodes, protocol="matrix")),
     Case("`permit`, journal, normal", partial(Nodes, protocol="permit", sync="normal")),
     Case(FULL, partial(Nodes, protocol="permit", sync="full")),

@@ -24,6 +24,8 @@ __all__ = ["Journals", "time_sync"]
 
 TURN = Turn()
 PAGE = 4096
+YIELD_EVERY = 512
+"""Messages after which a node pauses for others, too."""
 
 
 class Journals(System):
@@ -78,12 +80,11 @@ class Journals(System):
         return body
 
     async def flood(self, me: int, each: int, body: bytes) -> None:
-        for _ in range(each):
-            for to in range(self.n):
-                if to != me:
-                    await self.send(me, to, body)
-            # A node pauses for others, too.
-            await asyncio.sleep(0)
+        others = [to for to in range(self.n) if to != me]
+        for number in range(each * len(others)):
+            await self.send(me, others[number % len(others)], body)
+            if number % YIELD_EVERY == 0:
+                await asyncio.sleep(0)
 
     async def stop(self) -> None:
         for journal in self._journals:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.net.counts import count_flood
+from benchmarks.net.counts import count_alone, count_flood
 from benchmarks.net.measure import Case, Load
 from benchmarks.net.systems import Nodes
 
@@ -24,6 +24,7 @@ __all__ = ["SHORTCUTS", "main"]
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "antecede"
 LOAD = Load(3, 100, 300)
+HEADS = ("as fast as they may", "the same with a journal, normal", "one at a time")
 
 
 class Shortcut(NamedTuple):
@@ -74,27 +75,25 @@ SHORTCUTS = [
 ]  # fmt: skip
 
 
-def _count(directory: str) -> tuple[float, float]:
-    """Bytecodes of a delivery with the package that is in this directory: without a journal, and with one."""
+def _count(directory: str) -> list[float]:
+    """Bytecodes of a delivery with the package that is in this directory, as the head of the table has them."""
     command = [sys.executable, "-m", "benchmarks.net.shortcuts", "--count"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([directory, str(ROOT)])}
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
-    without, kept = done.stdout.split()
-    return float(without), float(kept)
+    return [float(count) for count in done.stdout.split()]
 
 
 def main() -> None:
     if "--count" in sys.argv:
-        for sync in (None, "normal"):
-            case = Case("permit", partial(Nodes, protocol="permit", sync=sync))
-            print(f"{count_flood(case, LOAD)['bytecodes']:.0f}")
+        case = Case("permit", partial(Nodes, protocol="permit"))
+        kept = Case("permit, journal", partial(Nodes, protocol="permit", sync="normal"))
+        counted = count_flood(case, LOAD), count_flood(kept, LOAD), count_alone(case, LOAD.nodes, LOAD.size)
+        print(*(counts["bytecodes"] for counts in counted))
         return
-    print(
-        "| bytecodes of a delivery of `permit`, 3 nodes, 100 bytes | no journal | × | journal, normal | × |"
-    )
-    print("|---|--:|--:|--:|--:|")
+    print("| bytecodes of a delivery of `permit`, 3 nodes, 100 bytes | " + " | × | ".join(HEADS) + " | × |")
+    print("|---|" + "--:|--:|" * len(HEADS))
     now = _count(str(SOURCE.parent))
-    print(f"| as it is | {now[0]:,.0f} | 1.00 | {now[1]:,.0f} | 1.00 |")
+    print("| as it is | " + " | ".join(f"{count:,.0f} | 1.00" for count in now) + " |", flush=True)
     for shortcut in SHORTCUTS:
         with tempfile.TemporaryDirectory() as directory:
             copy = Path(directory) / "antecede"

@@ -125,21 +125,27 @@ class Bare(System):
 
 
 class Nodes(System):
-    """Nodes of one protocol, with a journal if `sync` says what kind; then all acknowledge every message."""
+    """Nodes of one protocol, with a journal if `sync` says what kind; then all acknowledge every message.
 
-    def __init__(self, n: int, directory: Path, protocol: str, sync: Any = None) -> None:
+    With `changed` one that was there first has left: the machine has other numbers for all than the application.
+    """
+
+    def __init__(
+        self, n: int, directory: Path, protocol: str, sync: Any = None, changed: bool = False
+    ) -> None:
         super().__init__(n, directory)
-        self._protocol, self._sync = protocol, sync
+        self._protocol, self._sync, self._changed = protocol, sync, changed
 
     async def start(self) -> None:
         self._stack = await AsyncExitStack().__aenter__()
         names, addresses = [f"p{i:02d}" for i in range(self.n)], dict[str, str]()
+        founders = ["leaves", *names] if self._changed else names
         system = []
-        for name in reversed(names):
+        for name in reversed(founders):
             journal = None if self._sync is None else self.directory / f"{name}.db"
             node = Node(
                 name,
-                names,
+                founders,
                 protocol=self._protocol,
                 transport=Tcp("127.0.0.1:0", addresses),
                 journal=journal,
@@ -148,8 +154,14 @@ class Nodes(System):
             system.append(await self._stack.enter_async_context(node))
             addresses[name] = node.address
         self.nodes, self._names = system[::-1], names
-        while any(len(node.connected) < self.n - 1 for node in system):
+        while any(len(node.connected) < len(founders) - 1 for node in system):
             await asyncio.sleep(0.01)
+        if self._changed:
+            first = self.nodes.pop(0)
+            await first.leave()
+            await first.close()
+            while any(node.members != tuple(names) for node in self.nodes):
+                await asyncio.sleep(0.01)
 
     async def send(self, me: int, to: int, body: bytes) -> None:
         await self.nodes[me].send(self._names[to], body, durable=False)
