@@ -298,7 +298,7 @@ def test_one_that_leaves_holds_up_nobody_and_waits_for_nobody(leaver, way):
         addresses: dict[str, str] = {}
         settings = Settings(drain_s=10 * PATIENCE_S)
         async with asyncio.timeout(PATIENCE_S):
-            nodes = []
+            nodes: list[Node] = []
             for name in reversed(names):
                 transport = network.at(name) if way == "memory" else Tcp("127.0.0.1:0", addresses)
                 node = Node(name, names, transport=transport, settings=settings)
