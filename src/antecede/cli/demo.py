@@ -115,7 +115,9 @@ def demo(
     else:
         console = Console(stderr=True, highlight=False)
         print_lines(console, lines)
-        console.print(f"\n{LEGEND}\n")
+        console.print()
+        print_sentence(LEGEND)
+        console.print()
     print_sentence(describe_answer(lines, time.perf_counter() - started))
     print(f"Report: {page}", file=sys.stderr)
     if show:
