@@ -420,12 +420,11 @@ class Node(Observed):
                 )
             self._full = True
             return None
-        if not core.steady and (core.changing.ready or core.changing.donor is not None):
-            first = self._first_ready(wanted)
-            if first is None:
-                return None
-            return self._hand_over(first)
-        message = core.next_message(wanted)
+        message: Message | Change | None
+        if core.steady:
+            message = core.next_message(wanted)
+        elif isinstance(message := core.changing.offer(wanted), Change):
+            return None
         if message is None or message.id in host.commits.fresh:
             return None
         return self._hand_over(message)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from antecede.errors import BadParameter, Closed, NotMember, WrongType
-from antecede.model import Message, View
+from antecede.model import View
 from antecede.net.driver import Host
 from antecede.net.peers.session import Join
 from antecede.net.peers.terms import flat_parameters
@@ -143,21 +143,6 @@ class Member:
 
     # Coming to a change
 
-    def _first_ready(self, wanted: int | None) -> Message | None:
-        """The next of what came before a change, in its order, if it may be handed over now."""
-        host, changing = self._host, self._host.core.changing
-        if changing.donor is not None:
-            # The state comes first.
-            return None
-        message = changing.ready[0]
-        if (
-            isinstance(message, Change)
-            or message.id in host.commits.fresh
-            or wanted not in (None, message.sender)
-        ):
-            return None
-        return message
-
     def _waive(self) -> None:
         """The view has changed. Do now what need not wait until the application comes so far."""
         host, changing = self._host, self._host.core.changing
@@ -172,11 +157,11 @@ class Member:
 
     def _next_change(self) -> Change | None:
         """The change that is next, before any message."""
-        changing = self._host.core.changing
-        if self._host.core.again or changing.donor is not None or not changing.ready or self._closing:
+        core = self._host.core
+        if core.steady or core.again or self._closing or self._host.failure is not None:
             return None
-        change = changing.ready[0]
-        return change if isinstance(change, Change) and self._host.failure is None else None
+        change = core.changing.offer()
+        return change if isinstance(change, Change) else None
 
     def _come_to(self, change: Change, state: bytes | None) -> None:
         self._host.happen(Pass(change.number, state, told=self.changed is None))

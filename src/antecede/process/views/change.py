@@ -188,6 +188,16 @@ class Changing:
         self.membership.withdraw(names)
         self.watch()
 
+    def offer(self, sender: int | None = None) -> Message | Change | None:
+        """What the application is to have next, of this sender if one is given: its state, having joined, before all
+        else, and all of one view before the change to the next."""
+        if self.donor is not None:
+            return None
+        if not self.ready:
+            return self._core.next_message(sender)
+        first = self.ready[0]
+        return first if isinstance(first, Change) or sender in (None, first.sender) else None
+
     def take_ready(self) -> None:
         """The application takes what is first. The machine has delivered it long ago: nothing follows from it."""
         self.ready.popleft()

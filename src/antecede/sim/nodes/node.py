@@ -410,28 +410,17 @@ class SimNode:
             return True
         if len(core.taken) >= self.system.scenario.unacknowledged:
             return False
-        if not core.steady and (core.changing.ready or core.changing.donor is not None):
-            return self._take_ready(silent)
-        wanted = None
-        if core.machine.selective and self.random.random() < 0.1:
-            wanted = self.random.choice(core.changing.roll.members)
-        message = core.next_message(wanted)
-        if message is None or message.id in self.fresh:
-            return False
-        self._hand_over(message, silent)
-        return True
-
-    def _take_ready(self, silent: bool) -> bool:
-        core = self.core
-        if core.changing.donor is not None:
-            return False
-        first = core.changing.ready[0]
-        if isinstance(first, Change):
-            self._come_to(first)
+        wanted, changing = None, core.changing
+        free = not changing.ready and changing.donor is None
+        if free and core.machine.selective and self.random.random() < 0.1:
+            wanted = self.random.choice(changing.roll.members)
+        offered = changing.offer(wanted)
+        if isinstance(offered, Change):
+            self._come_to(offered)
             return True
-        if first.id in self.fresh:
+        if offered is None or offered.id in self.fresh:
             return False
-        self._hand_over(first, silent)
+        self._hand_over(offered, silent)
         return True
 
     def _hand_over(self, message: Message, silent: bool) -> None:
