@@ -10,6 +10,7 @@ import pytest
 from antecede.errors import BadParameter
 from antecede.spark.ingest.api import ingest
 from antecede.spark.order.api import count_rows, missing, order, refused
+from antecede.spark.order.by_vector import climb_batches
 from antecede.spark.order.vectors import LAST, count_batches
 from tests.test_foreign_real import CHORD, before_a_cause
 
@@ -296,3 +297,20 @@ def test_a_window_of_time_has_the_positions_of_the_whole(spark):
         order(table, process="p", vector="v", time="at", window=("yesterday", window[1]))
     with pytest.raises(BadParameter, match="a window needs the column of times"):
         order(table, process="p", vector="v", window=window)
+
+
+@pytest.mark.parametrize("kind", [pa.map_(pa.string(), pa.int64()), pa.list_(pa.int64())])
+def test_a_partition_that_begins_within_a_batch_climbs_alone(kind):
+    """A task hands over its partitions in pieces; the last one may be the end of a batch that has more."""
+    many, is_map = 1 << 16, pa.types.is_map(kind)
+    numbers = [*range(1, many + 1), 1, 2]
+    vectors = [[("p", number)] for number in numbers] if is_map else [[number] for number in numbers]
+    columns = {
+        "__hash": [1] * many + [2, 2],
+        "__group0": ["a"] * many + ["b", "b"],
+        "__process": ["p" if is_map else 0] * len(numbers),
+        "__vector": pa.array(vectors, kind),
+        "__time": [*range(many), 7, 3],
+    }
+    pieces = climb_batches([pa.record_batch(columns)], ["__group0"], ["__group0"], is_map)
+    assert [piece["__key"].to_pylist() for piece in pieces] == [[*range(many)], [7, 7]]

@@ -152,10 +152,11 @@ class Vectors:
     def of(cls, batch: pa.RecordBatch, is_map: bool) -> Vectors:
         process, vectors = batch.column("__process"), batch.column("__vector")
         if is_map:
-            lists = pa.ListArray.from_arrays(vectors.offsets, vectors.items, mask=vectors.is_null())
-            keyed = pa.ListArray.from_arrays(vectors.offsets, vectors.keys, mask=vectors.is_null())
+            # Spark's null maps have no entries. (Arrow takes no mask with the offsets of a slice.)
+            lists = pa.ListArray.from_arrays(vectors.offsets, vectors.items)
+            keyed = pa.ListArray.from_arrays(vectors.offsets, vectors.keys)
             parents = pc.list_parent_indices(lists).to_numpy()
-            return cls(process, lists, keyed.flatten(), lists.flatten(), parents, 0)
+            return cls(process, vectors, keyed.flatten(), lists.flatten(), parents, 0)
         lengths = pc.list_value_length(vectors)
         if not lengths.null_count and pc.min(lengths) == pc.max(lengths) and lengths[0].as_py():
             return cls(process, vectors, None, vectors.flatten(), None, lengths[0].as_py())
