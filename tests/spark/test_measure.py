@@ -122,6 +122,13 @@ def test_a_long_run_is_shared_by_several_tasks(spark, tmp_path, monkeypatch):
     measures.release()
 
 
+def test_a_large_cluster_measures_more_runs_at_a_time(spark):
+    session = spark.newSession()
+    for cores, tasks_of in (("2", [3, 64, 64]), ("200", [3, 100, 200])):
+        session.conf.set("spark.sql.shuffle.partitions", cores)
+        assert [api.count_tasks(session, runs) for runs in (3, 100, 1_000)] == tasks_of
+
+
 def test_rows_that_a_task_cannot_hold_go_to_a_file(monkeypatch):
     monkeypatch.setattr(tasks, "HELD", 10)
     names, rows = make_trace(11, processes=4, events=300)

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -56,6 +56,9 @@ __all__ = ["ERROR", "Measures", "measure"]
 FEW: Final = 2_000_000
 """Rows of local files that this process reads by itself: a task would take longer to start."""
 
+
+TASKS: Final = 64
+"""Tasks among which runs in no order are dealt, on a cluster of few cores."""
 
 KNOWN: Final = pa.schema(
     [
@@ -323,7 +326,7 @@ def follow_rows(trace: Trace, processes: Mapping[str, tuple[str, ...]], among: i
             events = with_clock(trace).events
             if len(processes) < among:
                 events = events.where(F.col("run").isin(*processes))
-            rows = events.select(*COLUMNS).repartition(min(len(processes), 64), "run")
+            rows = events.select(*COLUMNS).repartition(count_tasks(trace.spark, len(processes)), "run")
             ordered = rows.sortWithinPartitions("run", "clock", "process", "index")
             found = ordered.mapInArrow(mark_errors(work), "found binary").collect()
     except BadTrace as error:
@@ -336,6 +339,11 @@ def follow_rows(trace: Trace, processes: Mapping[str, tuple[str, ...]], among: i
         left = {run: names for run, names in processes.items() if run not in lost}
         return wrong + (follow_rows(trace.without(damaged[0]), left, among) if left else [])
     return [msgspec.msgpack.decode(row["found"], type=Found) for row in found]
+
+
+def count_tasks(spark: SparkSession, runs: int) -> int:
+    """Tasks that share so many runs: a task each, up to what suits one machine or, if that is more, the cluster."""
+    return min(runs, max(TASKS, int(spark.conf.get("spark.sql.shuffle.partitions") or 1)))
 
 
 def has_run(group: Group, run: str) -> bool:
