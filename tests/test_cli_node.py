@@ -172,10 +172,19 @@ processes = ["ann", "bob"]
 """
 
 
-def write_router(directory: Path, name: str, peers: dict[str, str]) -> Path:
+WITNESSED = """
+[topology]
+links = [["ann", "hub"], ["bob", "hub"], ["ann", "wit"], ["bob", "wit"], ["hub", "wit"]]
+processes = ["ann", "bob"]
+separators = [["hub", "wit"]]
+witnesses = ["wit"]
+"""
+
+
+def write_router(directory: Path, name: str, peers: dict[str, str], topology: str = TOPOLOGY) -> Path:
     addresses = "\n".join(f'{peer} = "{address}"' for peer, address in peers.items())
     config = directory / f"{name}.toml"
-    config.write_text(f'name = "{name}"\nprotocol = "separator"\n[peers]\n{addresses}\n{TOPOLOGY}')
+    config.write_text(f'name = "{name}"\nprotocol = "separator"\n[peers]\n{addresses}\n{topology}')
     return config
 
 
@@ -199,6 +208,35 @@ def test_a_router_forwards_and_needs_no_program(tmp_path):
             process.terminate()
             process.communicate(timeout=PATIENCE_S)
     assert hub.returncode == 0
+
+
+def test_a_witness_stores_what_passes_and_needs_no_program(tmp_path):
+    names = ["ann", "bob", "hub", "wit"]
+    peers = dict(zip(names, free_addresses(4), strict=True))
+    configs = {name: write_router(tmp_path, name, peers, WITNESSED) for name in names}
+    roles = {"hub": ("--role", "router"), "wit": ("--role", "witness")}
+    nodes = {name: run_node(configs[name], *roles.get(name, ())) for name in names}
+    try:
+        ann, bob = nodes["ann"].stdin, nodes["bob"].stdout
+        assert ann is not None
+        assert bob is not None
+        ann.write('{"do": "send", "to": "bob", "text": "over the hub"}\n')
+        ann.flush()
+        heard = (json.loads(line) for line in bob)
+        message = next(event for event in heard if event["event"] == "message")
+        assert (message["sender"], message["text"]) == ("ann", "over the hub")
+    finally:
+        for process in nodes.values():
+            process.terminate()
+            process.communicate(timeout=PATIENCE_S)
+    assert nodes["wit"].returncode == 0
+
+
+def test_who_is_no_witness_is_refused_as_one(tmp_path, capsys):
+    peers = dict(zip(["ann", "bob", "hub", "wit"], free_addresses(4), strict=True))
+    config = write_router(tmp_path, "hub", peers, WITNESSED)
+    assert run(["node", "--config", str(config), "--role", "witness"]) == 2
+    assert "hub is no witness of the topology, which has wit" in capsys.readouterr().err
 
 
 def test_who_is_no_router_is_refused_as_one(tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import get_args
 
 import pytest
@@ -10,7 +11,8 @@ from msgspec.structs import replace
 
 from antecede.cli import run as command
 from antecede.sim.nodes.scenario import CAUSAL, Kind, Scenario, draw, parse
-from antecede.sim.nodes.soak import examine, repeat, simpler
+from antecede.sim.nodes.soak import examine, repeat, shrink, simpler
+from tests.recovery_mutants import forget_acknowledgements
 
 CHANGES = ("join", "cancel", "leave", "die", "suspect", "strike")
 
@@ -122,6 +124,26 @@ def test_the_command_says_yes(capsys):
     assert command(["soak", "--scenario", repeat(scenario).split("'")[1], "--jobs", "1", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["verdict"], result["runs"]) == ("yes", 1)
+
+
+def test_the_command_ends_after_so_many_deliveries(capsys):
+    told = ["--nodes", "--deliveries", "50", "--messages", "40", "--seed", "11", "--jobs", "1", "--json"]
+    assert command(["soak", *told]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["deliveries"] >= 50
+    assert result["runs"] < 20
+
+
+def test_a_run_that_fails_is_shortened(monkeypatch):
+    forget_acknowledgements(monkeypatch)
+    failing = (
+        scenario for scenario in map(partial(draw, 5, most=60), range(60)) if examine(scenario).findings
+    )
+    scenario = next(failing)
+    kind = examine(scenario).kind
+    short = shrink(scenario, kind, most=30)
+    assert examine(short).kind == kind
+    assert (len(short.faults), short.messages) < (len(scenario.faults), scenario.messages)
 
 
 def test_a_scenario_that_is_none_is_refused(capsys):
