@@ -4,9 +4,11 @@ from random import Random
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions as F
 
 from antecede.errors import BadTrace
 from antecede.spark.causes import ByCauses
+from antecede.spark.order import blocks
 from antecede.spark.order.api import missing, note_form
 from antecede.spark.order.blocks import order_block
 from antecede.spark.order.by_causes import order_by_causes
@@ -54,10 +56,24 @@ def test_a_chain_against_time_moves_to_one_block(spark):
 
 
 def test_a_table_that_changed_since_it_was_counted_is_told():
-    rows = {"id": [1, 2], "causes": [[], [1]], "at": [1.0, 2.0], "__time": [1.0, 2.0], "__node": ["1", "2"]}
-    rows |= {"__block": [0, 0], "__what": [0, 0], "__names": pa.nulls(2, pa.list_(pa.string()))}
+    rows = {"id": [1, 2], "__id": [1, 2], "__causes": [[], [1]], "__time": [1.0, 2.0], "__block": [0, 0]}
     [batch] = pa.table(rows).to_batches()
-    [found] = order_block([batch], ASKED, ["id"], {0: (7, 2)})
+    [found] = order_block([batch], ["id"], {0: (7, 2)})
     assert found["position"].to_pylist() == [7, 8]
     with pytest.raises(BadTrace, match="it changed while it was ordered"):
-        list(order_block([batch], ASKED, ["id"], {0: (0, 3)}))
+        list(order_block([batch], ["id"], {0: (0, 3)}))
+
+
+@pytest.mark.parametrize("causes", [[], ["lost"]])
+def test_identifiers_that_are_alike_in_one_hash_are_told_apart(spark, monkeypatch, causes):
+    """Events clash with each other, and a cause that is nowhere with one that is there."""
+
+    def clash(name, columns):
+        return {columns[0]: F.xxhash64(name) % 16, columns[1]: F.hash(name)}
+
+    monkeypatch.setattr(blocks, "hash_name", clash)
+    rows = [(f"{place:03}", [f"{place - 1:03}", *causes] if place else causes, place) for place in range(60)]
+    table = spark.createDataFrame(rows, "id string, causes array<string>, at int")
+    found = order_by_causes(table, ASKED, full=25).collect()
+    assert [row.id for row in found] == [row[0] for row in rows]
+    assert {tuple(row.waits_for) for row in found} == {tuple(causes)}

@@ -158,6 +158,26 @@ def test_ids_are_text_or_integers(spark, kind, full):
     assert [row.waits_for for row in found if str(row.id) == "2"] == [["1"] if kind == "string" else [1]]
 
 
+def test_a_text_that_begins_as_a_list_does_is_read_alike_in_all_partitions(spark):
+    rows = [
+        ("a", None),
+        ("b", '["a", "x"]'),
+        ("c", '["a"] x'),
+        ("d", "[a"),
+        ("e", '["a", null, ""]'),
+        ("f", "[]"),
+    ]
+    table = spark.createDataFrame(rows, "id string, causes string")
+    found = [
+        {row.id: (row.position, row.waits_for) for row in order_by_causes(table, asked, full=full).collect()}
+        for asked in [ByCauses("id", "causes")]
+        for full in (10, 0)
+    ]
+    assert found[0] == found[1]
+    waits = {id: waits_for for id, (_, waits_for) in found[0].items()}
+    assert (waits["b"], waits["d"], waits["e"], waits["f"]) == (["x"], ["[a"], [], [])
+
+
 def test_some_texts_mean_no_cause(spark):
     table = spark.createDataFrame([("a", "root"), ("b", ""), ("c", "a")], "id string, parent string")
     found = order(table, id="id", causes="parent", no_cause=["root", ""])

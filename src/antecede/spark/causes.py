@@ -12,9 +12,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructType, VariantType
 
 from antecede.errors import BadParameter
-from antecede.spark.frames import WHOLE, quote, refuse_column_names
+from antecede.spark.frames import WHOLE, quote, read_time, refuse_column_names
 
-__all__ = ["ByCauses", "id_type", "list_causes", "refuse_columns", "split_text"]
+__all__ = ["ByCauses", "add_events", "id_type", "list_causes", "read_id", "refuse_columns", "split_text"]
 
 
 class ByCauses(Struct, frozen=True):
@@ -66,6 +66,18 @@ def id_type(rows: DataFrame, asked: ByCauses) -> DataType:
     return StringType() if text else LongType()
 
 
+def read_id(rows: DataFrame, asked: ByCauses) -> Column:
+    return F.col(quote(asked.id)).cast(id_type(rows, asked))
+
+
+def add_events(rows: DataFrame, asked: ByCauses) -> DataFrame:
+    """The rows with `__id`, `__causes` and, if there is a time, `__time`: what tasks read, whatever the columns are."""
+    added = {"__id": read_id(rows, asked), "__causes": list_causes(rows, asked)}
+    if asked.time is not None:
+        added["__time"] = read_time(rows, asked.time)
+    return rows.withColumns(added)
+
+
 def split_text(text: Column) -> Column:
     """One identifier in text, or a JSON array of them, as an array."""
     listed = F.coalesce(F.from_json(text, "array<string>"), F.array(text))
@@ -74,13 +86,18 @@ def split_text(text: Column) -> Column:
 
 def list_causes(rows: DataFrame, asked: ByCauses) -> Column:
     """The causes as an array of identifiers, without nulls and without what means none."""
-    cause = F.col(quote(asked.causes))
-    kind = id_type(rows, asked).simpleString()
-    found = rows.schema[asked.causes].dataType
-    listed = cause if isinstance(found, ArrayType) else F.array(cause)
-    if isinstance(found, StringType):
-        listed = split_text(cause)
-    listed = F.coalesce(listed.cast(f"array<{kind}>"), F.array().cast(f"array<{kind}>"))
-    if kind != "string" or not asked.no_cause:
-        return F.filter(listed, lambda one: one.isNotNull())
-    return F.filter(listed, lambda one: one.isNotNull() & ~one.isin(*asked.no_cause))
+    kind, found = id_type(rows, asked), rows.schema[asked.causes].dataType
+    cause, empty = F.col(quote(asked.causes)), F.array().cast(ArrayType(kind))
+
+    def is_meant(one: Column) -> Column:
+        text = isinstance(kind, StringType) and asked.no_cause
+        return one.isNotNull() & ~one.isin(*asked.no_cause) if text else one.isNotNull()
+
+    if isinstance(found, ArrayType):
+        return F.filter(F.coalesce(cause.cast(ArrayType(kind)), empty), is_meant)
+    # Most are one identifier: no list has to be filtered.
+    one = cause.cast(kind)
+    alone = F.when(is_meant(one), F.array(one)).otherwise(empty)
+    if not isinstance(found, StringType):
+        return alone
+    return F.when(one.startswith("["), F.filter(split_text(one), is_meant)).otherwise(alone)

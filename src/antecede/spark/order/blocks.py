@@ -13,6 +13,9 @@ missing    The same join finds causes that are nowhere. What waits for them may 
            each other what the events that are named across their ends wait for, until nothing new is told. A block is
            walked again only if it was told something.
 
+Identifiers are joined by 96 bits of two hashes: sorting by a number is much faster than by a text. (Of a billion
+identifiers two are alike in these with a probability of one in a hundred billion.) Blocks are ordered by the texts.
+
 The driver holds the bounds and sizes of blocks. What limits it: events of one time in one partition are in one block,
 which has to fit into a task. Where times say little about causes, many events move, and blocks tell each other much.
 """
@@ -34,7 +37,7 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from antecede.errors import BadTrace
 from antecede.jit import kernels_for
-from antecede.spark.causes import ByCauses, id_type, list_causes
+from antecede.spark.causes import ByCauses, add_events, id_type, list_causes
 from antecede.spark.errors import mark_errors, raise_task_errors
 from antecede.spark.frames import quote, read_time
 from antecede.spark.order.causes import (
@@ -53,6 +56,9 @@ ROW, OUTSIDE, EXPORT = range(3)
 """What a row of a block is: an event, a cause outside and what it waits for, an event that others ask about."""
 Cycle = tuple[int, list[str]]
 """A partition, and identifiers: each is a cause of the next."""
+EVENT: Final = ["__node", "__check", "__part"]
+CAUSE: Final = ["__cause", "__cause_check", "__part"]
+"""By what events, and the causes that they name, are joined: the number first, by which Spark sorts fastest."""
 EXACT: Final = 1000
 """How exact the quantiles are that cut blocks: a block has at most a tenth of a percent of all rows more."""
 FEW: Final = 500_000
@@ -85,10 +91,12 @@ class Blocks(Struct, frozen=True):
 
 def order_blocks(rows: DataFrame, asked: ByCauses, sizes: Sequence[int], full: int) -> DataFrame:
     """Order partitions that `__part` numbers, and that have so many rows."""
+    assert asked.time is not None
+    name, time = name_events(rows, asked), read_time(rows, asked.time)
+    causes = list_causes(rows, asked).cast("array<string>")
+    slim = rows.select("__part", name.alias("__name"), causes.alias("__causes"), time.alias("__time"))
     with raise_task_errors():
-        slim = select_slim(rows, asked)
-        blocks = cut_blocks(slim, sizes, full)
-        slim = slim.withColumn("__block", blocks.locate(F.col("__part"), F.col("__time")))
+        slim, blocks = locate_events(slim, sizes, full)
         moved, links, copies = find_moves(slim)
         slim = move_events(slim, moved)
         counts = {row["__block"]: row["count"] for row in slim.groupBy("__block").count().collect()}
@@ -97,38 +105,35 @@ def order_blocks(rows: DataFrame, asked: ByCauses, sizes: Sequence[int], full: i
         cycles: list[Cycle] = []
         if kinds or copies:
             outside, cycles = survey(slim, links if MISSING in kinds else None, len(blocks.bounds))
-        located = rows.withColumns({"__node": name_events(rows, asked), "__time": read_own_time(rows, asked)})
-        located = located.withColumn("__block", blocks.locate(F.col("__part"), F.col("__time")))
-        located = move_events(located, moved)
+    located = rows.withColumn("__block", blocks.locate(F.col("__part"), put_first(rows, time)))
+    if moved is not None:
+        located = move_events(located.withColumns(hash_name(name, EVENT)), moved).drop(*EVENT[:2])
     return finish(located, rows, asked, blocks, counts, outside, cycles)
 
 
 def find_partition_cycles(slim: DataFrame, sizes: Sequence[int], full: int) -> list[Cycle]:
     """One cycle of each partition that has some. `__time` may be any order that is near that of the causes."""
-    kind = slim.schema["__time"].dataType
-    never = F.lit(np.iinfo(np.int64).min) if isinstance(kind, LongType) else F.lit(float("-inf"))
-    slim = slim.withColumn("__time", F.coalesce("__time", never))
+    located, blocks = locate_events(slim, sizes, full)
+    moved, *_ = find_moves(located)
+    return survey(move_events(located, moved), None, len(blocks.bounds))[1]
+
+
+def locate_events(slim: DataFrame, sizes: Sequence[int], full: int) -> tuple[DataFrame, Blocks]:
+    """The events (part, name, causes, time) with their hashes, and the blocks of their own times."""
+    slim = slim.withColumn("__time", put_first(slim, F.col("__time")))
     blocks = cut_blocks(slim, sizes, full)
-    slim = slim.withColumn("__block", blocks.locate(F.col("__part"), F.col("__time")))
-    moved, *_ = find_moves(slim)
-    return survey(move_events(slim, moved), None, len(blocks.bounds))[1]
+    block = blocks.locate(F.col("__part"), F.col("__time"))
+    return slim.withColumns(hash_name(F.col("__name"), EVENT) | {"__block": block}), blocks
 
 
-def select_slim(rows: DataFrame, asked: ByCauses) -> DataFrame:
-    causes = list_causes(rows, asked).cast("array<string>")
-    time = read_own_time(rows, asked)
-    return rows.select(
-        "__part", name_events(rows, asked).alias("__node"), causes.alias("__causes"), time.alias("__time")
-    )
+def hash_name(name: Column, columns: Sequence[str]) -> dict[str, Column]:
+    return {columns[0]: F.xxhash64(name), columns[1]: F.hash(name)}
 
 
-def read_own_time(rows: DataFrame, asked: ByCauses) -> Column:
-    """The time of a row; what has none comes first."""
-    assert asked.time is not None
-    time = read_time(rows, asked.time)
-    kind = rows.select(time).schema[0].dataType
-    never = F.lit(float("-inf")) if not isinstance(kind, LongType) else F.lit(np.iinfo(np.int64).min)
-    return F.coalesce(time, never)
+def put_first(rows: DataFrame, time: Column) -> Column:
+    """Times, in which what has none comes first."""
+    whole = isinstance(rows.select(time).schema[0].dataType, LongType)
+    return F.coalesce(time, F.lit(np.iinfo(np.int64).min if whole else float("-inf")))
 
 
 def cut_blocks(slim: DataFrame, sizes: Sequence[int], full: int) -> Blocks:
@@ -151,10 +156,8 @@ def cut_blocks(slim: DataFrame, sizes: Sequence[int], full: int) -> Blocks:
 
 
 def find_moves(slim: DataFrame) -> tuple[DataFrame | None, DataFrame, bool]:
-    """Events that move, (part, node, block); causes that are missing, in later blocks, or tied; are there copies?"""
-    names = ["__part", "__node"]
-    # Partitioned by node, once for the join and for the copies.
-    events = slim.groupBy(*names).agg(
+    """Events that move, and to which block; causes that are missing, in later blocks, or tied; are there copies?"""
+    events = slim.groupBy(*EVENT).agg(
         F.min("__time").alias("__first"),
         F.min("__block").alias("__low"),
         F.max("__block").alias("__high"),
@@ -162,48 +165,51 @@ def find_moves(slim: DataFrame) -> tuple[DataFrame | None, DataFrame, bool]:
     )
     events = events.persist(StorageLevel.DISK_ONLY)
     try:
-        copies = events.where("__rows > 1").select(*names, F.col("__low").alias("__to"), "__high")
+        copies = events.where("__rows > 1").select(*EVENT, F.col("__low").alias("__to"), "__high")
         copies = copies.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
         doubled = not copies.isEmpty()
         moved = copies.where("__to != __high").drop("__high") if doubled else None
         if moved is not None and moved.isEmpty():
             moved = None
         edges = list_edges(move_events(slim, moved))
-        both = edges.join(events.withColumnRenamed("__node", "__cause"), ["__part", "__cause"], "left")
+        both = edges.join(name_causes(events), CAUSE, "left")
         kind = (
             F.when(F.col("__first").isNull(), MISSING)
             .when(F.col("__low") > F.col("__block"), BACK)
             .when(F.col("__first") >= F.col("__time"), TIED)
         )
-        told = both.select(
-            "__part", "__node", "__cause", "__block", F.col("__low").alias("__to"), kind.alias("kind")
-        )
+        told = both.select(*EVENT, *CAUSE[:2], F.col("__low").alias("__to"), kind.alias("kind"))
         links = told.where("kind is not null").localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
     finally:
         events.unpersist()
-    back = links.where(F.col("kind") == BACK).groupBy(*names).agg(F.max("__to").alias("__to"))
+    back = links.where(F.col("kind") == BACK).groupBy(*EVENT).agg(F.max("__to").alias("__to"))
     return raise_blocks(slim, moved, back), links, doubled
 
 
 def list_edges(slim: DataFrame) -> DataFrame:
-    return slim.select("__part", "__node", "__block", "__time", F.explode("__causes").alias("__cause"))
+    each = slim.select(*EVENT, "__block", "__time", F.explode("__causes").alias("__name"))
+    return each.withColumns(hash_name(F.col("__name"), CAUSE)).drop("__name")
+
+
+def name_causes(events: DataFrame) -> DataFrame:
+    """Events as causes that others name."""
+    return events.withColumnsRenamed(dict(zip(EVENT, CAUSE, strict=True)))
 
 
 def raise_blocks(slim: DataFrame, moved: DataFrame | None, found: DataFrame) -> DataFrame | None:
     """Events that move, and those that move because of them."""
-    names = ["__part", "__node"]
     while True:
         found = found.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
         if found.isEmpty():
             return moved
         if moved is not None:
-            both = moved.unionByName(found).groupBy(*names).agg(F.max("__to").alias("__to"))
+            both = moved.unionByName(found).groupBy(*EVENT).agg(F.max("__to").alias("__to"))
             moved = both.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
         else:
             moved = found
-        causes = tell_all(found.withColumnsRenamed({"__node": "__cause", "__to": "__then"}))
-        further = list_edges(move_events(slim, moved)).join(causes, ["__part", "__cause"])
-        found = further.where("__then > __block").groupBy(*names).agg(F.max("__then").alias("__to"))
+        causes = tell_all(name_causes(found).withColumnRenamed("__to", "__then"))
+        further = list_edges(move_events(slim, moved)).join(causes, CAUSE)
+        found = further.where("__then > __block").groupBy(*EVENT).agg(F.max("__then").alias("__to"))
 
 
 def no_names() -> Column:
@@ -219,7 +225,7 @@ def move_events(rows: DataFrame, moved: DataFrame | None) -> DataFrame:
     """The rows with their blocks, those of events that move with the new one."""
     if moved is None:
         return rows
-    joined = rows.join(tell_all(moved), ["__part", "__node"], "left")
+    joined = rows.join(tell_all(moved), EVENT, "left")
     return joined.withColumn("__block", F.coalesce("__to", "__block")).drop("__to")
 
 
@@ -228,19 +234,26 @@ def move_events(rows: DataFrame, moved: DataFrame | None) -> DataFrame:
 
 def survey(slim: DataFrame, links: DataFrame | None, many: int) -> tuple[DataFrame | None, list[Cycle]]:
     """What events wait for that blocks know only from outside, and the cycles: (part, identifiers)."""
-    base = slim.select(
-        "__part", "__block", F.lit(ROW).alias("__what"), "__node", "__causes", no_names().alias("__names")
-    )
+
+    def take(node: Column, causes: Column) -> DataFrame:
+        what, none = F.lit(ROW).alias("__what"), no_names().alias("__names")
+        return slim.select("__part", "__block", what, node.alias("__node"), causes.alias("__causes"), none)
+
+    base = take(F.col("__name"), F.col("__causes"))
     if links is None:
-        return None, collect_cycles(survey_blocks(base, many))
+        # Numbers are compared faster than texts, which only a cycle needs.
+        hashed = take(F.col("__node"), F.transform("__causes", lambda name: F.xxhash64(name)))
+        cyclic = collect_cycles(survey_blocks(hashed, many))
+        return None, cyclic and collect_cycles(survey_blocks(base, many))
     names = ["__part", "__block", "__node"]
-    edges = list_edges(slim).select("__part", "__block", "__cause").distinct()
-    missing = links.where(F.col("kind") == MISSING).select("__part", "__cause").distinct()
+    edges = slim.select("__part", "__block", F.explode("__causes").alias("__cause")).distinct()
+    missing = links.where(F.col("kind") == MISSING).select(*CAUSE).distinct()
     # By the blocks of the rows that name them, which may have moved.
-    outside = edges.join(missing, ["__part", "__cause"]).withColumnRenamed("__cause", "__node")
-    outside = outside.select(*names, F.array("__node").alias("__names")).localCheckpoint()
+    lost = edges.withColumnRenamed("__cause", "__name").withColumns(hash_name(F.col("__name"), CAUSE))
+    lost = lost.join(missing, CAUSE, "left_semi").withColumnRenamed("__name", "__node")
+    outside = lost.select(*names, F.array("__node").alias("__names")).localCheckpoint()
     homes = slim.select(
-        "__part", F.col("__node").alias("__cause"), F.col("__block").alias("__home")
+        "__part", F.col("__name").alias("__cause"), F.col("__block").alias("__home")
     ).distinct()
     across = edges.join(homes, ["__part", "__cause"]).where("__home < __block")
     across = across.select("__part", "__cause", "__home", "__block").distinct().localCheckpoint()
@@ -296,7 +309,7 @@ def survey_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     table = pa.Table.from_batches(held).combine_chunks()
     own = table.filter(pc.equal(table["__what"], ROW))
     with kernels_for(len(own)):
-        found = list(survey_table(own, *split_outside(table, pa.string())))
+        found = list(survey_table(own, *split_outside(table, table["__node"].type)))
     schema = pa.schema(
         [
             ("__part", pa.int32()),
@@ -307,7 +320,10 @@ def survey_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
         ]
     )
     part, block = (table[name][0].as_py() for name in ("__part", "__block"))
-    rows = [{"__part": part, "__block": block, "__what": w, "__node": n, "__names": s} for w, n, s in found]
+    rows = [
+        {"__part": part, "__block": block, "__what": what, "__node": node, "__names": [*map(str, names)]}
+        for what, node, names in found
+    ]
     yield from pa.Table.from_pylist(rows, schema).to_batches()
 
 
@@ -321,12 +337,16 @@ def survey_table(
     table: pa.Table, outside: Outside, exports: pa.Array
 ) -> Iterator[tuple[int, str | None, list[str]]]:
     ids = one_array(table["__node"])
-    causes, effect = flatten_causes(table["__causes"], ())
-    causes, effect = outside.replace_causes(ids, causes, effect)
+    causes, effect = flatten_causes(table["__causes"])
+    if len(outside.causes):
+        causes, effect = outside.replace_causes(ids, causes, effect)
     group = np.zeros(len(table), np.int64)
     names, node, cause = number_events(group, ids, causes, effect)
     present = np.zeros(len(names), np.bool_)
     present[node] = True
+    if not len(outside.causes):
+        # All that is not here is in earlier blocks.
+        cause, effect = cause[present[cause]], effect[present[cause]]
     first = np.zeros(len(names), np.int64)
     _, _, reached, held, starts, pool = walk(present, cause, node[effect], first, INHERITED)
     stuck = ~reached & present
@@ -363,16 +383,15 @@ def finish(
         before = 0 if own != part else before
         starts[block], part = (before, counts.get(block, 0)), own
         before += counts.get(block, 0)
-    good = located.withColumn("__what", F.lit(ROW))
-    if refused:
-        good = good.where(~F.col("__part").isin(*refused))
-    good = good.withColumn("__names", no_names())
+    good = located.where(~F.col("__part").isin(*refused)) if refused else located
     if outside is not None:
+        good = good.withColumns({"__what": F.lit(ROW), "__names": no_names()})
         good = good.unionByName(outside.withColumn("__what", F.lit(OUTSIDE)), allowMissingColumns=True)
     fields = [StructField("position", LongType()), StructField("waits_for", ArrayType(kind))]
     schema = StructType([*(rows.schema[name] for name in columns), *fields])
-    task = partial(order_block, asked=asked, columns=columns, starts=starts)
-    done = good.repartitionById(len(blocks.bounds), "__block").mapInArrow(mark_errors(task), schema)
+    task = partial(order_block, columns=columns, starts=starts)
+    spread = add_events(good.repartitionById(len(blocks.bounds), "__block"), asked)
+    done = spread.mapInArrow(mark_errors(task), schema)
     for number, cycle in cycles:
         shown = F.array(*map(F.lit, cycle)).cast(ArrayType(kind))
         bad = rows.where(F.col("__part") == number).select(
@@ -383,14 +402,17 @@ def finish(
 
 
 def order_block(
-    batches: Iterable[pa.RecordBatch], asked: ByCauses, columns: list[str], starts: dict[int, tuple[int, int]]
+    batches: Iterable[pa.RecordBatch], columns: list[str], starts: dict[int, tuple[int, int]]
 ) -> Iterator[pa.RecordBatch]:
     """In a task: the rows of a block, ordered."""
     held = [batch for batch in batches if len(batch)]
     if not held:
         return
-    table = pa.Table.from_batches(held).combine_chunks()
-    own = table.filter(pc.equal(table["__what"], ROW))
+    table = own = pa.Table.from_batches(held)
+    outside = Outside.none()
+    if "__what" in table.column_names:
+        own = table.filter(pc.equal(table["__what"], ROW))
+        outside, _ = split_outside(table, table["__id"].type)
     if not len(own):
         return
     start, count = starts[own["__block"][0].as_py()]
@@ -398,9 +420,8 @@ def order_block(
         raise BadTrace(
             "table", f"it changed while it was ordered: {len(own)} rows are where {count} were counted"
         )
-    outside, _ = split_outside(table, one_array(own[asked.id]).type)
     with kernels_for(len(own)):
-        ordered = order_table(own, asked, columns, outside=outside)
+        ordered = order_table(own, (), columns, outside=outside)
     at = ordered.schema.get_field_index("position")
     placed = ordered.set_column(at, "position", pc.add(ordered["position"], start))
     yield from placed.to_batches(max_chunksize=1 << 16)

@@ -25,7 +25,6 @@ from functools import partial, reduce
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec.structs import replace
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -37,12 +36,13 @@ from pyspark.sql.types import (
 )
 
 from antecede.errors import BadTrace
-from antecede.spark.causes import ByCauses, id_type, list_causes, refuse_columns
+from antecede.spark.causes import ByCauses, add_events, id_type, list_causes, refuse_columns
 from antecede.spark.errors import mark_errors, raise_marked
-from antecede.spark.frames import hide_null_lists, quote, read_time, show_null_lists
+from antecede.spark.frames import hide_null_lists, quote, show_null_lists
 from antecede.spark.order.blocks import order_blocks
 from antecede.spark.order.causes import (
     FULL,
+    bring_together,
     name_events,
     one_array,
     order_table,
@@ -56,10 +56,6 @@ __all__ = ["ByCauses", "explain_refused", "find_missing", "order_by_causes"]
 def order_by_causes(rows: DataFrame, asked: ByCauses, *, full: int = FULL) -> DataFrame:
     """The rows with `position` and `waits_for`. This counts the rows of partitions at once, to find the large ones."""
     refuse_columns(rows, asked)
-    kind = id_type(rows, asked)
-    if isinstance(kind, StringType) and not isinstance(rows.schema[asked.id].dataType, StringType):
-        named = rows.withColumn("__id", F.col(quote(asked.id)).cast(kind))
-        return order_by_causes(named, replace(asked, id="__id"), full=full).drop("__id")
     rows, hidden = hide_null_lists(rows)
     small, large = split_partitions(rows, asked.partition_by, full)
     parts = [] if small is None else [order_small(small, asked)]
@@ -80,24 +76,22 @@ def order_large(rows: DataFrame, asked: ByCauses, sizes: list[int], full: int) -
 
 def order_small(rows: DataFrame, asked: ByCauses) -> DataFrame:
     """Order partitions that fit into a task with all their columns."""
-    names = [quote(name) for name in asked.partition_by]
-    added = {"__hash": F.xxhash64(*names) if names else F.lit(0).cast("long")}
-    if asked.time is not None:
-        added["__time"] = read_time(rows, asked.time)
-    spread = rows.withColumns(added)
-    spread = spread.repartition("__hash").sortWithinPartitions("__hash") if names else spread.repartition(1)
-    kind = id_type(rows, asked)
-    fields = [StructField("position", LongType()), StructField("waits_for", ArrayType(kind))]
-    task = partial(order_batches, asked=asked, columns=rows.columns)
-    return spread.mapInArrow(mark_errors(task), StructType([*rows.schema.fields, *fields]))
+    fields = [
+        StructField("position", LongType()),
+        StructField("waits_for", ArrayType(id_type(rows, asked))),
+    ]
+    task = partial(order_batches, names=asked.partition_by, columns=rows.columns)
+    # After the exchange: what is made of other columns need not be shuffled.
+    events = add_events(bring_together(rows, asked.partition_by), asked)
+    return events.mapInArrow(mark_errors(task), StructType([*rows.schema.fields, *fields]))
 
 
 def order_batches(
-    batches: Iterable[pa.RecordBatch], asked: ByCauses, columns: list[str]
+    batches: Iterable[pa.RecordBatch], names: tuple[str, ...], columns: list[str]
 ) -> Iterator[pa.RecordBatch]:
     """In a task: the rows of whole partitions, ordered."""
     for table in whole_pieces(batches):
-        yield from order_table(table, asked, columns).to_batches(max_chunksize=1 << 16)
+        yield from order_table(table, names, columns).to_batches(max_chunksize=1 << 16)
 
 
 # Large partitions without a time
@@ -112,36 +106,34 @@ def order_whole(rows: DataFrame, asked: ByCauses, total: int) -> DataFrame:
     node = name_events(rows, asked)
     slim = rows.select(
         *keys,
-        (F.xxhash64(*names) if names else F.lit(0).cast("long")).alias("__hash"),
-        node.alias("__node"),
+        node.alias("__id"),
         causes.alias("__causes"),
     )
-    spread = slim.repartition("__hash").sortWithinPartitions("__hash") if names else slim.repartition(1)
-    own = ByCauses("__node", "__causes", tuple(f"__key{place}" for place, _ in enumerate(names)), None, ())
+    spread = bring_together(slim, [f"__key{place}" for place, _ in enumerate(names)])
     fields = [rows.schema[name] for name in asked.partition_by]
     schema = StructType(
         [
             *(StructField(f"__key{place}", field.dataType) for place, field in enumerate(fields)),
-            StructField("__node", StringType()),
+            StructField("__id", StringType()),
             StructField("__place", LongType()),
             StructField("__waits", ArrayType(StringType())),
         ]
     )
-    task = partial(place_batches, asked=own, columns=schema.names[:-2], text=isinstance(kind, StringType))
+    task = partial(place_batches, columns=schema.names[:-2], text=isinstance(kind, StringType))
     places = spread.mapInArrow(mark_errors(task), schema)
     return sort_by_place(join_places(rows, places, asked, node), rows, asked, total)
 
 
 def place_batches(
-    batches: Iterable[pa.RecordBatch], asked: ByCauses, columns: list[str], text: bool
+    batches: Iterable[pa.RecordBatch], columns: list[str], text: bool
 ) -> Iterator[pa.RecordBatch]:
     """In a task: the first position of each identifier of whole partitions, -1 in one that is refused."""
     for table in whole_pieces(batches, enough=1):
-        ordered = order_table(table, asked, columns, text=text)
+        ordered = order_table(table, tuple(columns[:-1]), columns, text=text)
         # Copies of an event stand together: the first has the place of all.
         first = np.ones(len(ordered), np.bool_)
         if len(ordered):
-            same = pc.equal(one_array(ordered["__node"])[1:], one_array(ordered["__node"])[:-1])
+            same = pc.equal(one_array(ordered["__id"])[1:], one_array(ordered["__id"])[:-1])
             first[1:] = ~same.to_numpy(zero_copy_only=False)
             first |= one_array(ordered["position"]).fill_null(1).to_numpy() == 0
         ordered = ordered.filter(pa.array(first))
@@ -151,7 +143,7 @@ def place_batches(
 
 
 def join_places(rows: DataFrame, places: DataFrame, asked: ByCauses, node: Column) -> DataFrame:
-    same = F.col("__own") == F.col("__node")
+    same = F.col("__own") == F.col("__id")
     for place, name in enumerate(asked.partition_by):
         same &= F.col(quote(name)).eqNullSafe(F.col(f"__key{place}"))
     # Both sides are large: Spark need not find out.

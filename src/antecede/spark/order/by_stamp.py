@@ -28,7 +28,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from antecede.errors import BadParameter
 from antecede.spark.errors import mark_errors
 from antecede.spark.frames import hide_null_lists, join_by, quote, read_time, show_null_lists
-from antecede.spark.order.causes import number_groups, one_array, times_of, whole_pieces
+from antecede.spark.order.causes import bring_together, number_groups, one_array, times_of, whole_pieces
 from antecede.spark.stream.bucket import Bucket, make_rows
 from antecede.spark.stream.packets import GAVE_UP
 from antecede.spark.stream.receiver import MachineReceiver, Output
@@ -75,9 +75,7 @@ def refuse_columns(rows: DataFrame, asked: ByStamp) -> None:
 def run_machines(rows: DataFrame, asked: ByStamp) -> DataFrame:
     rows, hidden = hide_null_lists(rows)
     settings = Settings.of(asked.protocol, asked.processes, asked.parameters)
-    names = [quote(name) for name in asked.partition_by]
     own = {
-        "__hash": F.xxhash64(*names),
         "__receiver": F.col("receiver").cast("string"),
         "__sender": F.col("sender").cast("string"),
         "__number": F.col("number").cast("long"),
@@ -87,7 +85,7 @@ def run_machines(rows: DataFrame, asked: ByStamp) -> DataFrame:
         own["__label"] = F.col("label").cast("string")
     if asked.time is not None:
         own["__at"] = read_time(rows, asked.time)
-    spread = rows.withColumns(own).repartition("__hash").sortWithinPartitions("__hash")
+    spread = bring_together(rows, asked.partition_by).withColumns(own)
     fields = [
         StructField("position", LongType()),
         StructField("waits_for", from_arrow_type(GAVE_UP)),

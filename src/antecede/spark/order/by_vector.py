@@ -47,7 +47,7 @@ from antecede.spark.frames import (
     refuse_unlike_vectors,
     show_null_lists,
 )
-from antecede.spark.order.causes import times_of, whole_pieces
+from antecede.spark.order.causes import bring_together, number_groups, times_of, whole_pieces
 from antecede.spark.order.position import (
     Cells,
     Grid,
@@ -66,7 +66,6 @@ from antecede.spark.order.vectors import (
     climb_times,
     count_batches,
     list_holes,
-    number_groups,
 )
 
 __all__ = ["ByVector", "explain_refused", "find_missing", "order_by_vector"]
@@ -136,12 +135,11 @@ def climb_by_vectors(rows: DataFrame, groups: list[str], asked: ByVector) -> Dat
     process = F.col(quote(asked.process))
     is_map = isinstance(rows.schema[asked.vector].dataType, MapType)
     own = {
-        "__hash": F.xxhash64(*groups),
         "__time": read_time(rows, asked.time),
         "__process": process if is_map else process.cast("long"),
         "__vector": F.col(quote(asked.vector)),
     }
-    spread = rows.withColumns(own).repartition("__hash").sortWithinPartitions("__hash")
+    spread = bring_together(rows, groups).withColumns(own)
     task = partial(climb_batches, groups=groups, columns=rows.columns, is_map=is_map)
     schema = StructType([*rows.schema, StructField("__key", LongType())])
     # In Python, from all rows: the sort would do it three times, to count, to cut and to place.
@@ -156,7 +154,7 @@ def climb_batches(
     for table in whole_pieces(batches):
         [batch] = table.combine_chunks().to_batches()
         with kernels_for(len(batch)):
-            group, time = number_groups(batch, groups).group, times_of(batch.column("__time"))
+            group, time = number_groups(batch, groups), times_of(batch.column("__time"))
             key = climb_times(group, Vectors.of(batch, is_map), time)
         done = table.select(columns).append_column("__key", pa.array(key))
         yield from done.to_batches(max_chunksize=1 << 16)

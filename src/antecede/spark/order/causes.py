@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +21,16 @@ from antecede.spark.causes import ByCauses, list_causes
 from antecede.spark.frames import join_by, quote, read_time
 from antecede.spark.order.graph import NEVER, Numbers, sort_events
 
-__all__ = ["FULL", "TOGETHER", "Large", "Outside", "order_table", "split_partitions", "whole_pieces"]
+__all__ = [
+    "FULL",
+    "TOGETHER",
+    "Large",
+    "Outside",
+    "bring_together",
+    "order_table",
+    "split_partitions",
+    "whole_pieces",
+]
 
 FULL: Final = 1_000_000
 """Rows of a partition that one task takes with all their columns."""
@@ -42,8 +50,11 @@ class Outside(Struct, frozen=True):
     @classmethod
     def of(cls, causes: pa.Array, names: pa.Array, kind: pa.DataType) -> Outside:
         """`kind` is the type of identifiers; these are text."""
-        own = pa.int64() if pa.types.is_integer(kind) else pa.string()
-        return cls(causes.cast(own), names.cast(pa.list_(own)))
+        return cls(causes.cast(kind), names.cast(pa.list_(kind)))
+
+    @classmethod
+    def none(cls) -> Outside:
+        return cls(pa.nulls(0, pa.string()), pa.nulls(0, pa.list_(pa.string())))
 
     def replace_causes(self, ids: pa.Array, causes: pa.Array, effect: Numbers) -> tuple[pa.Array, Numbers]:
         """Keep the causes that are in the block; what waits outside becomes what it waits for; the others go."""
@@ -95,6 +106,15 @@ def split_partitions(
     return others, Large(those, names, large["__rows"].to_pylist())
 
 
+def bring_together(rows: DataFrame, partition_by: Iterable[str]) -> DataFrame:
+    """The rows with `__hash`: those of a partition one after the other, in one task."""
+    names = [quote(name) for name in partition_by]
+    if not names:
+        return rows.withColumn("__hash", F.lit(0).cast("long")).repartition(1)
+    hashed = rows.withColumn("__hash", F.xxhash64(*names))
+    return hashed.repartition("__hash").sortWithinPartitions("__hash")
+
+
 def name_events(rows: DataFrame, asked: ByCauses) -> Column:
     """The identifier of each row as text. Rows without one are one event if nothing tells them apart."""
     time = read_time(rows, asked.time) if asked.time is not None else F.lit(None).cast("long")
@@ -105,23 +125,26 @@ def name_events(rows: DataFrame, asked: ByCauses) -> Column:
 
 def order_table(
     table: pa.Table,
-    asked: ByCauses,
+    names: tuple[str, ...],
     columns: list[str],
     *,
     text: bool = True,
     outside: Outside | None = None,
 ) -> pa.Table:
-    """Order a table that holds partitions from end to end; or a block of one, which knows others by `outside`."""
+    """Order a table that holds partitions from end to end; or a block of one, which knows others by `outside`.
+
+    `names` tell partitions apart, `columns` are those of the result; `__id`, `__causes` and `__time` are read.
+    """
     table = table.combine_chunks()
-    ids = one_array(widen(table[asked.id]))
-    causes, effect = flatten_causes(widen(table[asked.causes]), asked.no_cause)
-    if outside is not None:
+    ids = one_array(table["__id"])
+    causes, effect = flatten_causes(table["__causes"])
+    if outside is not None and len(outside.causes):
         causes, effect = outside.replace_causes(ids, causes, effect)
     time = times_of(one_array(table["__time"])) if "__time" in table.column_names else None
     # A block is of one partition.
-    one = outside is not None
-    group = np.zeros(len(table), np.int64) if one else number_groups(table, asked.partition_by)
-    found = sort_events(group, ids, causes, effect, time, text)
+    group = number_groups(table, names if outside is None else ())
+    known_outside = outside is not None and not len(outside.causes)
+    found = sort_events(group, ids, causes, effect, time, text, known_outside)
     ordered = table.select(columns).take(pa.array(found.rows))
     return ordered.append_column("position", found.position).append_column("waits_for", found.waits_for)
 
@@ -130,47 +153,10 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def widen(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Integers of any width as those of 64 bits."""
-    if pa.types.is_list(column.type) and pa.types.is_integer(column.type.value_type):
-        return column.cast(pa.list_(pa.int64()))
-    return column.cast(pa.int64()) if pa.types.is_integer(column.type) else column
-
-
-def flatten_causes(column: pa.ChunkedArray, no_cause: tuple[str, ...]) -> tuple[pa.Array, Numbers]:
-    """All causes, and the rows that name them: the rules of `list_causes`."""
-    array = split_lists(one_array(column))
-    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
-        effect, causes = pc.list_parent_indices(array).to_numpy(), array.flatten()
-    else:
-        effect, causes = np.arange(len(array)), array
-    meant = pc.is_valid(causes)
-    if pa.types.is_string(causes.type) and no_cause:
-        meant = pc.and_(meant, pc.invert(pc.is_in(causes, pa.array(no_cause, causes.type))))
-    if causes.null_count == 0 and pc.all(meant).as_py():
-        return causes, effect.astype(np.int64)
-    return causes.filter(meant), effect[meant.to_numpy(zero_copy_only=False)].astype(np.int64)
-
-
-def split_lists(causes: pa.Array) -> pa.Array:
-    """Causes as lists, if some of them are a JSON array in text; else as they are.
-
-    >>> split_lists(pa.array(["a", '["b", 2]', "[c", None])).to_pylist()
-    [['a'], ['b', '2'], ['[c'], [None]]
-    """
-    if not pa.types.is_string(causes.type) or not pc.any(pc.starts_with(causes, "[")).as_py():
-        return causes
-
-    def split(text: str | None) -> list[str | None]:
-        try:
-            found = msgspec.json.decode(text) if text is not None and text.startswith("[") else text
-        except msgspec.DecodeError:
-            return [text]
-        if not isinstance(found, list):
-            return [text]
-        return [one if isinstance(one, str | None) else msgspec.json.encode(one).decode() for one in found]
-
-    return pa.array([split(text) for text in causes.to_pylist()], pa.list_(pa.string()))
+def flatten_causes(column: pa.ChunkedArray) -> tuple[pa.Array, Numbers]:
+    """All causes, and the rows that name them."""
+    array = one_array(column)
+    return array.flatten(), pc.list_parent_indices(array).to_numpy().astype(np.int64)
 
 
 def times_of(column: pa.Array) -> Numbers:
@@ -182,7 +168,7 @@ def times_of(column: pa.Array) -> Numbers:
     return np.asarray(column.fill_null(int(NEVER)).to_numpy(zero_copy_only=False), np.int64)
 
 
-def number_groups(table: pa.Table, names: Iterable[str]) -> Numbers:
+def number_groups(table: pa.Table | pa.RecordBatch, names: Iterable[str]) -> Numbers:
     """Number the partitions of a table, in the order in which they come."""
     codes = np.zeros(len(table), np.int64)
     for place, name in enumerate(names):

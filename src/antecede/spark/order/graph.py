@@ -51,12 +51,14 @@ def sort_events(
     effect: Numbers,
     time: Numbers | None = None,
     text: bool = True,
+    known_outside: bool = False,
 ) -> Sorted:
     """Sort the rows of some groups.
 
     `group` numbers each row's group: groups come out in that order. `ids` has each row's identifier; `causes` are
     identifiers, none of them null, and `effect` the rows that name them. With `text` false the identifiers are
-    integers, even if they are written as text.
+    integers, even if they are written as text. With `known_outside` causes that are not among the rows are elsewhere,
+    and before all of them: they decide nothing.
 
     >>> ids = pa.array(["c", "b", "a"])
     >>> found = sort_events(np.zeros(3, np.int64), ids, pa.array(["a", "b", "z"]), np.array([1, 0, 1]))
@@ -64,11 +66,13 @@ def sort_events(
     ([2, 1, 0], [[], ['z'], ['z']])
     """
     names, node, cause = number_events(group, ids, causes, effect)
+    present = np.zeros(len(names), np.bool_)
+    present[node] = True
+    if known_outside:
+        cause, effect = cause[present[cause]], effect[present[cause]]
     own = time if time is not None else np.zeros(len(group), np.int64)
     first = np.full(len(names), np.iinfo(np.int64).max, np.int64)
     np.minimum.at(first, node, own)
-    present = np.zeros(len(names), np.bool_)
-    present[node] = True
     first[~present] = NEVER
     key, level, reached, held, starts, pool = walk(present, cause, node[effect], first, INHERITED)
     stuck = ~reached & present

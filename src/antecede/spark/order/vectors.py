@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from antecede.jit import allocating
+from antecede.spark.order.causes import number_groups
 
 __all__ = [
     "CELL",
@@ -54,12 +54,13 @@ def count_batches(
 
 
 def count_batch(batch: pa.RecordBatch, groups: list[str], is_map: bool) -> Iterator[pa.RecordBatch]:
-    named = number_groups(batch, groups)
+    whose = number_groups(batch, groups)
+    _, firsts = np.unique(whose, return_index=True)
     vectors = Vectors.of(batch, is_map)
     fault = vectors.find_faults()
 
     def give(what: int, group: Any, process: pa.Array, one: Any, two: Any, three: Any) -> pa.RecordBatch:
-        first = pa.array(named.first[group])
+        first = pa.array(firsts[group])
         columns = {"what": pa.array(np.full(len(group), what, np.int8))}
         columns |= {name: batch.column(name).take(first) for name in groups}
         columns |= {"process": process, "one": one, "two": two, "three": three}
@@ -68,11 +69,11 @@ def count_batch(batch: pa.RecordBatch, groups: list[str], is_map: bool) -> Itera
     bad = np.flatnonzero(fault >= 0)
     if len(bad):
         zeros = np.zeros(len(bad), np.int64)
-        yield give(FAULT, named.group[bad], vectors.process.take(pa.array(bad)), fault[bad], zeros, zeros + 1)
+        yield give(FAULT, whose[bad], vectors.process.take(pa.array(bad)), fault[bad], zeros, zeros + 1)
     good = np.flatnonzero(fault < 0)
     if not len(good):
         return
-    group, own, total = named.group[good], vectors.own[good], vectors.sums()[good]
+    group, own, total = whose[good], vectors.own[good], vectors.sums()[good]
     # Numbers of each process, as words.
     code = encode(vectors.process.take(pa.array(good)))
     word = own >> 6
@@ -81,7 +82,7 @@ def count_batch(batch: pa.RecordBatch, groups: list[str], is_map: bool) -> Itera
     rows = good[order[starts]]
     bits = np.bitwise_or.reduceat(np.left_shift(np.int64(1), own[order] & 63), starts)
     many = np.diff(np.append(starts, len(order)))
-    yield give(WORD, named.group[rows], vectors.process.take(pa.array(rows)), word[order[starts]], bits, many)
+    yield give(WORD, whose[rows], vectors.process.take(pa.array(rows)), word[order[starts]], bits, many)
     # Cells of the sums: as wide as keeps their number small.
     order = np.lexsort((total, group))
     starts = find_starts(group[order])
@@ -98,24 +99,8 @@ def count_batch(batch: pa.RecordBatch, groups: list[str], is_map: bool) -> Itera
     many = np.diff(np.append(starts, len(order)))
     yield give(CELL, group[rows], none, bits_of[group[rows]], cell[rows], many)
     # The largest entries.
-    group, process, last = vectors.find_lasts(named.group, fault < 0)
+    group, process, last = vectors.find_lasts(whose, fault < 0)
     yield give(LAST, group, process, last, np.zeros(len(last), np.int64), np.zeros(len(last), np.int64))
-
-
-class Named(Struct):
-    """The partitions of a batch: each row's number, and the first row of each."""
-
-    group: Any
-    first: Any
-
-
-def number_groups(batch: pa.RecordBatch, groups: list[str]) -> Named:
-    codes = np.zeros(len(batch), np.int64)
-    for name in groups:
-        own = encode(batch.column(name))
-        codes = encode(pa.array(codes * (int(own.max()) + 1) + own)) if len(groups) > 1 else own
-    _, first = np.unique(codes, return_index=True)
-    return Named(codes, first)
 
 
 def encode(column: pa.Array) -> Any:

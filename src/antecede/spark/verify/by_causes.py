@@ -36,10 +36,10 @@ from pyspark.sql.types import (
 )
 
 from antecede.errors import BadParameter, BadTrace
-from antecede.spark.causes import ByCauses, id_type, list_causes, refuse_columns
+from antecede.spark.causes import ByCauses, id_type, list_causes, read_id, refuse_columns
 from antecede.spark.errors import mark_errors, raise_task_errors
 from antecede.spark.frames import WHOLE, quote, read_time, refuse_column_names
-from antecede.spark.order.causes import FULL, Large, split_partitions
+from antecede.spark.order.causes import FULL, Large, bring_together, split_partitions
 from antecede.spark.verify.joined import ROUNDS, TooDeep, count_rows, verify_joined
 from antecede.spark.verify.tasks import (
     COUNTS,
@@ -196,29 +196,31 @@ def judge(
     rows: DataFrame, asked: ByCauses, consumer: str, full: int, rounds: int
 ) -> tuple[DataFrame, list[DataFrame]]:
     """The findings, and a row of kind `partition` with the counts of each partition; and tables to give back."""
-    small, large = split_partitions(select_judged(rows, asked, consumer), asked.partition_by, full)
-    told = None if small is None else judge_small(small, rows, asked, consumer)
+    assert asked.time is not None
+    names = dict.fromkeys((*asked.partition_by, asked.id, asked.causes, consumer, asked.time))
+    small, large = split_partitions(rows.select(*map(quote, names)), asked.partition_by, full)
+    told = None if small is None else judge_small(small, asked, consumer)
     if large is None:
         assert told is not None
         return told, []
     try:
-        more, kept = judge_large(large, rows, asked, consumer, full, rounds)
+        more, kept = judge_large(large, asked, consumer, full, rounds)
     except TooDeep:
-        more, kept = judge_small(large.rows.drop("__part"), rows, asked, consumer), []
+        more, kept = judge_small(large.rows.drop("__part"), asked, consumer), []
     return more if told is None else told.unionByName(more), kept
 
 
 def select_judged(rows: DataFrame, asked: ByCauses, consumer: str) -> DataFrame:
     """The columns that are judged, under names of our own, after those of partitions."""
     names = [quote(name) for name in asked.partition_by]
-    own = F.col(quote(asked.id)).cast(id_type(rows, asked))
+    own = read_id(rows, asked)
     assert asked.time is not None
     at = read_time(rows, asked.time)
     if isinstance(rows.schema[asked.time].dataType, (DoubleType, FloatType)):
         at = F.when(~F.isnan(at), at)
     return rows.select(
         *names,
-        (F.xxhash64(*names) if names else F.lit(0).cast("long")).alias("__hash"),
+        *(name for name in ("__hash", "__part") if name in rows.columns),
         own.alias("__id"),
         F.xxhash64(own).alias("__mark"),
         list_causes(rows, asked).alias("__causes"),
@@ -249,19 +251,20 @@ def judged_schema(rows: DataFrame, asked: ByCauses, consumer: str) -> StructType
     return StructType([*findings_schema(rows, asked, consumer).fields, *counts])
 
 
-def judge_small(slim: DataFrame, rows: DataFrame, asked: ByCauses, consumer: str) -> DataFrame:
+def judge_small(rows: DataFrame, asked: ByCauses, consumer: str) -> DataFrame:
     """In tasks that hold whole partitions."""
-    named = bool(asked.partition_by)
-    spread = slim.repartition("__hash").sortWithinPartitions("__hash") if named else slim.repartition(1)
     task = partial(judge_batches, names=asked.partition_by)
-    return spread.mapInArrow(mark_errors(task), judged_schema(rows, asked, consumer))
+    # After the exchange: what is made of other columns need not be shuffled.
+    judged = select_judged(bring_together(rows, asked.partition_by), asked, consumer)
+    return judged.mapInArrow(mark_errors(task), judged_schema(rows, asked, consumer))
 
 
 def judge_large(
-    large: Large, rows: DataFrame, asked: ByCauses, consumer: str, full: int, rounds: int
+    large: Large, asked: ByCauses, consumer: str, full: int, rounds: int
 ) -> tuple[DataFrame, list[DataFrame]]:
     """By joins: no task holds a whole partition."""
-    slim, schema = large.rows, judged_schema(rows, asked, consumer)
+    rows = large.rows
+    slim, schema = select_judged(rows, asked, consumer), judged_schema(rows, asked, consumer)
     faults = slim.groupBy("__part").agg(
         F.count_if(F.col("__id").isNull()).alias("unnamed"),
         F.count_if(F.col("__consumer").isNotNull() & F.col("__at").isNull()).alias("unplaced"),

@@ -93,7 +93,7 @@ def look_for_cycles(slim: DataFrame, sizes: list[int], full: int) -> list[tuple[
     """Positions are times here: any order will do that is near that of the causes."""
     rows = slim.select(
         "__part",
-        F.col("__id").cast("string").alias("__node"),
+        F.col("__id").cast("string").alias("__name"),
         F.col("__causes").cast("array<string>").alias("__causes"),
         F.col("__at").alias("__time"),
     )

@@ -40,7 +40,7 @@ def judge_table(table: pa.Table, names: tuple[str, ...]) -> list[pa.Table]:
     many = int(group.max(initial=-1)) + 1
     ids, consumer = one_array(table["__id"]), one_array(table["__consumer"])
     mine = pc.is_valid(consumer).to_numpy(zero_copy_only=False)
-    stated, row = flatten_causes(table["__causes"], ())
+    stated, row = flatten_causes(table["__causes"])
     shown, node, cause = number_events(group, ids, stated, row)
     effect = node[row]
     nodes = len(shown)
@@ -107,7 +107,8 @@ def judge_table(table: pa.Table, names: tuple[str, ...]) -> list[pa.Table]:
     tied = judged.copy()
     tied[judged] = at[entries[found.first[judged]]] == at[entries[judged]]
     counted = {
-        "events": home[present],
+        # A row without an identifier is no event; its partition is refused.
+        "events": home[present & pc.is_valid(shown).to_numpy(zero_copy_only=False)],
         "causes": group[row],
         "handed": group[mine],
         "judged": group[entries[judged]],
