@@ -728,6 +728,9 @@ class SenderAlwaysKnows(Histories):
     def _knows(self, process: int, entry: Entry) -> int:
         return 1 << process
 
+    def _told_with(self, m: Entry, own: bool) -> int:
+        return super()._told_with(m, False)
+
 
 class DeliveryReportsOthersMessages(Histories):
     """R6.3, first part: C(n) grows by A_m for messages n of anyone."""
@@ -757,22 +760,23 @@ class DeliveryReportsOtherLabels(Histories):
 class HistoryIsReportedToAll(Histories):
     """R6.3: C(n) of n in H_m grows by everyone."""
 
-    def _told_with(self, known: Entry, m: Entry) -> int:
+    def _told_with(self, m: Entry, own: bool) -> int:
         return ALL
 
 
 class ReportsToOthers(Histories):
     """R6.3: C(n) of n in H_m grows by A_i of messages i that did not carry n: `_others` says which."""
 
-    def _report(self, known: Entry, m: Entry, listed: set[Id] | None) -> None:
-        super()._report(known, m, listed)
-        record = self.H.get((known.sender, known.number))
-        if record is not None:
-            union = 0
-            for other in self.H.values():
-                if other is not record and self._others(known, other.entry):
-                    union |= other.entry.to
-            self._grow(record, union)
+    def _report(self, history: tuple[Entry, ...], m: Entry) -> None:
+        super()._report(history, m)
+        for known in history:
+            record = self.H.get((known.sender, known.number))
+            if record is not None:
+                union = 0
+                for other in self.H.values():
+                    if other is not record and self._others(known, other.entry):
+                        union |= other.entry.to
+                self._grow(record, union)
 
     def _others(self, known: Entry, other: Entry) -> bool:
         raise NotImplementedError
@@ -854,7 +858,7 @@ class LearnsNothingFromEarlier(Histories):
 class LearnsNothingFromStamps(Histories):
     """R6.3 without `C_m(n), A_m, the sender` for n in H_m: only less is left out."""
 
-    def _told_with(self, known: Entry, m: Entry) -> int:
+    def _told_with(self, m: Entry, own: bool) -> int:
         return 0
 
 

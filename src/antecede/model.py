@@ -13,6 +13,7 @@ Nothing here reads a clock, draws a number or opens a file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from msgspec import Meta, MsgspecError, Struct, msgpack
@@ -35,6 +36,8 @@ __all__ = [
     "Waiting",
     "bits",
     "mask",
+    "members",
+    "set_of",
 ]
 
 Id: TypeAlias = tuple[int, int]
@@ -235,3 +238,15 @@ def bits(mask: int) -> Iterator[int]:
         low = mask & -mask
         yield low.bit_length() - 1
         mask ^= low
+
+
+@lru_cache(maxsize=4096)
+def members(mask: int) -> tuple[int, ...]:
+    """The same, of sets that are met again and again."""
+    return tuple(bits(mask))
+
+
+@lru_cache(maxsize=4096)
+def set_of(processes: tuple[int, ...]) -> int:
+    """As `mask`, for destinations that are met again and again."""
+    return mask(processes)

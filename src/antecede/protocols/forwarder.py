@@ -30,7 +30,7 @@ from typing import Any, ClassVar
 from msgspec import Struct
 
 from antecede.errors import BadParameter, Misrouted, Unsupported
-from antecede.model import Effect, Id, Message, Packet, Stamp, View, Waiting, bits, mask
+from antecede.model import Effect, Id, Message, Packet, Stamp, View, Waiting, bits, members, set_of
 from antecede.protocols.history import Entry, History
 from antecede.protocols.machine import plain, typed
 from antecede.protocols.queue import Queue
@@ -156,7 +156,7 @@ class Forwarder(Queue, History):
     def _send(self, message: Message) -> list[Effect]:
         self._seen[self.me] = message.number
         effects = self._enqueue(message) if self.me in message.to else []
-        targets = mask(message.to) & ~(1 << self.me)
+        targets = set_of(message.to) & ~(1 << self.me)
         inside = self.plan.members[self.place]
         if self._duty(targets) == targets:
             return effects + self._forward(message, targets)
@@ -204,7 +204,7 @@ class Forwarder(Queue, History):
         context = self._known
         stamp = HopStamp(self.hops, to, targets, self.topology.version, self.clock, context.stamp(to))
         context.sent(self.me, self.hops, to, "")
-        return [Packet(self.me, dest, stamp, message) for dest in bits(to)]
+        return [Packet(self.me, dest, stamp, message) for dest in members(to)]
 
     def _retain(self, message: Message, targets: int) -> None:
         # With `reports` others do not learn what was forwarded: they keep nothing, and members may not fail.
@@ -255,9 +255,13 @@ class Forwarder(Queue, History):
                 f"its message has number {message.number} and label {message.label!r}; numbers "
                 "start at 1, and there are no labels",
             )
-        if not message.to or not all(0 <= process < self.n for process in (message.sender, *message.to)):
+        if (
+            not message.to
+            or min(*message.to, message.sender) < 0
+            or max(*message.to, message.sender) >= self.n
+        ):
             raise Misrouted(me, f"message {message.id} to {message.to} names processes outside the view")
-        if not stamp.targets or stamp.targets & ~mask(message.to):
+        if not stamp.targets or stamp.targets & ~set_of(message.to):
             raise self._bad_stamp(
                 packet, f"its targets, {stamp.targets:b}, are not destinations of its message"
             )

@@ -38,7 +38,9 @@ they are empty; of D one number for each sender, for ever, so one sender has at 
 How the rules are kept fast, without changing what is decided: a send would add the same set to C(i) for all i in H.
 Instead each process remembers which of its sends last went to whom (`last`), and each record since which send it is
 in H (`since`): q is in C(i) if it was added to `copies`, or if last[q] > since. Within A_i, `copies` is kept exact, so
-that R8 is one comparison. H is in order of `since`, so that R7 looks only at what is newer than the last send there.
+that R8 is one comparison. H is in order of `since`, so that a send looks only at what is newer than the last send
+there: R7 and R6.2 have nothing to say of the rest. With R6.4, C(n) has A_i of every later i of its sender in H as soon
+as both are there; so only an entry that is new to H is compared with the others of its sender.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from antecede.errors import BadParameter
-from antecede.model import Effect, Id, Message, Packet, Stamp, View, bits, mask
+from antecede.model import Effect, Id, Message, Packet, Stamp, View, bits, mask, members, set_of
 from antecede.protocols.machine import plain, typed
 from antecede.protocols.receiver import BEYOND, Need, Receiver
 
@@ -129,6 +131,7 @@ class Histories:
     def __init__(self, me: int, rules: Rules) -> None:
         self.me = me
         self.rules = rules
+        self._r8, self._r10, self._delta = rules.r8, rules.r10, rules.delta
         self.sends = 0
         self.now = 0
         self.last: dict[int, int] = {}
@@ -136,6 +139,8 @@ class Histories:
         self.H: dict[Id, Record] = {}
         self._lanes: dict[tuple[int, str], dict[int, Record]] = {}
         """(sender, label) -> number -> record"""
+        self.gone = 0
+        """Who need not be told: the failed, in `separator`. As bits."""
 
     def copies(self, record: Record) -> int:
         """C(n), all of it."""
@@ -159,19 +164,21 @@ class Histories:
         return tuple(sorted([record.entry for record in records]))
 
     def _unreported(self, to: int) -> list[Record]:
-        last, me = self.last, self.me
-        processes = tuple(bits(to))
-        told = min([last.get(process, 0) for process in processes])
-        result = []
+        last, mine = self.last, 1 << self.me
+        # From the newest record on: the older it is, the fewer were last sent to before it entered H.
+        told = sorted([(last.get(process, 0), 1 << process) for process in members(to)])
+        latest = told[-1][0]
+        result: list[Record] = []
         for record in reversed(self.H.values()):
-            if record.since < told:
-                # This and all older ones were in H when we last sent to each of these destinations.
-                break
-            missing = to & ~(record.copies | self._knows(me, record.entry))
-            for process in processes:
-                if missing >> process & 1 and last.get(process, 0) <= record.since:
-                    result.append(record)
-                    break
+            while record.since < latest:
+                to ^= told.pop()[1]
+                if not told:
+                    # This and all older ones were in H when we last sent to each of these destinations.
+                    return result
+                latest = told[-1][0]
+            missing = to & ~record.copies
+            if missing and (missing != mine or not self._knows(self.me, record.entry)):
+                result.append(record)
         return result
 
     def _filtered(self, records: Iterable[Record], to: int) -> Iterable[Record]:
@@ -183,11 +190,20 @@ class Histories:
     def sent(self, sender: int, number: int, to: int, label: str) -> None:
         self.sends += 1
         if self.rules.r6:
-            told = self._told(to)
-            for process in bits(told):
-                self.last[process] = self.sends
-            for record in [record for record in self.H.values() if record.entry.to & told]:
+            told, last = self._told(to), self.last
+            processes = members(told)
+            earliest = min([last.get(process, 0) for process in processes])
+            touched = []
+            for record in reversed(self.H.values()):
+                if record.since < earliest:
+                    # Our sends since then have told all of these destinations of this and all older ones.
+                    break
+                if record.entry.to & told:
+                    touched.append(record)
+            for record in touched:
                 self._grow(record, told)
+            for process in processes:
+                last[process] = self.sends
         self._add(Record(Entry(sender, number, to, 0, label), 0, self.sends))
 
     def _told(self, to: int) -> int:
@@ -206,9 +222,12 @@ class Histories:
         if self.rules.r10:
             self._prove_delivered(entry, history)
         self._report_earlier(entry)
-        listed = None if self.rules.r6_4 else {(known.sender, known.number) for known in history}
-        for known in history:
-            self._report(known, entry, listed)
+        if self.rules.r6_4:
+            self._report(history, entry)
+        else:
+            listed = {(known.sender, known.number) for known in history}
+            for known in history:
+                self._report_listed(known, entry, listed)
         taken = self._proof(entry, entry) if self.rules.r10 else 0
         self._add(Record(entry, self._known_to(entry), self.sends, taken))
 
@@ -240,47 +259,99 @@ class Histories:
 
     def _known_to(self, entry: Entry) -> int:
         """C(m) of a message that was just delivered."""
-        return 1 << self.me | self._knows(entry.sender, entry)
+        copies = 1 << self.me | self._knows(entry.sender, entry)
+        lane = self._lanes.get((entry.sender, entry.label))
+        if lane and self.rules.r6_4:
+            for other in lane.values():
+                if other.entry.number > entry.number:
+                    copies |= other.entry.to
+        return copies
 
     def _report_earlier(self, m: Entry) -> None:
         """First part of R6.3: the sender had told the destinations of m of everything that it sent before."""
         lane = self._lanes.get((m.sender, m.label))
         if lane:
+            number, to = m.number, m.to
             for record in list(lane.values()):
-                if record.entry.number < m.number:
-                    self._grow(record, m.to)
+                if to & ~record.copies and record.entry.number < number:
+                    self._grow(record, to)
 
-    def _report(self, known: Entry, m: Entry, listed: set[Id] | None) -> None:
-        """Second part of R6.3, for one n in H_m, and R6.4, unless only what is `listed` in H_m may gain by it."""
-        number = known.number
-        copies = self._told_with(known, m)
-        lane = self._lanes.get((known.sender, known.label))
-        if lane:
-            for other in list(lane.values()):
-                later = other.entry.number - number
-                if later > 0:
-                    copies |= other.entry.to
-                elif later < 0 and (listed is None or other.entry.id in listed):
-                    self._grow(other, known.to)
-            record = lane.get(number)
-            if record is not None:
+    def _report(self, history: tuple[Entry, ...], m: Entry) -> None:
+        """Second part of R6.3, and R6.4."""
+        lanes, source = self._lanes, m.sender
+        told, own = self._told_with(m, False), self._told_with(m, True)
+        sender, label, lane, fresh, later = -1, "", None, list[Record](), 0
+        for known in reversed(history):
+            if known.sender != sender or known.label != label:
+                if fresh:
+                    self._enter(lane, fresh)
+                    fresh = []
+                sender, label, later = known.sender, known.label, 0
+                lane = lanes.get((sender, label))
+            copies = known.copies | (told if sender != source or not known.to >> source & 1 else own)
+            record = lane.get(known.number) if lane else None
+            if record is None:
+                fresh.append(self._record(known, copies | later, m))
+            elif copies & known.to:
                 self._grow(record, copies)
-                return
-        taken = self._proof(known, m) if self.rules.r10 else 0
-        self._add(Record(replace(known, copies=0) if known.copies else known, copies, self.sends, taken))
+            else:
+                # As `_grow` does it, where R8 cannot remove n.
+                record.copies |= copies
+            later |= known.to
+        if fresh:
+            self._enter(lane, fresh)
 
-    def _told_with(self, known: Entry, m: Entry) -> int:
-        """Who was told of n by the stamp of m: R6.3 without its last term."""
-        return known.copies | m.to | self._knows(m.sender, known)
+    def _enter(self, lane: dict[int, Record] | None, fresh: list[Record]) -> None:
+        """Add new messages of one sender. R6.4: C(n) grows by A_i of every later i, where one of the two is new."""
+        if lane:
+            new = {record.entry.number: record for record in fresh}
+            later = later_new = 0
+            for number in sorted((*lane, *new), reverse=True):
+                record = new.get(number)
+                if record is not None:
+                    record.copies |= later
+                    later_new |= record.entry.to
+                else:
+                    record = lane[number]
+                    if later_new & ~record.copies:
+                        self._grow(record, later_new)
+                later |= record.entry.to
+        for record in fresh:
+            self._add(record)
+
+    def _report_listed(self, known: Entry, m: Entry, listed: set[Id]) -> None:
+        """Second part of R6.3 without R6.4, for one n in H_m: only what is `listed` in H_m gains by later ones."""
+        copies = known.copies | self._told_with(
+            m, known.sender == m.sender and bool(known.to >> m.sender & 1)
+        )
+        lane = self._lanes.get((known.sender, known.label), {})
+        for other in list(lane.values()):
+            if other.entry.number > known.number:
+                copies |= other.entry.to
+            elif other.entry.number < known.number and other.entry.id in listed:
+                self._grow(other, known.to)
+        record = lane.get(known.number)
+        if record is None:
+            self._add(self._record(known, copies, m))
+        else:
+            self._grow(record, copies)
+
+    def _record(self, known: Entry, copies: int, m: Entry) -> Record:
+        """n, which stands in the stamp of m, as a new element of H."""
+        taken = self._proof(known, m) if self._r10 else 0
+        return Record(replace(known, copies=0) if known.copies else known, copies, self.sends, taken)
+
+    def _told_with(self, m: Entry, own: bool) -> int:
+        """Who was told of n in H_m by m; `own`: n is a message of m's sender to itself too (`_knows`)."""
+        return m.to if own else m.to | 1 << m.sender
 
     # R8
 
     def _grow(self, record: Record, copies: int) -> None:
         """Add to C(n), and remove n if it has been reported to all of its destinations."""
-        record.copies |= copies
-        entry = record.entry
-        if self.rules.r8 and not entry.to & ~record.copies:
-            self._remove(entry)
+        record.copies = copies = record.copies | copies
+        if self._r8 and not record.entry.to & ~copies:
+            self._remove(record.entry)
 
     def _remove(self, entry: Entry) -> None:
         # A peer may have lied about its label: then it is in two lanes, and goes from H with the first.
@@ -294,25 +365,34 @@ class Histories:
 
     def _add(self, record: Record) -> None:
         entry = record.entry
-        if self.rules.r8 and not entry.to & ~record.copies:
+        record.copies |= self.gone
+        if self._r8 and not entry.to & ~record.copies:
             return
-        if self.rules.r10 and not entry.to & ~record.taken:
+        if self._r10 and not entry.to & ~record.taken:
             return
-        if self.rules.delta and not record.at:
+        if self._delta and not record.at:
             record.at = self.now
-        self.H[entry.sender, entry.number] = record
-        lane = (entry.sender, entry.label)
-        if lane in self._lanes:
-            self._lanes[lane][entry.number] = record
+        sender, number = entry.sender, entry.number
+        self.H[sender, number] = record
+        lane = self._lanes.get((sender, entry.label))
+        if lane is None:
+            self._lanes[sender, entry.label] = {number: record}
         else:
-            self._lanes[lane] = {entry.number: record}
+            lane[number] = record
+
+    def _insert(self, record: Record) -> None:
+        """Add what came by no stamp."""
+        if self.rules.r6_4:
+            self._enter(self._lanes.get((record.entry.sender, record.entry.label)), [record])
+        else:
+            self._add(record)
 
     def merge(self, other: Histories) -> None:
         """Chapter 6: what precedes the next message here grows by what precedes the other's."""
         for key, record in other.H.items():
             mine = self.H.get(key)
             if mine is None:
-                self._add(Record(record.entry, other.copies(record), self.sends))
+                self._insert(Record(record.entry, other.copies(record), self.sends))
             else:
                 self._grow(mine, other.copies(record))
 
@@ -402,7 +482,7 @@ class History(Receiver):
                 self._forget_empty(label)
 
     def _send(self, message: Message) -> list[Effect]:
-        context, to = self._context(message.label), mask(message.to)
+        context, to = self._context(message.label), set_of(message.to)
         stamp = HistoryStamp(context.stamp(to))
         context.sent(message.sender, message.number, to, message.label)
         self._forget_empty(message.label)
@@ -430,7 +510,7 @@ class History(Receiver):
                 self._forget_empty(message.label)
         else:
             self._context(message.label).delivered(
-                message.sender, message.number, mask(message.to), message.label, packet.stamp.history
+                message.sender, message.number, set_of(message.to), message.label, packet.stamp.history
             )
             self._forget_empty(message.label)
 
@@ -472,16 +552,15 @@ class History(Receiver):
     def _check(self, packet: Packet[Any]) -> None:
         message = packet.message
         assert message is not None
-        # How many messages each process can have sent before this one, as far as we know for certain.
-        limits = {self.me: self.sent, message.sender: message.number - 1}
-        outside = -1 << self.n
+        me, n, source, sent = self.me, self.n, message.sender, self.sent
+        beyond = 1 << n
         for entry in packet.stamp.history:
             sender, number = entry.sender, entry.number
-            if number < 1 or (entry.to | entry.copies) & outside or not entry.to or not 0 <= sender < self.n:
+            if not (0 <= sender < n and number >= 1 and 0 < entry.to < beyond and 0 <= entry.copies < beyond):
                 raise self._bad_stamp(packet, self._bad_entry(sender, number))
-            if sender in limits and number > limits[sender]:
-                if sender == self.me:
-                    raise self._unsent(packet, number, self.sent)
+            if sender == me and number > sent:
+                raise self._unsent(packet, number, sent)
+            if sender == source and number >= message.number:
                 raise self._bad_stamp(packet, f"its history has ({sender}, {number}), which was sent later")
         if self.rules.r5 and self._delivered.labels[message.sender] >= LABELS:
             self._check_label(packet, message)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from antecede.model import Effect, Id, Message, Packet, Stamp, View, mask
+from antecede.model import Effect, Id, Message, Packet, Stamp, View, set_of
 from antecede.protocols.receiver import Need, Receiver
 
 __all__ = ["LogStamp", "Optimal"]
@@ -45,20 +45,31 @@ class Optimal(Receiver):
         super().__init__(view, me)
         self._log: dict[Id, int] = {}
         """(sender, clock) -> Dests"""
+        self._in_order: list[tuple[Id, int]] = []
+        self._newest: dict[int, int] = {}
+        """The log in increasing order, and the newest clock of each sender in it, while a message is sent."""
 
     def stamp_entries(self, label: str = "") -> int:
         return len(self._log) + 2
 
     def _send(self, message: Message) -> list[Effect]:
-        to = mask(message.to)
+        to = set_of(message.to)
+        self._newest = _newest(self._log)
+        self._in_order = sorted(self._log.items())
         effects = self._copies(message, lambda dest: LogStamp(self._stamp(to, 1 << dest)))
-        self._log = _purged({key: self._sent(dests, to) for key, dests in self._log.items()})
+        self._log = _purged({key: self._sent(dests, to) for key, dests in self._log.items()}, self._newest)
         self._log[self.me, message.number] = to
         return effects
 
     def _stamp(self, to: int, dest: int) -> tuple[tuple[int, int, int], ...]:
-        log = _purged({key: dests & ~to | dests & dest for key, dests in self._log.items()})
-        return tuple((sender, clock, dests) for (sender, clock), dests in sorted(log.items()))
+        kept, newest = ~(to & ~dest), self._newest
+        return tuple(
+            [
+                (key[0], key[1], dests & kept)
+                for key, dests in self._in_order
+                if dests & kept or newest[key[0]] == key[1]
+            ]
+        )
 
     def _sent(self, dests: int, to: int) -> int:
         return dests & ~to
@@ -77,23 +88,23 @@ class Optimal(Receiver):
         if message.sender == self.me:
             if message.id in self._log:
                 self._log[message.id] &= not_me
-                self._log = _purged(self._log)
+                self._log = _purged(self._log, _newest(self._log))
             return
         theirs = {(sender, clock): dests & not_me for sender, clock, dests in packet.stamp.log}
-        theirs[message.id] = mask(message.to) & not_me
-        self._log = _purged(self._merged(self._log, theirs))
+        theirs[message.id] = set_of(message.to) & not_me
+        merged = self._merged(self._log, theirs)
+        self._log = _purged(merged, _newest(merged))
 
     def _merged(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
         newest_mine, newest_theirs = _newest(mine), _newest(theirs)
         merged: dict[Id, int] = {}
         for key, dests in mine.items():
-            other = theirs.get(key)
-            if other is not None:
-                merged[key] = dests & other
+            if key in theirs:
+                merged[key] = dests & theirs[key]
             elif newest_theirs.get(key[0], 0) < key[1]:
                 merged[key] = dests
         for key, dests in theirs.items():
-            if key not in mine and newest_mine.get(key[0], 0) < key[1]:
+            if newest_mine.get(key[0], 0) < key[1]:
                 merged[key] = dests
         return merged
 
@@ -117,7 +128,6 @@ def _newest(log: Iterable[Id]) -> dict[int, int]:
     return newest
 
 
-def _purged(log: dict[Id, int]) -> dict[Id, int]:
+def _purged(log: dict[Id, int], newest: dict[int, int]) -> dict[Id, int]:
     """Without the entries that have no destination left, but for the newest of each sender."""
-    newest = _newest(log)
     return {key: dests for key, dests in log.items() if dests or newest[key[0]] == key[1]}

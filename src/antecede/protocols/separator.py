@@ -211,7 +211,8 @@ class Separator(Relay):
 
     def _arrived(self, packet: Packet[Any]) -> list[Effect]:
         effects = super()._arrived(packet)
-        return effects + self._follow_resumed()
+        # Nothing follows from an arrival while nobody is waited for in vain.
+        return effects + self._follow_resumed() if self._resumed or self._gone else effects
 
     def _hop(self, message: Message, to: int, targets: int) -> list[Effect]:
         effects = super()._hop(message, to, targets)

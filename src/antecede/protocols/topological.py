@@ -35,13 +35,15 @@ class TopologicalHistories(Histories):
         super().__init__(me, rules)
         self.r9 = r9
         self.plan = plan
+        self.gone = plan.dead
         self._backward: dict[tuple[int, int], int] = {}
 
     def install(self, plan: Plan) -> None:
         self.plan = plan
+        self.gone = plan.dead
         self._backward = {}
         for record in list(self.H.values()):
-            self._grow(record, 0)
+            self._grow(record, self.gone)
 
     def _filtered(self, records: Iterable[Record], to: int) -> Iterable[Record]:
         separators = self._separators() if self.r9 else []
@@ -80,16 +82,7 @@ class TopologicalHistories(Histories):
     def _is_known(self, separator: int, record: Record) -> bool:
         """S is within C_p(n)."""
         others = self.plan.live[separator] & ~(record.copies | 1 << self.me)
-        return all(self.last.get(q, 0) > record.since for q in bits(others))
-
-    # The failed need not be told.
-
-    def _grow(self, record: Record, copies: int) -> None:
-        super()._grow(record, copies | self.plan.dead)
-
-    def _add(self, record: Record) -> None:
-        record.copies |= self.plan.dead
-        super()._add(record)
+        return not others or all(self.last.get(q, 0) > record.since for q in bits(others))
 
     # Section 4.4
 
@@ -104,6 +97,6 @@ class TopologicalHistories(Histories):
         for one in reported:
             known = self.H.get(one.entry.id)
             if known is None:
-                self._add(Record(one.entry, one.copies | 1 << self.me, self.sends))
+                self._insert(Record(one.entry, one.copies | 1 << self.me, self.sends))
             else:
                 self._grow(known, one.copies)
