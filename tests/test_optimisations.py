@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from antecede.errors import Unsupported
 from antecede.model import Packet, View
 from antecede.oracle import check
+from antecede.process.views.change import parameters_among
 from antecede.protocols import create
 from benchmarks.optimisations import ROWS, Measured, N, compare, make, measure, plan, table
 
@@ -128,6 +130,11 @@ def test_the_table_has_a_row_for_each_and_is_the_same_every_time():
     text = table(40, 1)
     assert text == table(40, 1)
     assert [line.split(" | ")[0].lstrip("| ") for line in text.splitlines()[4:]] == [row.name for row in ROWS]
+
+
+def test_a_node_refuses_a_delta():
+    with pytest.raises(Unsupported, match="leave `delta` out"):
+        parameters_among("history", {"delta": 10}, ("a", "b"))
 
 
 def test_a_delta_that_is_too_short_loses_order_and_one_that_is_long_enough_does_not():

@@ -162,6 +162,33 @@ def test_parameters_reach_the_machines(protocol: str, parameters: dict[str, Any]
     assert simulation.engine.machines[1].parameters.items() >= parameters.items()
 
 
+def run_with_delta(delta_ms: int) -> tuple[Summary, bool]:
+    """`history` where no message takes longer than 20 ms, and whether the oracle found it in order."""
+    given = {"delta": 1_000_000 * delta_ms} if delta_ms else {}
+    one = spec(
+        "history",
+        parameters=given,
+        processes=6,
+        messages=600,
+        network="uniform:0,20ms",
+        workload="groups:size=3,rate=100/s",
+    )
+    simulation, judge = one.build(), Judge()
+    simulation.record(judge.record)
+    return simulation.finish(), judge.verdict(simulation).ok
+
+
+def test_histories_forget_what_is_older_than_any_delay_and_lose_nothing() -> None:
+    plain, forgetful = run_with_delta(0), run_with_delta(20)
+    assert (plain[0].complete, plain[1]) == (forgetful[0].complete, forgetful[1]) == (True, True)
+    assert forgetful[0].stamp_entries.mean < plain[0].stamp_entries.mean
+    assert forgetful[0].delay_ns == plain[0].delay_ns
+
+
+def test_a_delta_that_is_shorter_than_the_delay_loses_order() -> None:
+    assert not run_with_delta(5)[1]
+
+
 @pytest.mark.parametrize("protocol", ["unordered", "fifo"])
 def test_the_controls_break_causal_order_somewhere(protocol: str) -> None:
     verdicts = [judge_run(spec(protocol, workload="uniform", seed=seed))[1] for seed in range(3)]
@@ -405,6 +432,10 @@ def test_a_spec_is_a_command_line_and_a_table() -> None:
             "simulate: broadcast cannot run the workload uniform: ",
         ),
         ({"faults": "fire"}, "faults: a kind must be one of"),
+        (
+            {"protocol": "history", "parameters": {"delta": 5}, "faults": "loss:1%"},
+            "simulate: history with delta trusts that every message is delivered in time, and with faults",
+        ),
     ],
 )
 def test_a_wrong_spec_is_refused_in_a_sentence(fields: dict[str, Any], sentence: str) -> None:

@@ -123,6 +123,15 @@ def test_every_causal_protocol_has_its_turn_and_every_fault_its_day():
     assert len({spec.topology for spec in specs}) > 4
 
 
+def test_histories_that_forget_by_time_are_drawn_where_the_network_keeps_it():
+    specs = [draw(2, number, ("history",), most=80) for number in range(40)]
+    timed = [spec for spec in specs if "delta" in spec.parameters]
+    assert 0 < len(timed) < len(specs)
+    assert {spec.faults for spec in timed} == {"none"}
+    for spec in timed:
+        assert examine(spec).findings == (), spec.command()
+
+
 def test_drawn_runs_keep_what_their_protocol_promises():
     for number in range(27):
         spec = draw(9, number, most=80)

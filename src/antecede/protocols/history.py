@@ -52,13 +52,18 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from antecede.errors import BadParameter
+from antecede.errors import BadParameter, Unsupported
 from antecede.model import Effect, Id, Message, Packet, Stamp, View, bits, mask, members, set_of
 from antecede.protocols.machine import plain, typed
 from antecede.protocols.receiver import BEYOND, Need, Receiver
 
 __all__ = ["Entry", "Histories", "History", "HistoryStamp", "Record", "Rules"]
 
+
+UNBOUNDED = (
+    "`delta` trusts that every message is delivered within that time, and nothing bounds how long a node, its network "
+    "or its application may take: leave `delta` out"
+)
 
 LABELS = 1 << 16
 """Labels of one sender, at most: what was delivered of each must be remembered, since anyone may still name it."""
@@ -447,6 +452,7 @@ class History(Receiver):
         self.rules = Rules(**rules)
         self._delivered = Delivered()
         self._contexts: dict[str, Histories] = {}
+        self._now = 0
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -460,6 +466,7 @@ class History(Receiver):
         context = self._contexts.get(label)
         if context is None:
             context = self._contexts[label] = self._histories()
+            context.now = self._now
         return context
 
     def _histories(self) -> Histories:
@@ -474,8 +481,19 @@ class History(Receiver):
         """Messages labelled `into` that are sent from now on follow all that is in the history of `source`."""
         self._context(into).merge(self._context(source))
 
+    @classmethod
+    def name_members(cls, parameters: Mapping[str, Any], founders: Sequence[str]) -> dict[str, Any]:
+        if parameters.get("delta"):
+            raise Unsupported(cls.name, UNBOUNDED)
+        return super().name_members(parameters, founders)
+
+    @property
+    def timed(self) -> bool:
+        return self.rules.delta > 0
+
     def pass_time(self, now: int) -> None:
         """It is so late, in any unit: with a `delta`, forget what is older."""
+        self._now = now
         if self.rules.delta:
             for label in list(self._contexts):
                 self._contexts[label].pass_time(now)

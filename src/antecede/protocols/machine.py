@@ -108,6 +108,14 @@ class Machine(ABC):
         """Whether the protocol relies on channels that do not reorder."""
         return False
 
+    @property
+    def timed(self) -> bool:
+        """Whether it forgets by time: its driver calls `pass_time` before each input."""
+        return False
+
+    def pass_time(self, now: int) -> None:
+        """It is so late, in any unit that does not change."""
+
     def stamp_entries(self, label: str = "") -> int:
         """How many numbers or identifiers the stamp of the next message of a label can have, at most."""
         return self.n + 2

@@ -94,6 +94,8 @@ class Engine:
         """Process that is not running -> what came for it meanwhile, or None if that is lost."""
         self._plain: Delay | None = None
         """While `_race` is at work: the delay that is all there is to the network."""
+        self._timed = any(machine.timed for machine in machines)
+        """Whether machines are told the time before each input."""
         self._brief = brief(machines[0].stamps)
         """Whether stamps can be measured together: they are small enough to be kept for a while."""
         self._last_stamp: Any = None
@@ -128,7 +130,7 @@ class Engine:
         """Take up to so many things from the heap."""
         delay = self.network.uniform
         extras = self.observe, self.carrier, self.workload.offer
-        if self.waits.routed or any(extra is not None for extra in extras):
+        if self.waits.routed or self._timed or any(extra is not None for extra in extras):
             delay = None
         self._plain = delay
         if delay is None:
@@ -245,7 +247,7 @@ class Engine:
 
     def arrive(self, packet: Packet[Any]) -> None:
         """A packet arrives, now."""
-        effects = self.machines[packet.dest].receive(packet)
+        effects = self._tell_time(packet.dest).receive(packet)
         self.note_received(packet)
         if effects:
             self.follow(packet.dest, effects)
@@ -308,7 +310,7 @@ class Engine:
     def _send(
         self, process: int, to: tuple[int, ...], payload: bytes, label: str = ""
     ) -> tuple[Message, list[Effect]]:
-        message, effects = self.machines[process].send(to, payload, label)
+        message, effects = self._tell_time(process).send(to, payload, label)
         self.sent += 1
         self._further += len(to) - 1
         self.waits.note_sent(self.now, message)
@@ -317,13 +319,20 @@ class Engine:
         return message, effects
 
     def _deliver(self, process: int, message: Message) -> list[Effect]:
-        effects = self.machines[process].deliver(message)
+        effects = self._tell_time(process).deliver(message)
         delay, wait = self.waits.note_delivered(self.now, process, message)
         self.delays.values.append(delay)
         self.waiting.values.append(wait)
         if self.record is not None:
             self._record_event(self.record, process, DELIVER, message.sender, message.number)
         return self._react(process, message, effects) if self.workload.reacts else effects
+
+    def _tell_time(self, process: int) -> Machine:
+        """The machine of a process, which knows how late it is if it has to."""
+        machine = self.machines[process]
+        if self._timed:
+            machine.pass_time(self.now)
+        return machine
 
     def _react(self, process: int, message: Message, effects: list[Effect]) -> list[Effect]:
         for to, payload in self.workload.follow(process, message):

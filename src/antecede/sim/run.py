@@ -135,6 +135,12 @@ class Simulation:
         )
         faults = parse(spec.faults)
         if faults or not network.reliable:
+            if any(machine.timed for machine in machines):
+                raise BadParameter(
+                    "simulate",
+                    f"{spec.protocol} with delta trusts that every message is delivered in time, and with faults "
+                    "none need be: leave out delta, or the faults",
+                )
             install(self.engine, faults, machines[0].view, stream(spec.seed, "faults"))
 
     def _machines(self, place: Place) -> list[Machine]:

@@ -80,7 +80,7 @@ def _draw(protocol: str, words: Words, most: int) -> RunSpec:
     if parameters.keys() & {"r7", "r8"}:
         # Without these a history names every message that there was, so a run's cost grows with its length squared.
         messages = min(messages, SMALL)
-    return RunSpec(
+    spec = RunSpec(
         protocol=protocol,
         parameters=parameters,
         processes=n,
@@ -91,6 +91,15 @@ def _draw(protocol: str, words: Words, most: int) -> RunSpec:
         topology=_topology(protocol, n, words),
         faults=";".join(_faults(1000 * messages // (n * rate), words)) or "none",
     )
+    return _bound(spec, words) if protocol == "history" and not pick(words, 4) else spec
+
+
+def _bound(spec: RunSpec, words: Words) -> RunSpec:
+    """The same on a network that keeps what `delta` trusts: no message takes longer."""
+    bound = _one(words, (1, 20, 200))
+    network = f"{_one(words, ('constant:', 'uniform:0,'))}{bound}ms"
+    parameters = {**spec.parameters, "delta": bound * 1_000_000}
+    return replace(spec, parameters=parameters, network=network, topology="mesh", faults="none")
 
 
 def _one(words: Words, values: Sequence[T]) -> T:
