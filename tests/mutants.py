@@ -17,7 +17,8 @@ from antecede.protocols.bounded import Bounded, Extra
 from antecede.protocols.broadcast import Broadcast
 from antecede.protocols.buffer import Acknowledge, Buffer
 from antecede.protocols.fifo import Fifo
-from antecede.protocols.history import Entry, Histories, History, Record
+from antecede.protocols.histories import Entry, Histories, Record
+from antecede.protocols.history import History
 from antecede.protocols.matrix import Matrix, MatrixStamp
 from antecede.protocols.monitor import Monitor
 from antecede.protocols.optimal import Optimal
@@ -497,15 +498,15 @@ class BufferDeliversAnyOpen(Buffer):
         if message not in self._inbox:
             raise NotEligible(self.view.name(self.me), message.id, "it is not here")
         self._inbox.remove(message)
-        return self._taken(message)
+        return self._note_taken(message)
 
 
 class BufferReleasesAtFirstAcknowledgement(Buffer):
-    def _acknowledged(self, source: int, number: int) -> list[Effect]:
+    def _note_acknowledged(self, source: int, number: int) -> list[Effect]:
         flight = self._flight.get(number)
         if flight is not None:
             flight.unacknowledged = 1 << source
-        return super()._acknowledged(source, number)
+        return super()._note_acknowledged(source, number)
 
 
 class BufferAcknowledgesAtDelivery(Buffer):
@@ -513,7 +514,7 @@ class BufferAcknowledgesAtDelivery(Buffer):
         effects = super()._receive(packet)
         return [e for e in effects if not (isinstance(e, Packet) and isinstance(e.stamp, Acknowledge))]
 
-    def _taken(self, message: Message) -> list[Effect]:
+    def _note_taken(self, message: Message) -> list[Effect]:
         if message.sender == self.me:
             return []
         return [Packet(self.me, message.sender, Acknowledge(message.number))]
@@ -530,7 +531,7 @@ class BufferReleasesEverything(Buffer):
 
 
 class PermitWithoutFlag(Permit):
-    def _others_pending(self, dest: int) -> bool:
+    def _has_others_pending(self, dest: int) -> bool:
         return False
 
 
@@ -541,7 +542,7 @@ class PermitFlagForgetsOtherCopies(Permit):
         self._others = len(set(message.to) - {self.me})
         super()._transmit(message, effects)
 
-    def _others_pending(self, dest: int) -> bool:
+    def _has_others_pending(self, dest: int) -> bool:
         return self._out - self._others > self._sequence[dest] - self._acked[dest] - 1
 
 
@@ -552,14 +553,14 @@ class PermitFlagForgetsEarlierMessages(Permit):
         self._others = len(set(message.to) - {self.me})
         super()._transmit(message, effects)
 
-    def _others_pending(self, dest: int) -> bool:
+    def _has_others_pending(self, dest: int) -> bool:
         return self._others > 1
 
 
 class PermitFlagsEverything(Permit):
     """Flags what goes to the only one that has not acknowledged too: slower, not wrong."""
 
-    def _others_pending(self, dest: int) -> bool:
+    def _has_others_pending(self, dest: int) -> bool:
         return True
 
 
@@ -576,7 +577,7 @@ class PermitForgetsEarlyPermits(Permit):
 
 
 class PermitWithoutRestraint(Permit):
-    def _taken(self, message: Message) -> list[Effect]:
+    def _note_taken(self, message: Message) -> list[Effect]:
         self._flagged.get(message.sender, set()).discard(message.number)
         return []
 
@@ -618,7 +619,7 @@ class PermitDeliversAny(Permit):
 
     def deliver(self, message: Message) -> list[Effect]:
         self._inbox.remove(message)
-        return self._taken(message)
+        return self._note_taken(message)
 
 
 class PermitGrantsEachByItself(Permit):
@@ -654,7 +655,7 @@ class HistoryWithoutWait(History):
 class HistoryComparesExactly(History):
     """R5: a message counts as delivered only while it is its sender's last."""
 
-    def _unmet(self, packet: Packet[Any]) -> Need | None:
+    def _find_unmet(self, packet: Packet[Any]) -> Need | None:
         for need in self._needs(packet):
             if self._delivered[need[0]] != need[1]:
                 return need
@@ -664,7 +665,7 @@ class HistoryComparesExactly(History):
 class HistoryComparesTooGenerously(History):
     """R5: a message counts as delivered as soon as any of its sender is."""
 
-    def _unmet(self, packet: Packet[Any]) -> Need | None:
+    def _find_unmet(self, packet: Packet[Any]) -> Need | None:
         for need in self._needs(packet):
             if not self._delivered[need[0]]:
                 return need
@@ -681,23 +682,27 @@ class HistoryConfusesLabelsInD(History):
 class ForgetsHm(Histories):
     """R4 without `add H_m`."""
 
-    def delivered(self, sender: int, number: int, to: int, label: str, history: tuple[Entry, ...]) -> None:
-        super().delivered(sender, number, to, label, ())
+    def note_delivered(
+        self, sender: int, number: int, to: int, label: str, history: tuple[Entry, ...]
+    ) -> None:
+        super().note_delivered(sender, number, to, label, ())
 
 
 class ForgetsDelivered(Histories):
     """R4 without `delivered: add m`."""
 
-    def delivered(self, sender: int, number: int, to: int, label: str, history: tuple[Entry, ...]) -> None:
-        super().delivered(sender, number, to, label, history)
+    def note_delivered(
+        self, sender: int, number: int, to: int, label: str, history: tuple[Entry, ...]
+    ) -> None:
+        super().note_delivered(sender, number, to, label, history)
         _forget(self, (sender, number))
 
 
 class ForgetsSent(Histories):
     """R4 without `sent: add m`."""
 
-    def sent(self, sender: int, number: int, to: int, label: str) -> None:
-        super().sent(sender, number, to, label)
+    def note_sent(self, sender: int, number: int, to: int, label: str) -> None:
+        super().note_sent(sender, number, to, label)
         _forget(self, (sender, number))
 
 
@@ -710,15 +715,15 @@ def _forget(histories: Histories, key: Id) -> None:
 class SendReportsToAll(Histories):
     """R6.2: C(i) grows by everyone, told or not."""
 
-    def _told(self, to: int) -> int:
+    def _reports_to(self, to: int) -> int:
         return ALL
 
 
 class SentIsReportedToItsDestinations(Histories):
     """R6.2: C(m) is A_m instead of empty."""
 
-    def sent(self, sender: int, number: int, to: int, label: str) -> None:
-        super().sent(sender, number, to, label)
+    def note_sent(self, sender: int, number: int, to: int, label: str) -> None:
+        super().note_sent(sender, number, to, label)
         self._grow(self.H[sender, number], to)
 
 
@@ -728,8 +733,8 @@ class SenderAlwaysKnows(Histories):
     def _knows(self, process: int, entry: Entry) -> int:
         return 1 << process
 
-    def _told_with(self, m: Entry, own: bool) -> int:
-        return super()._told_with(m, False)
+    def _find_told(self, m: Entry, own: bool) -> int:
+        return super()._find_told(m, False)
 
 
 class DeliveryReportsOthersMessages(Histories):
@@ -760,7 +765,7 @@ class DeliveryReportsOtherLabels(Histories):
 class HistoryIsReportedToAll(Histories):
     """R6.3: C(n) of n in H_m grows by everyone."""
 
-    def _told_with(self, m: Entry, own: bool) -> int:
+    def _find_told(self, m: Entry, own: bool) -> int:
         return ALL
 
 
@@ -813,15 +818,15 @@ class DeliveredIsReportedToItsDestinations(Histories):
 class LeavesOutWhatAnyDestinationKnows(Histories):
     """R7: leave out of H_m what has been reported to one of A_m."""
 
-    def _unreported(self, to: int) -> list[Record]:
-        return [record for record in super()._unreported(to) if not to & self.copies(record)]
+    def _find_unreported(self, to: int) -> list[Record]:
+        return [record for record in super()._find_unreported(to) if not to & self.copies(record)]
 
 
 class LeavesOutWhatIsForOthers(Histories):
     """R7: leave out of H_m what is not addressed to A_m."""
 
-    def _unreported(self, to: int) -> list[Record]:
-        return [record for record in super()._unreported(to) if to & record.entry.to]
+    def _find_unreported(self, to: int) -> list[Record]:
+        return [record for record in super()._find_unreported(to) if to & record.entry.to]
 
 
 class RemovesWhatAnyDestinationKnows(Histories):
@@ -858,7 +863,7 @@ class LearnsNothingFromEarlier(Histories):
 class LearnsNothingFromStamps(Histories):
     """R6.3 without `C_m(n), A_m, the sender` for n in H_m: only less is left out."""
 
-    def _told_with(self, m: Entry, own: bool) -> int:
+    def _find_told(self, m: Entry, own: bool) -> int:
         return 0
 
 
@@ -894,14 +899,14 @@ class OptimalKeepsOtherReceivers(Optimal):
 class OptimalDropsEverythingAfterwards(Optimal):
     """After a send, the log drops all destinations, not only D."""
 
-    def _sent(self, dests: int, to: int) -> int:
+    def _drop(self, dests: int, to: int) -> int:
         return 0
 
 
 class OptimalDropsNothingAfterwards(Optimal):
     """Saves nothing: after a send, the log keeps D."""
 
-    def _sent(self, dests: int, to: int) -> int:
+    def _drop(self, dests: int, to: int) -> int:
         return dests
 
 
@@ -927,7 +932,7 @@ class OptimalForgetsDelivered(Optimal):
 class OptimalForgetsStamps(Optimal):
     """A delivery does not merge the stamp."""
 
-    def _merged(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
+    def _merge(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
         newest = max(theirs, default=None, key=lambda key: key[1])
         return mine if newest is None else {**mine, newest: theirs[newest]}
 
@@ -935,16 +940,16 @@ class OptimalForgetsStamps(Optimal):
 class OptimalForgetsWhatTheStampLacks(Optimal):
     """An own entry absent from the stamp goes, newer one of its sender there or not."""
 
-    def _merged(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
-        return super()._merged({key: dests for key, dests in mine.items() if key in theirs}, theirs)
+    def _merge(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
+        return super()._merge({key: dests for key, dests in mine.items() if key in theirs}, theirs)
 
 
 class OptimalForgetsWhatTheLogLacks(Optimal):
     """An entry of the stamp absent from the own log goes, if the log has any of its sender."""
 
-    def _merged(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
+    def _merge(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
         senders = {sender for sender, _ in mine}
-        return super()._merged(
+        return super()._merge(
             mine, {key: dests for key, dests in theirs.items() if key in mine or key[0] not in senders}
         )
 
@@ -952,9 +957,9 @@ class OptimalForgetsWhatTheLogLacks(Optimal):
 class OptimalForgetsOnOlderEvidence(Optimal):
     """An own entry absent from the stamp goes if the stamp has any entry of its sender, older or newer."""
 
-    def _merged(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
+    def _merge(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
         senders = {sender for sender, _ in theirs}
-        return super()._merged(
+        return super()._merge(
             {key: dests for key, dests in mine.items() if key in theirs or key[0] not in senders}, theirs
         )
 
@@ -962,29 +967,29 @@ class OptimalForgetsOnOlderEvidence(Optimal):
 class OptimalKeepsOwnDestinations(Optimal):
     """Saves nothing: entries on both sides keep the own destinations."""
 
-    def _merged(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
-        return {key: mine.get(key, dests) for key, dests in super()._merged(mine, theirs).items()}
+    def _merge(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
+        return {key: mine.get(key, dests) for key, dests in super()._merge(mine, theirs).items()}
 
 
 class OptimalKeepsTheirDestinations(Optimal):
     """Saves nothing: entries on both sides keep the stamp's destinations."""
 
-    def _merged(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
-        return {key: theirs.get(key, dests) for key, dests in super()._merged(mine, theirs).items()}
+    def _merge(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
+        return {key: theirs.get(key, dests) for key, dests in super()._merge(mine, theirs).items()}
 
 
 class OptimalKeepsAllDestinations(Optimal):
     """Saves nothing: entries on both sides unite their destinations."""
 
-    def _merged(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
-        merged = super()._merged(mine, theirs)
+    def _merge(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
+        merged = super()._merge(mine, theirs)
         return {key: mine.get(key, 0) | theirs.get(key, 0) for key in merged}
 
 
 class OptimalNeverForgets(Optimal):
     """Saves nothing: what either side has is kept."""
 
-    def _merged(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
+    def _merge(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
         return {key: mine.get(key, ALL) & theirs.get(key, ALL) for key in (*mine, *theirs)}
 
 
@@ -994,8 +999,8 @@ class OptimalKeepsNoEmptyEntry(Optimal):
     def _stamp(self, to: int, dest: int) -> tuple[tuple[int, int, int], ...]:
         return tuple(entry for entry in super()._stamp(to, dest) if entry[2])
 
-    def _merged(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
-        return {key: dests for key, dests in super()._merged(mine, theirs).items() if dests}
+    def _merge(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
+        return {key: dests for key, dests in super()._merge(mine, theirs).items() if dests}
 
 
 class OptimalKeepsAllEmptyEntries(Optimal):

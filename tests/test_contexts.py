@@ -222,7 +222,7 @@ class InfersFromCounts(Contexts):
             if need[1] > self._seen[need[0][0]].floor + 1 or need[1] == 1
         ]
 
-    def _unmet(self, packet: Packet[Any]) -> Any:
+    def _find_unmet(self, packet: Packet[Any]) -> Any:
         for (sender, count), _ in super()._needs(packet):
             seen = self._seen[sender]
             if count > max(seen.beyond, default=seen.floor):
@@ -249,7 +249,7 @@ class ContextWithoutOtherCopies(Contexts):
 
 
 class SettlesWhatItHasNotDelivered(Contexts):
-    def _unsettled(self, obligations: Iterable[Obligation]) -> list[Obligation]:
+    def _find_unsettled(self, obligations: Iterable[Obligation]) -> list[Obligation]:
         return [one for one in obligations if one[1] != self.me]
 
 

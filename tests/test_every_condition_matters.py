@@ -18,7 +18,8 @@ from antecede.explore import Exploration, Explorer, explore
 from antecede.model import Id, View
 from antecede.program import Program, Send, enumerate_programs, parse
 from antecede.protocols import PROTOCOLS, Machine
-from antecede.protocols.history import Histories, History
+from antecede.protocols.histories import Histories
+from antecede.protocols.history import History
 from antecede.protocols.underway import Underway
 from tests import mutants as m
 from tests.driver import World

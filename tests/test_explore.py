@@ -262,7 +262,7 @@ def test_arrivals_that_are_said_to_commute_do(protocol: str) -> None:
     for program in programs_for(protocol, 3, 2) + programs_for(protocol, 3, 3, unicast=True)[::9]:
         search = _Search(explorer, program, lambda: False)
         for state in reachable(search):
-            for _, dest, packet in search._arriving(state[3:]):
+            for _, dest, packet in search._list_arriving(state[3:]):
                 if steps.commute or steps.urgent[packet]:
                     diamonds += check_diamonds(search, state, dest, packet)
     assert diamonds or not (steps.commute or steps.commuting)
@@ -278,7 +278,7 @@ def check_diamonds(search: _Search, state: tuple[int, ...], dest: int, packet: i
         second, instead = steps.arrive(move.local, packet), later[move.number, move.deliver]
         assert second.local == instead.local
         assert Counter(move.packets + second.packets) == Counter(arrived.packets + instead.packets)
-    others = [p for _, d, p in search._arriving(state[3:]) if d == dest and p != packet]
+    others = [p for _, d, p in search._list_arriving(state[3:]) if d == dest and p != packet]
     for other in others:
         before, after = steps.arrive(local, other), steps.arrive(arrived.local, other)
         second = steps.arrive(before.local, packet)
@@ -306,7 +306,7 @@ def random_run(explorer: Explorer, program: Program, random: Random) -> tuple[li
     events, overtaken = [], set()
     while choices := search.expand(state):
         choice = random.randrange(len(choices))
-        at, move = search._taken(state)[choice]
+        at, move = search._list_taken(state)[choice]
         state = choices[choice]
         if not isinstance(move, int):
             message = identity(move.number, search.n)

@@ -314,10 +314,10 @@ def count_looks(kind: type[Receiver]) -> type[Receiver]:
             super().__init__(*args, **parameters)
             self.looks: Counter[Id] = Counter()
 
-        def _unmet(self, packet: Packet[Any]) -> Need | None:
+        def _find_unmet(self, packet: Packet[Any]) -> Need | None:
             if packet.message is not None:
                 self.looks[packet.message.id] += 1
-            found: Need | None = super()._unmet(packet)
+            found: Need | None = super()._find_unmet(packet)
             return found
 
     return Counting

@@ -12,8 +12,9 @@ from antecede.errors import BadParameter, BadStamp, Misrouted, Unsupported
 from antecede.model import Packet, View
 from antecede.process.views.change import parameters_among
 from antecede.protocols import create, restore
-from antecede.protocols.history import Entry
-from antecede.protocols.separator import Resumed, Separator, decode_handover
+from antecede.protocols.handover import decode_handover
+from antecede.protocols.histories import Entry
+from antecede.protocols.separator import Resumed, Separator
 from antecede.topology import shapes
 
 # What is refused

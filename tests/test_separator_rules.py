@@ -83,9 +83,9 @@ class ReportsToNoMember(Separator):
 class NoMemory(Separator):
     """What comes twice is taken twice."""
 
-    def _inbound(self, message: Message, targets: int) -> list[Effect]:
+    def _take_in(self, message: Message, targets: int) -> list[Effect]:
         self._seen.pop(message.sender, None)
-        return super()._inbound(message, targets)
+        return super()._take_in(message, targets)
 
 
 class NoRelay(Separator):

@@ -13,7 +13,8 @@ import pytest
 
 from antecede.model import Effect, Event, Message, Packet, bits
 from antecede.oracle import Verdict, check
-from antecede.protocols.history import History, Record
+from antecede.protocols.histories import Record
+from antecede.protocols.history import History
 from antecede.protocols.topological import TopologicalHistories
 from antecede.topology import Topology, shapes
 

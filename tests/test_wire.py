@@ -15,7 +15,8 @@ from antecede.protocols.broadcast import VectorStamp
 from antecede.protocols.buffer import Acknowledge, Posted, Release
 from antecede.protocols.contexts import ContextStamp
 from antecede.protocols.fifo import Sequence
-from antecede.protocols.history import Entry, HistoryStamp
+from antecede.protocols.histories import Entry
+from antecede.protocols.history import HistoryStamp
 from antecede.protocols.matrix import MatrixStamp, Row
 from antecede.protocols.monitor import MonitorStamp
 from antecede.protocols.optimal import LogStamp

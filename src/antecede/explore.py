@@ -178,7 +178,7 @@ class _Search:
         self.expand = self._expand_instant if explorer.instant else self._expand_network
         self._ready: Callable[[State], Ready] = self._everyone
         if explorer.reduce:
-            self._ready = self._closed if steps.direct else self._urgent
+            self._ready = self._pick_closed if steps.direct else self._pick_urgent
         self.layers: list[dict[State, int]] = []
         self.states = self.transitions = self.finished = self.blocked = 0
         self.finding: Finding | None = None
@@ -280,9 +280,9 @@ class _Search:
     # Who goes on
 
     def _everyone(self, state: State) -> Ready:
-        return range(self.n), self._arriving(state[self.n :])
+        return range(self.n), self._list_arriving(state[self.n :])
 
-    def _closed(self, state: State) -> Ready:
+    def _pick_closed(self, state: State) -> Ready:
         """Rule 2."""
         tables = self.tables
         situation = []
@@ -292,22 +292,22 @@ class _Search:
         key = tuple(situation)
         group = self.groups.get(key)
         if group is None:
-            group = self.groups[key] = _least_closed(key)
+            group = self.groups[key] = _find_least_closed(key)
         return group, ()
 
-    def _urgent(self, state: State) -> Ready:
+    def _pick_urgent(self, state: State) -> Ready:
         """Rules 3 and 4."""
         if self.steps.queues:
             for p in range(self.n):
                 if self._entry(p, state[p]).situation == 1:
                     return (p,), ()
-        arriving = self._arriving(state[self.n :])
+        arriving = self._list_arriving(state[self.n :])
         for arrival in arriving:
             if self.steps.urgent[arrival[2]]:
                 return (), [arrival]
         return range(self.n), arriving
 
-    def _arriving(self, flying: State) -> list[tuple[int, int, int]]:
+    def _list_arriving(self, flying: State) -> list[tuple[int, int, int]]:
         """The packets that may arrive next: (position, destination, packet)."""
         result: list[tuple[int, int, int]] = []
         last: object = None
@@ -332,7 +332,7 @@ class _Search:
         if state in seen:
             return seen[state]
         result: Runs = set()
-        for (at, move), after in zip(self._taken(state), self.expand(state), strict=True):
+        for (at, move), after in zip(self._list_taken(state), self.expand(state), strict=True):
             for rest in self._runs_from(after, names, seen):
                 if isinstance(move, Move):
                     event = f"{'deliver' if move.deliver else 'send'} {names[move.number]}"
@@ -377,14 +377,14 @@ class _Search:
             for before in layer:
                 choices = self.expand(before)
                 if state in choices:
-                    path.append(self._taken(before)[choices.index(state)])
+                    path.append(self._list_taken(before)[choices.index(state)])
                     state = before
                     break
             else:
                 raise AssertionError("a state that no other leads to")
         return tuple(reversed(path))
 
-    def _taken(self, state: State) -> list[Taken]:
+    def _list_taken(self, state: State) -> list[Taken]:
         """The choices in a state, in the order in which `expand` follows them."""
         result: list[Taken] = []
         processes, arriving = self._ready(state)
@@ -424,7 +424,7 @@ def _nameless(script: tuple[Step, ...], numbers: dict[str, int]) -> tuple[tuple[
     return tuple(steps), tuple(awaited)
 
 
-def _least_closed(situation: tuple[int, ...]) -> tuple[int, ...]:
+def _find_least_closed(situation: tuple[int, ...]) -> tuple[int, ...]:
     """The smallest set of processes that can do something and that no other process can transmit to."""
     n = len(situation)
     senders = [mask(p for p in range(n) if p != q and situation[p] >> q + 1 & 1) for q in range(n)]

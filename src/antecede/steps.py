@@ -242,7 +242,7 @@ class Steps:
         packets = self._posted(sent, known)
         if self.direct and state.vertex not in step.to:
             del known[number]
-        past = _grown(state.past, step.label, 1 << number)
+        past = _grow_past(state.past, step.label, 1 << number)
         local = Local(state.vertex, machine, state.position + 1, past, state.delivered, _sorted(known))
         return Move(self._intern(local), packets, 0, number, False)
 
@@ -265,7 +265,7 @@ class Steps:
             state.vertex,
             machine,
             state.position + by_receive,
-            _grown(state.past, message.label, before | 1 << number),
+            _grow_past(state.past, message.label, before | 1 << number),
             state.delivered | 1 << number,
             _sorted(known),
         )
@@ -351,7 +351,7 @@ def _sorted(known: dict[int, int]) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(known.items()))
 
 
-def _grown(past: tuple[tuple[str, int], ...], label: str, more: int) -> tuple[tuple[str, int], ...]:
+def _grow_past(past: tuple[tuple[str, int], ...], label: str, more: int) -> tuple[tuple[str, int], ...]:
     pasts = dict(past)
     pasts[label] = pasts.get(label, 0) | more
     return tuple(sorted(pasts.items()))

@@ -112,7 +112,7 @@ class Buffer(Queue):
         # All that is in flight has the same destinations, so the latest speaks for all.
         return self.pipelined and next(reversed(self._flight.values())).message.to == message.to
 
-    def _acknowledged(self, source: int, number: int) -> list[Effect]:
+    def _note_acknowledged(self, source: int, number: int) -> list[Effect]:
         flight = self._flight.get(number)
         if flight is None:
             return []
@@ -140,7 +140,7 @@ class Buffer(Queue):
             effects: list[Effect] = [Packet(self.me, source, Acknowledge(message.number))]
             return effects + self._enqueue(message)
         if isinstance(stamp, Acknowledge):
-            return self._acknowledged(source, stamp.number)
+            return self._note_acknowledged(source, stamp.number)
         released = (source, stamp.number)
         if released not in self._closed:
             return []
@@ -163,7 +163,7 @@ class Buffer(Queue):
         self._closed = {message for message in self._closed if message[0] != process}
         effects: list[Effect] = [self._inbox[0]] if shut and self._open(self._inbox[0]) else []
         for number in list(self._flight):
-            effects += self._acknowledged(process, number)
+            effects += self._note_acknowledged(process, number)
         return effects
 
     def waiting(self) -> list[Waiting]:

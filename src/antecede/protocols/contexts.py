@@ -118,9 +118,9 @@ class Contexts(Receiver):
         to = message.to
         rest = {one for one in stamp.after if one[1] not in to}
         rest.update((message.sender, dest, count) for dest, count in zip(to, stamp.counts, strict=True))
-        return CausalContext(frozenset(self._unsettled(rest)))
+        return CausalContext(frozenset(self._find_unsettled(rest)))
 
-    def _unsettled(self, obligations: Iterable[Obligation]) -> Iterable[Obligation]:
+    def _find_unsettled(self, obligations: Iterable[Obligation]) -> Iterable[Obligation]:
         me, seen = self.me, self._seen
         return [one for one in obligations if one[1] != me or one[2] not in seen[one[0]]]
 
@@ -150,7 +150,7 @@ class Contexts(Receiver):
         for dest in message.to:
             self._sequence[dest] += 1
             counts.append(self._sequence[dest])
-        stamp = ContextStamp(tuple(counts), tuple(sorted(self._unsettled(after))), explicit)
+        stamp = ContextStamp(tuple(counts), tuple(sorted(self._find_unsettled(after))), explicit)
         self._latest = (message, self._of(message, stamp))
         return self._copies(message, lambda dest: stamp)
 

@@ -31,7 +31,8 @@ from msgspec import Struct
 
 from antecede.errors import BadParameter, Misrouted, Unsupported
 from antecede.model import Effect, Id, Message, Packet, Stamp, View, Waiting, bits, members, set_of
-from antecede.protocols.history import Entry, History
+from antecede.protocols.histories import Entry
+from antecede.protocols.history import History
 from antecede.protocols.machine import plain, typed
 from antecede.protocols.queue import Queue
 from antecede.protocols.receiver import Need
@@ -203,7 +204,7 @@ class Forwarder(Queue, History):
         self.clock += 1
         context = self._known
         stamp = HopStamp(self.hops, to, targets, self.topology.version, self.clock, context.stamp(to))
-        context.sent(self.me, self.hops, to, "")
+        context.note_sent(self.me, self.hops, to, "")
         return [Packet(self.me, dest, stamp, message) for dest in members(to)]
 
     def _retain(self, message: Message, targets: int) -> None:
@@ -226,7 +227,7 @@ class Forwarder(Queue, History):
     def _learn(self, packet: Packet[Any]) -> None:
         stamp = packet.stamp
         self.clock = max(self.clock, stamp.clock)
-        self._known.delivered(packet.source, stamp.number, stamp.to, "", stamp.history)
+        self._known.note_delivered(packet.source, stamp.number, stamp.to, "", stamp.history)
 
     def _receive(self, packet: Packet[Any]) -> list[Effect]:
         if self._key(packet) in self._held or self._is_old(self._position(packet)):
@@ -238,12 +239,12 @@ class Forwarder(Queue, History):
         effects: list[Effect] = []
         while packets:
             packet = packets.pop()
-            need = self._unmet(packet)
+            need = self._find_unmet(packet)
             if need is not None:
                 self._hold(packet, need)
             else:
                 woken = self._wake(self._settle(packet))
-                effects += self._arrived(packet)
+                effects += self._take_hop(packet)
                 packets += woken
         return effects
 
@@ -293,19 +294,19 @@ class Forwarder(Queue, History):
 
     # In order, one exit
 
-    def _arrived(self, packet: Packet[Any]) -> list[Effect]:
+    def _take_hop(self, packet: Packet[Any]) -> list[Effect]:
         """A hop has been delivered."""
         message, stamp = packet.message, packet.stamp
         assert message is not None
         source, inside = self.plan.place[packet.source], self.plan.members[self.place]
         if source != self.place:
-            effects = self._inbound(message, stamp.targets & self.plan.behind(source)[self.place])
+            effects = self._take_in(message, stamp.targets & self.plan.behind(source)[self.place])
             return effects + self._hand_on(message, stamp.to)
         if stamp.to & ~inside:
-            effects = self._inbound(message, stamp.targets & 1 << self.me)
-            self._forwarded(message, stamp.targets)
+            effects = self._take_in(message, stamp.targets & 1 << self.me)
+            self._note_forwarded(message, stamp.targets)
             return effects
-        return self._inbound(message, stamp.targets)
+        return self._take_in(message, stamp.targets)
 
     def _hand_on(self, message: Message, to: int) -> list[Effect]:
         """Give what the member that forwards did not get, having joined since it was sent, to it."""
@@ -314,7 +315,7 @@ class Forwarder(Queue, History):
             return []
         return self._hop(message, self._address(self.place) & ~(1 << self.me), kept.targets)
 
-    def _inbound(self, message: Message, targets: int) -> list[Effect]:
+    def _take_in(self, message: Message, targets: int) -> list[Effect]:
         """A message has come by, for us or to be forwarded; not for the first time if a member failed."""
         if self._seen.get(message.sender, 0) >= message.number:
             return []
@@ -329,7 +330,7 @@ class Forwarder(Queue, History):
             effects += self._forward(message, duty)
         return effects
 
-    def _forwarded(self, message: Message, targets: int) -> None:
+    def _note_forwarded(self, message: Message, targets: int) -> None:
         """Another member has forwarded this."""
         kept = self._retained.get(message.id)
         if kept is not None:

@@ -35,12 +35,7 @@ follow everything in the other label's history. An inference from "later message
 within a label only, because only there did the later one carry the earlier one. What is kept for a label: H and C until
 they are empty; of D one number for each sender, for ever, so one sender has at most `LABELS`.
 
-How the rules are kept fast, without changing what is decided: a send would add the same set to C(i) for all i in H.
-Instead each process remembers which of its sends last went to whom (`last`), and each record since which send it is
-in H (`since`): q is in C(i) if it was added to `copies`, or if last[q] > since. Within A_i, `copies` is kept exact, so
-that R8 is one comparison. H is in order of `since`, so that a send looks only at what is newer than the last send
-there: R7 and R6.2 have nothing to say of the rest. With R6.4, C(n) has A_i of every later i of its sender in H as soon
-as both are there; so only an entry that is new to H is compared with the others of its sender.
+H and C, and the rules that maintain them (R2, R4, R6 to R8, R10, delta): `protocols.histories`.
 """
 
 from __future__ import annotations
@@ -49,15 +44,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
-from antecede.errors import BadParameter, Unsupported
-from antecede.model import Effect, Id, Message, Packet, Stamp, View, bits, mask, members, set_of
-from antecede.protocols.machine import plain, typed
+from antecede.errors import Unsupported
+from antecede.model import Effect, Id, Message, Packet, Stamp, View, bits, set_of
+from antecede.protocols.histories import Entry, Histories, Rules
 from antecede.protocols.receiver import BEYOND, Need, Receiver
 
-__all__ = ["Entry", "Histories", "History", "HistoryStamp", "Record", "Rules"]
+__all__ = ["History", "HistoryStamp"]
 
 
 UNBOUNDED = (
@@ -69,353 +63,11 @@ LABELS = 1 << 16
 """Labels of one sender, at most: what was delivered of each must be remembered, since anyone may still name it."""
 
 
-class Entry(Struct, frozen=True, gc=False, array_like=True, order=True):
-    """A message identifier as it travels: uid = (sender, number, destinations), and its label."""
-
-    sender: int
-    number: int
-    to: int
-    """A_n as a set of bits."""
-    copies: int = 0
-    """C_m(n) as a set of bits, where R6.1 is used."""
-    label: str = ""
-
-    @property
-    def id(self) -> Id:
-        return (self.sender, self.number)
-
-
 class HistoryStamp(Stamp, frozen=True, gc=False):
     history: tuple[Entry, ...]
 
     def entries(self, n: int) -> int:
         return len(self.history)
-
-
-class Record(Struct, gc=False, array_like=True):
-    """An element of H with its carbon copies."""
-
-    entry: Entry
-    copies: int
-    """C(n) as a set of bits: exact within A_n, elsewhere without what the sends after `since` added."""
-    since: int
-    """How many messages this process had sent when the record entered H."""
-    taken: int = 0
-    """Who is known to have delivered it, as bits, where R10 is used."""
-    at: int = 0
-    """When it entered H, where there is a delta."""
-
-
-class Rules(Struct, frozen=True):
-    """Which of the rules that may be left out are used."""
-
-    r5: bool = True
-    r6: bool = True
-    r6_1: bool = False
-    r6_4: bool = True
-    r7: bool = True
-    r8: bool = True
-    r10: bool = False
-    delta: int = 0
-    """0: no message is forgotten because of its age."""
-
-    def __post_init__(self) -> None:
-        if not self.r6 and (self.r6_1 or self.r7 or self.r8):
-            raise BadParameter(
-                "history", "R6.1, R7 and R8 read the carbon copies of R6: set r6=True, or these to False"
-            )
-        if type(self.delta) is not int or self.delta < 0:
-            raise BadParameter(
-                "history", f"delta must be a number of `pass_time`'s units, or 0, not {self.delta!r}"
-            )
-
-
-class Histories:
-    """H and C of one process for one label, and the rules that maintain them."""
-
-    def __init__(self, me: int, rules: Rules) -> None:
-        self.me = me
-        self.rules = rules
-        self._r8, self._r10, self._delta = rules.r8, rules.r10, rules.delta
-        self.sends = 0
-        self.now = 0
-        self.last: dict[int, int] = {}
-        """process -> which of our sends last went to it"""
-        self.H: dict[Id, Record] = {}
-        self._lanes: dict[tuple[int, str], dict[int, Record]] = {}
-        """(sender, label) -> number -> record"""
-        self.gone = 0
-        """Who need not be told: the failed, in `separator`. As bits."""
-
-    def copies(self, record: Record) -> int:
-        """C(n), all of it."""
-        result = record.copies
-        if self.rules.r6 and self.sends > record.since:
-            result |= self._knows(self.me, record.entry)
-            result |= mask(process for process, send in self.last.items() if send > record.since)
-        return result
-
-    def _knows(self, process: int, entry: Entry) -> int:
-        """`process` as a set, if having sent or stamped something it surely has what it must of this message."""
-        bit = 1 << process
-        return 0 if entry.sender == process and entry.to & bit else bit
-
-    # R2, R7
-
-    def stamp(self, to: int) -> tuple[Entry, ...]:
-        records = self._filtered(self._unreported(to) if self.rules.r7 else self.H.values(), to)
-        if self.rules.r6_1:
-            return tuple(sorted(replace(record.entry, copies=self.copies(record)) for record in records))
-        return tuple(sorted([record.entry for record in records]))
-
-    def _unreported(self, to: int) -> list[Record]:
-        last, mine = self.last, 1 << self.me
-        # From the newest record on: the older it is, the fewer were last sent to before it entered H.
-        told = sorted([(last.get(process, 0), 1 << process) for process in members(to)])
-        latest = told[-1][0]
-        result: list[Record] = []
-        for record in reversed(self.H.values()):
-            while record.since < latest:
-                to ^= told.pop()[1]
-                if not told:
-                    # This and all older ones were in H when we last sent to each of these destinations.
-                    return result
-                latest = told[-1][0]
-            missing = to & ~record.copies
-            if missing and (missing != mine or not self._knows(self.me, record.entry)):
-                result.append(record)
-        return result
-
-    def _filtered(self, records: Iterable[Record], to: int) -> Iterable[Record]:
-        """What else need not travel to these destinations (R9, in `separator`)."""
-        return records
-
-    # R4, R6.2
-
-    def sent(self, sender: int, number: int, to: int, label: str) -> None:
-        self.sends += 1
-        if self.rules.r6:
-            told, last = self._told(to), self.last
-            processes = members(told)
-            earliest = min([last.get(process, 0) for process in processes])
-            touched = []
-            for record in reversed(self.H.values()):
-                if record.since < earliest:
-                    # Our sends since then have told all of these destinations of this and all older ones.
-                    break
-                if record.entry.to & told:
-                    touched.append(record)
-            for record in touched:
-                self._grow(record, told)
-            for process in processes:
-                last[process] = self.sends
-        self._add(Record(Entry(sender, number, to, 0, label), 0, self.sends))
-
-    def _told(self, to: int) -> int:
-        """To whom a send reports everything in H."""
-        return to
-
-    # R4, R6.3
-
-    def delivered(self, sender: int, number: int, to: int, label: str, history: tuple[Entry, ...]) -> None:
-        entry = Entry(sender, number, to, 0, label)
-        if not self.rules.r6:
-            for known in (*history, entry):
-                if (known.sender, known.number) not in self.H:
-                    self._add(Record(known, 0, self.sends))
-            return
-        if self.rules.r10:
-            self._prove_delivered(entry, history)
-        self._report_earlier(entry)
-        if self.rules.r6_4:
-            self._report(history, entry)
-        else:
-            listed = {(known.sender, known.number) for known in history}
-            for known in history:
-                self._report_listed(known, entry, listed)
-        taken = self._proof(entry, entry) if self.rules.r10 else 0
-        self._add(Record(entry, self._known_to(entry), self.sends, taken))
-
-    # R10
-
-    def _proof(self, known: Entry, m: Entry) -> int:
-        """Who of A_n has delivered n for certain, once we have delivered m, in whose stamp n stands, or which is n."""
-        return known.to & (1 << self.me | (0 if known is m else self._knows(m.sender, known)))
-
-    def _prove_delivered(self, m: Entry, history: tuple[Entry, ...]) -> None:
-        for known in history:
-            self.took(known.sender, known.number, self._proof(known, m))
-
-    def took(self, sender: int, number: int, processes: int) -> None:
-        """These processes have delivered this message."""
-        record = self.H.get((sender, number))
-        if record is not None:
-            record.taken |= processes
-            if not record.entry.to & ~record.taken:
-                self._remove(record.entry)
-
-    # Delta
-
-    def pass_time(self, now: int) -> None:
-        self.now = now
-        oldest = now - self.rules.delta
-        for record in [record for record in self.H.values() if record.at <= oldest]:
-            self._remove(record.entry)
-
-    def _known_to(self, entry: Entry) -> int:
-        """C(m) of a message that was just delivered."""
-        copies = 1 << self.me | self._knows(entry.sender, entry)
-        lane = self._lanes.get((entry.sender, entry.label))
-        if lane and self.rules.r6_4:
-            for other in lane.values():
-                if other.entry.number > entry.number:
-                    copies |= other.entry.to
-        return copies
-
-    def _report_earlier(self, m: Entry) -> None:
-        """First part of R6.3: the sender had told the destinations of m of everything that it sent before."""
-        lane = self._lanes.get((m.sender, m.label))
-        if lane:
-            number, to = m.number, m.to
-            for record in list(lane.values()):
-                if to & ~record.copies and record.entry.number < number:
-                    self._grow(record, to)
-
-    def _report(self, history: tuple[Entry, ...], m: Entry) -> None:
-        """Second part of R6.3, and R6.4."""
-        lanes, source = self._lanes, m.sender
-        told, own = self._told_with(m, False), self._told_with(m, True)
-        sender, label, lane, fresh, later = -1, "", None, list[Record](), 0
-        for known in reversed(history):
-            if known.sender != sender or known.label != label:
-                if fresh:
-                    self._enter(lane, fresh)
-                    fresh = []
-                sender, label, later = known.sender, known.label, 0
-                lane = lanes.get((sender, label))
-            copies = known.copies | (told if sender != source or not known.to >> source & 1 else own)
-            record = lane.get(known.number) if lane else None
-            if record is None:
-                fresh.append(self._record(known, copies | later, m))
-            elif copies & known.to:
-                self._grow(record, copies)
-            else:
-                # As `_grow` does it, where R8 cannot remove n.
-                record.copies |= copies
-            later |= known.to
-        if fresh:
-            self._enter(lane, fresh)
-
-    def _enter(self, lane: dict[int, Record] | None, fresh: list[Record]) -> None:
-        """Add new messages of one sender. R6.4: C(n) grows by A_i of every later i, where one of the two is new."""
-        if lane:
-            new = {record.entry.number: record for record in fresh}
-            later = later_new = 0
-            for number in sorted((*lane, *new), reverse=True):
-                record = new.get(number)
-                if record is not None:
-                    record.copies |= later
-                    later_new |= record.entry.to
-                else:
-                    record = lane[number]
-                    if later_new & ~record.copies:
-                        self._grow(record, later_new)
-                later |= record.entry.to
-        for record in fresh:
-            self._add(record)
-
-    def _report_listed(self, known: Entry, m: Entry, listed: set[Id]) -> None:
-        """Second part of R6.3 without R6.4, for one n in H_m: only what is `listed` in H_m gains by later ones."""
-        copies = known.copies | self._told_with(
-            m, known.sender == m.sender and bool(known.to >> m.sender & 1)
-        )
-        lane = self._lanes.get((known.sender, known.label), {})
-        for other in list(lane.values()):
-            if other.entry.number > known.number:
-                copies |= other.entry.to
-            elif other.entry.number < known.number and other.entry.id in listed:
-                self._grow(other, known.to)
-        record = lane.get(known.number)
-        if record is None:
-            self._add(self._record(known, copies, m))
-        else:
-            self._grow(record, copies)
-
-    def _record(self, known: Entry, copies: int, m: Entry) -> Record:
-        """n, which stands in the stamp of m, as a new element of H."""
-        taken = self._proof(known, m) if self._r10 else 0
-        return Record(replace(known, copies=0) if known.copies else known, copies, self.sends, taken)
-
-    def _told_with(self, m: Entry, own: bool) -> int:
-        """Who was told of n in H_m by m; `own`: n is a message of m's sender to itself too (`_knows`)."""
-        return m.to if own else m.to | 1 << m.sender
-
-    # R8
-
-    def _grow(self, record: Record, copies: int) -> None:
-        """Add to C(n), and remove n if it has been reported to all of its destinations."""
-        record.copies = copies = record.copies | copies
-        if self._r8 and not record.entry.to & ~copies:
-            self._remove(record.entry)
-
-    def _remove(self, entry: Entry) -> None:
-        # A peer may have lied about its label: then it is in two lanes, and goes from H with the first.
-        self.H.pop((entry.sender, entry.number), None)
-        key = (entry.sender, entry.label)
-        lane = self._lanes.get(key)
-        if lane is not None and lane.pop(entry.number, None) is not None and not lane:
-            del self._lanes[key]
-
-    # H, and its lanes
-
-    def _add(self, record: Record) -> None:
-        entry = record.entry
-        record.copies |= self.gone
-        if self._r8 and not entry.to & ~record.copies:
-            return
-        if self._r10 and not entry.to & ~record.taken:
-            return
-        if self._delta and not record.at:
-            record.at = self.now
-        sender, number = entry.sender, entry.number
-        self.H[sender, number] = record
-        lane = self._lanes.get((sender, entry.label))
-        if lane is None:
-            self._lanes[sender, entry.label] = {number: record}
-        else:
-            lane[number] = record
-
-    def _insert(self, record: Record) -> None:
-        """Add what came by no stamp."""
-        if self.rules.r6_4:
-            self._enter(self._lanes.get((record.entry.sender, record.entry.label)), [record])
-        else:
-            self._add(record)
-
-    def merge(self, other: Histories) -> None:
-        """Chapter 6: what precedes the next message here grows by what precedes the other's."""
-        for key, record in other.H.items():
-            mine = self.H.get(key)
-            if mine is None:
-                self._insert(Record(record.entry, other.copies(record), self.sends))
-            else:
-                self._grow(mine, other.copies(record))
-
-    def dump(self) -> dict[str, Any]:
-        records = sorted(self.H.values(), key=_by_age)
-        state = {"sends": self.sends, "last": plain(self.last), "records": plain(records)}
-        return {**state, "now": self.now} if self.rules.delta else state
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        self.sends = typed(state["sends"], int)
-        self.last = typed(state["last"], dict[int, int])
-        self.now = typed(state.get("now", 0), int)
-        for record in typed(state["records"], list[Record]):
-            self._add(record)
-
-
-def _by_age(record: Record) -> tuple[int, Id]:
-    return record.since, (record.entry.sender, record.entry.number)
 
 
 class Delivered(dict[tuple[int, str | int], int]):
@@ -502,7 +154,7 @@ class History(Receiver):
     def _send(self, message: Message) -> list[Effect]:
         context, to = self._context(message.label), set_of(message.to)
         stamp = HistoryStamp(context.stamp(to))
-        context.sent(message.sender, message.number, to, message.label)
+        context.note_sent(message.sender, message.number, to, message.label)
         self._forget_empty(message.label)
         return self._copies(message, lambda dest: stamp)
 
@@ -524,10 +176,10 @@ class History(Receiver):
         assert message is not None
         if message.sender == self.me:
             if self.rules.r10 and message.label in self._contexts:
-                self._contexts[message.label].took(message.sender, message.number, 1 << self.me)
+                self._contexts[message.label].note_taken(message.sender, message.number, 1 << self.me)
                 self._forget_empty(message.label)
         else:
-            self._context(message.label).delivered(
+            self._context(message.label).note_delivered(
                 message.sender, message.number, set_of(message.to), message.label, packet.stamp.history
             )
             self._forget_empty(message.label)
@@ -574,7 +226,8 @@ class History(Receiver):
         beyond = 1 << n
         for entry in packet.stamp.history:
             sender, number = entry.sender, entry.number
-            if not (0 <= sender < n and number >= 1 and 0 < entry.to < beyond and 0 <= entry.copies < beyond):
+            to, copies = entry.to, entry.copies
+            if sender < 0 or sender >= n or number < 1 or to < 1 or copies < 0 or (to | copies) >= beyond:
                 raise self._bad_stamp(packet, self._bad_entry(sender, number))
             if sender == me and number > sent:
                 raise self._unsent(packet, number, sent)

@@ -63,13 +63,13 @@ class Listener(Receiver):
                 f"whether message {count} of {self.view.name(self._sender(key))} was delivered is forgotten: "
                 f"{self._recent[key][0]} and later are known",
             )
-        return self._reached(key, count)
+        return self._is_reached(key, count)
 
     def _is_forgotten(self, key: Any, count: int) -> bool:
         recent = self._recent.get(key, [])
         return len(recent) == RECENT and count < recent[0]
 
-    def _reached(self, key: Any, count: int) -> bool:
+    def _is_reached(self, key: Any, count: int) -> bool:
         """Where counts are sparse, whether that very one was delivered."""
         if self._delivered[key] < count:
             return False
@@ -79,11 +79,11 @@ class Listener(Receiver):
         at = bisect_left(recent, count)
         return at < len(recent) and recent[at] == count
 
-    def _unmet(self, packet: Packet[Any]) -> Need | None:
+    def _find_unmet(self, packet: Packet[Any]) -> Need | None:
         if not self.sparse:
-            return super()._unmet(packet)
+            return super()._find_unmet(packet)
         for need in self._needs(packet):
-            if not self._reached(*need):
+            if not self._is_reached(*need):
                 return need
         return None
 

@@ -54,10 +54,10 @@ class Optimal(Receiver):
 
     def _send(self, message: Message) -> list[Effect]:
         to = set_of(message.to)
-        self._newest = _newest(self._log)
+        self._newest = _find_newest(self._log)
         self._in_order = sorted(self._log.items())
         effects = self._copies(message, lambda dest: LogStamp(self._stamp(to, 1 << dest)))
-        self._log = _purged({key: self._sent(dests, to) for key, dests in self._log.items()}, self._newest)
+        self._log = _purge({key: self._drop(dests, to) for key, dests in self._log.items()}, self._newest)
         self._log[self.me, message.number] = to
         return effects
 
@@ -71,7 +71,7 @@ class Optimal(Receiver):
             ]
         )
 
-    def _sent(self, dests: int, to: int) -> int:
+    def _drop(self, dests: int, to: int) -> int:
         return dests & ~to
 
     def _position(self, packet: Packet[Any]) -> Need:
@@ -88,15 +88,15 @@ class Optimal(Receiver):
         if message.sender == self.me:
             if message.id in self._log:
                 self._log[message.id] &= not_me
-                self._log = _purged(self._log, _newest(self._log))
+                self._log = _purge(self._log, _find_newest(self._log))
             return
         theirs = {(sender, clock): dests & not_me for sender, clock, dests in packet.stamp.log}
         theirs[message.id] = set_of(message.to) & not_me
-        merged = self._merged(self._log, theirs)
-        self._log = _purged(merged, _newest(merged))
+        merged = self._merge(self._log, theirs)
+        self._log = _purge(merged, _find_newest(merged))
 
-    def _merged(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
-        newest_mine, newest_theirs = _newest(mine), _newest(theirs)
+    def _merge(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
+        newest_mine, newest_theirs = _find_newest(mine), _find_newest(theirs)
         merged: dict[Id, int] = {}
         for key, dests in mine.items():
             if key in theirs:
@@ -120,7 +120,7 @@ class Optimal(Receiver):
                 raise self._bad_stamp(packet, self._bad_entry(sender, clock))
 
 
-def _newest(log: Iterable[Id]) -> dict[int, int]:
+def _find_newest(log: Iterable[Id]) -> dict[int, int]:
     newest: dict[int, int] = {}
     for sender, clock in log:
         if clock > newest.get(sender, 0):
@@ -128,6 +128,6 @@ def _newest(log: Iterable[Id]) -> dict[int, int]:
     return newest
 
 
-def _purged(log: dict[Id, int], newest: dict[int, int]) -> dict[Id, int]:
+def _purge(log: dict[Id, int], newest: dict[int, int]) -> dict[Id, int]:
     """Without the entries that have no destination left, but for the newest of each sender."""
     return {key: dests for key, dests in log.items() if dests or newest[key[0]] == key[1]}

@@ -136,15 +136,15 @@ class Permit(Queue):
         for dest in to:
             if dest != me:
                 sequences[dest] = sequence = sequences[dest] + 1
-                flagged = self._others_pending(dest)
+                flagged = self._has_others_pending(dest)
                 self._order.append((number, dest, sequence, flagged))
                 effects.append(Packet(me, dest, PermitStamp(sequence, flagged), message))
 
-    def _others_pending(self, dest: int) -> bool:
+    def _has_others_pending(self, dest: int) -> bool:
         """The flag: has anyone but `dest`, whose channel is in sequence, something of ours to acknowledge?"""
         return self._out > self._sequence[dest] - self._acked[dest]
 
-    def _acknowledged(self, source: int, sequence: int) -> list[Effect]:
+    def _note_acknowledged(self, source: int, sequence: int) -> list[Effect]:
         fresh = sequence - self._acked[source]
         if fresh <= 0:
             return []
@@ -177,7 +177,7 @@ class Permit(Queue):
     def _receive(self, packet: Packet[Any]) -> list[Effect]:
         stamp, source = packet.stamp, packet.source
         if type(stamp) is Taken:
-            return self._acknowledged(source, stamp.sequence)
+            return self._note_acknowledged(source, stamp.sequence)
         if type(stamp) is Grant:
             return self._permit(source, stamp.number)
         got = self._got
@@ -267,7 +267,7 @@ class Permit(Queue):
             self._flagged.setdefault(message.sender, set()).add(message.number)
         effects += self._enqueue(message)
 
-    def _taken(self, message: Message) -> list[Effect]:
+    def _note_taken(self, message: Message) -> list[Effect]:
         number, sender = message.number, message.sender
         flagged = self._flagged.get(sender)
         if flagged and number in flagged:
@@ -298,7 +298,7 @@ class Permit(Queue):
 
     def forget(self, process: int) -> list[Effect]:
         """As if it had taken all that we sent, and permitted all that it sent."""
-        effects = self._acknowledged(process, self._sequence[process])
+        effects = self._note_acknowledged(process, self._sequence[process])
         return effects + self._permit(process, BEYOND)
 
     def cut(self, process: int) -> list[Effect]:

@@ -53,12 +53,12 @@ class Queue(Machine):
             raise NotEligible(
                 self.view.name(self.me), message.id, "only the head of the input buffer may be taken"
             )
-        effects = self._taken(inbox.popleft())
+        effects = self._note_taken(inbox.popleft())
         if inbox and (not self._gated or self._open(inbox[0])):
             effects.append(inbox[0])
         return effects
 
-    def _taken(self, message: Message) -> list[Effect]:
+    def _note_taken(self, message: Message) -> list[Effect]:
         """What the delivery of a message makes of the protocol's own state."""
         return []
 

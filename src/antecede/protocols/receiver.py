@@ -78,7 +78,7 @@ class Receiver(Machine):
     def _learn(self, packet: Packet[Any]) -> None:
         """Update what this process knows, at the delivery of a packet."""
 
-    def _unmet(self, packet: Packet[Any]) -> Need | None:
+    def _find_unmet(self, packet: Packet[Any]) -> Need | None:
         delivered = self._delivered
         for need in self._needs(packet):
             if delivered[need[0]] < need[1]:
@@ -90,7 +90,7 @@ class Receiver(Machine):
         old: bool = self._delivered[position[0]] >= position[1]
         return old and not (self._skipped.ranges and self._skipped.find(*position))
 
-    def _reached(self, key: Any, count: int) -> bool:
+    def _is_reached(self, key: Any, count: int) -> bool:
         """Whether what `count` of this key asks for was delivered."""
         return bool(self._delivered[key] >= count)
 
@@ -102,7 +102,7 @@ class Receiver(Machine):
         if message is None:
             return self._admit([packet])
         # As `_admit` does it, for one: there is nothing to wake.
-        need = self._unmet(packet)
+        need = self._find_unmet(packet)
         if need is None:
             self._ready[key] = packet
             return [message]
@@ -126,7 +126,7 @@ class Receiver(Machine):
         effects: list[Effect] = []
         while packets:
             packet = packets.pop()
-            need = self._unmet(packet)
+            need = self._find_unmet(packet)
             if need is not None:
                 self._hold(packet, need)
             elif packet.message is None:
@@ -151,7 +151,7 @@ class Receiver(Machine):
             return self._admit(self._wake(position))
         # As `_admit` does it, for one message: the next of its channel, as a rule.
         del self._waiters[position]
-        need = self._unmet(packet)
+        need = self._find_unmet(packet)
         if need is not None:
             self._file(packet, need)
             return []
@@ -211,7 +211,7 @@ class Receiver(Machine):
         awaits, todo = set(), [packet]
         while todo:
             for key, count in self._needs(todo.pop()):
-                if self._reached(key, count):
+                if self._is_reached(key, count):
                     continue
                 if (held := control.pop((key, count), None)) is not None:
                     todo.append(held)
@@ -245,7 +245,7 @@ class Receiver(Machine):
         """
         key = self._lane_of(self.view.id(sender), count, label)
         done = int(self._delivered[key])
-        if self._reached(key, count):
+        if self._is_reached(key, count):
             return []
         first = self._gap(done, count) if done < count else count
         for packet in (*self._ready.values(), *self._held.values()):
@@ -311,7 +311,7 @@ counted='channel')])
         while todo:
             for key, count in self._needs(todo.pop()):
                 done = self._delivered[key]
-                if self._reached(key, count):
+                if self._is_reached(key, count):
                     continue
                 first = self._gap(done, count) if done < count else count
                 here = [(at, packet) for at, packet in positions.get(key, ()) if first <= at <= count]

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from antecede.model import Control, Effect, Id, Message, Packet, Stamp, bits
 from antecede.protocols.forwarder import Forwarder, HopStamp, Retained
-from antecede.protocols.history import Entry
+from antecede.protocols.histories import Entry
 from antecede.protocols.machine import plain
 from antecede.protocols.receiver import Need, _packet
 
@@ -145,11 +145,11 @@ class Relay(Forwarder):
             self._kept[key] = packet
         return super()._receive(packet)
 
-    def _arrived(self, packet: Packet[Any]) -> list[Effect]:
+    def _take_hop(self, packet: Packet[Any]) -> list[Effect]:
         source, number, message = packet.source, packet.stamp.number, packet.message
         assert message is not None
         self._come[source] = number
-        effects = super()._arrived(packet)
+        effects = super()._take_hop(packet)
         if not self.plan.dead >> source & 1:
             self._ungot[source] = self._ungot.get(source, 0) + 1 + len(message.payload) // LARGE
             if self._ungot[source] >= EVERY:

@@ -28,27 +28,21 @@ from functools import reduce
 from operator import or_
 from typing import Any, ClassVar
 
-import msgspec
-from msgspec import Struct
-
 from antecede.errors import BadParameter, PeerError, Unsupported
-from antecede.model import Control, Effect, Id, Message, Packet, Stamp, View, bits, mask
+from antecede.model import Control, Effect, Message, Packet, Stamp, View, bits, mask
 from antecede.protocols.forwarder import HopStamp, Retained
-from antecede.protocols.machine import plain, portable, typed
+from antecede.protocols.handover import Handover, Stage, list_unforwarded, make_portable, merge_stages
+from antecede.protocols.machine import plain, typed
 from antecede.protocols.receiver import _packet
-from antecede.protocols.relay import Relay, Relayed, Sent
-from antecede.protocols.topological import Reported
+from antecede.protocols.relay import Relay, Relayed
 from antecede.topology import Topology
 
-__all__ = ["Handover", "HopStamp", "Resumed", "Separator", "decode_handover"]
+__all__ = ["HopStamp", "Resumed", "Separator"]
 
 FIXED = (
     "with `reports` the rest of a separator does not know what was forwarded, so nobody may fail or join: "
     "leave `reports` out"
 )
-
-HIGHEST = 1 << 62
-"""Counts are below: one more can always be written."""
 
 
 class Resumed(Control, frozen=True, gc=False):
@@ -62,63 +56,6 @@ class Resumed(Control, frozen=True, gc=False):
     last: int
     """The last that I relayed to you of one of the failed."""
     version: int
-
-
-class Stage(Struct, frozen=True):
-    """What a witness knew when it ceased to wait for others of its separator, of which nobody forwarded any more."""
-
-    failed: int
-    """These, as bits."""
-    hops: list[Id]
-    """H: what it delivered later may follow hops of the failed that are lost."""
-    messages: list[Id]
-    """What had come, to be forwarded."""
-
-
-class Handover(Struct, frozen=True):
-    """What a vertex knows, for one that joins a separator."""
-
-    member: int
-    version: int
-    history: list[Reported]
-    clock: int
-    seen: dict[int, int]
-    retained: list[Retained]
-    sent: dict[int, Sent] = {}
-    """Hops of the member that not all are known to have."""
-    checkpoint: bool = False
-    """It is no member of the separator."""
-    stages: list[Stage] = []
-
-    def is_possible(self, n: int) -> bool:
-        """Whether it speaks of these vertices, and counts as one can."""
-        entries = [one.entry for one in self.history]
-        entries += [entry for one in self.sent.values() for entry in one.stamp.history]
-        kept = [one.message for one in self.retained] + [one.message for one in self.sent.values()]
-        places = [self.member, *self.seen, *(entry.sender for entry in entries)]
-        places += [place for message in kept for place in (message.sender, *message.to)]
-        staged = [one for stage in self.stages for one in (*stage.hops, *stage.messages)]
-        places += [place for place, _ in staged]
-        sets = [entry.to for entry in entries]
-        sets += [one.copies for one in self.history] + [one.targets for one in self.retained]
-        sets += [
-            bits for one in self.sent.values() for bits in (one.missing, one.stamp.to, one.stamp.targets)
-        ]
-        sets += [stage.failed for stage in self.stages]
-        counts = [
-            self.version,
-            self.clock,
-            *self.seen.values(),
-            *self.sent,
-            *(number for _, number in staged),
-        ]
-        counts += [entry.number for entry in entries] + [message.number for message in kept]
-        counts += [one.clock for one in self.retained]
-        return (
-            all(0 <= place < n for place in places)
-            and all(0 <= one < 1 << n for one in sets)
-            and all(0 <= count < HIGHEST for count in counts)
-        )
 
 
 class Separator(Relay):
@@ -209,8 +146,8 @@ class Separator(Relay):
             return self._follow_resumed()
         return super()._receive(packet)
 
-    def _arrived(self, packet: Packet[Any]) -> list[Effect]:
-        effects = super()._arrived(packet)
+    def _take_hop(self, packet: Packet[Any]) -> list[Effect]:
+        effects = super()._take_hop(packet)
         # Nothing follows from an arrival while nobody is waited for in vain.
         return effects + self._follow_resumed() if self._resumed or self._gone else effects
 
@@ -351,7 +288,7 @@ class Separator(Relay):
         new = mask(self.topology.joining) & self.plan.members[self.place]
         known, retained = self._known.report_all(new), list(self._retained.values())
         sent = self._unconfirmed
-        return _portable(
+        return make_portable(
             Handover(
                 self.me,
                 self.topology.version,
@@ -372,7 +309,7 @@ class Separator(Relay):
         waited = [Retained(one.message, one.targets & there, one.clock) for one in self._waited]
         waited = [one for one in waited if one.targets] if self.plan.active[self.place] == self.me else []
         version = self.topology.version
-        return _portable(Handover(self.me, version, known, self.clock, {}, waited, checkpoint=True))
+        return make_portable(Handover(self.me, version, known, self.clock, {}, waited, checkpoint=True))
 
     def adopt(self, states: Iterable[Mapping[str, Any] | Handover]) -> list[Effect]:
         """Start from what the other members of the separator know, or the last that failed knew."""
@@ -392,7 +329,7 @@ class Separator(Relay):
         self._joining = False
         effects: list[Effect] = []
         relayed: dict[int, tuple[int, int]] = {}
-        kept = {one.message.id: one for one in _unforwarded(given)}
+        kept = {one.message.id: one for one in list_unforwarded(given)}
         if any(state.checkpoint for state in given):
             # What neighbours sent to the failed may have come to others of them, and something may follow it. It goes
             # on first, and follows nothing: hops of the failed that it follows are here, or lost.
@@ -409,7 +346,7 @@ class Separator(Relay):
                     hop = Packet(state.member, self.me, sent.stamp, sent.message)
                     effects += self._relay_to(hop, sent.missing)
                     relayed.update(dict.fromkeys(bits(sent.missing), (state.member, number)))
-        staged = _merge_stages(given)
+        staged = merge_stages(given)
         for stage in staged:
             known, first = set(stage.hops), [kept.pop(one) for one in stage.messages if one in kept]
             for state in given:
@@ -472,48 +409,3 @@ def _early_key(packet: Packet[Any]) -> tuple[int, str, int]:
     if isinstance(stamp, Resumed):
         return packet.source, "Resumed", stamp.failed
     return packet.source, type(stamp).__name__, getattr(stamp, "number", 0)
-
-
-_DECODER = msgspec.msgpack.Decoder(Handover, strict=False)
-
-
-def decode_handover(data: bytes) -> Handover:
-    """What `handover()` or `checkpoint()` gave, encoded. Raises `BadParameter` if these bytes are none."""
-    try:
-        return _DECODER.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadParameter(Separator.name, f"the bytes are not what handover() returned: {error}") from None
-
-
-def _merge_stages(given: Iterable[Handover]) -> list[Stage]:
-    """The stages of all witnesses: they ceased to wait for the same, in the same order."""
-    merged: dict[int, Stage] = {}
-    for stage in (stage for state in given for stage in state.stages):
-        one = merged.get(stage.failed, Stage(stage.failed, [], []))
-        hops, messages = [*one.hops, *stage.hops], [*one.messages, *stage.messages]
-        merged[stage.failed] = Stage(stage.failed, list(dict.fromkeys(hops)), list(dict.fromkeys(messages)))
-    return list(merged.values())
-
-
-def _portable(handover: Handover) -> dict[str, Any]:
-    result: dict[str, Any] = portable(plain(handover))
-    return result
-
-
-def _unforwarded(given: list[Handover]) -> list[Retained]:
-    """What nobody who has seen it knows to be forwarded, in an order that is causal.
-
-    One list after the other is: if m is only in a later list and precedes something in an earlier one, then that
-    member had seen m as well, and knows that it was forwarded.
-    """
-    kept = [{r.message.id: r.targets for r in state.retained} for state in given]
-    result: dict[Id, Retained] = {}
-    for state in given:
-        for retained in state.retained:
-            message, targets = retained.message, retained.targets
-            for other, theirs in zip(given, kept, strict=True):
-                if other.seen.get(message.sender, 0) >= message.number:
-                    targets &= theirs.get(message.id, 0)
-            if targets:
-                result.setdefault(message.id, Retained(message, targets, retained.clock))
-    return list(result.values())

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from antecede.model import bits
-from antecede.protocols.history import Entry, Histories, Record, Rules
+from antecede.protocols.histories import Entry, Histories, Record, Rules
 from antecede.topology import Plan
 
 __all__ = ["Reported", "TopologicalHistories"]
@@ -45,7 +45,7 @@ class TopologicalHistories(Histories):
         for record in list(self.H.values()):
             self._grow(record, self.gone)
 
-    def _filtered(self, records: Iterable[Record], to: int) -> Iterable[Record]:
+    def _filter(self, records: Iterable[Record], to: int) -> Iterable[Record]:
         separators = self._separators() if self.r9 else []
         if not separators:
             return records
@@ -57,7 +57,7 @@ class TopologicalHistories(Histories):
     def count_unreported(self, to: int) -> int:
         """How many entries a stamp would have only because not all of the separator know them."""
         separators = self._separators() if self.r9 else []
-        records = self._filtered(self._unreported(to), to) if separators else ()
+        records = self._filter(self._find_unreported(to), to) if separators else ()
         return sum(any(self._is_behind(s, record, to) for s in separators) for record in records)
 
     def _separators(self) -> list[int]:

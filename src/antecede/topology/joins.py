@@ -102,7 +102,7 @@ def _as_member(
         (*station.members, vertex), (*station.witnesses, *([vertex] if witness else [])), station.separator
     )
     stations = tuple(changed if index == place else s for index, s in enumerate(topology.stations))
-    after = _grown(topology, name, linked, process, stations, topology.trunk, (vertex,))
+    after = _grow(topology, name, linked, process, stations, topology.trunk, (vertex,))
     return Join("iv" if plan.active[place] is None else "iii", after, _sources(topology, place))
 
 
@@ -150,7 +150,7 @@ def _as_station(topology: Topology, name: str, linked: list[int], process: bool)
     vertex, new = len(names), len(topology.stations)
     stations = (*topology.stations, Station((vertex,), (), len(parts) > 1))
     trunk = tuple(sorted((*topology.trunk, *((place, new) for place in places))))
-    after = _grown(topology, name, linked, process, stations, trunk, ())
+    after = _grow(topology, name, linked, process, stations, trunk, ())
     return Join("ii" if len(parts) > 1 else "i", after)
 
 
@@ -178,7 +178,7 @@ def _check_block(topology: Topology, name: str, part: list[int]) -> None:
                 )
 
 
-def _grown(
+def _grow(
     topology: Topology,
     name: str,
     linked: list[int],

@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 from antecede.model import Id, Obligation, Packet, mask
 from antecede.protocols.contexts import ContextStamp
 from antecede.protocols.forwarder import HopStamp
-from antecede.protocols.history import Entry, HistoryStamp
+from antecede.protocols.histories import Entry
+from antecede.protocols.history import HistoryStamp
 from antecede.protocols.optimal import LogStamp
 from antecede.protocols.relay import Relayed
 from antecede.protocols.underway import UnderwayStamp

@@ -16,7 +16,8 @@ import msgspec
 from antecede.errors import BadFrame, BadParameter
 from antecede.process.views.members import Handed, Roll
 from antecede.process.views.pieces import Pieces, cut_up
-from antecede.protocols.separator import Separator, decode_handover
+from antecede.protocols.handover import decode_handover
+from antecede.protocols.separator import Separator
 
 if TYPE_CHECKING:
     from antecede.process.core import Core
