@@ -1,4 +1,4 @@
-"""What each protocol costs: python -m benchmarks.protocols [--quick] [--out benchmarks/results/protocols.md]
+"""What each protocol costs: python -m benchmarks.protocols [--quick | --bytecodes] [--out FILE]
 
 Peer and limit: `fifo`, in the same run, on the same load. Ratios carry over to other machines; times do not.
 
@@ -19,11 +19,13 @@ from __future__ import annotations
 import argparse
 import gc
 import random
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -144,12 +146,22 @@ class Cost:
     def microseconds_a_hop(self) -> float:
         return self.microseconds / self.hops
 
+    def microseconds_an_entry(self, fifo: Cost) -> str:
+        """What a packet costs beyond one of `fifo`, for each entry of its stamp."""
+        if self.entries < 1:
+            return ""
+        return f"{(self.microseconds_a_hop - fifo.microseconds_a_hop) / self.entries:.2f}"
 
-BOUNDS = """What bounds each, in plain Python: `history` and `separator` by the entries of a stamp: each is compared
-with what is known of its sender, and what is new becomes a record, which is removed again later; `optimal` by the log
-that each copy of a message carries and its receiver merges; `bounded` by its extra messages (control / delivery): each
-is a packet of its own, so the ratio is at least their number; `matrix`, `monitor` and `broadcast` by the counts that
-they copy."""
+
+BOUNDS = """What bounds each, in plain Python: `history` and `separator` by the entries of a stamp, of which more than
+half are new to the receiver on groups: each becomes a record, which grows once or twice and is removed again;
+`separator` besides by what a hop is beyond a packet: a copy goes to the member that stands by, which stores it,
+confirms it and clears it; `optimal` by the log that each copy of a message carries and its receiver merges, several
+passes over all of its entries; `bounded` by its extra messages (control / delivery): each is a packet of its own, so
+the ratio is at least one more than their number, without any entry; `sparing` and `contexts` by the entries of their
+stamps; `matrix`, `monitor` and `broadcast` by the counts that they copy. An entry's µs are what a packet costs beyond
+one of `fifo`, for each entry of its stamp; where there are fewer than five entries, they are mostly the packet's
+own."""
 
 
 def cost(protocol: str, n: int, load: str, messages: int, repeats: int) -> Cost:
@@ -181,21 +193,24 @@ def messages_for(protocol: str, n: int, load: str, quick: bool) -> int:
     """Enough to be past the start, where histories are empty, and not so many that a table takes an hour."""
     if load == "everyone":
         return max(40, 20_000 // n) // (10 if quick else 1)
-    count = {"history": 2_000, "optimal": 2_000, "bounded": 2_000, "separator": 2_000}.get(protocol, 10_000)
+    entries = ("history", "optimal", "bounded", "separator", "contexts", "sparing", "underway")
+    count = 2_000 if protocol in entries else 10_000
+    if protocol == "separator" and load == "uniform" and n > 64:
+        # Anyone to anyone over one network of 32: stamps of hundreds of entries on every hop.
+        count = 500
     return count // (10 if quick else 1)
 
 
-def cost_table(quick: bool) -> list[str]:
+def cost_table(quick: bool, repeats: int, loads: Sequence[str], only: Sequence[str]) -> list[str]:
     lines = [
         "| load | n | protocol | µs a delivery | ratio to fifo | hops / delivery | ratio a hop | stamp entries "
-        "| stamp bytes | control / delivery | state bytes |",
-        "|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| µs an entry | stamp bytes | control / delivery | state bytes |",
+        "|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    repeats = 1 if quick else 3
-    for load in LOADS:
+    for load in loads:
         for n in SIZES[:2] if quick else SIZES:
             base = cost("fifo", n, load, messages_for("fifo", n, load, quick), repeats)
-            for protocol in PROTOCOLS:
+            for protocol in only:
                 if protocol == "broadcast" and load != "everyone":
                     continue
                 if load == "everyone" and protocol not in ("fifo", "broadcast", "matrix", "permit", "buffer"):
@@ -209,7 +224,54 @@ def cost_table(quick: bool) -> list[str]:
                     f"| {load} | {n} | {protocol} | {found.microseconds:.1f} "
                     f"| {found.microseconds / base.microseconds:.2f} | {found.hops:.2f} "
                     f"| {found.microseconds_a_hop / base.microseconds_a_hop:.2f} | {found.entries:.1f} "
-                    f"| {found.stamp_bytes:.1f} | {found.control:.2f} | {found.state_bytes:.0f} |"
+                    f"| {found.microseconds_an_entry(base)} | {found.stamp_bytes:.1f} "
+                    f"| {found.control:.2f} | {found.state_bytes:.0f} |"
+                )
+                print(lines[-1], file=sys.stderr, flush=True)
+    return lines
+
+
+# Bytecodes
+
+
+def count_bytecodes(protocol: str, n: int, load: str, messages: int) -> tuple[float, float]:
+    """Bytecodes of the machines for each delivery and for each hop: the same on every machine, busy or not."""
+    counted = 0
+
+    def trace(frame: FrameType, event: str, arg: object) -> Callable[..., Any] | None:
+        nonlocal counted
+        if event == "call":
+            if "antecede" not in frame.f_code.co_filename:
+                return None
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        elif event == "opcode":
+            counted += 1
+        return trace
+
+    run = Run(machines(protocol, n))
+    sys.settrace(trace)
+    try:
+        run.drive(LOADS[load](n, messages), sample=messages)
+    finally:
+        sys.settrace(None)
+    return counted / run.delivered, counted / max(1, run.hops)
+
+
+def bytecode_table() -> list[str]:
+    lines = [
+        "| load | n | protocol | bytecodes a delivery | ratio to fifo | bytecodes a hop | ratio a hop |",
+        "|---|--:|---|--:|--:|--:|--:|",
+    ]
+    for load in ("groups", "uniform"):
+        for n in SIZES:
+            base = count_bytecodes("fifo", n, load, 2_000)
+            for protocol in ("fifo", "matrix", "history", "optimal", "bounded", "sparing", "separator"):
+                if protocol == "separator" and load == "uniform" and n > 64:
+                    continue
+                delivery, hop = count_bytecodes(protocol, n, load, 2_000)
+                lines.append(
+                    f"| {load} | {n} | {protocol} | {delivery:.0f} | {delivery / base[0]:.2f} | {hop:.0f} "
+                    f"| {hop / base[1]:.2f} |"
                 )
                 print(lines[-1], file=sys.stderr, flush=True)
     return lines
@@ -297,13 +359,13 @@ def _deliver_all(nodes: list[Machine], packets: list[Packet[Any]]) -> None:
         packets += more
 
 
-def wake_table(quick: bool) -> list[str]:
+def wake_table(quick: bool, only: Sequence[str]) -> list[str]:
     few, many = (100, 1_000) if quick else (1_000, 100_000)
     lines = [
         f"| protocol | µs a message, {few:,} held | µs a message, {many:,} held | ratio |",
         "|---|--:|--:|--:|",
     ]
-    for protocol in PROTOCOLS:
+    for protocol in only:
         if protocol == "unordered":
             # It holds nothing.
             continue
@@ -317,23 +379,34 @@ def wake_table(quick: bool) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="What each protocol costs, beside fifo in the same run.")
     parser.add_argument("--quick", action="store_true", help="a tenth of the load, to see that it works")
+    parser.add_argument("--only", nargs="+", choices=PROTOCOLS, default=[*PROTOCOLS], help="protocols")
+    parser.add_argument("--load", nargs="+", choices=LOADS, default=[*LOADS], help="loads")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each, of which the quickest counts")
+    parser.add_argument(
+        "--bytecodes",
+        action="store_true",
+        help="count bytecodes, which no busy machine changes, and nothing else",
+    )
     parser.add_argument("--out", type=Path, help="also write the tables to this file")
     options = parser.parse_args()
+    if options.bytecodes:
+        print("\n".join(bytecode_table()))
+        return
     version = ".".join(map(str, sys.version_info[:3]))
     text = "\n".join(
         [
             "# What each protocol costs",
             "",
-            f"`python -m benchmarks.protocols{' --quick' if options.quick else ''}`, Python {version}, one core. "
+            f"`{shlex.join(['python', '-m', 'benchmarks.protocols', *sys.argv[1:]])}`, Python {version}, one core. "
             "Compare ratios within a table, not times between machines.",
             "",
-            *cost_table(options.quick),
+            *cost_table(options.quick, options.repeats, options.load, options.only),
             "",
             BOUNDS,
             "",
             "## Waking",
             "",
-            *wake_table(options.quick),
+            *wake_table(options.quick, options.only),
             "",
         ]
     )
