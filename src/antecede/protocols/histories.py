@@ -263,11 +263,11 @@ class Histories:
         """Add new messages of one sender. R6.4: C(n) grows by A_i of every later i, where one of the two is new."""
         if lane and len(fresh) == 1:
             # The same for one, as most are: it need not be sorted among the others.
-            [record] = fresh
-            number, to = record.entry.number, record.entry.to
+            one, entry = fresh[0], fresh[0].entry
+            number, to = entry.number, entry.to
             for other in list(lane.values()):
                 if other.entry.number > number:
-                    record.copies |= other.entry.to
+                    one.copies |= other.entry.to
                 elif to & ~other.copies:
                     self._grow(other, to)
         elif lane:
