@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "chromium"
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
+
+
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
+"""No test fails because the machine is busy."""
 
 
 def pytest_configure() -> None:
