@@ -237,7 +237,7 @@ def test_simpler_specs_are_simpler():
 
 
 def test_a_link_that_repeats_is_found_out_though_machines_ignore_it(monkeypatch):
-    real = Link._arrived
+    real = Link._take_payload
 
     def repeat(self: Link, frame: Frame, now: int) -> list[Any]:
         return real(self, frame, now) * 2
@@ -246,7 +246,7 @@ def test_a_link_that_repeats_is_found_out_though_machines_ignore_it(monkeypatch)
         protocol="unordered", processes=3, messages=100, faults="crash:random:mean=500ms,down=100ms"
     )
     assert examine(spec).findings == ()
-    monkeypatch.setattr(Link, "_arrived", repeat)
+    monkeypatch.setattr(Link, "_take_payload", repeat)
     assert examine(spec).kind == "link"
 
 
