@@ -34,8 +34,8 @@ from antecede.protocols.broadcast import VectorStamp
 from antecede.protocols.monitor import MonitorStamp
 from antecede.spark import connect
 from antecede.spark import order as order_rows
-from antecede.spark.stream.bucket import Bucket
-from antecede.spark.stream.closed import advance_closed, deliver_closed
+from antecede.spark.stream.bucket import OWN, StampedSettings
+from antecede.spark.stream.closed import deliver_closed
 from antecede.spark.stream.operator import BUCKETS, bucket_keys, pack_rows
 from antecede.spark.stream.packets import from_ipc, stamp_of, to_ipc
 from antecede.spark.stream.settings import Settings
@@ -47,10 +47,6 @@ ORDERS = ("in order", "10 % out of order", "shuffled in windows of 100,000")
 SCHEMA = "receiver string, sender string, number long, stamp binary, payload binary, arrival long"
 PAYLOAD = bytes(32)
 CLOSED = "closed sets"
-
-
-def by_receiver(rows: pa.Table, buckets: int) -> Any:
-    return assign_buckets(rows.rename_columns({"receiver": "__receiver"}), buckets)
 
 
 class Shape(NamedTuple):
@@ -159,7 +155,10 @@ def parts(shape: Shape, order: str) -> list[tuple[str, float]]:
     """CPU microseconds a message of what is done in Python, in one process: whatever else the machine does."""
     rows = arrange_rows(shape.rows, order)
     rows = rows.rename_columns(["group" if name == "room" else name for name in rows.column_names])
-    settings = Settings(shape.protocol, shape.processes)
+    opened = StampedSettings(Settings(shape.protocol, shape.processes), rows.schema.serialize().to_pybytes())
+    for name in OWN:
+        if name[2:] in rows.column_names:
+            rows = rows.append_column(name, rows[name[2:]])
     spent: dict[str, float] = {}
 
     def part(name: str, work: Callable[[], Any]) -> Any:
@@ -171,15 +170,15 @@ def parts(shape: Shape, order: str) -> list[tuple[str, float]]:
     for _ in range(2):
         # The second time everything is compiled.
         spent.clear()
-        blobs = part("pack", lambda: pack_rows(rows, bucket_keys(BUCKETS), by_receiver)).column(1)
+        blobs = part("pack", lambda: pack_rows(rows, bucket_keys(BUCKETS), assign_buckets)).column(1)
         for blob in blobs:
             table = from_ipc(blob.as_buffer())
-            bucket = Bucket(settings)
+            bucket = opened.open(None)
             out, _ = part("order", partial(bucket.advance, table, 0))
             part("state", bucket.dump)
             part("hand over", partial(hand_over, out))
         if shape.protocol == "monitor":
-            part("closed: sort, order", partial(order_closed_set, settings, rows))
+            part("closed: order", partial(order_closed_set, opened, rows))
     return list(spent.items())
 
 
@@ -187,8 +186,9 @@ def hand_over(out: pa.Table) -> pa.Table:
     return from_ipc(to_ipc(out))
 
 
-def order_closed_set(settings: Settings, rows: pa.Table) -> None:
-    found, _ = advance_closed(Bucket(settings), rows, 0, 0)
+def order_closed_set(opened: StampedSettings, rows: pa.Table) -> None:
+    found, _ = opened.open(None).advance(rows, 0)
+    assert found is not None
     assert len(found) == len(rows), "all that was sent has arrived"
 
 
@@ -201,6 +201,8 @@ class Figure(NamedTuple):
     cpu: float
     """CPU microseconds a row, of all."""
     rows: int
+    warm_cpu: float = 0.0
+    """CPU microseconds a row, of all micro-batches but the first: without what a query costs once."""
 
 
 def cpu() -> float:
@@ -219,13 +221,18 @@ def cpu() -> float:
 def time_query(start: Callable[[], Any], rows: int) -> Figure:
     before = cpu()
     query = start()
-    query.awaitTermination()
+    began: float | None = None
+    while not query.awaitTermination(0.1):
+        if began is None and any(p["numInputRows"] for p in query.recentProgress):
+            began = cpu()
     # Java's threads are in its figures at once; workers live on.
-    used = cpu() - before
+    ended = cpu()
+    used = ended - before
     progress = [p for p in query.recentProgress if p["numInputRows"]]
     warm = progress[1:] or progress
     seconds = sum(p["durationMs"]["triggerExecution"] for p in warm) / 1000
-    return Figure(sum(p["numInputRows"] for p in warm) / seconds, 1e6 * used / rows, rows)
+    some = sum(p["numInputRows"] for p in warm)
+    return Figure(some / seconds, 1e6 * used / rows, rows, 1e6 * (ended - (began or before)) / some)
 
 
 def run(spark: Any, shape: Shape, order: str, how: str, work: Path, batches: int) -> Figure:

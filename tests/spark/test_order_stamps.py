@@ -8,9 +8,9 @@ import pytest
 from antecede.errors import BadParameter
 from antecede.sim.run import RunSpec
 from antecede.spark.order.api import count_rows, missing, order, refused
-from antecede.spark.stream.bucket import step
 from antecede.spark.stream.packets import simulated
 from antecede.spark.stream.settings import Settings
+from tests.spark.packet_steps import step
 
 
 def run_of(protocol):

@@ -19,11 +19,11 @@ from antecede.errors import BadParameter
 from antecede.sim.run import RunSpec
 from antecede.spark import order
 from antecede.spark.order.stream_files import Source, order_files
-from antecede.spark.stream import DELIVERED, simulated, status_of, waiting
+from antecede.spark.stream import simulated, status_of, waiting
 from antecede.spark.stream.api import Asked
-from antecede.spark.stream.bucket import step
 from antecede.spark.stream.operator import PROVIDER, ROCKSDB, bucket_keys
 from antecede.spark.stream.settings import Settings
+from tests.spark.packet_steps import step
 from tests.spark.test_stream_bucket import by_receiver
 
 SCHEMA = "receiver string, sender string, number long, stamp binary, payload binary, arrival long"
@@ -52,11 +52,14 @@ def order_by_machine(rows, view, **options):
     return by_receiver(out.to_pylist())
 
 
+PLACED = ("receiver", "position", "sender", "number", "payload", "kind", "reason")
+
+
 def place_rows(rows):
     """Rows as a bucket gives them, which knows no other columns; those that came twice have no place."""
     return [
         {
-            **{name: row.get(name) for name in DELIVERED.names},
+            **{name: row.get(name) for name in PLACED},
             "group": "",
             "gave_up": row["waits_for"] or None,
         }

@@ -15,6 +15,7 @@ from antecede.errors import BadParameter, BadSnapshot
 from antecede.spark.causes import ByCauses
 from antecede.spark.stream import Status, status_of
 from antecede.spark.stream.causes import CausesBucket, CausesSettings, order_causes
+from antecede.spark.stream.status import list_state
 from tests.spark.killed_streams import run_causes
 
 SCHEMA = pa.schema(
@@ -112,6 +113,15 @@ def test_what_is_missing_is_named_at_its_root():
     chain = [("", "a", []), ("", "b", ["a"]), ("", "c", ["b"]), ("", "d", ["c"]), ("", "other", ["gone"])]
     _, status = run_in([chain[2:4] + chain[4:] + [chain[1]]], CausesSettings())
     assert [(cause.sender, cause.held) for cause in status.causes] == [("a", 3), ("gone", 1)]
+
+
+def test_what_each_row_waits_for_is_named_at_its_root():
+    bucket = CausesBucket(CausesSettings())
+    bucket.advance(
+        table_of([("", "b", ["a"]), ("", "c", ["b"]), ("", "d", ["c", "gone"]), ("", "own", ["own"])]), 0
+    )
+    held = {row["sender"]: [one["sender"] for one in row["awaits"]] for row in list_state(bucket.dump())}
+    assert held == {"b": ["a"], "c": ["a"], "d": ["a", "gone"], "own": ["own"]}
 
 
 def test_a_circle_is_released_when_patience_ends():

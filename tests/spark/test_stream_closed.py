@@ -23,11 +23,13 @@ from antecede.model import Message, Packet, View
 from antecede.oracle import happened_before
 from antecede.protocols.monitor import MonitorStamp
 from antecede.spark.stream import closed, waiting
-from antecede.spark.stream.bucket import Bucket, step
-from antecede.spark.stream.closed import Closing, advance_closed, deliver_closed, read_status
+from antecede.spark.stream.bucket import StampedSettings
+from antecede.spark.stream.closed import Closing, deliver_closed, read_status
 from antecede.spark.stream.packets import PACKETS, packets_of
 from antecede.spark.stream.settings import Settings
+from antecede.spark.stream.stamps import select_columns
 from tests.driver import VARIANTS, Habits, drive
+from tests.spark.packet_steps import KEPT, advance, as_messages, step
 
 
 def hot(protocol: str, seed: int, messages: int = 40):
@@ -48,11 +50,12 @@ class Sets:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.state: bytes = Bucket(settings).dump()
+        self.opened = StampedSettings(settings, KEPT.serialize().to_pybytes(), receiver=0)
+        self.state: bytes = self.opened.open(None).dump()
 
     def take(self, table, now=0):
-        bucket = Bucket.load(self.state, self.settings)
-        out, status = advance_closed(bucket, table, 0, now)
+        bucket = self.opened.open(self.state)
+        out, status = advance(bucket, table, now)
         self.state = bucket.dump()
         return out.to_pylist(), status
 
@@ -89,13 +92,6 @@ def test_closed_sets_are_what_machines_deliver_step_by_step(protocol):
         assert not any(order.precedes(b, a) for i, a in enumerate(all_ids) for b in all_ids[i + 1 :])
 
 
-def arrange(rows, packets, which):
-    """These rows, arriving in the order in which closed sets take them."""
-    sums = {at: sum(packets[at].stamp.vector[1:]) for at in which}
-    some = rows.take(sorted(which, key=lambda at: (sums[at], packets[at].source, packets[at].message.number)))
-    return some.set_column(5, "arrival", pa.array(range(len(some))))
-
-
 def pick_columns(row):
     return tuple(row[name] for name in ("sender", "number", "kind", "gave_up"))
 
@@ -112,8 +108,7 @@ def test_what_is_given_up_and_comes_late_is_marked_as_by_machines(protocol):
         order = [at for at in range(len(rows)) if at not in lost] + lost[1:] + list(range(5))
         sets, state, was = Sets(settings), None, False
         for now, begin in enumerate(range(0, len(order), 6)):
-            # To a machine, the order of arrival matters: it gets the one that closed sets are taken in.
-            some = arrange(rows, packets, order[begin : begin + 6])
+            some = rows.take(order[begin : begin + 6])
             state, out, status = step(state, some, now, settings, kernel=False)
             found, told = sets.take(some, now)
             expected = [pick_columns(row) for row in out.to_pylist()]
@@ -124,7 +119,7 @@ def test_what_is_given_up_and_comes_late_is_marked_as_by_machines(protocol):
             assert [getattr(told, one) for one in counts] == [getattr(status, one) for one in counts]
             seen["late"] += told.late
             seen["gave up"] += told.gave_up
-            served = bool(Bucket.load(sets.state, settings).machines)
+            served = bool(sets.opened.open(sets.state).machines)
             seen["by a machine"] += served
             seen["by the kernel again"] += was and not served
             was = served
@@ -187,7 +182,7 @@ def test_a_hot_monitor_is_delivered_once_over_restarts(spark, tmp_path):
         held = waiting(spark, tmp_path / "checkpoint").toArrow().to_pylist()
         assert len(held) == statuses[-1].held
         assert all(row["awaits"] for row in held)
-    out = pq.read_table(tmp_path / "out").sort_by("position").to_pylist()
+    out = as_messages(pq.read_table(tmp_path / "out")).sort_by("position").to_pylist()
     ids = [(run.machines[0].view.id(row["sender"]), row["number"]) for row in out]
     payloads = {packet.message.id: packet.message.payload for packet in packets}
     assert [row["position"] for row in out] == list(range(len(out)))
@@ -226,7 +221,7 @@ def test_storage_that_only_spark_knows_will_do(spark, tmp_path):
         places = {"out": "viewfs:///here/out", "checkpoint": "viewfs:///here/checkpoint"}
         writer = deliver_files(own, tmp_path / "in", settings, receiver="p1", **places)
         writer.trigger(availableNow=True).start().awaitTermination()
-    out = own.read.parquet("viewfs:///here/out").orderBy("position").collect()
+    out = as_messages(own.read.parquet("viewfs:///here/out").toArrow()).sort_by("position").to_pylist()
     assert [row["position"] for row in out] == list(range(len({packet.message.id for packet in packets})))
     assert waiting(own, "viewfs:///here/checkpoint").count() == 0
 
@@ -240,8 +235,7 @@ def test_patience_ends_on_spark_and_a_late_cause_is_marked(spark, tmp_path):
     statuses, state, expected = list[Any](), None, []
     for part, (begin, end) in enumerate(itertools.pairwise([0, 8, 16, len(rows)])):
         some = rows.slice(begin, end - begin)
-        arranged = arrange(rows, packets, range(begin, end))
-        state, out, status = step(state, arranged, 10 * part, settings)
+        state, out, status = step(state, some, 10 * part, settings)
         expected += [pick_columns(row) for row in out.to_pylist()]
         pq.write_table(some, tmp_path / "in" / f"{part}.parquet")
         writer = deliver_files(spark, tmp_path / "in", settings, **places, patience="1 millisecond")
@@ -249,7 +243,7 @@ def test_patience_ends_on_spark_and_a_late_cause_is_marked(spark, tmp_path):
         statuses.append(read_status(tmp_path / "checkpoint", part))
         counts = ("rows_in", "delivered", "late", "gave_up", "held")
         assert [getattr(statuses[-1], name) for name in counts] == [getattr(status, name) for name in counts]
-    found = pq.read_table(tmp_path / "out").sort_by("position").to_pylist()
+    found = as_messages(pq.read_table(tmp_path / "out")).sort_by("position").to_pylist()
     assert [row["position"] for row in found] == list(range(len(expected)))
     assert sorted(map(pick_columns, found), key=str) == sorted(expected, key=str)
     assert {"late", "delivered"} == {row["kind"] for row in found}
@@ -260,16 +254,18 @@ def test_a_state_that_an_older_version_left_is_continued(spark, tmp_path):
     kept = Path(__file__).parent / "states" / "closed-2"
     shutil.copytree(kept / "closed", tmp_path / "checkpoint" / "closed")
     settings = Settings("monitor", ("p1", "p2", "p3", "p4"))
-    closing = Closing(settings, 0, f"file:{tmp_path}/out", f"file:{tmp_path}/checkpoint/closed")
-    closing(spark.read.schema(SCHEMA).parquet(str(kept / "rest.parquet")), 1)
-    found = pq.read_table(tmp_path / "out").sort_by("position").to_pylist()
+    opened = StampedSettings(settings, PACKETS.serialize().to_pybytes(), receiver=0)
+    closing = Closing(opened, f"file:{tmp_path}/out", f"file:{tmp_path}/checkpoint/closed")
+    rows = select_columns(spark.read.schema(SCHEMA).parquet(str(kept / "rest.parquet")), "stamp", None, None)
+    closing(rows, 1)
+    found = as_messages(pq.read_table(tmp_path / "out")).sort_by("position").to_pylist()
     rest = pq.read_table(kept / "rest.parquet").num_rows
     assert [row["position"] for row in found] == list(range(8, 8 + 1 + rest))
     status = read_status(tmp_path / "checkpoint", 1)
     assert status is not None
     assert status.held == 0
     with pytest.raises(BadSnapshot, match="has no state of micro-batch"):
-        closing(spark.read.schema(SCHEMA).parquet(str(kept / "rest.parquet")), 8)
+        closing(rows, 8)
 
 
 SPECULATED = """

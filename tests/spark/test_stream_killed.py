@@ -10,6 +10,7 @@ import pytest
 
 from antecede.spark.stream.packets import packets_of
 from tests.spark.killed_streams import RUN, give_files, kill_streams
+from tests.spark.packet_steps import as_messages
 from tests.spark.test_sources_kafka import fill
 from tests.spark.test_stream import order_by_machine, packets, place_rows, written
 from tests.spark.test_stream_bucket import by_receiver
@@ -110,7 +111,7 @@ def test_closed_sets_are_delivered_once_in_the_order_of_their_micro_batches(spar
         tables = [pq.read_table(home / "in" / name) for name in names]
         right += [(settings.processes[sender], number) for sender, number in sets.advance(tables)]
     assert (outcome.complete, outcome.batches, outcome.delivered) == (True, len(planned), len(right))
-    found = pq.read_table(home / "out").sort_by("position").to_pylist()
+    found = as_messages(pq.read_table(home / "out")).sort_by("position").to_pylist()
     assert [row["position"] for row in found] == list(range(len(right)))
     assert [(row["sender"], row["number"]) for row in found] == right
 

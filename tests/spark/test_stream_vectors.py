@@ -13,6 +13,7 @@ pytest.importorskip("pyspark")
 from antecede.errors import BadParameter, BadSnapshot
 from antecede.spark import order
 from antecede.spark.stream import status_of, waiting
+from antecede.spark.stream.status import list_state
 from antecede.spark.stream.vectors import VectorBucket, VectorSettings
 
 MAPS = pa.schema(
@@ -140,6 +141,12 @@ def test_two_lost_rows_are_the_two_that_are_named():
         assert named == {(f"p{who}", vector[who], vector[who]) for _, who, vector in lost}
         assert status.held > 100
         assert max(cause.held for cause in status.causes) == status.held
+        bucket = VectorBucket(SETTINGS)
+        bucket.advance(table_of(here), 0)
+        held = list_state(bucket.dump())
+        assert len(held) == status.held
+        asked = {(one["sender"], one["first"], one["last"]) for row in held for one in row["awaits"]}
+        assert asked == named, "each row is told what is missing at its root"
     assert status.describe_waits().startswith(f"2 messages hold up {status.held:,}: ")
 
 

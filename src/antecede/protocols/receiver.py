@@ -279,8 +279,8 @@ class Receiver(Machine):
         """
         return sorted({(sender, count, label) for sender, count, label, _ in self._find_missing(messages)})
 
-    def roots(self) -> list[Awaited]:
-        """What held messages wait for and is not here, as ranges of what is counted.
+    def roots(self, messages: Iterable[Id] | None = None) -> list[Awaited]:
+        """What held messages (all, if none are named) wait for and is not here, as ranges of what is counted.
 
         >>> from antecede.protocols.fifo import Fifo
         >>> p1, p2 = Fifo(View.numbered(2), 0), Fifo(View.numbered(2), 1)
@@ -292,7 +292,7 @@ counted='channel')])
         merged: list[Awaited] = []
         ranges = {
             (sender, first if self.counted == "channel" else count, count)
-            for sender, count, _, first in self._find_missing(None)
+            for sender, count, _, first in self._find_missing(messages)
         }
         for sender, first, last in sorted(ranges):
             if merged and merged[-1].sender == sender and first <= merged[-1].last:

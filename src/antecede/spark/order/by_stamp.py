@@ -13,13 +13,14 @@ The packets of one receiver in one partition have to fit into a task.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
+from msgspec.structs import replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
@@ -29,18 +30,16 @@ from antecede.errors import BadParameter
 from antecede.spark.errors import mark_errors
 from antecede.spark.frames import hide_null_lists, join_by, quote, read_time, show_null_lists
 from antecede.spark.order.causes import bring_together, number_groups, one_array, times_of, whole_pieces
-from antecede.spark.stream.bucket import Bucket, make_rows
+from antecede.spark.stream.bucket import OWN, StampedSettings
 from antecede.spark.stream.packets import GAVE_UP
-from antecede.spark.stream.receiver import MachineReceiver, Output
-from antecede.spark.stream.roots import find_roots
 from antecede.spark.stream.settings import Settings
 
 __all__ = ["ByStamp", "explain_refused", "find_missing", "order_by_stamp"]
 
 NEEDED = ("receiver", "sender", "number")
 
-Root = tuple[int, int, int, str]
-"""A missing message: sender, first, last, by which count."""
+PLACE: Final = pa.schema([pa.field("__place", pa.int64())])
+"""All that a bucket keeps of a row: its place in the table."""
 
 
 class ByStamp(Struct, frozen=True):
@@ -111,20 +110,20 @@ def run_batches(
 def run_table(table: pa.Table, settings: Settings, names: tuple[str, ...], columns: list[str]) -> pa.Table:
     """Run the machines of whole partitions, and give the rows back in their order."""
     group = number_groups(table, names)
-    bucket = Bucket(settings)
+    # What is left after the first step is given up in the second.
+    bucket = StampedSettings(replace(settings, patience_ms=1), PLACE.serialize().to_pybytes()).open(None)
     out, _ = bucket.advance(make_packets(table, group), 0)
-    row = read_rows(out)
+    places = [] if bucket.rows is None else bucket.rows["__place"].to_pylist()
+    waits = {places[row]: roots for row, roots in bucket.find_missing().items()}
+    rest, _ = bucket.advance(None, 1)
     position = np.full(len(table), -1, np.int64)
     reason: list[str | None] = [None] * len(table)
-    placed = out["position"].fill_null(-1).to_numpy()
-    position[row] = placed
-    for number, words in zip(row.tolist(), out["reason"].to_pylist(), strict=True):
-        reason[number] = words
-    waits = find_waits(bucket, table, group)
-    outputs: list[Output] = []
-    bucket.give_up_all(outputs)
-    rest = make_rows(settings.processes, outputs)
-    position[read_rows(rest)] = rest["position"].to_numpy()
+    for found in (out, rest):
+        if found is not None:
+            place = found["__place"].to_numpy()
+            position[place] = found["position"].fill_null(-1).to_numpy()
+            for number, words in zip(place.tolist(), found["reason"].to_pylist(), strict=True):
+                reason[number] = words
     order = np.lexsort((np.where(position < 0, np.iinfo(np.int64).max, position), group))
     shown = [
         [dict(zip(("sender", "first", "last", "counted"), root, strict=True)) for root in waits.get(one, ())]
@@ -137,68 +136,12 @@ def run_table(table: pa.Table, settings: Settings, names: tuple[str, ...], colum
 
 
 def make_packets(table: pa.Table, group: Any) -> pa.Table:
-    """The rows as a bucket takes them. The payload is the number of the row: machines do not read it."""
-    columns = {name: table[f"__{name}"] for name in ("receiver", "sender", "number", "stamp")}
-    numbers = np.arange(len(table), dtype=np.int64)
-    columns["payload"] = pack_numbers(numbers)
+    """The rows as a bucket takes them, with their places."""
+    packets = table.select([name for name in OWN if name in table.column_names])
     if "__at" in table.column_names:
-        columns["arrival"] = pa.array(times_of(one_array(table["__at"])))
-    if "__label" in table.column_names:
-        columns["label"] = table["__label"]
-    columns["group"] = pa.array(group).cast(pa.string())
-    return pa.table(columns)
-
-
-def pack_numbers(numbers: Any) -> pa.Array:
-    """Each number as eight bytes."""
-    ends = pa.py_buffer((np.arange(len(numbers) + 1, dtype=np.int32) * 8).tobytes())
-    return pa.Array.from_buffers(pa.binary(), len(numbers), [None, ends, pa.py_buffer(numbers.tobytes())])
-
-
-def read_rows(out: pa.Table) -> Any:
-    """The numbers that `make_packets` put into the payloads."""
-    return np.frombuffer(b"".join(out["payload"].to_pylist()), np.int64)
-
-
-def find_waits(bucket: Bucket, table: pa.Table, group: Any) -> dict[int, list[tuple[str, int, int, str]]]:
-    """For each row that is held, the missing messages at its root."""
-    found: dict[int, list[tuple[str, int, int, str]]] = {}
-    names, compiled = bucket.settings.processes, bucket.compiled
-    if compiled is not None and len(compiled.held):
-        row = read_rows(compiled.held)
-        for lane in np.unique(compiled.waits.lane).tolist():
-            counted = bucket.settings.machine(compiled.keys[lane][1]).counted
-            for sender, first, last, blocked in find_roots(compiled.waits, lane, compiled.delivered[lane]):
-                for one in row[blocked].tolist():
-                    found.setdefault(one, []).append((names[sender], first, last, counted))
-    if any(receiver.since for receiver in bucket.machines.values()):
-        places = locate_messages(table, group, names)
-        for (_, me), receiver in bucket.machines.items():
-            for key, roots in find_machine_roots(receiver).items():
-                one = places[receiver.group, me, *key]
-                found[one] = [(names[sender], *rest) for sender, *rest in roots]  # type: ignore[misc]
-    return found
-
-
-def find_machine_roots(receiver: MachineReceiver) -> Mapping[tuple[int, int], list[Root]]:
-    counted = receiver.machine.counted
-    return {
-        key: [(sender, count, count, counted) for sender, count, _ in receiver.machine.missing([key])]
-        for key in receiver.since
-    }
-
-
-def locate_messages(
-    table: pa.Table, group: Any, names: tuple[str, ...]
-) -> dict[tuple[str, int, int, int], int]:
-    """(group, receiver, sender, number) -> row."""
-    ids = {name: number for number, name in enumerate(names)}
-    columns = (table[name].to_pylist() for name in ("__receiver", "__sender", "__number"))
-    return {
-        (str(own), ids[receiver], ids[sender], number): row
-        for row, (own, receiver, sender, number) in enumerate(zip(group.tolist(), *columns, strict=True))
-        if number is not None and receiver in ids and sender in ids
-    }
+        packets = packets.append_column("__arrival", pa.array(times_of(one_array(table["__at"]))))
+    packets = packets.append_column("__group", pa.array(group).cast(pa.string()))
+    return packets.append_column("__place", pa.array(np.arange(len(table))))
 
 
 # What comes of it

@@ -11,12 +11,11 @@ docs/stream.md is the tour; `causes`, `vectors` and `bucket` are how it works wi
 
 from antecede.spark.stream.listener import Watch
 from antecede.spark.stream.operator import PROVIDER, ROCKSDB
-from antecede.spark.stream.packets import DELIVERED, PACKETS, packets_of, simulated
+from antecede.spark.stream.packets import PACKETS, packets_of, simulated
 from antecede.spark.stream.status import Cause, Progress, Status, status_of, waiting
 
 __all__ = [
     "PACKETS",
-    "DELIVERED",
     "packets_of",
     "simulated",
     "Watch",

@@ -27,9 +27,10 @@ from antecede.errors import BadParameter
 from antecede.spark.causes import ByCauses
 from antecede.spark.duration import REMEMBER, parse_duration
 from antecede.spark.frames import quote, read_time, refuse_column_names, refuse_unlike_vectors
+from antecede.spark.stream.bucket import ADDED
 from antecede.spark.stream.causes import order_causes
 from antecede.spark.stream.operator import BUCKETS, keep_rows, name_partition, unpack
-from antecede.spark.stream.stamps import ADDED, order_stamps
+from antecede.spark.stream.stamps import order_stamps
 from antecede.spark.stream.vectors import VectorSettings
 
 __all__ = ["Asked", "order_stream"]

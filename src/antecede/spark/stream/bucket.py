@@ -1,274 +1,344 @@
-"""A bucket of receivers: rows go in, rows come out, and the state between two calls is bytes.
+"""A bucket of receivers of packets: rows go in, rows come out, and the state between two calls is bytes.
 
-    step(state, rows, now, settings) -> (state, rows out, status)
+No Spark, no clock. What comes out depends on the order of arrival alone and, where patience ends, on `now`. Spark keeps
+the bytes (`operator`); tests cut streams wherever they like.
 
-A pure function: no Spark, no clock. What comes out depends on the order of arrival alone and, where patience ends, on
-`now`. Spark keeps the bytes (`operator`); tests cut streams wherever they like.
+A row has the columns `OWN`, which say what packet it is, and those of its owner. Rows that wait are kept in one table.
+Machines and the kernel know a row by its number: it is the payload of the messages that machines get.
 
-The state is msgpack: its version and settings, then the receivers. Those with a machine have its `snapshot()`; those
-that the kernel serves have their counts, and the packets that are held, as an Arrow stream. A state of an older version
-is read; one of a later version, or made with other settings, is a `BadSnapshot`.
+The state is msgpack: its version and settings, then the receivers, and the rows that wait as an Arrow stream. Receivers
+with a machine have its `snapshot()`, those that the kernel serves have their counts. A state of an older version is
+read (`old_states`); one of a later version, or made with other settings, is a `BadSnapshot`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from antecede.errors import BadSnapshot, PeerError
-from antecede.model import Message
+from antecede.model import Message, Packet
 from antecede.protocols.machine import SNAPSHOT_VERSION
+from antecede.spark.stream.old_states import migrate_state
 from antecede.spark.stream.packets import (
     GAVE_UP,
-    GROUPED,
-    ROWS,
     encode_names,
     from_ipc,
+    join_rows,
+    make_lists,
     number_names,
     packet_of,
     to_ipc,
 )
-from antecede.spark.stream.receiver import CompiledReceivers, MachineReceiver, Output
+from antecede.spark.stream.receiver import CompiledReceivers, MachineReceiver, Output, read_number
 from antecede.spark.stream.settings import Settings
 from antecede.spark.stream.status import Status, describe_bucket
 
-__all__ = ["STATE_VERSION", "Bucket", "Step", "step"]
+__all__ = ["ADDED", "OWN", "STATE_VERSION", "Bucket", "StampedSettings"]
 
-STATE_VERSION: Final = 1
+STATE_VERSION: Final = 3
+OWN: Final = ("__receiver", "__sender", "__number", "__stamp", "__arrival", "__label", "__group")
+ADDED: Final = ("position", "waits_for", "kind", "reason")
 
-
-class Step(NamedTuple):
-    state: bytes
-    rows: pa.Table
-    status: Status
+Numbers = NDArray[np.int64]
 
 
-def step(state: bytes | None, rows: pa.Table, now: int, settings: Settings, *, kernel: bool = True) -> Step:
-    """One micro-batch of a bucket, at a time in milliseconds. `kernel=False` drives machines alone."""
-    bucket = Bucket(settings, kernel) if state is None else Bucket.load(state, settings, kernel)
-    out, status = bucket.advance(rows, now)
-    return Step(bucket.dump(), out, status)
+class StampedSettings(Struct, frozen=True):
+    """How packets are decided, and the rows that they are."""
+
+    settings: Settings
+    columns: bytes
+    """The schema of the rows, as Arrow has it."""
+    group: str | None = None
+    """The column that tells groups apart."""
+    receiver: int | None = None
+    """The only one. None: all that there are."""
+    kernel: bool = True
+    """False: machines alone decide."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.ipc.read_schema(pa.py_buffer(self.columns))
+
+    def open(self, state: bytes | None) -> Bucket:
+        return Bucket(self) if state is None else Bucket.load(state, self)
+
+
+class Found:
+    """Rows that come out, in order, and what became of them."""
+
+    def __init__(self) -> None:
+        self.rows: list[Numbers] = []
+        self.positions: list[Numbers] = []
+        self.kinds: list[str] = []
+        self.waits: dict[int, list[dict[str, Any]]] = {}
+        self.reasons: dict[int, str] = {}
+
+    def add(self, rows: Any, positions: Any, kind: str) -> None:
+        """Rows of one kind; a position of -1 is none."""
+        self.rows.append(np.asarray(rows, np.int64))
+        self.positions.append(np.asarray(positions, np.int64))
+        self.kinds += [kind] * len(rows)
+
+    def refuse(self, row: int, why: str) -> None:
+        self.reasons[len(self.kinds)] = why
+        self.add([row], [-1], "refused")
+
+    def list_rows(self) -> Numbers:
+        return np.concatenate([np.zeros(0, np.int64), *self.rows])
+
+    def finish(self, table: pa.Table, schema: pa.Schema) -> pa.Table:
+        positions, size = np.concatenate([np.zeros(0, np.int64), *self.positions]), len(self.kinds)
+        reasons = (
+            [self.reasons.get(at) for at in range(size)] if self.reasons else pa.nulls(size, pa.string())
+        )
+        out = table.select(schema.names).take(self.list_rows())
+        columns = [
+            pa.array(positions, mask=positions < 0),
+            make_lists(size, self.waits, GAVE_UP),
+            pa.array(self.kinds, pa.string()),
+            pa.array(reasons, pa.string()),
+        ]
+        for name, column in zip(ADDED, columns, strict=True):
+            out = out.append_column(name, column)
+        return out
 
 
 class Bucket:
     """Receivers, each served by the kernel or by a machine."""
 
-    def __init__(self, settings: Settings, kernel: bool = True) -> None:
-        self.settings = settings
-        self.n = len(settings.processes)
-        self.decided = settings.decided()
-        self.kernel = kernel
-        self.names = pa.array(settings.processes, pa.string())
+    def __init__(self, opened: StampedSettings) -> None:
+        self.opened, self.settings = opened, opened.settings
+        self.schema = opened.schema
+        self.n = len(self.settings.processes)
+        self.decided = self.settings.decided()
         self.machines: dict[tuple[str, int], MachineReceiver] = {}
-        served = kernel and any(CompiledReceivers.serves(settings, me) for me in range(self.n))
-        self.compiled = CompiledReceivers(settings) if served else None
+        served = opened.kernel and any(CompiledReceivers.serves(self.settings, me) for me in range(self.n))
+        self.compiled = CompiledReceivers(self.settings) if served else None
         self.numbers: dict[tuple[str, int], int] = {}
         """Receivers that the kernel serves -> their numbers there."""
+        self.rows: pa.Table | None = None
+        """What waits, as it came, with `__since` and `__row`, its number: numbers ascend."""
+        self.kernel_held: Numbers = np.zeros(0, np.int64)
+        """Of the rows that the kernel holds, as of the last micro-batch: their places among those that wait."""
 
-    @classmethod
-    def of(
-        cls, settings: Settings, me: int, kept: MachineReceiver | tuple[list[int], int, list[pa.Table]]
-    ) -> Bucket:
-        """One receiver: its machine, or what it has delivered, its next place, and rows of `ROWS` that it holds."""
-        bucket = cls(settings)
-        if isinstance(kept, MachineReceiver):
-            bucket.machines["", me] = kept
-            return bucket
-        assert bucket.compiled is not None, "the kernel serves such a receiver"
-        number = bucket._number("", me)
-        reached, bucket.compiled.places[number], held = kept
-        bucket.compiled.delivered[number] = reached
-        bucket.compiled.held = pa.concat_tables([bucket.compiled.held, *held])
-        return bucket
-
-    def advance(self, rows: pa.Table, now: int) -> tuple[pa.Table, Status]:
-        """Take rows of `PACKETS`, and give up what was waited for too long."""
-        rows = sort_by_arrival(rows)
-        group, receiver = rows["group"], number_names(rows["receiver"], self.settings.processes)
-        source = number_names(rows["sender"], self.settings.processes)
-        out = []
-        unknown = np.flatnonzero(receiver < 0)
-        if len(unknown):
-            expected = f"one of {', '.join(self.settings.processes[:8])}"
-            out.append(
-                make_refusals(
-                    rows,
-                    [(row, f"the receiver must be {expected}") for row in unknown.tolist()],
-                )
-            )
-        lane, served = self._receivers(group, receiver)
-        if self.compiled is not None:
-            out += self._kernel(rows, np.flatnonzero(served), lane, source, now)
+    def advance(self, rows: pa.Table | None, now: int) -> tuple[pa.Table | None, Status]:
+        """Take rows, and give up what was waited for too long. None comes out while there was no row at all."""
+        came = 0 if rows is None else len(rows)
+        table = join_rows(self.rows, None if rows is None else self._accept(rows, now))
+        found = Found()
+        if table is None:
+            return None, describe_bucket(self, now, 0, found)
+        receiver, lane = self.find_lanes(table)
+        source = number_names(table["__sender"], self.settings.processes)
+        for row in np.flatnonzero(receiver < 0).tolist():
+            found.refuse(row, self._explain_stranger())
+        held = self._run_kernel(table, np.flatnonzero(lane >= 0), lane, source, found)
         outputs: list[Output] = []
-        out += self._drive(rows, np.flatnonzero((receiver >= 0) & ~served), receiver, source, now, outputs)
+        fresh = np.arange(len(table)) >= len(table) - came
+        driven = np.flatnonzero(fresh & (receiver >= 0) & (lane < 0))
+        for row, one in self._read(table, driven):
+            try:
+                self._find_machine(one["__group"], int(receiver[row])).take(
+                    self._make_packet(one, receiver[row], source[row]), now, outputs
+                )
+            except PeerError as error:
+                found.refuse(row, str(error))
         if self.settings.patience_ms is not None:
-            self._expire(now, self.settings.patience_ms, outputs)
-        if self.compiled is not None:
-            self._settle()
-        out.append(make_rows(self.settings.processes, outputs))
-        delivered = pa.concat_tables(out).combine_chunks()
-        return delivered, describe_bucket(self, now, len(rows), delivered)
+            self._expire(table.take(held), now, self.settings.patience_ms, outputs)
+        numbers = table["__row"].to_numpy()
+        self._add_outputs(outputs, numbers, found)
+        waits = np.zeros(len(table), np.bool_)
+        waits[held] = True
+        waits[
+            np.searchsorted(numbers, [row for one in self.machines.values() for row in one.list_rows()])
+        ] = True
+        left = ~waits & table["__number"].is_valid().to_numpy()
+        out = found.list_rows()
+        waits[out] = left[out] = False
+        # What neither comes out nor waits has come before.
+        found.add(np.flatnonzero(left), np.full(left.sum(), -1), "repeated")
+        self.rows = table.take(np.flatnonzero(waits)) if waits.any() else None
+        self.kernel_held = (np.cumsum(waits) - 1)[held]
+        self._settle()
+        return found.finish(table, self.schema), describe_bucket(self, now, came, found)
 
-    # Rows to numbers
+    # Rows to packets
 
-    def _receivers(self, group: pa.ChunkedArray, receiver: NDArray[np.int64]) -> tuple[Any, Any]:
-        """For each row the number of its receiver at the kernel, and whether the kernel serves it."""
-        if self.compiled is None or not len(receiver):
-            return np.full(len(receiver), -1), np.zeros(len(receiver), bool)
-        encoded = encode_names(group)
+    def _accept(self, rows: pa.Table, now: int) -> pa.Table:
+        """Rows in the order of arrival, with their numbers."""
+        rows = sort_by_arrival(rows)
+        names = [name for name in OWN if name in rows.column_names and name != "__arrival"]
+        rows = rows.select(list(dict.fromkeys([*self.schema.names, *names])))
+        first = 0 if self.rows is None else self.rows["__row"][-1].as_py() + 1
+        numbers = np.arange(first, first + len(rows))
+        rows = rows.append_column("__since", pa.array(np.full(len(rows), now, np.int64)))
+        return rows.append_column("__row", pa.array(numbers, pa.int64()))
+
+    def find_lanes(self, table: pa.Table) -> tuple[Numbers, Numbers]:
+        """For each row its receiver, -1 for none, and the number of that at the kernel, -1 if it has a machine."""
+        receiver = number_names(table["__receiver"], self.settings.processes)
+        if self.opened.receiver is not None:
+            receiver[receiver != self.opened.receiver] = -1
+        if self.compiled is None or not len(table):
+            return receiver, np.full(len(table), -1)
+        encoded = encode_names(table["__group"])
         groups = encoded.dictionary.to_pylist()
         codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64) * (self.n + 1) + receiver + 1
         distinct, inverse = np.unique(codes, return_inverse=True)
         numbers = [
             self._number(groups[code // (self.n + 1)], code % (self.n + 1) - 1) for code in distinct.tolist()
         ]
-        lane = np.array(numbers, np.int64)[inverse]
-        return lane, lane >= 0
+        return receiver, np.array(numbers, np.int64)[inverse]
+
+    def _explain_stranger(self) -> str:
+        names = self.settings.processes
+        if self.opened.receiver is not None:
+            return f"it is not for {names[self.opened.receiver]}"
+        return f"the receiver must be one of {', '.join(names[:8])}"
 
     def _number(self, group: str, me: int) -> int:
         """A receiver's number at the kernel; -1 if it has a machine, or will have one."""
         key = (group, me)
         if key in self.numbers:
             return self.numbers[key]
-        if (
-            self.compiled is None
-            or me < 0
-            or key in self.machines
-            or not CompiledReceivers.serves(self.settings, me)
-        ):
+        served = self.compiled is not None and me >= 0 and key not in self.machines
+        if not served or not CompiledReceivers.serves(self.settings, me):
             return -1
+        assert self.compiled is not None
         self.numbers[key] = self.compiled.open(group, me)
         return self.numbers[key]
 
-    # The kernel
+    def _read(self, table: pa.Table, which: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+        """These rows, with their columns of `OWN` and their numbers."""
+        own = table.select([name for name in (*OWN, "__since", "__row") if name in table.column_names])
+        yield from zip(which.tolist(), own.take(which).to_pylist(), strict=True)
 
-    def _kernel(self, rows: pa.Table, which: Any, lane: Any, source: Any, now: int) -> list[pa.Table]:
-        assert self.compiled is not None
-        if not len(which):
-            return []
-        taken = rows if len(which) == len(rows) else rows.take(which)
-        numbers = pc.fill_null(taken["number"], 0)
-        columns = [
-            lane[which],
-            source[which],
-            numbers,
-            np.full(len(which), now),
-            taken["stamp"],
-            taken["payload"],
-        ]
-        packets = pa.table([*columns], schema=ROWS)
-        out, placed, refused = self.compiled.advance(packets)
-        tables = [self._placed(out, placed)]
-        if refused:
-            tables.append(make_refusals(taken, refused))
-        return tables
+    def _make_packet(self, one: dict[str, Any], me: Any, sender: Any) -> Packet[Any]:
+        """The packet that a row is, as a machine takes it."""
+        message = None
+        if one["__number"] is not None:
+            to = tuple(range(self.n)) if self.settings.everyone else (int(me),)
+            payload = one["__row"].to_bytes(8, "little")
+            message = Message(int(sender), one["__number"], to, payload, one.get("__label") or "")
+        return packet_of(one["__stamp"] or b"", int(sender), int(me), message)
 
-    def _placed(self, out: pa.Table, placed: NDArray[np.int64]) -> pa.Table:
-        """Rows of the kernel as they come out."""
-        assert self.compiled is not None
-        keys = self.compiled.keys
-        groups = pa.array([group for group, _ in keys], pa.string())
-        receivers = pa.array([self.settings.processes[me] for _, me in keys], pa.string())
-        lane = out["lane"].combine_chunks()
-        size = len(out)
-        columns = {
-            "group": groups.take(lane),
-            "receiver": receivers.take(lane),
-            "position": pa.array(placed, pa.int64()),
-            "sender": self.names.take(out["source"].combine_chunks()),
-            "number": out["number"],
-            "payload": out["payload"],
-            "kind": pa.repeat("delivered", size),
-            "gave_up": pa.nulls(size, GAVE_UP),
-            "reason": pa.nulls(size, pa.string()),
-        }
-        return pa.table(columns, GROUPED)
+    # Who decides
 
-    # Machines
+    def _run_kernel(self, table: pa.Table, which: Any, lane: Any, source: Any, found: Found) -> Numbers:
+        """Let the kernel take these rows. Those that it holds."""
+        if self.compiled is None or not len(which):
+            return np.zeros(0, np.int64)
 
-    def _drive(
-        self, rows: pa.Table, which: Any, receiver: Any, source: Any, now: int, outputs: list[Output]
-    ) -> list[pa.Table]:
-        if not len(which):
-            return []
-        taken = rows.take(which)
-        columns = [taken[name].to_pylist() for name in ("group", "number", "stamp", "payload")]
-        labels = taken["label"].to_pylist() if "label" in taken.column_names else [""] * len(taken)
-        refused = []
-        everyone = tuple(range(self.n))
-        for row, (group, number, stamp, payload, label, me, sender) in enumerate(
-            zip(*columns, labels, receiver[which].tolist(), source[which].tolist(), strict=True)
-        ):
-            lane = self.machines.get((group, me)) or self._lane(group, me)
-            try:
-                message = None
-                if number is not None:
-                    to = everyone if self.settings.everyone else (me,)
-                    message = Message(sender, number, to, payload or b"", label or "")
-                lane.take(packet_of(stamp or b"", sender, me, message), now, outputs)
-            except PeerError as error:
-                refused.append((row, str(error)))
-        return [make_refusals(taken, refused)] if refused else []
+        def packet(at: int, me: int) -> Packet[Any]:
+            [(row, one)] = self._read(table, which[at : at + 1])
+            return self._make_packet(one, me, source[row])
 
-    def _lane(self, group: str, me: int) -> MachineReceiver:
-        lane = self.machines[group, me] = MachineReceiver(group, self.settings.machine(me))
-        return lane
+        taken = table.select(["__number", "__stamp"])
+        taken = taken if len(which) == len(table) else taken.take(which)
+        step = self.compiled.take(
+            lane[which], source[which], taken["__number"].fill_null(0), taken["__stamp"], packet
+        )
+        found.add(which[step.order], step.placed, "delivered")
+        for at, why in step.refused:
+            found.refuse(int(which[at]), why)
+        return np.asarray(which[step.held])
 
-    def _expire(self, now: int, patience: int, outputs: list[Output]) -> None:
+    def _find_machine(self, group: str, me: int) -> MachineReceiver:
+        machine = self.machines.get((group, me))
+        if machine is None:
+            machine = self.machines[group, me] = MachineReceiver(group, self.settings.machine(me))
+        return machine
+
+    def _expire(self, held: pa.Table, now: int, patience: int, outputs: list[Output]) -> None:
         """Give up what was waited for too long. A receiver where that happens gets a machine."""
-        if self.compiled is not None and len(self.compiled.held):
-            tired = self.compiled.held["since"].to_numpy() + patience <= now
-            for number in np.unique(self.compiled.held["lane"].to_numpy()[tired]).tolist():
-                self._release(number)
+        _, lane = self.find_lanes(held)
+        tired = held["__since"].to_numpy() + patience <= now
+        for number in np.unique(lane[tired]).tolist():
+            self._release(number, held.take(np.flatnonzero(lane == number)))
         for key in sorted(self.machines):
             self.machines[key].expire(now, patience, outputs)
 
-    def give_up_all(self, outputs: list[Output]) -> None:
-        """Give up all that is missing: whatever came at time 0 comes out."""
-        self._expire(0, 0, outputs)
-
-    def _release(self, number: int) -> None:
+    def _release(self, number: int, held: pa.Table | None) -> None:
         """From the kernel to a machine."""
         assert self.compiled is not None
         group, me = self.compiled.keys[number]
-        delivered, packets = self.compiled.release(number)
-        lane = self.machines[group, me] = MachineReceiver(group, self.settings.machine(me, delivered))
-        lane.position = int(self.compiled.places[number])
+        machine = self.settings.machine(me, self.compiled.delivered[number].tolist())
+        receiver = self.machines[group, me] = MachineReceiver(group, machine)
+        receiver.position = int(self.compiled.places[number])
         self.numbers[group, me] = -1
-        for packet, since in packets:
-            lane.take(packet, since, [])
+        if held is None:
+            return
+        source = number_names(held["__sender"], self.settings.processes)
+        for row, one in self._read(held, np.arange(len(held))):
+            receiver.take(self._make_packet(one, me, source[row]), one["__since"], [])
 
     def _settle(self) -> None:
         """From machines back to the kernel, where all that was given up has come."""
-        assert self.compiled is not None
         for key, receiver in list(self.machines.items()):
             group, me = key
-            if receiver.machine.given_up() or not CompiledReceivers.serves(self.settings, me):
+            served = self.compiled is not None and CompiledReceivers.serves(self.settings, me)
+            if not served or receiver.machine.given_up():
                 continue
+            assert self.compiled is not None
             keys = self.compiled.keys
-            number = keys.index(key) if key in keys else self.compiled.open(group, me)
+            number = self.numbers[key] = keys.index(key) if key in keys else self.compiled.open(group, me)
             self.compiled.take_over(number, receiver)
-            self.numbers[key] = number
+            # What it holds is among the rows, and is read again.
             del self.machines[key]
+
+    def _add_outputs(self, outputs: Sequence[Output], numbers: Numbers, found: Found) -> None:
+        """What machines deliver."""
+        names = self.settings.processes
+        rows = np.searchsorted(numbers, [read_number(one.message) for one in outputs]).tolist()
+        for row, (_, position, _, late, lacks) in zip(rows, outputs, strict=True):
+            if lacks:
+                fields = ("sender", "first", "last", "counted")
+                found.waits[len(found.kinds)] = [
+                    dict(zip(fields, (names[sender], *rest), strict=True)) for sender, *rest in lacks
+                ]
+            found.add([row], [position], "late" if late else "released" if lacks else "delivered")
+
+    def find_missing(self) -> dict[int, list[tuple[str, int, int, str]]]:
+        """For each row that waits, by its place, what has not come at its root: sender, first, last, by which count.
+
+        Of what the kernel holds, as of the last micro-batch.
+        """
+        found: dict[int, list[tuple[str, int, int, str]]] = {}
+        if self.rows is None:
+            return found
+        names, compiled = self.settings.processes, self.compiled
+        for lane, sender, root in () if compiled is None else compiled.find_roots(None):
+            assert compiled is not None
+            if self.numbers[compiled.keys[lane]] >= 0:
+                counted = self.settings.machine(compiled.keys[lane][1]).counted
+                for place in self.kernel_held[root.blocked].tolist():
+                    found.setdefault(place, []).append((names[sender], root.first, root.last, counted))
+        numbers = self.rows["__row"].to_numpy()
+        for receiver in self.machines.values():
+            for key, row in zip(receiver.since, receiver.list_rows(), strict=True):
+                found[int(np.searchsorted(numbers, row))] = [
+                    (names[one.sender], one.first, one.last, one.counted)
+                    for one in receiver.machine.roots([key])
+                ]
+        return found
 
     # What is kept
 
     @property
     def deadline(self) -> int | None:
         """When patience with something here ends."""
-        if self.settings.patience_ms is None:
+        if self.settings.patience_ms is None or self.rows is None:
             return None
-        times = [min(lane.since.values()) for lane in self.machines.values() if lane.since]
-        if self.compiled is not None and len(self.compiled.held):
-            times.append(pc.min(self.compiled.held["since"]).as_py())
-        return min(times) + self.settings.patience_ms if times else None
+        return int(pc.min(self.rows["__since"]).as_py()) + self.settings.patience_ms
 
     def dump(self) -> bytes:
         state: dict[str, Any] = {
@@ -276,19 +346,14 @@ class Bucket:
             "machines": SNAPSHOT_VERSION,
             **self.decided,
             "lanes": [receiver.dump() for _, receiver in sorted(self.machines.items())],
+            "rows": None if self.rows is None else to_ipc(self.rows),
         }
         if self.compiled is not None:
-            used = len(self.compiled.keys)
-            state["kernel"] = {
-                "keys": self.compiled.keys,
-                "delivered": self.compiled.delivered[:used].tobytes(),
-                "places": self.compiled.places[:used].tobytes(),
-                "held": to_ipc(self.compiled.held),
-            }
+            state["kernel"] = self.compiled.dump()
         return msgspec.msgpack.encode(state)
 
     @classmethod
-    def load(cls, data: bytes, settings: Settings, kernel: bool = True) -> Bucket:
+    def load(cls, data: bytes, opened: StampedSettings) -> Bucket:
         try:
             state = msgspec.msgpack.decode(data)
             version = state["antecede stream"]
@@ -296,80 +361,53 @@ class Bucket:
             raise BadSnapshot("the checkpoint does not have the state of a stream") from None
         if not 1 <= version <= STATE_VERSION:
             raise BadSnapshot.version("the stream", version, f"1 to {STATE_VERSION}")
+        settings = opened.settings
+        if version == 2:
+            state = {**msgspec.msgpack.decode(state.pop("packets")), **state}
         if state["protocol"] == settings.protocol:
             # What a parameter decides that the writer did not know yet, its default decided then.
             state["parameters"] = replace(settings, parameters={}).machine(0).parameters | state["parameters"]
         for name, wanted in settings.decided().items():
             if state[name] != wanted:
                 raise BadSnapshot.changed(name, state[name], wanted)
-        bucket = cls(settings, kernel)
+        if version < STATE_VERSION:
+            state = migrate_state(state, settings, opened.schema, opened.group)
+        bucket = cls(opened)
         for part in state["lanes"]:
             receiver = MachineReceiver.load(settings, part, state["machines"])
             bucket.machines[receiver.group, receiver.machine.me] = receiver
+        bucket.rows = None if state["rows"] is None else from_ipc(state["rows"])
         if "kernel" in state:
-            bucket._resume(state["kernel"])
+            bucket.compiled = CompiledReceivers.load(settings, state["kernel"])
+            keys = enumerate(bucket.compiled.keys)
+            bucket.numbers = {key: -1 if key in bucket.machines else at for at, key in keys}
+            if not opened.kernel:
+                bucket._leave_kernel()
         return bucket
 
-    def _resume(self, state: dict[str, Any]) -> None:
-        fast = self.compiled = CompiledReceivers(self.settings)
-        fast.keys = [(group, me) for group, me in state["keys"]]
-        fast.delivered = np.frombuffer(state["delivered"], np.int64).reshape(-1, self.n).copy()
-        fast.places = np.frombuffer(state["places"], np.int64).copy()
-        fast.held = from_ipc(state["held"])
-        self.numbers = {key: -1 if key in self.machines else at for at, key in enumerate(fast.keys)}
-        if not self.kernel:
-            for number in [number for number in self.numbers.values() if number >= 0]:
-                self._release(number)
-            self.compiled = None
-
-
-def make_rows(names: Sequence[str], outputs: Iterable[Output]) -> pa.Table:
-    """What lanes deliver, as rows."""
-    rows = [
-        {
-            "group": lane.group,
-            "receiver": names[lane.machine.me],
-            "position": position,
-            "sender": names[message.sender],
-            "number": message.number,
-            "payload": message.payload,
-            "kind": "late" if late else "delivered",
-            "gave_up": [
-                {"sender": names[s], "first": first, "last": last, "counted": counted}
-                for s, first, last, counted in lacks
-            ]
-            or None,
-        }
-        for lane, position, message, late, lacks in outputs
-    ]
-    return pa.Table.from_pylist(rows, GROUPED)
+    def _leave_kernel(self) -> None:
+        """From the kernel to machines, all of it."""
+        held = self.rows
+        lane = np.zeros(0, np.int64) if held is None else self.find_lanes(held)[1]
+        for number in [number for number in self.numbers.values() if number >= 0]:
+            own = None if held is None else held.take(np.flatnonzero(lane == number))
+            self._release(number, own)
+        self.compiled = None
 
 
 def sort_by_arrival(rows: pa.Table) -> pa.Table:
     """Rows in the order of arrival, with a group; those that came at the same time by sender and number."""
-    groups = pc.fill_null(rows["group"], "") if "group" in rows.column_names else pa.repeat("", len(rows))
-    rows = rows.drop_columns([name for name in ("group",) if name in rows.column_names])
-    rows = rows.append_column("group", groups)
-    if "arrival" in rows.column_names:
-        arrival = pc.fill_null(rows["arrival"], 0).to_numpy()
+    groups = pc.fill_null(rows["__group"], "") if "__group" in rows.column_names else pa.repeat("", len(rows))
+    rows = rows.drop_columns([name for name in ("__group",) if name in rows.column_names])
+    rows = rows.append_column("__group", groups)
+    keys = ["__sender", "__number", "__group", "__receiver"]
+    if "__arrival" in rows.column_names:
+        arrival = pc.fill_null(rows["__arrival"], 0).to_numpy()
         if len(arrival) < 2 or bool((arrival[1:] > arrival[:-1]).all()):
             return rows
         order = np.argsort(arrival, kind="stable")
         if bool((np.diff(arrival[order]) > 0).all()):
             # Sorting by one number is much faster than by several columns.
             return rows.take(order)
-        keys = ["arrival", "sender", "number", "group", "receiver"]
-    else:
-        keys = ["sender", "number", "group", "receiver"]
+        keys = ["__arrival", *keys]
     return rows.take(pc.sort_indices(rows, [(key, "ascending") for key in keys]))
-
-
-def make_refusals(rows: pa.Table, refused: Sequence[tuple[int, str]]) -> pa.Table:
-    """Rows that are no packets, with the reason."""
-    taken = rows.take(pa.array([row for row, _ in refused], pa.int64()))
-    columns = {name: taken[name] for name in ("group", "receiver", "sender", "number", "payload")}
-    columns["position"] = pa.nulls(len(taken), pa.int64())
-    columns["kind"] = pa.repeat("refused", len(taken))
-    columns["gave_up"] = pa.nulls(len(taken), GAVE_UP)
-    columns["reason"] = pa.array([why for _, why in refused], pa.string())
-    return pa.table([columns[name] for name in GROUPED.names], schema=GROUPED)

@@ -290,8 +290,7 @@ class CausesBucket:
         while tired := [key for key, one in self.held.items() if one.since <= before]:
             for key in tired:
                 if key in self.held:
-                    # Rows that wait for each other in a circle lack nothing else: they give each other up.
-                    for cause in self._roots(key) or [(key[0], one) for one in self.held[key].missing]:
+                    for cause in self.list_causes(key):
                         self._give_up(cause, now, out)
 
     def _give_up(self, cause: Key, now: int, out: Output) -> None:
@@ -303,8 +302,8 @@ class CausesBucket:
         for waiter, one in list(self._wake(cause)):
             self._emit(waiter, one, out)
 
-    def _roots(self, key: Key) -> list[Key]:
-        """What a row waits for, directly or through others, and is not here."""
+    def list_causes(self, key: Key) -> list[Key]:
+        """What a row waits for, directly or through others, and is not here; in a circle, the rows that it names."""
         seen, todo = {key}, [key]
         roots: list[Key] = []
         while todo:
@@ -313,7 +312,8 @@ class CausesBucket:
                 if named not in seen:
                     seen.add(named)
                     (todo if named in self.held else roots).append(named)
-        return sorted(roots, key=str)
+        # Rows that wait for each other in a circle lack nothing else.
+        return sorted(roots, key=str) or [(key[0], one) for one in self.held[key].missing]
 
     def _forget(self, now: int) -> None:
         """Forget identifiers that came out too long ago, and partitions of which nothing is known any more."""
@@ -447,16 +447,18 @@ class CausesBucket:
 
 def list_held(state: dict[str, Any]) -> list[dict[str, Any]]:
     """What waits in a bucket with this state, as rows of `WAITING`: `sender` is the identifier."""
+    bucket = CausesBucket.load(msgspec.msgpack.encode(state), (), CausesSettings(buckets=state["buckets"]))
     return [
         {
             "group": partition,
             "receiver": None,
-            "sender": None if isinstance(id, list) else str(id),
+            "sender": None if isinstance(id, tuple) else str(id),
             "number": None,
-            "since_ms": since,
+            "since_ms": one.since,
             "awaits": [
-                {"sender": str(cause), "first": None, "last": None, "counted": "id"} for cause in missing
+                {"sender": str(cause), "first": None, "last": None, "counted": "id"}
+                for _, cause in bucket.list_causes((partition, id))
             ],
         }
-        for partition, id, _, since, missing, _ in state["held"]
+        for (partition, id), one in bucket.held.items()
     ]

@@ -1,16 +1,16 @@
 """A hot monitor: all messages go to one receiver, and each micro-batch delivers the largest closed set.
 
 Hoogerwoord 1995, sections 5 and 6: a set of messages is closed if it contains every message that one of its messages
-follows. Of what has arrived there is a largest closed set, and it may be delivered in any order that extends causality,
-such as by the sum of the entries of the stamps, then by sender and number.
+follows. Of what has arrived there is a largest closed set, and it may be delivered in any order that extends causality:
+here as a keyed stream does, by `arrival` where there is one, and else by sender and number.
 
 A keyed operator gives one receiver to one task, and each row crosses between Java and Python four times. Here it
-crosses once: Spark's tasks read the packets on all cores, and the driver takes them as one Arrow table, sorts them by
-those sums, lets a `Bucket` deliver, and writes Parquet itself. Tasks write nothing, so it does not matter how often
-they are tried. A micro-batch has to fit in the driver (`spark.driver.maxResultSize`): take fewer files at once.
+crosses once: Spark's tasks read the packets on all cores, and the driver takes them as one Arrow table, lets a `Bucket`
+deliver, and writes Parquet itself. Tasks write nothing, so it does not matter how often they are tried. A micro-batch
+has to fit in the driver (`spark.driver.maxResultSize`): take fewer files at once.
 
 First the state is written to `closed/slot-K` of the checkpoint, with K the number of the micro-batch modulo 3: a slot
-is written over when Spark can no longer ask for what was in it. Then the messages, to `out/batch=N`. Spark repeats a
+is written over when Spark can no longer ask for what was in it. Then the rows, to `out/batch=N`. Spark repeats a
 micro-batch that it has not committed with the same rows; then the same messages are found again, at the time that the
 state tells, and are written if they are not there. So `out` has each message once, whenever the query was killed.
 
@@ -29,13 +29,15 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from msgspec import Struct, structs
+from msgspec import Struct
 from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter, BadSnapshot
+from antecede.protocols.machine import SNAPSHOT_VERSION
 from antecede.spark.storage import (
     absolute,
     escape_path,
@@ -49,19 +51,18 @@ from antecede.spark.storage import (
     readable,
     whole,
 )
-from antecede.spark.stream.bucket import Bucket, make_refusals
-from antecede.spark.stream.packets import DELIVERED, number_names
-from antecede.spark.stream.receiver import MachineReceiver, sum_stamps
+from antecede.spark.stream.bucket import Bucket, StampedSettings
+from antecede.spark.stream.packets import to_ipc
 from antecede.spark.stream.settings import Settings
-from antecede.spark.stream.stamps import select_packets
+from antecede.spark.stream.stamps import select_columns
 from antecede.spark.stream.status import Status
 
-__all__ = ["KINDS", "Closing", "advance_closed", "deliver_closed", "find_state", "read_status"]
+__all__ = ["KINDS", "Closing", "deliver_closed", "find_state", "read_status"]
 
 VERSION: Final = 4
 SLOTS: Final = 3
 KINDS: Final = ("monitor", "broadcast")
-"""Protocols whose stamps are whole vectors: their sums grow along causality."""
+"""Protocols whose stamps are whole vectors."""
 
 
 def deliver_closed(
@@ -86,26 +87,11 @@ def deliver_closed(
     me = settings.view.id(receiver)
     if not settings.machine(me).orders_at(me):
         raise BadParameter(about, f"receiver must be the one that the protocol orders for, not {receiver}")
-    closing = Closing(settings, me, absolute(out), join(absolute(checkpoint), "closed"))
-    rows = select_packets(df, None, None).select("receiver", "sender", "number", "stamp", "payload")
+    rows = select_columns(df, "stamp", None, None).drop("__group")
+    columns = to_arrow_schema(StructType(df.schema.fields)).serialize().to_pybytes()
+    opened = StampedSettings(settings, columns, receiver=me)
+    closing = Closing(opened, absolute(out), join(absolute(checkpoint), "closed"))
     return rows.writeStream.foreachBatch(closing).option("checkpointLocation", absolute(checkpoint))
-
-
-def advance_closed(bucket: Bucket, rows: pa.Table, me: int, now: int) -> tuple[pa.Table, Status]:
-    """Deliver the largest closed set of what a bucket holds and these packets: rows of `DELIVERED`."""
-    names = bucket.settings.processes
-    elsewhere = np.flatnonzero(number_names(rows["receiver"], names) != me)
-    refused = []
-    if len(elsewhere):
-        why = [(row, f"it is not for {names[me]}") for row in elsewhere.tolist()]
-        refused = [make_refusals(rows.append_column("group", pa.repeat("", len(rows))), why)]
-        rows = rows.take(np.delete(np.arange(len(rows)), elsewhere))
-    source, number = number_names(rows["sender"], names), rows["number"].fill_null(0).to_numpy()
-    order = np.lexsort((number, source, sum_stamps(bucket.settings, me, rows["stamp"], source, number)))
-    rows = rows.select(["receiver", "sender", "number", "stamp", "payload"]).take(order)
-    out, status = bucket.advance(rows.append_column("arrival", pa.array(np.arange(len(rows)))), now)
-    counts = {"rows_in": len(order) + len(elsewhere), "refused": status.refused + len(elsewhere)}
-    return pa.concat_tables([out, *refused]).drop_columns(["group"]), structs.replace(status, **counts)
 
 
 class State(Struct, frozen=True):
@@ -122,9 +108,11 @@ class Closing:
     """What is done with each micro-batch."""
 
     def __init__(
-        self, settings: Settings, me: int, out: str, home: str, clock: Callable[[], float] = time.time
+        self, opened: StampedSettings, out: str, home: str, clock: Callable[[], float] = time.time
     ) -> None:
-        self.settings, self.me, self.out, self.home, self.clock = settings, me, out, home, clock
+        self.opened, self.out, self.home, self.clock = opened, out, home, clock
+        assert opened.receiver is not None
+        self.receiver = opened.settings.processes[opened.receiver]
         self.last: State | None = None
         """What this query has written."""
 
@@ -140,32 +128,33 @@ class Closing:
         # constant of the plan, for which Java compiles it all again.
         now = round(self.clock() * 1000) if done is None else done.status.now_ms
         bucket = self._open(spark, batch - 1)
-        delivered, status = advance_closed(bucket, rows.toArrow(), self.me, now)
-        self.last = State(VERSION, batch, self.settings.processes[self.me], status, bucket.dump())
+        found, status = bucket.advance(rows.toArrow(), now)
+        assert found is not None
+        self.last = State(VERSION, batch, self.receiver, status, bucket.dump())
         write_state(spark, self.home, self.last)
-        write_messages(spark, delivered, out)
+        write_rows(spark, found, out)
 
     def _open(self, spark: SparkSession, batch: int) -> Bucket:
         """The bucket as it was after a micro-batch."""
         if batch < 0:
-            return Bucket(self.settings)
+            return self.opened.open(None)
         found = self.last if self.last is not None and self.last.batch == batch else self._read(spark, batch)
         if found is not None:
-            return Bucket.load(found.bucket, self.settings)
-        old = read_version_2(self.home, batch, self.settings, self.me)
+            return self.opened.open(found.bucket)
+        old = read_version_2(self.home, batch, self.opened)
         if old is None:
             raise BadSnapshot(
                 f"{self.home} has no state of micro-batch {batch}: begin with a new checkpoint and output"
             )
-        return old
+        return self.opened.open(old)
 
     def _read(self, spark: SparkSession, batch: int) -> State | None:
         """The state after a micro-batch, if it was written."""
         found = read_slot(spark, self.home, batch % SLOTS)
         if found is None or found.batch != batch:
             return None
-        if found.receiver != self.settings.processes[self.me]:
-            raise BadSnapshot.changed("receiver", found.receiver, self.settings.processes[self.me])
+        if found.receiver != self.receiver:
+            raise BadSnapshot.changed("receiver", found.receiver, self.receiver)
         return found
 
 
@@ -200,14 +189,14 @@ def read_slot(spark: SparkSession | None, home: str, at: int) -> State | None:
     return msgspec.msgpack.decode(data, type=State)
 
 
-def write_messages(spark: SparkSession, rows: pa.Table, out: str) -> None:
-    """Write what is delivered as Parquet, in the place of what is there; on a local disk it appears whole."""
+def write_rows(spark: SparkSession, rows: pa.Table, out: str) -> None:
+    """Write what comes out as Parquet, in the place of what is there; on a local disk it appears whole."""
     if not readable(out):
-        spark.createDataFrame(rows, from_arrow_schema(DELIVERED)).write.mode("overwrite").parquet(out)
+        spark.createDataFrame(rows, from_arrow_schema(rows.schema)).write.mode("overwrite").parquet(out)
         return
     with whole(out, replace=True) as made:
         system, inside = place(make_directory(made))
-        # Numbers and payloads are different in each row, and need no dictionary.
+        # Numbers, stamps and payloads are different in each row, and need no dictionary.
         few = ["receiver", "sender", "kind"]
         pq.write_table(rows, f"{inside}/part-00000.parquet", filesystem=system, use_dictionary=few)
         with system.open_output_stream(f"{inside}/_SUCCESS"):
@@ -240,24 +229,31 @@ def find_state(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> bytes
     return max(found, key=lambda one: one.batch).bucket if found else None
 
 
-def read_version_2(home: str, batch: int, settings: Settings, me: int) -> Bucket | None:
-    """What version 2 left after a micro-batch: a directory on a local disk, with files of Arrow."""
+def read_version_2(home: str, batch: int, opened: StampedSettings) -> bytes | None:
+    """The state of a bucket from what version 2 left after a micro-batch: files of Arrow on a local disk."""
     here = Path(local(home) or "", f"{batch:012d}")
     if local(home) is None or not (here / "state").exists():
         return None
     old = msgspec.msgpack.decode((here / "state").read_bytes())
     if old["version"] != 2:
         raise BadSnapshot.version("the stream by closed sets", old["version"], f"2 or {VERSION}")
+    decided, me = opened.settings.decided(), opened.receiver
+    assert me is not None
     for what, found, wanted in (
-        ("settings", old["decided"], settings.decided()),
-        ("receiver", old["receiver"], settings.processes[me]),
+        ("settings", old["decided"], decided),
+        ("receiver", old["receiver"], opened.settings.processes[me]),
     ):
         if found != wanted:
             raise BadSnapshot.changed(what, found, wanted)
+    state = {"antecede stream": 1, "machines": SNAPSHOT_VERSION, **decided, "lanes": []}
     if old["lane"] is not None:
-        return Bucket.of(settings, me, MachineReceiver.load(settings, old["lane"]))
-    held = []
-    for name in old["held"]:
-        with pa.memory_map(str(here / Path(name).name)) as file:
-            held.append(pa.ipc.open_file(file).read_all())
-    return Bucket.of(settings, me, (old["reached"], old["place"], held))
+        state["lanes"] = [old["lane"]]
+    else:
+        held = []
+        for name in old["held"]:
+            with pa.memory_map(str(here / Path(name).name)) as file:
+                held.append(pa.ipc.open_file(file).read_all())
+        counts = {"delivered": old["reached"], "places": [old["place"]]}
+        state["kernel"] = {name: np.array(count, np.int64).tobytes() for name, count in counts.items()}
+        state["kernel"] |= {"keys": [["", me]], "held": to_ipc(pa.concat_tables(held)) if held else None}
+    return msgspec.msgpack.encode(state)

@@ -26,7 +26,7 @@ from antecede.jit import inlined, native
 from antecede.jit.hashtable import EMPTY, find, insert, is_full, new_table, remove, value_at
 
 __all__ = [
-    "CODES", "COPY", "DELIVERED", "DROPPED", "HELD", "arrive", "decode", "number_channels", "sum_stamps", "tables",
+    "CODES", "COPY", "DELIVERED", "DROPPED", "HELD", "arrive", "decode", "number_channels", "tables",
 ]  # fmt: skip
 
 CODES: Final = {"fifo": 2, "matrix": 3, "monitor": 6, "broadcast": 11}
@@ -104,121 +104,84 @@ def canonical(form: int, size: int, found: int, length: int) -> bool:
 
 @native
 def decode(
-    code: int,
-    n: int,
-    data: Any,
-    ends: Any,
-    rows: Any,
-    mes: Any,
-    lanes: Any,
-    sources: Any,
-    numbers: Any,
-    delivered: Any,
-    position: Any,
-    first: Any,
-    last: Any,
-    process: Any,
-    count: Any,
-    set_: Any,
-    rows_: Any,
-    used: int,
-) -> int:
-    """Fill the arrays for these rows, from entry `used` on; the answer is where they end. A position of 0: not sure."""
-    for i in rows:
-        at, end = ends[i], ends[i + 1]
-        me, lane, source, number = mes[i], lanes[i], sources[i], numbers[i]
-        first[i] = last[i] = used
-        position[i] = 0
-        if at >= end or data[at] != code or number < 1:
-            continue
-        at += 1
-        place = np.int64(0)
-        if code == 2:
-            place, at = uint(data, at, end)
-        elif code == 3:
-            size, at = uint(data, at, end)
-            if at < 0 or size != n:
-                continue
-            others, at = members(data, at, end, n, rows_)
+    code: int, n: int, data: Any, ends: Any, i: int, me: int, lane: int, source: int, number: int, delivered: Any,
+    position: Any, first: Any, last: Any, process: Any, count: Any, set_: Any, rows_: Any, used: int,
+) -> int:  # fmt: skip
+    """Read the stamp of packet i: entries from `used` on, to where the answer says. A position of 0: not sure."""
+    at, end = ends[i], ends[i + 1]
+    first[i] = last[i] = used
+    position[i] = 0
+    if at >= end or data[at] != code or number < 1:
+        return used
+    at += 1
+    place = np.int64(0)
+    if code == 2:
+        place, at = uint(data, at, end)
+    elif code == 3:
+        size, at = uint(data, at, end)
+        if at < 0 or size != n:
+            return used
+        others, at = members(data, at, end, n, rows_)
+        if at < 0:
+            return used
+        for other in range(others + 1):
+            own = other == others
+            k = source if own else rows_[other]
+            if not own:
+                _, at = uint(data, at, end)
+                if at < 0 or k == source:
+                    at = -1
+                    break
+            entries, at = members(data, at, end, n, set_)
             if at < 0:
-                continue
-            for other in range(others + 1):
-                own = other == others
-                k = source if own else rows_[other]
-                if not own:
-                    _, at = uint(data, at, end)
-                    if at < 0 or k == source:
-                        at = -1
-                        break
-                entries, at = members(data, at, end, n, set_)
-                if at < 0:
-                    break
-                told = np.int64(0)
-                for entry in range(entries):
-                    value, at = uint(data, at, end)
-                    if at < 0 or value == 0:
-                        at = -1
-                        break
-                    if set_[entry] == me:
-                        told = value
-                if at < 0:
-                    break
-                if own:
-                    place = told
-                elif k != me and told > delivered[lane * n + k]:
-                    process[used], count[used] = lane * n + k, told
-                    used += 1
-        else:
-            if code == 6:
-                place, at = uint(data, at, end)
-                if at < 0:
-                    continue
-            size, at = uint(data, at, end)
-            if at < 0 or size != n:
-                continue
-            gap = 1 if code == 11 else 0
-            entries, at = members(data, at, end, n - gap, set_)
-            before = np.int64(0)
+                break
+            told = np.int64(0)
             for entry in range(entries):
                 value, at = uint(data, at, end)
                 if at < 0 or value == 0:
                     at = -1
                     break
-                k = set_[entry]
-                if gap and k >= source:
-                    k += 1
-                if k == source:
-                    before = value
-                elif k != me and value > delivered[lane * n + k]:
-                    process[used], count[used] = lane * n + k, value
-                    used += 1
-            if code == 11:
-                place = number
-            elif place != before + 1:
+                if set_[entry] == me:
+                    told = value
+            if at < 0:
+                break
+            if own:
+                place = told
+            elif k != me and told > delivered[lane * n + k]:
+                process[used], count[used] = lane * n + k, told
+                used += 1
+    else:
+        if code == 6:
+            place, at = uint(data, at, end)
+            if at < 0:
+                return used
+        size, at = uint(data, at, end)
+        if at < 0 or size != n:
+            return used
+        gap = 1 if code == 11 else 0
+        entries, at = members(data, at, end, n - gap, set_)
+        before = np.int64(0)
+        for entry in range(entries):
+            value, at = uint(data, at, end)
+            if at < 0 or value == 0:
                 at = -1
-        if at == end and place > 0:
-            position[i], last[i] = place, used
-        else:
-            used = first[i]
+                break
+            k = set_[entry]
+            if gap and k >= source:
+                k += 1
+            if k == source:
+                before = value
+            elif k != me and value > delivered[lane * n + k]:
+                process[used], count[used] = lane * n + k, value
+                used += 1
+        if code == 11:
+            place = np.int64(number)
+        elif place != before + 1:
+            at = -1
+    if at != end or place <= 0:
+        return int(first[i])
+    position[i], last[i] = place, used
     return used
-
-
-@native
-def sum_stamps(
-    code: int, n: int, data: Any, ends: Any, mes: Any, lanes: Any, sources: Any, numbers: Any, delivered: Any,
-    position: Any, first: Any, last: Any, process: Any, count: Any, set_: Any, rows_: Any, one: Any, total: Any,
-) -> None:  # fmt: skip
-    """The position of each stamp and the counts that it names, added up; 0 if it is not sure to be one."""
-    for i in range(len(sources)):
-        if 0 <= sources[i] < n:
-            one[0] = i
-            used = decode(
-                code, n, data, ends, one, mes, lanes, sources, numbers, delivered, position, first, last, process,
-                count, set_, rows_, 0,
-            )  # fmt: skip
-            total[i] = position[i]
-            for entry in range(used):
-                total[i] += count[entry]
 
 
 # Delivery
@@ -257,7 +220,7 @@ def arrive(
     code: int, n: int, data: Any, ends: Any, mes: Any, lanes: Any, sources: Any, numbers: Any, channels: Any,
     position: Any, first: Any, last: Any, process: Any, count: Any, late: Any, delivered: Any, places: Any, state: Any,
     order: Any, placed: Any, held: Any, waiters: Any, next_: Any, queue: Any, woken: Any, set_: Any, rows_: Any,
-    one: Any, cursor: Any,
+    cursor: Any,
 ) -> int:  # fmt: skip
     """Take the packets one after the other; -1 at the end, or else the one that is not sure to be a packet.
 
@@ -272,10 +235,9 @@ def arrive(
         lane, channel = lanes[i], channels[i]
         if position[i] == 0:
             if 0 <= sources[i] < n and sources[i] != mes[i]:
-                one[0] = i
                 cursor[1] = decode(
-                    code, n, data, ends, one, mes, lanes, sources, numbers, delivered, position, first, last, process,
-                    count, set_, rows_, cursor[1],
+                    code, n, data, ends, i, mes[i], lane, sources[i], numbers[i], delivered, position, first, last,
+                    process, count, set_, rows_, cursor[1],
                 )  # fmt: skip
             if position[i] == 0:
                 cursor[0], cursor[2] = i, out

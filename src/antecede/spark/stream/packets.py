@@ -16,13 +16,14 @@ A row of `PACKETS` is one packet at one receiver:
 The copy of a message that a process sends to itself crosses no network: it is not among the packets, and nothing waits
 for it.
 
-A row of `DELIVERED` is one message at one receiver:
+It comes out with all of its columns, and with
 
-  position   int64    0, 1, 2, ... at each receiver: the order of delivery. Null if it is refused
-  kind       string   `delivered`; `late`: delivered after others that follow it, because it had been given up, or no
-                      stamp told of it; `refused`: not a packet of this protocol and these processes
-  gave_up    array    the causes that were given up for it, and had not come when it was delivered: whose, first..last,
-                      by which count (`antecede.model.Awaited`). Else null
+  position   int64    0, 1, 2, ... at each receiver: the order of delivery. Null if it is refused or repeated
+  waits_for  array    the causes that were given up for it, and had not come when it was delivered: whose, first..last,
+                      by which count (`antecede.model.Awaited`)
+  kind       string   `delivered`; `released`: without causes that were given up; `late`: delivered after others that
+                      follow it, because it had been given up, or no stamp told of it; `repeated`: it came before;
+                      `refused`: not a packet of this protocol and these processes
   reason     string   why it is refused
 """
 
@@ -47,10 +48,7 @@ if TYPE_CHECKING:
     from antecede.sim.run import RunSpec
 
 __all__ = [
-    "DELIVERED",
-    "GROUPED",
     "PACKETS",
-    "ROWS",
     "WAITING",
     "encode_names",
     "from_ipc",
@@ -75,23 +73,6 @@ GAVE_UP: Final = pa.list_(
     )
 )
 
-DELIVERED: Final = pa.schema(
-    [
-        pa.field("receiver", pa.string()),
-        pa.field("position", pa.int64()),
-        pa.field("sender", pa.string()),
-        pa.field("number", pa.int64()),
-        pa.field("payload", pa.binary()),
-        pa.field("kind", pa.string()),
-        pa.field("gave_up", GAVE_UP),
-        pa.field("reason", pa.string()),
-    ]
-)
-"""The columns that come out; after `group`, if there is one."""
-
-GROUPED: Final = pa.schema([pa.field("group", pa.string()), *DELIVERED])
-"""What comes out of a bucket; `group` is "" where there are none."""
-
 WAITING: Final = pa.schema(
     [
         pa.field("group", pa.string()),
@@ -103,18 +84,6 @@ WAITING: Final = pa.schema(
     ]
 )
 """A message that waits: at whom, whose, since when, and for which messages of whom."""
-
-ROWS: Final = pa.schema(
-    [
-        pa.field("lane", pa.int64()),
-        pa.field("source", pa.int64()),
-        pa.field("number", pa.int64()),
-        pa.field("since", pa.int64()),
-        pa.field("stamp", pa.binary()),
-        pa.field("payload", pa.binary()),
-    ]
-)
-"""Packets on their way through: of which receiver, from whom, since when."""
 
 LIMITS: Final = Limits()
 NO_STAMP: Final = Stamp()

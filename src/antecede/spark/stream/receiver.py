@@ -4,13 +4,13 @@ A machine decides everything. Whatever it offers is delivered at once, first wha
 delivery follows from the order of arrival alone, however the rows were cut into micro-batches.
 
 The kernel serves stamps of counts, where the protocol orders, and as long as nothing was given up. A receiver where
-something is gets a machine, made from what stands here (`release`), until all that was given up has come (`take_over`).
+something is gets a machine, made from what stands here, until all that was given up has come (`take_over`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,11 +22,20 @@ from antecede.model import Effect, Id, Message, Packet
 from antecede.protocols import Listener, restore
 from antecede.protocols.machine import SNAPSHOT_VERSION
 from antecede.spark.stream import kernel
-from antecede.spark.stream.packets import ROWS, packet_of, stamp_of
-from antecede.spark.stream.roots import Waits
+from antecede.spark.stream.roots import MOST, Root, Waits, find_roots
 from antecede.spark.stream.settings import Settings
 
-__all__ = ["CompiledReceivers", "MachineReceiver", "Output", "Refused", "sum_stamps"]
+__all__ = ["CompiledReceivers", "MachineReceiver", "Output", "Taken", "octets_of", "read_number"]
+
+Numbers = NDArray[np.int64]
+MakePacket = Callable[[int, int], Packet[Any]]
+"""From the place of a row and its receiver to the packet that it is."""
+
+
+def read_number(message: Message | None) -> int:
+    """The number of the row that a message came as."""
+    assert message is not None, "packets of a protocol itself are not held as rows"
+    return int.from_bytes(message.payload, "little")
 
 
 class Output(NamedTuple):
@@ -94,6 +103,11 @@ class MachineReceiver:
                 continue
         return skipped or len(out) > before
 
+    def list_rows(self) -> Iterator[int]:
+        """The numbers of the rows that it holds."""
+        for key in self.since:
+            yield read_number(self.machine.held(key).message)
+
     def dump(self) -> list[Any]:
         since = [[*key, since] for key, since in sorted(self.since.items())]
         return [self.group, self.machine.me, self.position, self.machine.snapshot()["state"], since]
@@ -114,8 +128,16 @@ class MachineReceiver:
 
 # Served by the kernel
 
-Refused = tuple[int, str]
-"""A row, and why it is no packet."""
+
+class Taken(NamedTuple):
+    """What the kernel made of rows, by their places."""
+
+    order: Numbers
+    """Those that are delivered, in order."""
+    placed: Numbers
+    """Their positions at their receivers."""
+    held: Numbers
+    refused: list[tuple[int, str]]
 
 
 class CompiledReceivers:
@@ -127,11 +149,10 @@ class CompiledReceivers:
         self.n = len(settings.processes)
         self.keys: list[tuple[str, int]] = []
         """Of each receiver: its group and its process."""
-        self.delivered: NDArray[np.int64] = np.zeros((0, self.n), np.int64)
-        self.places: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.held: pa.Table = ROWS.empty_table()
+        self.delivered: Numbers = np.zeros((0, self.n), np.int64)
+        self.places: Numbers = np.zeros(0, np.int64)
         self.waits = Waits.none()
-        """What each row of `held` waits for, as of the last rows."""
+        """What each row that is held waits for, as of the last rows."""
 
     @staticmethod
     def serves(settings: Settings, me: int) -> bool:
@@ -147,36 +168,34 @@ class CompiledReceivers:
         self.delivered[len(self.keys) - 1, me] = np.iinfo(np.int64).max
         return len(self.keys) - 1
 
-    def advance(self, rows: pa.Table) -> tuple[pa.Table, NDArray[np.int64], list[Refused]]:
-        """Take rows in this order: those that are delivered, their places, and what is refused of `rows`."""
-        table = pa.concat_tables([self.held, rows]).combine_chunks() if len(self.held) else rows
-        old, total = len(self.held), len(table)
-        lanes, sources, numbers = (
-            # Arrow's own memory is read-only: another type, for which all would be compiled again.
-            np.array(table[name].to_numpy(), np.int64)
-            for name in ("lane", "source", "number")
-        )
+    def take(self, lane: Any, source: Any, number: Any, stamp: Any, packet: MakePacket) -> Taken:
+        """Take rows in this order: those that were held, and those that came."""
+        total = len(lane)
+        # Arrow's own memory is read-only: another type, for which all would be compiled again.
+        lanes, sources, numbers = (np.array(part, np.int64) for part in (lane, source, number))
         position, first, last, order, placed, next_, queue, woken = (
             np.zeros(total, np.int64) for _ in range(8)
         )
-        octets, ends = octets_of(table["stamp"])
+        channels = lanes * self.n + sources
+        octets, ends = octets_of(stamp)
         # Every entry takes a byte at least; what a machine is asked about takes its turn.
         room = int(ends[-1] - ends[0]) + self.n + 1 if total else 1
         process, count = np.zeros(room, np.int64), np.zeros(room, np.int64)
         late = np.zeros(total, np.int8)
-        state, cursor, mes = np.zeros(total, np.int8), np.zeros(3, np.int64), self._processes(lanes)
-        scratch = np.zeros(self.n + 8, np.int64), np.zeros(self.n + 8, np.int64), np.zeros(1, np.int64)
+        state, cursor = np.zeros(total, np.int8), np.zeros(3, np.int64)
+        mes = np.array([me for _, me in self.keys] or [0], np.int64)[lanes]
+        scratch = np.zeros(self.n + 8, np.int64), np.zeros(self.n + 8, np.int64)
         tables = kernel.tables(total)
-        refused: list[Refused] = []
+        refused: list[tuple[int, str]] = []
         while True:
             row = kernel.arrive(
-                self.code, self.n, octets, ends, mes, lanes, sources, numbers, lanes * self.n + sources,
+                self.code, self.n, octets, ends, mes, lanes, sources, numbers, channels,
                 position, first, last, process, count, late, self.delivered.reshape(-1), self.places, state,
                 order, placed, *tables, next_, queue, woken, *scratch, cursor,
             )  # fmt: skip
             if row < 0:
                 break
-            asked = self.ask_machine(table, row, int(mes[row]))
+            asked = self._ask_machine(row, int(mes[row]), packet)
             if isinstance(asked, str):
                 refused.append((row, asked))
                 state[row] = kernel.DROPPED
@@ -192,60 +211,46 @@ class CompiledReceivers:
             last[row] = cursor[1] = used
         out = int(cursor[2])
         held = np.flatnonzero(state == kernel.HELD)
-        self.held = table.take(held)
         self.waits = Waits.of(
-            lanes[held], sources[held], position[held], first[held], last[held], process % self.n, count
+            lanes[held], channels[held], position[held], first[held], last[held], process, count
         )
-        return table.take(order[:out]), placed[:out], [(row - old, why) for row, why in refused]
+        return Taken(order[:out], placed[:out], held, refused)
 
-    def _processes(self, lanes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The process of each row's receiver."""
-        processes: NDArray[np.int64] = np.array([me for _, me in self.keys] or [0], np.int64)[lanes]
-        return processes
-
-    def ask_machine(self, table: pa.Table, row: int, me: int) -> str | tuple[int, list[tuple[int, int]]]:
+    def _ask_machine(self, row: int, me: int, packet: MakePacket) -> str | tuple[int, list[tuple[int, int]]]:
         """Have a row that is not sure read and checked by a machine: its place and needs, or why it is no packet."""
         # A new one each: it is only asked, and keeps what it was asked.
         model = self.settings.machine(me)
         try:
-            packet = self.packet(table, row, me)
-            model.receive(packet)
+            made = packet(row, me)
+            model.receive(made)
         except PeerError as error:
             return str(error)
-        place, needs = model.asks(packet)
-        return place[1], [need for need in needs if need[0] not in (me, packet.source)]
-
-    def packet(self, table: pa.Table, row: int, me: int) -> Packet[Any]:
-        """A row as the packet that a machine takes."""
-        source, number = table["source"][row].as_py(), table["number"][row].as_py()
-        to = tuple(range(self.n)) if self.settings.everyone else (me,)
-        message = Message(source, number, to, table["payload"][row].as_py() or b"")
-        return packet_of(table["stamp"][row].as_py(), source, me, message)
-
-    def release(self, lane: int) -> tuple[list[int], list[tuple[Packet[Any], int]]]:
-        """What a machine for this receiver starts from: counts delivered, and the packets held with their times."""
-        me = self.keys[lane][1]
-        rows = np.flatnonzero(self.held["lane"].to_numpy() == lane)
-        packets = [
-            (self.packet(self.held, row, me), self.held["since"][row].as_py()) for row in rows.tolist()
-        ]
-        self.held = self.held.take(np.flatnonzero(self.held["lane"].to_numpy() != lane))
-        return self.delivered[lane].tolist(), packets
+        place, needs = model.asks(made)
+        return place[1], [need for need in needs if need[0] not in (me, made.source)]
 
     def take_over(self, lane: int, receiver: MachineReceiver) -> None:
-        """The inverse: what a machine has delivered and holds."""
-        me = self.keys[lane][1]
+        """Go on from what a machine has delivered."""
         self.delivered[lane] = receiver.machine.reached()
-        self.delivered[lane, me] = np.iinfo(np.int64).max
+        self.delivered[lane, self.keys[lane][1]] = np.iinfo(np.int64).max
         self.places[lane] = receiver.position
-        packets = [(receiver.machine.held(key), since) for key, since in receiver.since.items()]
-        rows = [
-            (lane, packet.source, packet.message.number, since, stamp_of(packet), packet.message.payload)
-            for packet, since in packets
-            if packet.message is not None
-        ]
-        columns = zip(*rows, strict=True) if rows else [[]] * len(ROWS)
-        self.held = pa.concat_tables([self.held, pa.table([*map(list, columns)], schema=ROWS)])
+
+    def find_roots(self, most: int | None = MOST) -> Iterator[tuple[int, int, Root]]:
+        """What is missing: at which receiver, and of whom."""
+        for lane, root in find_roots(self.waits, self.delivered.reshape(-1), most):
+            yield lane, root.source % self.n, root
+
+    def dump(self) -> dict[str, Any]:
+        used = len(self.keys)
+        counts = {"delivered": self.delivered[:used].tobytes(), "places": self.places[:used].tobytes()}
+        return {"keys": self.keys, **counts}
+
+    @classmethod
+    def load(cls, settings: Settings, state: dict[str, Any]) -> CompiledReceivers:
+        compiled = cls(settings)
+        compiled.keys = [(group, me) for group, me in state["keys"]]
+        compiled.delivered = np.frombuffer(state["delivered"], np.int64).reshape(-1, compiled.n).copy()
+        compiled.places = np.frombuffer(state["places"], np.int64).copy()
+        return compiled
 
 
 def octets_of(column: Any) -> tuple[Any, Any]:
@@ -255,16 +260,3 @@ def octets_of(column: Any) -> tuple[Any, Any]:
     _, offsets, data = column.buffers()
     ends = np.array(np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1])
     return np.frombuffer(data if data is not None and data.size else b"\0", np.uint8), ends
-
-
-def sum_stamps(settings: Settings, me: int, stamps: Any, source: Any, number: Any) -> NDArray[np.int64]:
-    """The sum of the entries of each stamp but that of the receiver: it grows along causality. 0: not sure."""
-    n, size = len(settings.processes), len(source)
-    lanes, position, first, last, total = (np.zeros(size, np.int64) for _ in range(5))
-    delivered, process, count, set_, rows_ = (np.zeros(n + 8, np.int64) for _ in range(5))
-    if size:
-        kernel.sum_stamps(
-            kernel.CODES[settings.protocol], n, *octets_of(stamps), np.full(size, me), lanes, np.array(source),
-            np.array(number), delivered, position, first, last, process, count, set_, rows_, lanes[:1].copy(), total,
-        )  # fmt: skip
-    return total

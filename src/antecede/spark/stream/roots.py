@@ -22,7 +22,10 @@ MOST: Final = 32
 
 
 class Waits(NamedTuple):
-    """Held rows as arrays: of which receiver, the how-manieth of its source, and which counts it names."""
+    """Held rows as arrays: of which receiver or partition, the how-manieth of its source, and which counts it names.
+
+    A source is a number in all lanes together: a process in one lane is another source than in the next.
+    """
 
     lane: Numbers
     source: Numbers
@@ -57,35 +60,55 @@ class Root(NamedTuple):
     blocked: Numbers
 
 
-def find_roots(waits: Waits, lane: int, delivered: Any, most: int | None = MOST) -> Iterator[Root]:
-    """What is missing at a receiver: the first of each source, then the second ones, and so on.
+def find_roots(waits: Waits, delivered: Any, most: int | None = MOST) -> Iterator[tuple[int, Root]]:
+    """What is missing in each lane: the first of each source, then the second ones, and so on.
 
-    `delivered` is how far each source came; `most` is how many roots are looked for, all if None.
+    `delivered` is how far each source came; `most` is how many roots are looked for in a lane, all if None.
 
-    >>> own, needs = np.array([[0, 0, 3], [0, 1, 1], [0, 1, 5]]).T, np.array([[1, 0, 3]]).T
-    >>> for root in find_roots(Waits(*own, *needs), 0, np.array([1, 0])):
-    ...     print(root.source, root.first, root.last, root.blocked.tolist())
-    0 2 2 [0, 1, 2]
-    1 2 4 [2]
+    >>> own, needs = np.array([[7, 0, 3], [7, 1, 1], [7, 1, 5]]).T, np.array([[1, 0, 3]]).T
+    >>> for lane, root in find_roots(Waits(*own, *needs), np.array([1, 0])):
+    ...     print(lane, root.source, root.first, root.last, root.blocked.tolist())
+    7 0 2 2 [0, 1, 2]
+    7 1 2 4 [2]
     """
-    own = np.flatnonzero(waits.lane == lane)
-    source, position = waits.source[own], waits.position[own]
-    entries = np.flatnonzero(waits.lane[waits.row] == lane)
-    row, process, count = waits.row[entries], waits.process[entries], waits.needed[entries]
+    lanes = np.unique(waits.lane)
+    rows, row_ends = sort_by_lane(waits.lane, lanes)
+    entries, entry_ends = sort_by_lane(waits.lane[waits.row], lanes)
+    for at, lane in enumerate(lanes.tolist()):
+        own = rows[row_ends[at] : row_ends[at + 1]]
+        asks = entries[entry_ends[at] : entry_ends[at + 1]]
+        sources = np.concatenate([waits.source[own], waits.process[asks]])
+        # By the numbers of this lane alone.
+        known, numbers = np.unique(sources, return_inverse=True)
+        source, process = numbers[: len(own)], numbers[len(own) :]
+        position, row, count = waits.position[own], np.searchsorted(own, waits.row[asks]), waits.needed[asks]
+        for sender, first, last in find_gaps(source, position, process, count, delivered[known], most):
+            begin = np.full(len(known), NEVER)
+            begin[sender] = first
+            while True:
+                earlier = begin.copy()
+                asking = row[count >= begin[process]]
+                np.minimum.at(begin, source[asking], position[asking])
+                if (begin == earlier).all():
+                    break
+            yield lane, Root(int(known[sender]), first, last, own[position >= begin[source]])
+
+
+def sort_by_lane(lane: Numbers, lanes: Numbers) -> tuple[Numbers, Numbers]:
+    """Places by lane, and where those of each lane end."""
+    order = np.argsort(lane, kind="stable")
+    return order, np.append(np.searchsorted(lane[order], lanes), len(lane))
+
+
+def find_gaps(
+    source: Numbers, position: Numbers, process: Numbers, count: Numbers, delivered: Numbers, most: int | None
+) -> list[tuple[int, int, int]]:
+    """(source, first, last) of what is not here, up to the last that is named or held."""
     gaps: list[tuple[int, int, int, int]] = []
-    for sender in np.unique(np.concatenate([source, process])).tolist():
+    for sender, done in enumerate(delivered.tolist()):
         here = np.unique(position[source == sender])
         known = max(int(here.max(initial=0)), int(count[process == sender].max(initial=0)))
-        edges = [int(delivered[sender]), *here[here > delivered[sender]].tolist(), known + 1]
+        edges = [done, *here[here > done].tolist(), known + 1]
         open_ = [(before + 1, after - 1) for before, after in pairwise(edges) if after - before > 1]
         gaps += [(rank, sender, *gap) for rank, gap in enumerate(open_[:most])]
-    for _, sender, first, last in sorted(gaps)[:most]:
-        begin = np.full(len(delivered), NEVER)
-        begin[sender] = first
-        while True:
-            earlier = begin.copy()
-            asking = row[count >= begin[process]]
-            np.minimum.at(begin, waits.source[asking], waits.position[asking])
-            if (begin == earlier).all():
-                break
-        yield Root(sender, first, last, own[position >= begin[source]])
+    return [gap[1:] for gap in sorted(gaps)[:most]]

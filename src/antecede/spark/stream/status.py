@@ -3,7 +3,8 @@
     Status                     of one bucket, or of all (`combine_statuses`), after one micro-batch
     status_of(progress)        the `Status` of one micro-batch, from what Spark reports of it; or from the checkpoint,
                                of a query by closed sets
-    waiting(spark, checkpoint) every message that waits, for which message of whom, since when: from the state itself
+    waiting(spark, checkpoint) every message that waits, since when, and which messages of whom have not come: from the
+                               state itself
 
 A query reports its status as observed metrics, so it costs no output and reaches any listener, also through Spark
 Connect. `waiting` reads the checkpoint of a query, running or not, from any session.
@@ -15,7 +16,8 @@ those that are held themselves; and how many messages each of them holds up, dir
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -28,15 +30,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from antecede.errors import BadParameter
-from antecede.protocols import Listener
+from antecede.model import Awaited
 from antecede.spark.storage import absolute
-from antecede.spark.stream.packets import WAITING
-from antecede.spark.stream.roots import find_roots
+from antecede.spark.stream.packets import GAVE_UP, WAITING
 from antecede.spark.stream.settings import Settings
 from antecede.watch.status import Cause, describe_causes
 
 if TYPE_CHECKING:
-    from antecede.spark.stream.bucket import Bucket
+    from antecede.spark.stream.bucket import Bucket, Found
 
 __all__ = [
     "OBSERVED",
@@ -86,26 +87,19 @@ class Status(Struct, frozen=True):
 # Of a bucket
 
 
-def describe_bucket(bucket: Bucket, now: int, came: int, out: pa.Table) -> Status:
+def describe_bucket(bucket: Bucket, now: int, came: int, found: Found) -> Status:
     """The status of a bucket after a micro-batch."""
-    kinds = {row["values"]: row["counts"] for row in pc.value_counts(out["kind"]).to_pylist()}
-    held = sum(len(receiver.since) for receiver in bucket.machines.values())
-    since = [min(receiver.since.values()) for receiver in bucket.machines.values() if receiver.since]
-    held_bytes = 0
-    if bucket.compiled is not None and len(bucket.compiled.held):
-        held += len(bucket.compiled.held)
-        held_bytes = bucket.compiled.held.nbytes
-        since.append(pc.min(bucket.compiled.held["since"]).as_py())
+    kinds, rows = Counter(found.kinds), bucket.rows
     return Status(
         now_ms=now,
         rows_in=came,
-        delivered=kinds.get("delivered", 0),
-        late=kinds.get("late", 0),
-        refused=kinds.get("refused", 0),
-        gave_up=len(out) - out["gave_up"].null_count,
-        held=held,
-        held_bytes=held_bytes,
-        oldest_ms=min(since, default=None),
+        delivered=kinds["delivered"] + kinds["released"],
+        late=kinds["late"],
+        refused=kinds["refused"],
+        gave_up=len(found.waits),
+        held=0 if rows is None else len(rows),
+        held_bytes=0 if rows is None else rows.nbytes,
+        oldest_ms=None if rows is None else pc.min(rows["__since"]).as_py(),
         causes=sort_causes([*causes_of_machines(bucket), *causes_of_kernel(bucket)]),
         frontier=measure_frontier(bucket),
         receivers=sum(number >= 0 for number in bucket.numbers.values()) + len(bucket.machines),
@@ -122,63 +116,38 @@ def causes_of_machines(bucket: Bucket) -> Iterator[Cause]:
     """What the oldest messages that machines hold wait for and is not here."""
     names = bucket.settings.processes
     for _, receiver in sorted(bucket.machines.items()):
-        found: dict[tuple[int, int, str], list[int]] = {}
+        found: dict[Awaited, list[int]] = {}
         machine, since = receiver.machine, receiver.since
         for key in sorted(since, key=lambda key: (since[key], key))[:LOOKED_AT]:
-            for root in machine.missing([key]):
+            for root in machine.roots([key]):
                 found.setdefault(root, []).append(since[key])
-        for (sender, count, _), times in found.items():
+        for root, times in found.items():
             yield Cause(
                 names[machine.me],
-                names[sender],
-                count,
-                count,
+                names[root.sender],
+                root.first,
+                root.last,
                 len(times),
                 min(times),
                 receiver.group,
-                machine.counted,
+                root.counted,
             )
 
 
 def causes_of_kernel(bucket: Bucket) -> Iterator[Cause]:
     """What the messages that the kernel holds wait for and is not here."""
-    compiled = bucket.compiled
-    if compiled is None or len(compiled.held) != len(compiled.waits.lane) or not len(compiled.held):
+    compiled, names = bucket.compiled, bucket.settings.processes
+    if compiled is None or bucket.rows is None:
         return
-    names, times = bucket.settings.processes, compiled.held["since"].to_numpy()
-    for lane in np.unique(compiled.waits.lane).tolist():
-        group, me = compiled.keys[lane]
-        counted = bucket.settings.machine(me).counted
-        for sender, first, last, blocked in find_roots(compiled.waits, lane, compiled.delivered[lane]):
-            since = int(times[blocked].min())
-            yield Cause(names[me], names[sender], first, last, len(blocked), since, group, counted)
-
-
-Wait = tuple[str, str, tuple[int, int], int, Sequence[tuple[int, int, int, str]]]
-"""Group, receiver, message, since when, and what it waits for as (sender, first, last, counted)."""
-
-
-def list_waits(bucket: Bucket) -> Iterator[Wait]:
-    """What is held, and exactly which messages each waits for."""
-    names = bucket.settings.processes
-    for _, receiver in sorted(bucket.machines.items()):
-        for key in sorted(receiver.since, key=lambda key: (receiver.since[key], key)):
-            awaits = [(a.sender, a.first, a.last, a.counted) for a in receiver.machine.awaits(key)]
-            yield receiver.group, names[receiver.machine.me], key, receiver.since[key], awaits
-    compiled = bucket.compiled
-    if compiled is not None and len(compiled.held):
-        held = compiled.held.take(np.argsort(compiled.held["since"].to_numpy(), kind="stable"))
-        models: dict[int, Listener] = {}
-        for row, number in enumerate(held["lane"].to_pylist()):
-            group, me = compiled.keys[number]
-            if number not in models:
-                models[number] = bucket.settings.machine(me, compiled.delivered[number].tolist())
-            packet = compiled.packet(held, row, me)
-            models[number].receive(packet)
-            assert packet.message is not None, "the kernel holds messages only"
-            key = packet.message.id
-            awaits = [(a.sender, a.first, a.last, a.counted) for a in models[number].awaits(key)]
-            yield group, names[me], key, held["since"][row].as_py(), awaits
+    since = bucket.rows["__since"].to_numpy()
+    for lane, sender, root in compiled.find_roots():
+        group, me = key = compiled.keys[lane]
+        if bucket.numbers[key] >= 0:
+            oldest = int(since[bucket.kernel_held[root.blocked]].min())
+            counted = bucket.settings.machine(me).counted
+            yield Cause(
+                names[me], names[sender], root.first, root.last, len(root.blocked), oldest, group, counted
+            )
 
 
 def measure_frontier(bucket: Bucket) -> dict[str, int]:
@@ -309,7 +278,7 @@ def list_states(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def list_state(state: bytes) -> list[dict[str, Any]]:
     """What waits in a bucket with this state, as rows of `WAITING`."""
-    from antecede.spark.stream.bucket import Bucket
+    from antecede.spark.stream.bucket import Bucket, StampedSettings
     from antecede.spark.stream.causes import list_held
     from antecede.spark.stream.vectors import VectorBucket
 
@@ -318,21 +287,25 @@ def list_state(state: bytes) -> list[dict[str, Any]]:
         return list_held(made)
     if "antecede vectors" in made:
         return VectorBucket.list_held(made)
-    if "packets" in made:
-        state = made["packets"]
-        made = msgspec.msgpack.decode(state)
+    made = msgspec.msgpack.decode(made["packets"]) if "packets" in made else made
     settings = Settings(
         made["protocol"], tuple(made["processes"]), made["parameters"], buckets=made["buckets"]
     )
-    return [waiting_row(settings.processes, *wait) for wait in list_waits(Bucket.load(state, settings))]
-
-
-def waiting_row(
-    names: Sequence[str], group: str, receiver: str, key: tuple[int, int], since: int, awaits: Iterable[Any]
-) -> dict[str, Any]:
-    causes = [
-        dict(zip(("sender", "first", "last", "counted"), (names[s], *rest), strict=True))
-        for s, *rest in awaits
+    columns = pa.schema([("__row", pa.int64())]).serialize().to_pybytes()
+    opened = StampedSettings(settings, columns, kernel="kernel" in made)
+    bucket = Bucket.load(state, opened)
+    # Nothing comes, so nothing comes out: what is held is read.
+    bucket.advance(None, 0)
+    missing = bucket.find_missing()
+    own = {name: f"__{name}" for name in ("group", "receiver", "sender", "number")} | {"since_ms": "__since"}
+    rows = [] if bucket.rows is None else bucket.rows.select(list(own.values())).to_pylist()
+    held = [
+        {
+            **{name: row[column] for name, column in own.items()},
+            "awaits": [
+                dict(zip(GAVE_UP.value_type.names, root, strict=True)) for root in missing.get(place, ())
+            ],
+        }
+        for place, row in enumerate(rows)
     ]
-    own = {"group": group, "receiver": receiver, "sender": names[key[0]], "number": key[1]}
-    return {**own, "since_ms": since, "awaits": causes}
+    return sorted(held, key=lambda row: row["since_ms"])

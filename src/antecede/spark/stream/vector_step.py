@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antecede.spark.stream import kernel
-from antecede.spark.stream.roots import Root, Waits
+from antecede.spark.stream.roots import Root, Waits, find_roots
 
 if TYPE_CHECKING:
     from antecede.spark.stream.vectors import VectorBucket
@@ -88,7 +88,7 @@ class Step:
         ended = kernel.arrive(
             0, 0, none.view(np.uint8), none.astype(np.int32), none, read.lane[rows], none, position, channel, position,
             read.first[rows], self.last[rows], self.process, read.counts, late, bucket.delivered, bucket.places, state,
-            order, placed, *kernel.tables(size), next_, queue, woken, none, none, none.copy(), cursor,
+            order, placed, *kernel.tables(size), next_, queue, woken, none, none, cursor,
         )  # fmt: skip
         assert ended == -1, "every vector has a number"
         out = int(cursor[2])
@@ -191,7 +191,7 @@ class Step:
         """Give up what these rows wait for and is not here, and go on."""
         waits, bucket = self.waits(), self.bucket
         asked = np.isin(self.held, tired)
-        roots = [root for _, root in bucket.roots(waits, None) if asked[root.blocked].any()]
+        roots = [root for _, root in find_roots(waits, bucket.delivered, None) if asked[root.blocked].any()]
         # The first of each source: what is beyond a row that is here is for that row to wait for.
         first: dict[int, Root] = {}
         for root in roots:

@@ -35,7 +35,7 @@ from antecede.jit.hashtable import grown, new_table
 from antecede.spark.stream import kernel
 from antecede.spark.stream.operator import read_state
 from antecede.spark.stream.packets import encode_names, from_ipc, join_rows, make_lists, to_ipc
-from antecede.spark.stream.roots import MOST, Root, Waits, find_roots
+from antecede.spark.stream.roots import Waits, find_roots
 from antecede.spark.stream.status import Status, sort_causes
 from antecede.spark.stream.vector_step import LATE, ON_TIME, REFUSED, RELEASED, Step, Vectors
 from antecede.watch.status import Cause
@@ -255,34 +255,13 @@ class VectorBucket:
     def _causes(self, since: Numbers) -> Iterator[Cause]:
         """What is missing, and how many rows each of it holds up."""
         named = self._names_of_processes()
-        for lane, root in self.roots(self.waits):
+        for lane, root in find_roots(self.waits, self.delivered):
             code = int(self.homes[root.source, 1])
             first = int(since[root.blocked].min())
             yield Cause(
                 self.names[lane], str(named[code]), root.first, root.last, len(root.blocked), first,
                 counted="sender",
             )  # fmt: skip
-
-    def roots(self, waits: Waits, most: int | None = MOST) -> Iterator[tuple[int, Root]]:
-        """What held rows wait for and is not here, by partition."""
-        for lane in np.unique(waits.lane).tolist():
-            rows = np.flatnonzero(waits.lane == lane)
-            entries = np.flatnonzero(waits.lane[waits.row] == lane)
-            local, number = np.unique(
-                np.concatenate([waits.source[rows], waits.process[entries]]), return_inverse=True
-            )
-            place = np.zeros(len(waits.lane), np.int64)
-            place[rows] = np.arange(len(rows))
-            mine = Waits(
-                np.zeros(len(rows), np.int64),
-                number[: len(rows)],
-                waits.position[rows],
-                place[waits.row[entries]],
-                number[len(rows) :],
-                waits.needed[entries],
-            )
-            for root in find_roots(mine, 0, self.delivered[local], most):
-                yield lane, root._replace(source=int(local[root.source]), blocked=rows[root.blocked])
 
     def _frontier(self) -> dict[str, int]:
         if len(self.processes) > 64:
@@ -383,30 +362,28 @@ class VectorBucket:
         process, vector = state["columns"]
         settings = VectorSettings(process, vector, buckets=state["buckets"])
         bucket = cls.load(msgspec.msgpack.encode(state), settings)
-        named = bucket._names_of_processes()
-        read = bucket._read(table)
-        step = Step(bucket, read)
-        rows = []
-        for row, (partition, since) in enumerate(
-            zip(table["__partition"].to_pylist(), table["__since"].to_pylist(), strict=True)
-        ):
-            entries = range(read.first[row], read.last[row])
-            asked = [(int(read.named[at]), int(step.process[at]), int(read.counts[at])) for at in entries]
-            awaits = [
-                {
-                    "sender": str(named[code]),
-                    "first": int(bucket.delivered[channel]) + 1,
-                    "last": count,
-                    "counted": "sender",
-                }
-                for code, channel, count in (
-                    (code, channel, count - (code == read.code[row])) for code, channel, count in asked
-                )
-                if bucket.delivered[channel] < count
-            ]
-            own = {"group": partition, "receiver": None, "sender": str(named[read.code[row]])}
-            rows.append({**own, "number": int(read.number[row]), "since_ms": since, "awaits": awaits})
-        return rows
+        # Nothing comes, so nothing comes out: what is held is read.
+        bucket.advance(None, 0)
+        named, read = bucket._names_of_processes(), bucket._read(table)
+        awaits: dict[int, list[dict[str, Any]]] = {}
+        for _, root in find_roots(bucket.waits, bucket.delivered, None):
+            sender = str(named[bucket.homes[root.source, 1]])
+            missing = {"sender": sender, "first": root.first, "last": root.last, "counted": "sender"}
+            for row in root.blocked.tolist():
+                awaits.setdefault(row, []).append(missing)
+        return [
+            {
+                "group": partition,
+                "receiver": None,
+                "sender": str(named[read.code[row]]),
+                "number": int(read.number[row]),
+                "since_ms": since,
+                "awaits": awaits.get(row, []),
+            }
+            for row, (partition, since) in enumerate(
+                zip(table["__partition"].to_pylist(), table["__since"].to_pylist(), strict=True)
+            )
+        ]
 
 
 def flatten(column: pa.ChunkedArray) -> tuple[pa.Array | None, Numbers, Numbers, Numbers, Numbers]:

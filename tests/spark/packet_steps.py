@@ -1,0 +1,67 @@
+"""Packets through a bucket without Spark, with the state going through bytes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from antecede.spark.stream.bucket import OWN, Bucket, StampedSettings
+from antecede.spark.stream.packets import GAVE_UP
+from antecede.spark.stream.settings import Settings
+from antecede.spark.stream.status import Status
+
+KEPT = pa.schema(
+    [
+        pa.field("group", pa.string()),
+        pa.field("receiver", pa.string()),
+        pa.field("sender", pa.string()),
+        pa.field("number", pa.int64()),
+        pa.field("payload", pa.binary()),
+    ]
+)
+
+
+class Step(NamedTuple):
+    state: bytes
+    rows: pa.Table
+    status: Status
+
+
+def add_own(rows: pa.Table) -> pa.Table:
+    """Packets with the columns that a bucket reads."""
+    for name in OWN:
+        if name.removeprefix("__") in rows.column_names:
+            rows = rows.append_column(name, rows[name.removeprefix("__")])
+    return rows
+
+
+def open_bucket(state: bytes | None, settings: Settings, kernel: bool = True) -> Bucket:
+    return StampedSettings(settings, KEPT.serialize().to_pybytes(), kernel=kernel).open(state)
+
+
+def advance(bucket: Bucket, rows: pa.Table, now: int) -> tuple[pa.Table, Status]:
+    """Packets in, messages out."""
+    rows = add_own(rows)
+    if "group" not in rows.column_names:
+        rows = rows.append_column("group", pa.repeat("", len(rows)))
+    out, status = bucket.advance(rows, now)
+    assert out is not None
+    return as_messages(out), status
+
+
+def as_messages(out: pa.Table) -> pa.Table:
+    """Rows that came out, without copies of what came before; `gave_up` is null where nothing was."""
+    out = out.filter(pc.not_equal(out["kind"], "repeated"))
+    gave_up = [one or None for one in out["waits_for"].to_pylist()]
+    kinds = ["delivered" if kind == "released" else kind for kind in out["kind"].to_pylist()]
+    out = out.drop_columns(["waits_for", "kind"]).append_column("kind", pa.array(kinds, pa.string()))
+    return out.append_column("gave_up", pa.array(gave_up, GAVE_UP))
+
+
+def step(state: bytes | None, rows: pa.Table, now: int, settings: Settings, *, kernel: bool = True) -> Step:
+    """One micro-batch of a bucket. `kernel=False` drives machines alone."""
+    bucket = open_bucket(state, settings, kernel)
+    out, status = advance(bucket, rows, now)
+    return Step(bucket.dump(), out, status)
