@@ -23,14 +23,13 @@ import json
 import time
 import warnings
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -45,7 +44,7 @@ from pyspark.sql.types import (
 from antecede.errors import BadParameter, InputError
 from antecede.spark.causes import split_text
 from antecede.spark.errors import errors_marked, mark_errors
-from antecede.spark.sources.admission import MOST, LimitedReader, read_count
+from antecede.spark.sources.offsets import MOST, NumberedReader, Reach, read_count
 
 __all__ = ["KAFKA", "DroppedRecords", "Kafka", "LostRecords", "kafka", "take_events"]
 
@@ -168,13 +167,6 @@ class Span(InputPartition):
     def __init__(self, topic: str, partition: int, start: int, end: int) -> None:
         super().__init__((topic, partition, start, end))
         self.topic, self.partition, self.start, self.end = topic, partition, start, end
-
-
-class Reach(NamedTuple):
-    """The first record that a partition has, and the offset of the next one to come."""
-
-    first: int
-    end: int
 
 
 class Brokers:
@@ -309,45 +301,32 @@ class Brokers:
         return first
 
 
-class KafkaReader(LimitedReader):
+class KafkaReader(NumberedReader[tuple[str, int]]):
     """Plans batches in the driver; `read` runs in tasks."""
 
     def __init__(self, source: Kafka) -> None:
         super().__init__(source.max_rows)
         self._brokers, self._topics = source.brokers, source.topics
         self._starting = source.starting
-        self._target: dict[tuple[str, int], Reach] | None = None
 
-    @errors_marked()
-    def initialOffset(self) -> Offsets:
-        reach = self._brokers.reach(self._topics)
-        return write_offsets(
-            {one: found.first if self._starting == "earliest" else found.end for one, found in reach.items()}
-        )
+    def reach(self) -> Mapping[tuple[str, int], Reach]:
+        return self._brokers.reach(self._topics)
 
-    @errors_marked()
-    def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._brokers.reach(self._topics)
+    def find_start(self, reach: Reach) -> int:
+        return reach.first if self._starting == "earliest" else reach.end
 
-    @errors_marked()
-    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        reach = self._target or self._brokers.reach(self._topics)
-        known = read_offsets(start)
-        # A partition that was added begins at its first record.
-        at = {one: max(known.get(one, found.first), found.first) for one, found in reach.items()}
-        for one, offset in known.items():
-            if one in reach and offset > reach[one].end and self._target is None:
-                reason = (
-                    f"its next offset is {reach[one].end:,}, and {offset:,} was read before: it was made anew"
-                )
-                raise LostRecords(*one, reason)
-        there = {one: max(0, found.end - at[one]) for one, found in reach.items()}
-        admitted = self.admit(there, limit)
-        return write_offsets({**known, **{one: at[one] + take for one, take in admitted.items()}})
+    def find_place(self, part: tuple[str, int], at: int, reach: Reach) -> int:
+        if at > reach.end:
+            reason = f"its next offset is {reach.end:,}, and {at:,} was read before: it was made anew"
+            raise LostRecords(*part, reason)
+        # Tasks tell what was dropped.
+        return max(at, reach.first)
 
-    @errors_marked()
-    def reportLatestOffset(self) -> Offsets:
-        return write_offsets({one: found.end for one, found in self._brokers.reach(self._topics).items()})
+    def write_offsets(self, offsets: Mapping[tuple[str, int], int]) -> Offsets:
+        return write_offsets(offsets)
+
+    def read_offsets(self, offsets: Offsets) -> dict[tuple[str, int], int]:
+        return read_offsets(offsets)
 
     @errors_marked()
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[Span]:

@@ -25,13 +25,12 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter, BadTrace, WireError
 from antecede.spark.duration import parse_duration
-from antecede.spark.errors import errors_marked, mark_errors
-from antecede.spark.sources.admission import MOST, LimitedReader, read_count
+from antecede.spark.errors import mark_errors
+from antecede.spark.sources.offsets import MOST, NumberedReader, Reach, read_count
 from antecede.spark.trace.api import SPARK_EVENTS
 from antecede.trace import EVENTS
 from antecede.wire.feed import LINE_BYTES, Answer, answer, ask
@@ -185,54 +184,37 @@ class Span(InputPartition):
         self.address, self.start, self.end = address, start, end
 
 
-class FeedReader(LimitedReader):
+class FeedReader(NumberedReader[str]):
     """Plans batches in the driver; `read` runs in tasks."""
 
     def __init__(self, clients: dict[str, Client], max_rows: int) -> None:
         super().__init__(max_rows)
         self._clients = clients
-        self._target: Offset | None = None
 
-    @errors_marked()
-    def initialOffset(self) -> Offset:
-        # Events before the first that is still there were cleared away by the owner of the trace.
-        return {place: self._reach(place, Answer()).first for place in self._clients}
+    def reach(self) -> dict[str, Reach]:
+        found = {}
+        for place, client in self._clients.items():
+            try:
+                told = client.reach()
+            except OSError as error:
+                log.warning("feed %s cannot be reached: %s", place, error)
+                continue
+            # Events before the first that is still there were cleared away by the owner of the trace.
+            found[place] = Reach(told.first, told.next)
+        return found
 
-    @errors_marked()
-    def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self.reportLatestOffset()
-
-    @errors_marked()
-    def reportLatestOffset(self) -> Offset:
-        return {place: self._reach(place, Answer()).next for place in self._clients}
-
-    @errors_marked()
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        at = {place: start.get(place, 0) for place in self._clients}
-        there = {place: self._end(place, at[place]) - at[place] for place in self._clients}
-        # A node that was taken out of the list keeps its place, in case it comes back.
-        return start | {place: at[place] + many for place, many in self.admit(there, limit).items()}
-
-    def _end(self, place: str, at: int) -> int:
-        told = self._reach(place, Answer(first=at, next=at))
-        if told.next < at:
+    def find_place(self, part: str, at: int, reach: Reach) -> int:
+        if reach.end < at:
             raise BadTrace(
-                f"feed {place}",
-                f"{told.node} has events up to {told.next}, and {at} were read: it has another trace",
+                f"feed {part}",
+                f"it has events up to {reach.end}, and {at} were read: it has another trace",
             )
-        if told.first > at:
+        if reach.first > at:
             raise BadTrace(
-                f"feed {place}",
-                f"its first event is {told.first}, and {at} was not read yet: the node has dropped what is between",
+                f"feed {part}",
+                f"its first event is {reach.first}, and {at} was not read yet: the node has dropped what is between",
             )
-        return told.next if self._target is None else max(at, min(told.next, self._target[place]))
-
-    def _reach(self, place: str, otherwise: Answer) -> Answer:
-        try:
-            return self._clients[place].reach()
-        except OSError as error:
-            log.warning("feed %s cannot be reached: %s", place, error)
-            return otherwise
+        return at
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[Span]:
         return [

@@ -20,15 +20,14 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter
 from antecede.spark.duration import parse_duration
 from antecede.spark.errors import errors_marked, mark_errors
-from antecede.spark.sources.admission import MOST, LimitedReader, read_count
 from antecede.spark.sources.nats.broker import Broker, Lost, client_class
 from antecede.spark.sources.nats.records import Rows, rows_of
+from antecede.spark.sources.offsets import MOST, NumberedReader, Reach, read_count
 
 __all__ = ["JetStream", "jetstream"]
 
@@ -121,7 +120,7 @@ class Span(InputPartition):
         self.start, self.end = start, end
 
 
-class JetStreamReader(LimitedReader):
+class JetStreamReader(NumberedReader[str]):
     """Plans batches in the driver; `read` runs in tasks."""
 
     def __init__(self, source: JetStream) -> None:
@@ -130,49 +129,32 @@ class JetStreamReader(LimitedReader):
         self._rows: Rows = source.rows
         self._start = source.start
         self._partitions, self._lost = source.partitions, source.lost
-        self._target: int | None = None
 
-    @errors_marked()
-    def initialOffset(self) -> Offset:
-        first, end = self._broker.reach()
+    def reach(self) -> dict[str, Reach]:
+        return {"next": Reach(*self._broker.reach())}
+
+    def find_start(self, reach: Reach) -> int:
         if self._start.isdecimal():
-            return {"next": int(self._start)}
-        return {"next": first if self._start == "earliest" else end}
+            return int(self._start)
+        return reach.first if self._start == "earliest" else reach.end
 
-    @errors_marked()
-    def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._broker.reach()[1]
-
-    @errors_marked()
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        first, end = self._broker.reach()
-        at = self._present(start["next"], first, end)
-        end = end if self._target is None else min(end, self._target)
-        admitted = self.admit({"next": max(0, end - at)}, limit)
-        return {"next": max(start["next"], at + admitted["next"])}
-
-    @errors_marked()
-    def reportLatestOffset(self) -> Offset:
-        return {"next": self._broker.reach()[1]}
-
-    def _present(self, at: int, first: int, end: int) -> int:
-        """Where to read on, if the next message to be read is still there, or has yet to come."""
-        if at > end:
+    def find_place(self, part: str, at: int, reach: Reach) -> int:
+        if at > reach.end:
             made_anew = (
-                f"its last message is {end - 1}, and {at - 1} was read before: the stream was made anew"
+                f"its last message is {reach.end - 1}, and {at - 1} was read before: the stream was made anew"
             )
             raise Lost(self._broker.stream, made_anew)
-        if at < first and self._lost == "fail":
+        if at < reach.first and self._lost == "fail":
             dropped = (
-                f"its first message is {first}, and {at} was not read yet: set lost to skip to go on without"
+                f"its first message is {reach.first}, and {at} was not read yet: "
+                "set lost to skip to go on without"
             )
             raise Lost(self._broker.stream, dropped)
-        return max(at, first)
+        return max(at, reach.first)
 
     @errors_marked()
     def partitions(self, start: Offset, end: Offset) -> Sequence[Span]:
-        first, reach = self._broker.reach()
-        at, until = self._present(start["next"], first, reach), end["next"]
+        at, until = self.find_place("next", start["next"], Reach(*self._broker.reach())), end["next"]
         many = max(1, min(self._partitions, (until - at) // LEAST))
         edges = [at + (until - at) * part // many for part in range(many + 1)]
         return [Span(a, b) for a, b in pairwise(edges) if a < b]
@@ -190,4 +172,4 @@ class JetStreamReader(LimitedReader):
         missing = min(missing, due)
         if missing < partition.end:
             # Deleted long ago, or dropped while we read: who drops does so from the front.
-            self._present(missing, *self._broker.reach())
+            self.find_place("next", missing, Reach(*self._broker.reach()))
