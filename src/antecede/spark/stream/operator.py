@@ -249,14 +249,15 @@ class Processor(StatefulProcessor):
     @errors_marked()
     def step(self, key: int, frames: Iterable[Any], now: int) -> pd.DataFrame:
         """One micro-batch of a bucket."""
-        kept = self.head.get() if self.head.exists() else None
+        kept = self.head.get()
         before = None if kept is None else bytes(kept[0])
         after, bucket, out = advance_bucket((self.token, key), before, self.open, frames, now)
         self.head.update((after,))
         self.add(bucket, now)
-        for timer in self.handle.listTimers():
-            self.handle.deleteTimer(timer)
+        # Each of these asks Java. A timer that is left when nothing waits any more comes to nothing.
         if bucket.deadline is not None:
+            for timer in self.handle.listTimers():
+                self.handle.deleteTimer(timer)
             self.handle.registerTimer(max(now + 1, bucket.deadline))
         return out
 
