@@ -83,6 +83,7 @@ SEEDS = (
     (9, 272, 200),
     (1, 283, 2000),
     (1794858314, 231, 2000),
+    (74, 136, 2000),
 )
 """Drawn runs that ever failed: seed, number, and the most messages."""
 

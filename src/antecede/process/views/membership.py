@@ -343,6 +343,9 @@ class Membership:
         waited = set() if self.going else {self.leader}
         if self.led is not None:
             waited |= self.led.awaited
+        if not self.going and self._body.rules() > 6:
+            # A round that was begun without them cannot hear them again, whatever else it was begun for.
+            waited |= self.cut
         left = self.wanted.left(self.roll, [self.roll.names[place] for place in waited])
         if left.remove and self._body.rules() > 3:
             # Nobody vouches any more for those that asked the removed: who has not joined yet asks another.
