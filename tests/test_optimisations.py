@@ -147,7 +147,7 @@ def test_a_delta_that_is_too_short_loses_order_and_one_that_is_long_enough_does_
         assert isinstance(packet, Packet)
         p2.receive(packet)
         p2.deliver(message)
-        p2.pass_time(passed)  # type: ignore[attr-defined]
+        p2.pass_time(passed)
         answer, [last] = p2.send(2)
         assert isinstance(last, Packet)
         assert p3.receive(last) == ([] if waits else [answer])

@@ -75,6 +75,7 @@ def test_a_small_trace_has_the_same_page_without_spark(spark, place, tmp_path, m
         failed = {"run": "lost", "reason": "it broke", "command": "antecede simulate"}
         (path / "failures.jsonl").write_text(json.dumps(failed) + "\n")
     small = local.read_small(read_local_trace(path), str(path))
+    assert small is not None
     here = gather_local(small, windows, command)
     there = gather_report(spark, str(path), windows, command)
     assert [run.whole for run in here.runs] == [False, True]

@@ -5,7 +5,6 @@ import stat
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -201,11 +200,9 @@ def test_little_is_read_by_a_java_that_compiles_quickly_and_very_little_without_
 ):
     asked = []
 
-    @contextmanager
     def note(*where, settings, small, log):
         asked.append((settings, small))
         raise BadParameter("spark", "this is all that is asked")
-        yield
 
     monkeypatch.setattr(session, "open_session", note)
     log = tmp_path / "log"
