@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(
-    r"`((?:matrix|bounded|monitor|buffer|queue|history|topological|separator|forwarder|broadcast|optimal|permit|contexts|sparing|underway)(?:\.\w+)*)`"
+    r"`((?:matrix|bounded|monitor|buffer|queue|history|histories|topological|separator|forwarder|broadcast|optimal|permit|contexts|sparing|underway)(?:\.\w+)*)`"
 )
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 CALL = re.compile(rf"antecede ({'|'.join(COMMANDS)})\b([^`|\n]*)")
