@@ -1,10 +1,10 @@
 """Refuses notes about a change that no sound process sends, before they change anything.
 
 A `BadFrame` ends the connection with whoever said it, and the process lives. This is the one place that doubts notes:
-what comes after it (`membership`, `changing`) takes them as they are.
+what comes after it (`membership`, `change`) takes them as they are.
 
 Rules
-  numbers    rounds and counts are such as can be reached by counting (`LEAP`, `roll.HIGHEST`), and positions are on
+  numbers    rounds and counts are such as can be reached by counting (`LEAP`, `members.HIGHEST`), and positions are on
              the roll
   views      a view is ours, one before it, or the one that follows it: the same names in the same places, and whoever
              is no member any more has left or was removed. A view of our number is ours.
