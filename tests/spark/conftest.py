@@ -45,6 +45,7 @@ LONGEST = (
 """Files that take long, the longest first. The last one of all to be started decides when all is done."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Keep each file in one process, and all that needs a cluster or a server; begin with what takes long."""
     here = [item for item in items if item.path.parent == Path(__file__).parent]

@@ -216,3 +216,10 @@ def test_little_is_read_by_a_java_that_compiles_quickly_and_very_little_without_
     with pytest.raises(BadParameter), open_work("local[2]", None, "reading", reads=[str(log)]):
         pass
     assert asked == [(session.INTERPRETED, True), (None, True), (None, False), (None, False)]
+
+
+def test_a_file_of_tests_stays_in_one_process(request):
+    """What `conftest` asks for. If nobody hears it, each process starts each Java, and nothing else tells."""
+    if not request.config.getoption("loadgroup", False):
+        pytest.skip("tests run in one process, or are not grouped")
+    assert request.node.nodeid.endswith("@session")
