@@ -72,9 +72,11 @@ class World:
         return node
 
     async def send(self, name: str, to: list[str]) -> None:
-        sent = await self.nodes[name].send(to, b"")
+        # While `send` waits for the disk, its node may hand over what the message does not follow: note it before.
+        sent = await self.nodes[name].send(to, b"", durable=False)
         places = tuple(self.names.index(one) for one in to)
         self.events.append(Event(self.names.index(name), "send", self.names.index(name), sent.number, places))
+        await self.nodes[name].flush()
 
     async def receive(self, node: Node) -> None:
         async for message in node:

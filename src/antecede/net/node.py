@@ -265,6 +265,7 @@ class Node(Observed):
         """Send a message to a process, to a group, or to several of both; itself may be among them.
 
         Waits while a destination can take no more, and, with a journal, until the message cannot be lost any more.
+        The message does not follow what another task receives during the latter wait.
         With `durable=False` it does not wait for the latter: see `flush`. With `echo=False` groups are without this
         node, whose application knows what it says. The `context` of tracing is that of a span of the
         send, unless it is given (`tracing`). Under the protocol `contexts`, a message that is sent `after` a
