@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from benchmarks.net import counts
 from benchmarks.net.__main__ import CASES, main, table
 from benchmarks.net.counts import count_alone, count_flood
 from benchmarks.net.journals import Journals, time_sync
@@ -21,7 +22,13 @@ def test_the_result_is_written_where_asked(tmp_path, capsys):
     assert "| nodes | bytes | three syncs |" in text
 
 
-def test_what_is_counted_and_sampled_is_written_too(tmp_path, capsys):
+@pytest.fixture
+def few(monkeypatch):
+    """Few messages are counted one after the other: each waits until nothing follows from it."""
+    monkeypatch.setattr(counts, "ALONE", 4)
+
+
+def test_what_is_counted_and_sampled_is_written_too(few, capsys):
     for option, row in (("--counts", "| `permit` | 2 nodes, 100 bytes |"), ("--profile", "| machine |")):
         main(["--quick", "--each", "10", option])
         assert row in capsys.readouterr().out
@@ -47,7 +54,7 @@ def test_a_longer_way_has_more_of_all_that_is_counted():
     assert kept["inputs"] > 2 > kept["groups"] > 0
 
 
-def test_a_message_alone_is_carried_answered_and_acknowledged():
+def test_a_message_alone_is_carried_answered_and_acknowledged(few):
     cases = {case.name: case for case in CASES}
     bare, permit = (count_alone(cases[name], 2, 100) for name in ("bare streams", "`permit`"))
     assert (bare["frames"], bare["writes"]) == (0, 1)

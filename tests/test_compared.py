@@ -25,18 +25,24 @@ def cells(table: str) -> list[list[str]]:
 
 
 def test_the_border_made_again_has_the_figures_that_are_in_the_document() -> None:
-    made = cells(buffers._delay(rows("buffers", case="border", processes=4)))
+    network = "exponential:1ms,bandwidth=10Mbit/s"
+    _, _, *made = cells(buffers._delay(rows("buffers", case="border", processes=4, network=network)))
     written = cells(tables.written("buffers")["delay"])
-    assert len(made) == 26
-    assert [line[:3] for line in made] == [line[:3] for line in written]
+    assert len(made) == 4
+    assert [line[:3] for line in made] == [line[:3] for line in written if line[0] == made[0][0]]
 
 
-@pytest.mark.parametrize(("what", "cell"), [("stamps", compared._stamps), ("delay", compared._delay)])
-def test_a_column_made_again_has_the_figures_that_are_in_the_document(what, cell) -> None:
-    found = compared._cells(rows("compared", case="groups", processes=4))
-    made = cells(compared._grid(found, cell))
-    written = cells(tables.written("compared")[f"groups: {what}"])
-    assert made == [line[:2] for line in written]
+def test_a_column_made_again_has_the_figures_that_are_in_the_document() -> None:
+    made = rows("compared", case="groups", processes=4)
+    for what, cell in (("stamps", compared._stamps), ("delay", compared._delay)):
+        written = cells(tables.written("compared")[f"groups: {what}"])
+        assert cells(compared._grid(compared._cells(made), cell)) == [line[:2] for line in written]
+    # The choice leaves out what is slow or orders nothing.
+    history, _, small = compared._choices([row for row in made if row.spec.protocol not in compared.PARTIAL])[
+        :3
+    ]
+    assert history.startswith("`history` ")
+    assert "`buffer`" not in small
 
 
 def test_an_output_buffer_waits_as_queueing_theory_says() -> None:
@@ -59,15 +65,3 @@ def test_bytes_of_order_are_stamps_and_whole_control_packets() -> None:
     ]
     assert buffers.bytes_a_delivery(fifo) == buffers.bytes_a_delivery(fifo, 28)
     assert buffers.bytes_a_delivery(buffer, 28) - buffers.bytes_a_delivery(buffer) == pytest.approx(28)
-
-
-def test_the_choice_leaves_out_what_is_slow_or_orders_nothing() -> None:
-    made = compared._choices(
-        [
-            row
-            for row in rows("compared", case="groups", processes=4)
-            if row.spec.protocol not in compared.PARTIAL
-        ]
-    )
-    assert made[0].startswith("`history` ")
-    assert "`buffer`" not in made[2]
