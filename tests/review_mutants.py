@@ -56,7 +56,7 @@ MUTANTS = [
         "N3", "what was refused is acknowledged", "process/core.py",
         "self.refuse(source, error)\n                    if self.rules > 3:",
         "self.refuse(source, error)\n                    if False:",
-        "test_what_was_refused_is_not_acknowledged_and_the_peer_is_refused_for_good",
+        "test_what_is_refused_is_not_acknowledged_even_where_a_gap_is_told_at_once",
     ),
     Mutant(
         "N3", "a node goes on after an exception", "net/driver.py",
@@ -69,10 +69,8 @@ MUTANTS = [
         "test_an_exception_anywhere_stops_the_node_and_it_comes_back",
     ),
     Mutant(
-        "N5", "what had gathered leaves under the new limits", "process/core.py",
-        "        out = self.turn(now)\n        if restart.limits is not None:\n",
-        "        if restart.limits is not None:\n            self.send_under(restart.limits, RULES)\n"
-        "        out = self.turn(now)\n        if restart.limits is not None:\n",
+        "N5", "the settings of now decide a replay", "process/snapshots.py",
+        'core.send_under(typed(snapshot["sending"], wire.Limits),', "core.send_under(limits,",
         "test_a_restart_with_other_limits_loses_and_repeats_nothing",
     ),
     Mutant(

@@ -54,6 +54,16 @@ def plant(target: object, name: str) -> None:
     setattr(target, name, surprise)
 
 
+def plant_once(target: object, name: str) -> None:
+    real = getattr(target, name)
+
+    def fail_first() -> None:
+        setattr(target, name, real)
+        surprise()
+
+    setattr(target, name, fail_first)
+
+
 Plant = Callable[[Node], None]
 
 IN_THE_PROCESS: dict[str, Plant] = {
@@ -70,7 +80,8 @@ IN_THE_PROCESS: dict[str, Plant] = {
 IN_THE_SHELL: dict[str, Plant] = {
     "transmit": lambda node: plant(node._host, "transmit"),
     "mesh.transmit": lambda node: plant(node._mesh, "transmit"),
-    "end of a turn": lambda node: plant(node._host, "_tell"),
+    "what is told": lambda node: plant(node._host, "_tell"),
+    "end of a turn": lambda node: plant_once(node._host.room, "fire"),
     "journal": lambda node: plant(node._journal, "append"),
     "snapshot": lambda node: plant(node._host.core, "snapshot"),
     "mesh": lambda node: plant(node._mesh, "_look"),
@@ -143,7 +154,10 @@ def test_an_exception_anywhere_stops_the_node_and_it_comes_back(point, kept, tmp
     if point == "snapshot":
         options["settings"] = Settings(**{**_fields(QUICK), "snapshot_inputs": 1})
 
+    unheard: list[dict[str, Any]] = []
+
     async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: unheard.append(what))
         network = Memory()
         a, b = (build(network, name, directory, **options) for name in "ab")
         async with asyncio.timeout(PATIENCE_S):
@@ -171,6 +185,7 @@ def test_an_exception_anywhere_stops_the_node_and_it_comes_back(point, kept, tmp
             await b.close()
 
     asyncio.run(main())
+    assert unheard == [], "the node hears of it, not the event loop alone"
     assert any("Surprise" in (record.exc_text or record.getMessage()) for record in caplog.records)
 
 

@@ -13,19 +13,21 @@ import pytest
 from antecede.errors import (
     BadJournal,
     Closed,
+    NodeFailed,
     NotDrained,
     NotMember,
     WrongLoop,
 )
 from antecede.net import Memory, Node, Settings
+from antecede.net.transports.transport import MemoryTransport
 
 QUICK = Settings(first_retry_s=0.01, last_retry_s=0.05, beat_s=0.1, dead_s=0.3, drain_s=2.0)
 PATIENCE_S = 30.0
 
 
 def build(network: Memory, name: str, journal: Path | None = None, **options: Any) -> Node:
-    options = {"settings": QUICK, "protocol": "matrix", **options}
-    return Node(name, ["a", "b"], transport=network.at(name), journal=journal, **options)
+    options = {"settings": QUICK, "protocol": "matrix", "transport": network.at(name), **options}
+    return Node(name, ["a", "b"], journal=journal, **options)
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -36,14 +38,16 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(bounded())
 
 
-async def cancel_after(steps: int, work: Coroutine[Any, Any, Any]) -> bool:
-    """Cancel a call after so many turns of the loop; whether it was cancelled."""
+async def cancel_after(steps: int, work: Coroutine[Any, Any, Any], times: int = 1) -> bool:
+    """Cancel a call after so many turns of the loop, so many times; whether it was cancelled."""
     task = asyncio.ensure_future(work)
     for _ in range(steps):
         await asyncio.sleep(0)
         if task.done():
             break
-    task.cancel()
+    for _ in range(times):
+        task.cancel()
+        await asyncio.sleep(0)
     await asyncio.wait({task})
     if task.cancelled():
         return True
@@ -133,9 +137,17 @@ def test_a_node_is_used_in_the_loop_that_started_it():
     loop = asyncio.new_event_loop()
     try:
         loop.run_until_complete(node.start())
+        # A message is there to be taken.
+        loop.run_until_complete(node.send("a", b""))
 
         async def elsewhere() -> None:
-            for call in (lambda: node.send("a", b""), node.receive, node.flush, node.close):
+            for call in (
+                lambda: node.send("a", b""),
+                node.receive,
+                node.flush,
+                node.close,
+                node.wait_closed,
+            ):
                 with pytest.raises(WrongLoop, match="another event loop"):
                     await call()
 
@@ -198,13 +210,14 @@ def test_iteration_ends_when_the_application_closes():
 # Cancelled at every await
 
 
-def test_a_start_that_is_cancelled_anywhere_leaks_nothing(tmp_path):
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_a_start_that_is_cancelled_anywhere_leaks_nothing(tmp_path, times):
     async def main() -> None:
         network, steps = Memory(), 0
         before = asyncio.all_tasks()
         while True:
             node = build(network, "a", tmp_path / "a.db")
-            if not await cancel_after(steps, node.start()):
+            if not await cancel_after(steps, node.start(), times):
                 await node.close()
                 break
             await check_nothing_left(before)
@@ -265,7 +278,8 @@ def test_a_receive_that_is_cancelled_anywhere_takes_nothing(tmp_path, kept):
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["journal", "no journal"])
-def test_a_close_that_is_cancelled_anywhere_closes(tmp_path, kept):
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_a_close_that_is_cancelled_anywhere_closes(tmp_path, kept, times):
     async def main() -> None:
         network, steps, cancelled = Memory(), 1, True
         before = asyncio.all_tasks()
@@ -278,8 +292,9 @@ def test_a_close_that_is_cancelled_anywhere_closes(tmp_path, kept):
                 assert a.sent == (sent if kept else 0)
                 await a.send("a", b"note to self")
                 sent = a.sent
-                cancelled = await cancel_after(steps, a.close())
+                cancelled = await cancel_after(steps, a.close(), times)
                 # Whoever was cancelled finds it closed: name, journal and tasks are given back.
+                assert a._phase == "closed"
                 assert a.status().up is False
                 await a.close()
             await check_nothing_left(before)
@@ -287,6 +302,31 @@ def test_a_close_that_is_cancelled_anywhere_closes(tmp_path, kept):
         assert steps > 2
 
     run(main)
+
+
+@pytest.mark.parametrize("failed", [False, True], ids=["closed", "failed"])
+def test_a_transport_that_cannot_be_closed_keeps_nothing_else_open(tmp_path, failed, caplog):
+    class Stubborn(MemoryTransport):
+        async def close(self) -> None:
+            await super().close()
+            raise RuntimeError("boo")
+
+    async def main() -> None:
+        before = asyncio.all_tasks()
+        transport = Stubborn(Memory(), "a")
+        a = build(Memory(), "a", tmp_path / "a.db", transport=transport)
+        await a.start()
+        if failed:
+            a._host.stop(KeyError("another"), "in a test")
+            await asyncio.wait({a._minding})
+        with pytest.raises((RuntimeError, NodeFailed)):
+            await a.close()
+        await check_nothing_left(before)
+        async with build(Memory(), "a", tmp_path / "a.db"):
+            pass
+
+    run(main)
+    assert not failed or "RuntimeError: boo" in caplog.text, "an error that comes second is not lost"
 
 
 WAITS: dict[str, Callable[[Node], Coroutine[Any, Any, Any]]] = {

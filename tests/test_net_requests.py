@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from antecede.errors import (
+    BadParameter,
     CallerError,
     Unsupported,
     WrongType,
@@ -19,6 +20,7 @@ from antecede.model import CausalContext
 from antecede.net import Memory, Node, Settings
 from antecede.net.delivery import Contact
 from antecede.protocols import PROTOCOLS
+from antecede.wire import Limits
 from tests.test_net_life import build, run
 
 # What an application may ask for
@@ -57,6 +59,11 @@ WRONG: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "label of bytes": ("history", lambda a: a.send("b", b"", label=b""), "the label of a message is text"),
     "context": ("permit", lambda a: a.send("b", b"", context=5), "the context of a message is text, not int"),
     "after": ("contexts", lambda a: a.send("b", b"", after=(1, 2)), "a CausalContext, not tuple: one that a"),
+    "after a view": (
+        "contexts",
+        lambda a: a.send("b", b"", after=CausalContext(view="1")),  # type: ignore[arg-type]
+        "a CausalContext, not CausalContext: one that a",
+    ),
     "sender": ("matrix", lambda a: a.receive(sender=0), "a destination is a name, or several, not int"),
     "merge": ("history", lambda a: a.merge(5, into="x"), "a label is text, not int"),
     "remove": ("matrix", lambda a: a.remove(1), "what is removed is the name of a node, not int"),
@@ -110,6 +117,73 @@ def test_a_causal_context_that_cannot_be_is_refused(obligation, tmp_path):
 def test_a_text_is_not_taken_for_names(peers, groups, told):
     with pytest.raises(TypeError, match=told):
         Node("a", peers, groups=groups, transport=Memory().at("a"))
+
+
+ODD_NAMES = ["", "\ud800", "n" * 257]
+
+
+@pytest.mark.parametrize("odd", ODD_NAMES, ids=["empty", "half a character", "long"])
+def test_a_name_is_text_that_peers_can_be_told(odd):
+    transport = Memory().at("a")
+    for name, peers, groups in ((odd, ["a"], {}), ("a", [odd], {}), ("a", ["b"], {odd: ["b"]})):
+        with pytest.raises(BadParameter, match="Unicode text of 1 to 256 bytes"):
+            Node(name, peers, groups=groups, transport=transport)
+    with pytest.raises(BadParameter, match="Unicode text of 1 to 256 bytes"):
+        Node.join("a", ["b"], groups=[odd], transport=transport)
+    with pytest.raises(BadParameter, match="Unicode text of 1 to 256 bytes"):
+        Node("a", ["b"], trace="trace", run=odd, transport=transport)
+
+
+OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "peers": ({"peers": 5}, "peers of a node is names, or names with their addresses, not int"),
+    "a peer": ({"peers": ["b", 5]}, "name of a node is text, not int"),
+    "an address": ({"peers": {"b": 5}, "transport": None}, "an address is text, as in host:port, not int"),
+    "listen": (
+        {"peers": {"b": "127.0.0.1:1"}, "transport": None, "listen": 5},
+        "an address is text, as in host:port, not int",
+    ),
+    "a group": ({"groups": {5: ["b"]}}, "name of a group is text, not int"),
+    "members of a group": ({"groups": {"g": 5}}, "a group is a list of names, not int"),
+    "run": ({"trace": "trace", "run": 5}, "name of a run is text, not int"),
+    "state": ({"state": b"state"}, "state of a node is a function, not bytes"),
+    "changed": ({"changed": 5}, "changed of a node is a function, not int"),
+    "admit": ({"admit": True}, "admit of a node is a function, not bool"),
+    "settings": ({"settings": {"queue": 5}}, "settings of a node is Settings, not dict"),
+}
+
+
+@pytest.mark.parametrize("what", OPTIONS)
+def test_an_option_of_a_wrong_type_is_refused_when_the_node_is_made(what):
+    options, told = OPTIONS[what]
+    given = {"peers": ["b"], "transport": Memory().at("a"), **options}
+    with pytest.raises(WrongType, match=re.escape(told)):
+        Node("a", given.pop("peers"), **given)
+
+
+def choose(name: str, value: Any) -> Settings:
+    options: dict[str, Any] = {name: value}
+    return Settings(**options)
+
+
+@pytest.mark.parametrize("value", [1.5, True, "5", None, float("nan")])
+@pytest.mark.parametrize("name", ["queue", "held_bytes", "snapshot_inputs"])
+def test_a_count_is_a_whole_number(name, value):
+    """A journal that holds another could not be opened again."""
+    with pytest.raises(WrongType, match=f"settings.{name} is a whole number, not"):
+        choose(name, value)
+    with pytest.raises(WrongType, match=r"limits\.label_bytes is a whole number, not"):
+        Settings(limits=Limits(label_bytes=value))
+    with pytest.raises(BadParameter, match=f"{name} must be below"):
+        choose(name, 1 << 70)
+
+
+@pytest.mark.parametrize("name", ["beat_s", "dead_s", "hello_s", "first_retry_s", "drain_s", "trace_s"])
+def test_a_time_is_a_number_of_seconds(name):
+    with pytest.raises(BadParameter):
+        choose(name, float("nan"))
+    for value in ("1", None, True):
+        with pytest.raises(WrongType, match=f"settings.{name} is a number of seconds, not"):
+            choose(name, value)
 
 
 @pytest.mark.parametrize("protocol", ["permit", "buffer"])

@@ -234,6 +234,34 @@ def test_a_state_of_any_size_comes_first(size):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("given", ["text", 5, None, ["a list"]])
+@pytest.mark.parametrize("late", [False, True], ids=["returned", "awaited"])
+def test_a_state_that_is_no_bytes_stops_the_node_that_gives_it(given, late):
+    """Whoever joined would wait for it for ever, and a journal that held it could not be read."""
+
+    async def give() -> Any:
+        return given
+
+    async def main() -> None:
+        network = Memory()
+        state: Any = give if late else lambda: given
+        a = Node("a", ["a"], transport=network.at("a"), settings=QUICK, state=state)
+        c = Node.join("c", ["a"], transport=network.at("c"), settings=QUICK)
+        async with asyncio.timeout(PATIENCE_S):
+            await a.start()
+            joining = asyncio.ensure_future(c.start())
+            with pytest.raises(
+                NodeFailed, match=r"in the application's state\(\): .*state\(\) returns is bytes"
+            ):
+                await a.receive()
+            joining.cancel()
+            await asyncio.wait({joining})
+            await c.close()
+            await a.close()
+
+    asyncio.run(main())
+
+
 def test_what_cannot_be_is_refused_with_a_sentence():
     async def main() -> None:
         network, names = Memory(), ["a", "b", "c"]

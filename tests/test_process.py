@@ -122,11 +122,13 @@ def greet(both: list[Journaled]) -> None:
 def test_a_restart_with_other_limits_loses_and_repeats_nothing(protocol, before, after, rested):
     both = pair(protocol, before)
     greet(both)
-    payloads = [bytes([k]) * 700 for k in range(8)]
+    payloads = [bytes([k]) * 900 for k in range(8)]
     for payload in payloads[:4]:
         both[0].happen(Send((1,), payload))
     # They left under the old limits, in as many payloads as these make: some arrived.
-    frames = [(0, out) for out in both[0].turn()]
+    frames = payload_of(both[0].turn())
+    assert len(frames) == (2 if before is SMALL else 1)
+    both[1].happen(Arrive.of(0, frames[0][1]))
     for payload in payloads[4:]:
         both[0].happen(Send((1,), payload))
     if rested:
@@ -134,7 +136,7 @@ def test_a_restart_with_other_limits_loses_and_repeats_nothing(protocol, before,
     out = [(0, sent) for sent in both[0].restart(after)]
     out += [(1, sent) for sent in both[1].restart(after)]
     assert both[0].core.sending == after
-    got = talk(both, [*frames[:1], *out])
+    got = talk(both, out)
     # Once more, from what the first restart has written.
     out = [(0, sent) for sent in both[0].restart(before)] + [(1, sent) for sent in both[1].restart(before)]
     both[0].happen(Send((1,), b"last"))
@@ -260,6 +262,18 @@ def test_what_was_refused_is_not_acknowledged_and_the_peer_is_refused_for_good()
         assert "refused for good" in str(there.core.refused[0])
         there.rest()
     assert list(there.core.inbox) == [(0, 1)]
+
+
+def test_what_is_refused_is_not_acknowledged_even_where_a_gap_is_told_at_once():
+    both = pair("matrix")
+    greet(both)
+    both[0].happen(Send((1,), b"good"))
+    [(_, good)] = payload_of(both[0].turn())
+    there = both[1]
+    assert there.core.links[0].receive(good, there.now)[1] == [], "in sequence, an acknowledgement waits"
+    early = Frame(good.epoch, good.peer, good.number + 2, good.ack, 0, b"garbage")
+    assert there.happen(Arrive.of(0, early)) == []
+    assert there.core.refused[0].kind == "WireError"
 
 
 def test_a_packet_that_came_too_early_to_be_judged_is_refused_when_it_can_be():

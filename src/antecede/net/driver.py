@@ -371,7 +371,8 @@ class Host:
         """Stop because of an error that nobody expected."""
         if isinstance(error, EXPECTED):
             self.fail(error)
-        elif self.failure is None:
+        else:
+            # Also if it has stopped for another: no error is lost.
             log.error("%s failed %s", self.name, during, exc_info=error)
             self.fail(NodeFailed(self.name, during, error))
 
@@ -380,9 +381,9 @@ class Host:
         if self.failure is not None:
             return
         self.failure, self.quick = error, False
+        self.stopped.set()
         if not isinstance(error, Closed):
             log.error("%s stops: %s", self.name, error)
         self.commits.fail(error)
         for signal in (self.arrivals, self.room, self.contacts):
             signal.fire()
-        self.stopped.set()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from os import PathLike
@@ -113,8 +113,7 @@ class Lifecycle(Member):
         try:
             await self._open()
         except BaseException:
-            self._phase = "closed"
-            await self._release()
+            await outlast(self._release())
             raise
         self._phase = "running"
 
@@ -231,7 +230,7 @@ class Lifecycle(Member):
         except asyncio.CancelledError:
             self._hurry = True
             self._host.room.fire()
-            await asyncio.wait({self._closes})
+            await outlast(self._closes)
             raise
         failure = self._host.failure
         if failure is not None and not isinstance(failure, Closed) and not self._told:
@@ -259,7 +258,6 @@ class Lifecycle(Member):
         finally:
             host.fail(Closed(self.name, "is closed"))
             await self._release()
-            self._phase = "closed"
         return left
 
     async def _drain(self) -> dict[str, int]:
@@ -305,19 +303,24 @@ class Lifecycle(Member):
         await self._transport.close()
 
     async def _release(self) -> None:
-        """Give back all that is open."""
+        """Give back all that is open, whatever a transport of the application's own raises."""
         if self._tasks:
             self._minding.cancel()
             await asyncio.wait({self._minding})
-        await self._silence()
-        if self._thread is not None:
-            if self._journal is not None:
-                await self._in_thread(self._journal.close)
-            self._thread.shutdown(wait=False)
+        try:
+            await self._silence()
+        finally:
+            if self._thread is not None:
+                if self._journal is not None:
+                    await self._in_thread(self._journal.close)
+                self._thread.shutdown(wait=False)
+            self._phase = "closed"
 
     async def wait_closed(self) -> None:
         """Wait until the node has been closed. Raises what made it fail, as soon as it does."""
         host = self._host
+        if host.failure is None:
+            self._check_loop()
         await host.stopped.wait()
         if not isinstance(host.failure, Closed):
             self._check_open()
@@ -340,17 +343,24 @@ class Lifecycle(Member):
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Do something that waits for the disk. If we are cancelled meanwhile, it is still done first."""
-        loop = asyncio.get_running_loop()
-        doing = loop.run_in_executor(self._thread, work)
-        try:
-            return await asyncio.shield(doing)
-        except asyncio.CancelledError:
-            await asyncio.wait({doing})
-            raise
+        return await outlast(asyncio.get_running_loop().run_in_executor(self._thread, work))
 
     def _check_loop(self) -> None:
         if self._loop is not asyncio.get_running_loop():
             raise WrongLoop(self.name)
+
+
+async def outlast(work: Awaitable[T]) -> T:
+    """Wait for the end of this, however often we are cancelled meanwhile; then the cancellation goes on."""
+    doing, cancelled = asyncio.ensure_future(work), None
+    while not doing.done():
+        try:
+            await asyncio.wait({doing})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled from doing.exception()
+    return doing.result()
 
 
 def make_recorder(trace: str | PathLike[str], run: str, core: Core) -> Recorder:

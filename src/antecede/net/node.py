@@ -62,7 +62,7 @@ from antecede.net.status import Observed
 from antecede.net.transports.tcp import Tcp
 from antecede.net.transports.tls import Tls
 from antecede.net.transports.transport import Transport
-from antecede.net.views import group_names, make_join
+from antecede.net.views import check_name, group_names, make_join
 from antecede.process.inputs import Merge
 from antecede.process.outbox import Outgoing
 from antecede.process.views.members import Change, Roll, Where
@@ -199,10 +199,17 @@ class Node(Observed):
         groups: set[str],
         options: NodeOptions,
     ) -> None:
-        if not isinstance(name, str):
-            raise WrongType("name of a node", "a name", name)
-        if isinstance(peers, str):
+        if isinstance(peers, str) or not isinstance(peers, Iterable):
             raise WrongType("peers of a node", "names, or names with their addresses", peers)
+        peers = peers if isinstance(peers, Mapping) else tuple(peers)
+        _check_options(options)
+        for kind, some in (
+            ("node", (name, *peers)),
+            ("group", groups),
+            ("run", [options.get("run", "nodes")]),
+        ):
+            for one in some:
+                check_name(kind, one)
         self.name, self.settings = name, options.get("settings") or Settings()
         addresses = dict(peers) if isinstance(peers, Mapping) else {}
         view = self._named = _view({name, *peers}, options.get("parameters") or {})
@@ -358,6 +365,8 @@ class Node(Observed):
         Under a protocol that has one order for all senders, `sender` is refused.
         """
         host = self._host
+        if not host.stirred:
+            self._check_loop()
         self._turns -= 1
         if not self._turns:
             await self._pause()
@@ -468,6 +477,16 @@ def _view(names: set[str], parameters: Mapping[str, Any]) -> View:
             f"{', '.join(sorted(names))}",
         )
     return View(ordered)
+
+
+def _check_options(options: NodeOptions) -> None:
+    """Refuse now what would stop the node when it is called."""
+    given: Mapping[str, object] = options
+    for name in ("state", "changed", "admit"):
+        if given.get(name) is not None and not callable(given[name]):
+            raise WrongType(f"{name} of a node", "a function", given[name])
+    if not isinstance(given.get("settings") or Settings(), Settings):
+        raise WrongType("settings of a node", "Settings", given["settings"])
 
 
 def _check_names(to: str | Iterable[str]) -> tuple[str, ...]:

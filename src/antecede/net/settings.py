@@ -5,9 +5,11 @@ from __future__ import annotations
 from random import Random
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
-from antecede.errors import BadParameter
+from antecede.errors import BadParameter, WrongType
 from antecede.wire import Limits
+from antecede.wire.octets import check_count
 
 __all__ = ["Backoff", "Settings"]
 
@@ -67,28 +69,21 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
-        for name in (
-            "queue",
-            "queue_bytes",
-            "held",
-            "held_bytes",
-            "unacknowledged",
-            "unacknowledged_bytes",
-            "backlog",
-            "backlog_bytes",
-            "strangers",
-            "strangers_each",
-            "snapshot_inputs",
-        ):
-            if getattr(self, name) < 1:
-                raise BadParameter("settings", f"{name} must be 1 or more, not {getattr(self, name)}")
+        for name, value in asdict(self).items():
+            if name.endswith("_s"):
+                if type(value) not in (int, float):
+                    raise WrongType(f"settings.{name}", "a number of seconds", value)
+            elif name != "limits":
+                check_count("settings", name, value)
+        if not isinstance(self.limits, Limits):
+            raise WrongType("settings.limits", "Limits", self.limits)
         if not 0 < self.first_retry_s <= self.last_retry_s or not 0 < self.beat_s < self.dead_s:
             found: tuple[float, ...] = (self.first_retry_s, self.last_retry_s, self.beat_s, self.dead_s)
             raise BadParameter(
                 "settings",
                 f"times must have 0 < first_retry_s <= last_retry_s and 0 < beat_s < dead_s, not {found}",
             )
-        if self.hello_s <= 0 or self.trace_s <= 0 or self.drain_s < 0:
+        if not (self.hello_s > 0 and self.trace_s > 0 and self.drain_s >= 0):
             found = (self.hello_s, self.trace_s, self.drain_s)
             raise BadParameter(
                 "settings", f"hello_s and trace_s must be more than 0, and drain_s 0 or more, not {found}"

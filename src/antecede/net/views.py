@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from inspect import isawaitable
 from typing import Any, NoReturn
 
 from antecede.errors import BadParameter, Closed, NotMember, WrongType
@@ -22,9 +23,11 @@ from antecede.process.outbox import Outgoing
 from antecede.process.views.change import check_state
 from antecede.process.views.members import Change, Plan, Where
 
-__all__ = ["Member", "group_names", "make_join"]
+__all__ = ["Member", "check_name", "group_names", "make_join"]
 
 log = logging.getLogger(__name__)
+
+NAME_BYTES = 256
 
 
 class Member:
@@ -198,7 +201,7 @@ class Member:
             if change.owed and self.state is not None:
                 try:
                     given = self.state()
-                    state = given if isinstance(given, bytes) else await given
+                    state = await given if isawaitable(given) else given
                     check_state(state)
                 except Exception as error:
                     self._crash(error, "in the application's state()")
@@ -225,6 +228,17 @@ class Member:
         self._host.crash(error, during)
 
 
+def check_name(kind: str, name: object) -> None:
+    """Refuse what cannot be the name of a node, a group or a run: peers are told it, and journals keep it."""
+    if not isinstance(name, str):
+        raise WrongType(f"name of a {kind}", "text", name)
+    size = len(name.encode(errors="replace"))
+    if not 1 <= size <= NAME_BYTES or any("\ud800" <= one <= "\udfff" for one in name):
+        raise BadParameter(
+            "node", f"the name of a {kind} must be Unicode text of 1 to {NAME_BYTES} bytes, and has {size}"
+        )
+
+
 def group_names(
     view: View, groups: Mapping[str, Iterable[str]] | Iterable[str] | None
 ) -> dict[str, list[str]]:
@@ -236,7 +250,7 @@ def group_names(
             "node", "groups need the members of each: only a node that joins gives names alone"
         )
     for members in groups.values():
-        if isinstance(members, str):
+        if isinstance(members, str) or not isinstance(members, Iterable):
             raise WrongType("a group", "a list of names", members, "as in groups={'all': ['ann', 'bob']}")
     found = {group: list(members) for group, members in groups.items()}
     for members in found.values():

@@ -48,7 +48,8 @@ def check_message(limits: Limits, payload: bytes, label: str, context: str) -> N
 
 def check_after(after: object) -> None:
     """Refuse what is no causal context: applications keep them wherever they like, and bring them back."""
-    if not isinstance(after, CausalContext) or not all(map(_is_obligation, after.obligations)):
+    sound = isinstance(after, CausalContext) and all(map(_is_obligation, after.obligations))
+    if not sound or type(getattr(after, "view", None)) is not int:
         hint = "one that a delivery or a send has, or that CausalContext.decode gave"
         raise WrongType("what a message is sent after", "a CausalContext", after, hint)
 

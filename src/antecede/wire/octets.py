@@ -25,10 +25,10 @@ from typing import NoReturn
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from antecede.errors import BadParameter, WireError
+from antecede.errors import BadParameter, WireError, WrongType
 from antecede.model import bits
 
-__all__ = ["MAX_UINT", "OWN", "Limits", "Reader", "Writer", "listed"]
+__all__ = ["MAX_UINT", "OWN", "Limits", "Reader", "Writer", "check_count", "listed"]
 
 MAX_UINT = (1 << 63) - 1
 ROOM = 256
@@ -66,8 +66,7 @@ class Limits(Struct, frozen=True, gc=False):
         antecede.errors.BadParameter: limits: packet_bytes must be 8399104 or more for payload_bytes, not 4194304
         """
         for name, value in asdict(self).items():
-            if value < 1:
-                raise BadParameter("limits", f"{name} must be 1 or more, not {value}")
+            check_count("limits", name, value)
         least = self.payload_bytes + 2 * self.label_bytes + self.processes // 8 + ROOM
         if self.packet_bytes < least:
             raise BadParameter(
@@ -82,6 +81,16 @@ class Limits(Struct, frozen=True, gc=False):
         """
         mine, theirs = asdict(self), asdict(other)
         return Limits(**{name: max(value, theirs[name]) for name, value in mine.items()})
+
+
+def check_count(place: str, name: str, value: object) -> None:
+    """Refuse what is no number of things: a journal keeps it, and is read by its type."""
+    if type(value) is not int:
+        raise WrongType(f"{place}.{name}", "a whole number", value)
+    if not 1 <= value <= MAX_UINT:
+        raise BadParameter(
+            place, f"{name} must be {'1 or more' if value < 1 else 'below 2**63'}, not {value}"
+        )
 
 
 OWN = Limits(MAX_UINT, MAX_UINT, MAX_UINT, MAX_UINT, MAX_UINT)

@@ -18,7 +18,7 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from antecede.errors import BadHello, BadParameter, CannotListen
+from antecede.errors import BadHello, BadParameter, CannotListen, WrongType
 from antecede.net.transports.tls import Tls, is_loopback, name_of
 from antecede.net.transports.transport import Accept, Connection
 
@@ -32,6 +32,8 @@ UNREAD = 1 << 16
 
 def parse_address(address: str) -> tuple[str, int]:
     """Host and port."""
+    if not isinstance(address, str):
+        raise WrongType("an address", "text, as in host:port", address)
     host, colon, port = address.rpartition(":")
     if not colon or not 0 < len(host) < 256 or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
         raise BadParameter("peers", f"an address must be host:port, not {address!r}")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from antecede.errors import BadFrame, BadParameter, CallerError, UnknownProcess
+from antecede.errors import BadFrame, BadParameter, CallerError, UnknownProcess, WrongType
 from antecede.link import Link
 from antecede.model import Awaited, Id, Message, Packet, View, Waiting
 from antecede.process.views.members import (
@@ -56,8 +56,10 @@ def parameters_among(protocol: str, parameters: Mapping[str, Any], founders: Seq
     return dict(parameters) if kind is None else kind.name_members(parameters, founders)
 
 
-def check_state(state: bytes) -> None:
+def check_state(state: object) -> None:
     """Refuse a state that nobody would take."""
+    if not isinstance(state, bytes):
+        raise WrongType("what state() returns", "bytes", state)
     if len(state) > STATE_BYTES:
         raise BadParameter(
             "node",
