@@ -18,6 +18,7 @@ from antecede.process.inputs import Acknowledge, Input, Restart, Turn
 from antecede.process.journal import Journal
 from antecede.process.views.change import Changing
 from antecede.process.views.members import Plan, State
+from antecede.process.views.membership import Membership
 from antecede.process.views.round import Counts
 from antecede.sim.nodes.node import SimNode
 
@@ -286,6 +287,20 @@ def tell_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Changing, "_note_lost", note_while_settling)
 
 
+def hear_again(patch: pytest.MonkeyPatch) -> None:
+    """A leader that left and was removed since comes back into the round, if that is begun anew for something else."""
+    real = Membership._left
+
+    def left(self: Membership) -> Plan:
+        cut, self.cut = self.cut, set()
+        try:
+            return real(self)
+        finally:
+            self.cut = cut
+
+    patch.setattr(Membership, "_left", left)
+
+
 RECOVERY: tuple[Patch, ...] = (
     speak_early, hand_over_early, trust_rows, leave_large_records, write_over, leave_the_anchor,
     blame_the_journal, forget_the_end, never_shorten, snapshot_before, forget_the_taken,
@@ -294,5 +309,5 @@ RECOVERY: tuple[Patch, ...] = (
 )  # fmt: skip
 VIEWS: tuple[Patch, ...] = (
     lose_pieces_order, count_early, give_no_state, leave_without_a_state, leave_with_a_debt, remember_leaves,
-    tell_once,
+    tell_once, hear_again,
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -14,7 +15,7 @@ from antecede.sim.nodes.scenario import CAUSAL, Kind, Scenario, draw, parse
 from antecede.sim.nodes.soak import examine, repeat, shrink, simpler
 from tests.recovery_mutants import forget_acknowledgements
 
-CHANGES = ("join", "cancel", "leave", "die", "suspect", "strike")
+CHANGES = ("join", "cancel", "sponsor", "leave", "linger", "die", "suspect", "strike")
 
 
 def still(scenario: Scenario) -> Scenario:
@@ -44,65 +45,13 @@ def test_systems_that_do_not_change_keep_what_is_promised(number):
     assert outcome.deliveries
 
 
-REGRESSIONS = {
-    "pieces of a state overtake each other": '{"protocol":"broadcast","messages":2,"seed":1,"delay_ms":5,"loss":0.05,'
-    '"repeats":0.1,"sync_ms":1,"faults":[["join",466,27,656604390]]}',
-    "what was taken after inputs that were not durable comes again unmarked": '{"protocol":"permit","messages":40,'
-    '"seed":27,"delay_ms":50,"loss":0.05,"sync_ms":1,"burst":4,"faults":[["kill",40,300,961464818],["partition",774,300,'
-    '463631653],["strike",326,300,152527937],["suspect",518,300,1060861810],["kill",435,300,595670664]]}',
-    "a node that is killed while a router is removed from the first view refuses its file": '{"protocol":"separator",'
-    '"processes":6,"seed":671519544,"topology":"wan","delay_ms":1,"repeats":0.1,"sync_ms":1,"snapshot_inputs":20,"queue":4,'
-    '"unacknowledged":2,"burst":32,"large":0.01,"stateful":false,"faults":[["strike",330,101,658439419],["strike",187,26,'
-    '458541904],["join",140,101,510860420],["die",33,12001,1016134396],["strike",317,12001,916867849],["join",479,12001,'
-    '257913600],["die",182,101,578827113],["join",334,101,493841176],["join",41,101,934958641],["die",351,101,689314654]]}',
-    "simulator: one of a separator that joined had not begun to live": (
-        '{"protocol":"separator","processes":5,"messages":124,"seed":2,"topology":"wan","delay_ms":100,"loss":0.0,'
-        '"repeats":0.1,"sync":"full","sync_ms":1,"snapshot_inputs":300,"pace_ms":100,"burst":2,"recording":true,'
-        '"faults":[["partition",4139,8001,866514188],["join",22382,2001,951319084],["die",5344,2001,1024339300],'
-        '["join",30949,12001,242229174],["die",33448,2001,323139751]]}'
-    ),
-    "one that joined left before it had its state, and waited for it for ever (seed 51, runs 943 and 1202)": (
-        '{"protocol":"matrix","processes":2,"messages":20,"seed":3,"delay_ms":5,"sync_ms":1,"burst":4,"faults":'
-        '[["join",121,300,636343332],["leave",1414,300,140040410],["lazy",189,3000,983488253],["lazy",309,3000,509011111]]}'
-    ),
-    "a router that came back kept, for ever, that messages which it relays may have been taken (seed 51, run 1073)": (
-        '{"protocol":"separator","processes":4,"messages":10,"topology":"wan","delay_ms":1,"loss":0.01,"repeats":0.1,'
-        '"sync_ms":20,"snapshot_inputs":300,"queue":256,"unacknowledged":2,"pace_ms":5,"large":0.1,'
-        '"faults":[["outage",474,101,547707367]]}'
-    ),
-}
-"""Runs that ever failed, shortened, by what was wrong. They go another way than then where a draw has changed since."""
-
-SEEDS = (
-    (1, 33, 150),
-    (1, 71, 150),
-    (1, 18, 150),
-    (1, 24, 150),
-    (1, 89, 150),
-    (9, 1, 200),
-    (9, 272, 200),
-    (1, 283, 2000),
-    (1794858314, 231, 2000),
-    (74, 136, 2000),
-)
-"""Drawn runs that ever failed: seed, number, and the most messages."""
+FAILED = [json.loads(line) for line in (Path(__file__).parent / "failed_runs.jsonl").read_text().splitlines()]
+"""Runs that ever failed, and what was wrong, or which seed drew them then. Kept as values: what a seed draws changes."""
 
 
-@pytest.mark.parametrize("what", REGRESSIONS)
-def test_what_once_failed_does_not_fail_again(what):
-    assert examine(parse(REGRESSIONS[what])).findings == ()
-
-
-@pytest.mark.parametrize(("seed", "number", "most"), SEEDS)
-def test_runs_that_once_failed_do_not_fail_again(seed, number, most):
-    scenario = draw(seed, number, most=most)
-    assert examine(scenario).findings == (), repeat(scenario)
-
-
-@pytest.mark.parametrize("number", [1034, 3292])
-def test_routers_that_once_failed_do_not_fail_again(number):
-    scenario = draw(77, number, ("separator",), 100)
-    assert examine(scenario).findings == (), repeat(scenario)
+@pytest.mark.parametrize("failed", FAILED, ids=lambda failed: failed["was"])
+def test_what_once_failed_does_not_fail_again(failed):
+    assert examine(parse(json.dumps(failed["run"]))).findings == ()
 
 
 @pytest.mark.parametrize("number", range(27))

@@ -25,9 +25,7 @@ ELSEWHERE = {
     "count_gaps",
     # No run of the first 150 needs this: the explorer, which tries every schedule, finds it.
     "part_at_once",
-    # Operators of the simulator remove whoever is awaited and has ended or never comes: nothing is left to find.
-    "leave_without_a_word", "vouch_for_nobody", "let_in_whom_the_dead_asked",
-}  # fmt: skip
+}
 OF_VIEWS = {rule.__name__: rule for rule in (*VIEWS, *NEEDED) if rule.__name__ not in ELSEWHERE}
 
 
@@ -104,6 +102,39 @@ def depose(number: int) -> Scenario:
     )
 
 
+def linger(number: int) -> Scenario:
+    """As `depose`, and one that leaves runs on until no other counts it as a member."""
+    scenario = depose(number)
+    strike, change = scenario.faults
+    return replace(scenario, faults=(strike, replace(change, kind="linger")))
+
+
+def forsake(number: int) -> Scenario:
+    """A small system whose leader leaves and dies as it tells the others to go on, while joins are withdrawn."""
+    random = Random(f"forsake/{number}")
+    at, finished = random.randrange(800), 1 << 20 | 1 << 8
+    withdrawn = [Fault("cancel", at + random.randrange(1500), 4000, 0) for _ in range(3)]
+    return replace(
+        depose(number),
+        processes=4,
+        faults=(
+            Fault("strike", 0, 5000, finished | random.getrandbits(4)),
+            Fault("leave", at, 300, 0),
+            *withdrawn,
+        ),
+    )
+
+
+def sponsor(number: int) -> Scenario:
+    """A small system that nodes want to join which give up, or whose sponsors die."""
+    random = Random(f"sponsor/{number}")
+    kinds: tuple[Kind, ...] = ("sponsor", "sponsor", "cancel")
+    faults = [
+        Fault(random.choice(kinds), random.randrange(3000), 1000, random.getrandbits(30)) for _ in range(3)
+    ]
+    return replace(depose(number), processes=5, faults=tuple(faults))
+
+
 def bereave(number: int) -> Scenario:
     """A system that talks over a bad network while one of it dies for good: much of what is said arrives late."""
     random = Random(f"bereave/{number}")
@@ -153,6 +184,9 @@ FAMILIES: dict[Draw, tuple[str, ...]] = {
     depose: ("decide_anew", "lead_others", "leave_behind", "live_early", "tell_members_alone"),
     crowd: ("leave_with_a_debt", "leave_without_a_state", "remember_leaves"),
     bereave: ("tell_once",),
+    linger: ("leave_without_a_word",),
+    sponsor: ("vouch_for_nobody", "let_in_whom_the_dead_asked"),
+    forsake: ("hear_again",),
 }
 """The runs that find out without a rule of view changes, where storms take longer."""
 BY_RULE = {name: family for family, names in FAMILIES.items() for name in names}

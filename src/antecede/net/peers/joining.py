@@ -171,8 +171,8 @@ class Joins:
     def vouch(self, now: float) -> None:
         """Have those removed that joined by us and never came."""
         host = self._host
-        mine = {name for name, by in host.core.changing.membership.list_unheard().items() if by == host.name}
-        since = {name: self._unheard.get(name, now) for name in mine if name not in self._asking}
+        mine = [name for name in host.core.changing.membership.list_vouched() if name not in self._asking]
+        since = {name: self._unheard.get(name, now) for name in mine}
         for name in since:
             if name not in self._unheard:
                 log.info("%s: %s joined, and has not been heard yet", host.name, name)

@@ -149,7 +149,9 @@ class Membership:
                 case _:
                     awaited = sorted(led.awaited)
         elif not self.going and self.is_member:
-            stage, plan, leader, awaited = "follow", self.plan, self.leader, [self.leader]
+            successor = self._successor()
+            stage, plan, leader = "follow", self.plan, self.leader
+            awaited = [leader if successor in (None, self.me) else successor]
         elif self.wanted:
             leader = self._leader(self.wanted)
             stage, plan, awaited = "wanted", self.wanted, list(self._body.strangers()) or [leader]
@@ -163,6 +165,10 @@ class Membership:
         """Who joined and was never heard here -> the member that vouches for it."""
         names, vouchers = self.roll.names, self.vouchers
         return {names[place]: names[vouchers[place]] for place in self._body.strangers() if place in vouchers}
+
+    def list_vouched(self) -> list[str]:
+        """Who joined by us and was never heard: we have it removed if it never comes."""
+        return [name for name, by in self.list_unheard().items() if by == self.roll.names[self.me]]
 
     # What happens
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["JOINS", "Faults"]
 
 SMALLER = Limits(packet_bytes=64 << 10, payload_bytes=16 << 10)
-JOINS = ("join", "cancel", "replace")
+JOINS = ("join", "cancel", "sponsor", "replace")
 """Faults with which one joins."""
 
 
@@ -41,13 +41,15 @@ class Faults:
         if fault.kind == "replace":
             self._replace(pick)
             return
-        if fault.kind == "join" or fault.kind == "cancel":
+        if fault.kind in JOINS:
             name = self._name_joiner()
-            give_up = None if fault.kind == "join" else self._system.now + lasts // 4
+            give_up = self._system.now + lasts // 4 if fault.kind == "cancel" else None
             topology = topology_of(self._system.scenario)
             separators = () if topology is None else topology.separators
             member = separators[pick % len(separators)][0] if separators else None
-            self._system.operators.joins.append(Wish(name, give_up, member))
+            wish = Wish(name, give_up, member)
+            wish.strikes = pick >> 8 | 1 if fault.kind == "sponsor" else 0
+            self._system.operators.joins.append(wish)
             return
         if fault.kind == "partition":
             part = frozenset(place for place in range(30) if pick >> place & 1)
@@ -128,8 +130,8 @@ class Faults:
                 node.lazy_until = until
             case "silent":
                 node.silent_until = until
-            case "leave" if self._system.operators.can_spare(node) and node.up and node.is_member:
-                node.leaving = True
+            case "leave" | "linger" if self._system.operators.can_spare(node) and node.up and node.is_member:
+                node.leaving, node.lingers = True, fault.kind == "linger"
             case "die" if self._system.operators.can_spare(node):
                 self._system.bury(node)
                 self._system.operators.remove(node.name)

@@ -7,7 +7,8 @@
               (case iv), which loses what a router had told its neighbours that it has, and had not sent on
   again       nothing is handed over again that was acknowledged, durably; what was taken and was not comes again after
               a restart; and what was handed over before, perhaps, is said to be so
-  views       all that have a view of one number have the same one, and in the end all members have the last
+  views       all that have a view of one number have the same one, and in the end all members have the last; nobody
+              joins on the word of members alone that are removed
   states      all members know the same of what was said in the group, those that joined by the state they were given
   told        what is given up with a removed process is told: to who sent it what it was to get and has not got; and,
               under protocols that hold a message until what it follows is there, to who was to get it what something
@@ -26,7 +27,7 @@ a node before it is durable.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from antecede.errors import AntecedeError
@@ -219,6 +220,17 @@ class Judge:
         theirs = broken or bool(verdict.duplicates or verdict.unsent or verdict.unaddressed)
         if mine != theirs:
             self.find("disagreement", f"the oracle says {verdict.explain(view)[:200]}")
+
+    def judge_joins(self, asked: Mapping[str, Collection[str]]) -> None:
+        """Nobody joined when all members that it had asked were removed: nobody would know whether it lives."""
+        removed: set[str] = set()
+        for _, roll in sorted(self.rolls.items()):
+            removed.update(roll.names[place] for place in roll.removed)
+            for name in (roll.names[place] for place in roll.donors):
+                if removed.issuperset(asked[name]):
+                    self.find(
+                        "views", f"{name} joined, and {sorted(asked[name])}, whom it asked, were removed"
+                    )
 
     def judge_views(self, members: dict[str, Core], known: dict[str, set[Id]], gone: set[int]) -> None:
         """All members are in one view, and know the same."""

@@ -79,8 +79,11 @@ class SimNode:
         """Those that it comes back with, if they are other ones."""
         self.core: Core = None  # type: ignore[assignment]
         self.life = 0
-        self.up = self.dead = self.retired = self.leaving = self.expelled = False
-        """It runs; it never will again; it has left and ended; it wants to leave; it was told that it is no member."""
+        self.up = self.dead = self.retired = self.leaving = self.lingers = self.expelled = False
+        """It runs; it never will again; it has left and ended; it wants to leave, and runs on until no other counts it as
+        a member; it was told that it is no member."""
+        self.unheard: dict[str, int] = {}
+        """Who joined by it and was not heard -> since when."""
         self.fuse = 0
         """How many effects from now it dies; 0: it does not."""
         self.fate = "kill"

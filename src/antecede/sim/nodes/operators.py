@@ -24,6 +24,8 @@ __all__ = ["BEAT", "SECOND", "Operators", "Wish"]
 
 SECOND = 1000 * MILLISECOND
 BEAT = SECOND // 2
+VOUCH = 20 * SECOND
+"""How long one that joined may be silent before the member that it asked has it removed (`net.peers.joining`)."""
 DRAIN = 5 * SECOND
 """How long one that has left waits for others to have what it said: as long as a node does (`Settings.drain_s`)."""
 
@@ -45,6 +47,8 @@ class Wish:
         """The member that is asked."""
         self.position: int | None = None
         """Of that member's last input when it found that the wish is fulfilled: to be durable before that is told."""
+        self.strikes = 0
+        """What chance says of how the member that is asked dies in that; 0: it does not."""
 
 
 class Operators:
@@ -55,6 +59,8 @@ class Operators:
         self.wishes: list[Wish] = []
         """Who is to be removed."""
         self.joins: list[Wish] = []
+        self.asked: dict[str, set[str]] = {}
+        """Who wanted to join -> the members that it asked."""
 
     def members(self) -> list[SimNode]:
         """Nodes that run and are members, as far as they know."""
@@ -127,6 +133,7 @@ class Operators:
         members = self.members()
         for node in members:
             self._system.do(node, node.waive)
+            self._vouch(node)
             self._see_to_awaited(node)
         newest = max(
             (node.core.changing.roll for node in members), key=lambda roll: roll.number, default=None
@@ -182,7 +189,13 @@ class Operators:
         if begun or all(self._is_up(place) for place in roll.members):
             groups = ("all",) if wish.member_of is None else ()
             joiner = Joiner(wish.name, "", groups, by.name, self._where(by, wish.member_of))
+            self.asked.setdefault(wish.name, set()).add(by.name)
             self._system.do(by, lambda: by.propose(Plan(join=(joiner,))))
+            if wish.strikes and by.up and not by.fuse and self.can_spare(by):
+                by.fuse, by.fate = 1 + wish.strikes % 23, "die"
+                if wish.strikes >> 8 & 1:
+                    self.joins.remove(wish)
+                wish.strikes = 0
 
     def look_at_joins(self, by: SimNode) -> None:
         """This member has made something durable: perhaps that one has joined by it, which may begin to live now."""
@@ -207,19 +220,22 @@ class Operators:
         return node is not None and node.up
 
     def _see_to_awaited(self, node: SimNode) -> None:
-        """Have removed whom a change waits for, and who will never come."""
+        """Have removed whom a change waits for, and who has ended."""
         progress = node.core.changing.membership.progress()
-        awaited = () if progress is None else progress.awaits
-        roll, joining = node.core.changing.roll, {wish.name for wish in self.joins}
-        for name in {*awaited, *roll.shown}:
-            place = roll.place(name)
+        for name in () if progress is None else progress.awaits:
+            place = node.core.changing.roll.place(name)
             there = self._system.nodes[place] if place < len(self._system.nodes) else None
-            if there is None:
-                gone = name not in joining and node.core.changing.membership.firm
-            else:
-                gone = there.dead or there.retired
-            if gone and (name in awaited or name in roll.shown):
+            if there is not None and (there.dead or there.retired):
                 self.remove(name)
+
+    def _vouch(self, node: SimNode) -> None:
+        """Let a member have those removed that joined by it, and never came."""
+        asking, now = {wish.name for wish in self.joins}, self._system.now
+        mine = set(node.core.changing.membership.list_vouched()) - asking
+        node.unheard = {name: node.unheard.get(name, now) for name in sorted(mine)}
+        for name, since in node.unheard.items():
+            if now - since >= VOUCH:
+                self._system.do(node, lambda name=name: node.propose(Plan(remove=(name,))))  # type: ignore[misc]
 
     def look_at_leaver(self, node: SimNode) -> None:
         """Whoever has left ends once all is taken, and what it had to say has arrived, or is not wanted any more, or
@@ -230,9 +246,17 @@ class Operators:
             left = core.inbox or core.changing.ready or core.taken or core.again or core.untold or node.batch
             drained = not any(link.unacknowledged for link in core.links.values()) and not core.gathered
             late = self._system.now >= node.left_at + DRAIN
+            if node.lingers and any(self._counts_on(other, node) for other in self._system.nodes):
+                return
             if not left and not node.writing and (drained or node.expelled or late):
                 node.up, node.retired = False, True
                 self._system.counts["left"] += 1
+
+    def _counts_on(self, other: SimNode | None, node: SimNode) -> bool:
+        """Whether another that lives has this one among its members."""
+        if other is None or other is node or other.dead or other.retired:
+            return False
+        return other.is_member and node.place in other.core.changing.roll.members
 
     def tell_gone(self, place: int) -> None:
         """Whoever talks to a system that it is no member of is told so, some time."""

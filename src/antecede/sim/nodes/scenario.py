@@ -18,7 +18,9 @@ Faults, each at a time and for a while, to a node that chance picks by `pick`
   silent     its application acknowledges nothing
   join       one joins: a router a separator, where there is a topology
   cancel     one wants to join, and gives up
+  sponsor    one wants to join, and the member that it asks dies for good in that: it asks another, or gives up then
   leave      one leaves
+  linger     the same, and it runs on until no other counts it as a member
   die        one dies for good, and an operator removes it: a router, if another of its separator forwards
   suspect    one is removed that lives
   replace    all routers of a separator that forward die for good, and another takes their place: by a living witness,
@@ -53,13 +55,15 @@ ROUTED = tuple(name for name, kind in PROTOCOLS.items() if kind.routed)
 
 Kind: TypeAlias = Literal[
     "kill", "outage", "pause", "partition", "full", "sync", "slow", "flip", "jump", "limits", "lazy", "silent",
-    "join", "cancel", "leave", "die", "suspect", "strike", "replace",
+    "join", "cancel", "sponsor", "leave", "linger", "die", "suspect", "strike", "replace",
 ]  # fmt: skip
 TROUBLE: tuple[Kind, ...] = (
     "kill", "kill", "kill", "kill", "outage", "pause", "partition", "partition", "full", "sync", "slow", "flip",
     "jump", "limits", "lazy", "silent",
 )  # fmt: skip
-CHANGES: tuple[Kind, ...] = ("join", "join", "join", "cancel", "leave", "die", "suspect", "strike")
+CHANGES: tuple[Kind, ...] = (
+    "join", "join", "join", "cancel", "sponsor", "leave", "linger", "die", "suspect", "strike",
+)  # fmt: skip
 CHANGES_OF_ROUTERS: dict[str, tuple[Kind, ...]] = {
     "wan": ("die", "die", "join", "join", "join", "strike"),
     "witnesses": ("die", "die", "join", "join", "join", "strike", "replace", "replace"),

@@ -283,6 +283,7 @@ class System:
         removed = {place for roll in judge.rolls.values() for place in roll.removed}
         gone = removed | {node.place for node in nodes if node.dead}
         judge.judge_order(View(names), gone, set())
+        judge.judge_joins(self.operators.asked)
         members = {node.name: node.core for node in nodes if node.up and node.is_member}
         if self.scenario.stateful:
             known = {node.name: node.application.known for node in nodes if node.name in members}
