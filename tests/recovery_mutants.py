@@ -20,6 +20,7 @@ from antecede.process.views.change import Changing
 from antecede.process.views.members import Plan, State
 from antecede.process.views.membership import Membership
 from antecede.process.views.round import Counts
+from antecede.process.write_ahead import WriteAhead
 from antecede.sim.nodes.node import SimNode
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -30,20 +31,12 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 def speak_early(patch: pytest.MonkeyPatch) -> None:
     """Frames leave before the input that they follow from is durable."""
-    patch.setattr(
-        SimNode, "_let_out", lambda self, out, hails=False: self._transmit([(*one, hails) for one in out])
-    )
+    patch.setattr(WriteAhead, "hold_frames", lambda self, frames: False)
 
 
 def hand_over_early(patch: pytest.MonkeyPatch) -> None:
     """A message is handed over before its arrival is durable."""
-    real = SimNode._note_arrivals
-
-    def note_arrivals(self: SimNode) -> None:
-        real(self)
-        self.fresh.clear()
-
-    patch.setattr(SimNode, "_note_arrivals", note_arrivals)
+    patch.setattr(WriteAhead, "hold_messages", lambda self, arrived: None)
 
 
 # The journal
@@ -138,8 +131,8 @@ def snapshot_before(patch: pytest.MonkeyPatch) -> None:
     def begin_write(self: SimNode) -> None:
         before = getattr(self, "_earlier", None)
         self._earlier = self.core.snapshot()  # type: ignore[attr-defined]
-        if before is not None and self.journal.wants_snapshot(len(self.batch)) and self.batch:
-            batch, self.batch = self.batch, []
+        if before is not None and self.journal.wants_snapshot(self.written - self.durable):
+            batch = self.ahead.take_batch()
             self.system.plan_write(self, lambda: self.end_write(batch, before))
             return
         real(self)

@@ -46,7 +46,7 @@ def test_systems_that_do_not_change_keep_what_is_promised(number):
 
 
 FAILED = [json.loads(line) for line in (Path(__file__).parent / "failed_runs.jsonl").read_text().splitlines()]
-"""Runs that ever failed, and what was wrong, or which seed drew them then. Kept as values: what a seed draws changes."""
+"""Runs that ever failed, and why, or which seed drew them then. They are kept as values: what a seed draws changes."""
 
 
 @pytest.mark.parametrize("failed", FAILED, ids=lambda failed: failed["was"])

@@ -1,24 +1,23 @@
 """Group commit: inputs gather, become durable together, and then what waited for them goes on.
 
-The rule (write-ahead). The frames that follow from an input wait until it is durable, and with it all inputs before it.
-So a peer never hears of anything that a crash could undo. While one group of inputs is being made durable, the next one
-gathers: the slower the disk, the larger the groups. A group is begun at the end of a turn in which someone began to
-wait for it: frames that may not leave yet, a message that may not be handed over yet, a call. What nobody waits for
-(that a message was taken, or acknowledged) is written with the next group, or after `LAZY_S`.
+What waits for what is a rule of the process (`process.write_ahead`). While one group of inputs is being made durable,
+the next one gathers: the slower the disk, the larger the groups. A group is begun at the end of a turn in which someone
+began to wait for it: frames that may not leave yet, a message that may not be handed over yet, a call. What nobody
+waits for (that a message was taken, or acknowledged) is written with the next group, or after `LAZY_S`.
 
 Who writes. To give the interpreter to a thread and to get it back takes a busy node longer than most disks take to
 sync a page. So the event loop writes a group by itself if that does not hold it up: if the group is small, and needs no
 sync, or the disk has shown that it syncs in less than a millisecond (`SyncTimes`). A thread writes all others, and
 snapshots.
 
-A message is handed over once its arrival is durable. Without a journal everything counts as durable at once.
+Without a journal everything counts as durable at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import Any
 
@@ -28,6 +27,7 @@ from antecede.net.signal import Signal
 from antecede.process.core import Out
 from antecede.process.inputs import Arrive, Input
 from antecede.process.journal import LARGE_BYTES, Journal
+from antecede.process.write_ahead import WriteAhead
 
 __all__ = ["Commits", "SyncTimes"]
 
@@ -80,12 +80,10 @@ class SyncTimes:
                 self._trials, self._in_time = TRIALS, 0
 
 
-class Commits:
+class Commits(WriteAhead[Out]):
     """The inputs of one process on their way to its journal, and all that waits for them."""
 
-    __slots__ = (
-        "__dict__", "_journal", "fresh", "position", "position_durable",
-    )  # fmt: skip
+    __slots__ = ("__dict__", "_journal")
 
     def __init__(
         self,
@@ -98,26 +96,20 @@ class Commits:
     ) -> None:
         """`backlog` says how many inputs, and how many bytes of peers, may wait for the disk. `transmit` is called with
         frames that may leave now, and `arrivals` is fired when messages may be handed over."""
+        super().__init__(journal.position if journal is not None else 0)
         self._journal, self._thread, self._clock = journal, thread, clock
         self._most, self._most_bytes = backlog
         self._transmit, self._arrivals = transmit, arrivals
         self._loop = asyncio.get_running_loop()
-        self.position = self.position_durable = journal.position if journal is not None else 0
-        """Of the last input, and of the last one that is durable."""
-        self.fresh: dict[Id, int] = {}
-        """Messages whose arrival is not durable yet, with its position; in the order of positions."""
         self.times = SyncTimes()
-        self._batch: list[Input] = []
         self._size = 0
-        """Bytes of payloads in it."""
+        """Bytes of payloads in the batch that gathers."""
         self._gathering = self._writing = 0
         """Bytes of peers in the batch that gathers, and in the one that is written."""
         self._work = asyncio.Event()
         """Someone waits for what has gathered."""
         self._lazy = False
         """A timer will set it."""
-        self._out: deque[tuple[int, list[Out]]] = deque()
-        """What may leave once a position is durable."""
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._committed = Signal()
         self._ended = False
@@ -127,34 +119,32 @@ class Commits:
 
     def write(self, given: Input, size: int = 0) -> int:
         """An input, with a payload of this size, was applied: its position."""
-        if self._journal is not None:
-            if not self._lazy:
-                self._lazy = True
-                self._loop.call_later(LAZY_S, self._end_laziness)
-            self.position += 1
-            self._size += size
-            if type(given) is Arrive:
-                self._gathering += size
-            self._batch.append(given)
-        return self.position
+        if self._journal is None:
+            return self.position
+        if not self._lazy:
+            self._lazy = True
+            self._loop.call_later(LAZY_S, self._end_laziness)
+        self._size += size
+        if type(given) is Arrive:
+            self._gathering += size
+        return super().write(given)
 
     def _end_laziness(self) -> None:
         self._lazy = False
         self._work.set()
 
-    def hold_messages(self, arrived: list[Id]) -> None:
+    def hold_messages(self, arrived: Iterable[Id]) -> None:
         """These messages, which arrived with the last input, are handed over once that is durable."""
         if self._journal is not None:
-            self.fresh.update(dict.fromkeys(arrived, self.position))
+            super().hold_messages(arrived)
             self._work.set()
 
     def let_out(self, out: list[Out]) -> None:
         """Let frames out as soon as the inputs so far are durable."""
-        if self.position == self.position_durable:
-            self._transmit(out)
-        else:
-            self._out.append((self.position, out))
+        if self.hold_frames(out):
             self._work.set()
+        else:
+            self._transmit(out)
 
     async def wait(self, position: int) -> None:
         """Wait until the input at this position, and so all before it, is durable."""
@@ -194,7 +184,7 @@ class Commits:
             if settle():
                 await asyncio.sleep(0)
             self._work.clear()
-            batch, self._batch = self._batch, []
+            batch = self.take_batch()
             size, self._size = self._size, 0
             self._writing, self._gathering = self._gathering, 0
             if batch:
@@ -202,7 +192,7 @@ class Commits:
                 state = snapshot() if journal.wants_snapshot(len(batch)) else None
                 await self._append(journal, batch, size, state)
                 self._writing = 0
-                self._commit(self.position_durable + len(batch))
+                self._go_on(len(batch))
             if self._ended and not self._batch:
                 return
 
@@ -225,21 +215,16 @@ class Commits:
         if timed:
             self.times.note(self._clock() - begun)
 
-    def _commit(self, position: int) -> None:
-        self.position_durable = position
-        out: list[Out] = []
-        while self._out and self._out[0][0] <= position:
-            out += self._out.popleft()[1]
-        if out:
+    def _go_on(self, count: int) -> None:
+        """So many more inputs are durable: let go what waited for them."""
+        waited = bool(self.fresh)
+        if out := self.commit(count):
             self._transmit(out)
-        while self._waiters and self._waiters[0][0] <= position:
+        while self._waiters and self._waiters[0][0] <= self.position_durable:
             _, waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
-        if self.fresh:
-            fresh, self.fresh = self.fresh, {}
-            if next(reversed(fresh.values())) > position:
-                self.fresh = {message: at for message, at in fresh.items() if at > position}
+        if waited:
             self._arrivals.fire()
         self._committed.fire()
 
@@ -258,7 +243,7 @@ class Commits:
     def fail(self, error: AntecedeError) -> None:
         """Write nothing more: nothing that is not durable leaves."""
         self._failure = error
-        self._out.clear()
+        self._frames.clear()
         for _, waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(error)

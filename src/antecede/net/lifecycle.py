@@ -22,7 +22,6 @@ from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from antecede.errors import AntecedeError, BadJournal, Closed, NotDrained, WrongLoop
@@ -37,10 +36,9 @@ from antecede.net.storage.journal import open_journal
 from antecede.net.transports.transport import Certified, Connection, Transport
 from antecede.net.views import Member
 from antecede.process.core import Core, Out
-from antecede.process.inputs import Adopt, Restart
+from antecede.process.inputs import Adopt
 from antecede.process.journal import Journal
 from antecede.process.views.members import Roll
-from antecede.protocols.separator import Separator
 
 if TYPE_CHECKING:
     from antecede.net.observe.recorder import Recorder
@@ -133,7 +131,7 @@ class Lifecycle(Member):
         if journal is not None:
             core = await self._in_thread(lambda: journal.recover(self._new))
         self._begin(core)
-        if self._memory is not None and isinstance(core.machine, Separator) and core.machine.joining:
+        if self._memory is not None and core.changing.routes.joining:
             self._host.happen(Adopt(await self._in_thread(self._read_memory)))
 
     def _read_memory(self) -> bytes:
@@ -141,14 +139,13 @@ class Lifecycle(Member):
         assert self._memory is not None
         journal = open_journal(self._memory)
         try:
-            machine = journal.recover(None).machine
+            core = journal.recover(None)
         finally:
             journal.close()
-        if not isinstance(machine, Separator):
-            raise BadJournal(
-                f"journal {self._memory}", f"belongs to protocol {machine.name}: give the journal of a router"
-            )
-        return msgspec.msgpack.encode(machine.handover())
+        if not core.changing.routes.on:
+            words = f"belongs to protocol {core.machine.name}: give the journal of a router"
+            raise BadJournal(f"journal {self._memory}", words)
+        return core.changing.routes.hand_over()
 
     def _open_journal(self) -> None:
         assert self._journal_path is not None
@@ -163,7 +160,8 @@ class Lifecycle(Member):
             self._recorder = make_recorder(self._trace, self._run, core)
         if core is not self._new:
             # A new incarnation, durable before anyone hears of it: its frames wait for this input.
-            host.happen(Restart(self._recorder is not None, settings.limits))
+            for given in core.list_first_inputs(self._recorder is not None, settings.limits):
+                host.happen(given)
             host.since = dict.fromkeys(core.inbox, clock())
             self._untold = bool(core.untold)
         self._nothing = Durable(host.commits.wait, 0)
@@ -285,9 +283,7 @@ class Lifecycle(Member):
             for number, peer in self._mesh.peers.items()
             if number in core.links and not peer.parted and self._mesh.may_reach(number)
         ]
-        return not there or not (
-            core.unsent or core.gathered or any(core.links[peer].unacknowledged for peer in there)
-        )
+        return not there or core.is_drained(there)
 
     async def _mind(self) -> None:
         """Stop to talk as soon as the host has stopped."""

@@ -414,13 +414,10 @@ class Node(Observed):
         host, core = self._host, self._host.core
         if self._closing or host.failure is not None or self._untold:
             return None
-        if core.again:
-            if wanted not in (None, core.again[0].sender):
-                return None
-            repeated = core.again.popleft()
-            return Delivery(core.outside, repeated, True, self._acknowledge, core.contexts.get(repeated.id))
-        settings = self.settings
-        if len(core.taken) >= settings.unacknowledged or core.taken_bytes >= settings.unacknowledged_bytes:
+        settings, repeated = self.settings, bool(core.again)
+        if not repeated and (
+            len(core.taken) >= settings.unacknowledged or core.taken_bytes >= settings.unacknowledged_bytes
+        ):
             if not self._full:
                 log.warning(
                     "%s hands over no more messages: %d messages, %d bytes, are not acknowledged",
@@ -430,13 +427,12 @@ class Node(Observed):
                 )
             self._full = True
             return None
-        message: Message | Change | None
-        if core.steady:
-            message = core.next_message(wanted)
-        elif isinstance(message := core.changing.offer(wanted), Change):
+        message = core.offer(host.commits.fresh, wanted)
+        if not isinstance(message, Message):
             return None
-        if message is None or message.id in host.commits.fresh:
-            return None
+        if repeated:
+            core.again.popleft()
+            return Delivery(core.outside, message, True, self._acknowledge, core.contexts.get(message.id))
         return self._hand_over(message)
 
     def _hand_over(self, message: Message) -> Delivery:

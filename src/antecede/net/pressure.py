@@ -1,61 +1,34 @@
-"""Back-pressure: whether there is room for one more message, and who waits for it.
-
-A message finds no room while a destination has too much that it did not acknowledge, or asked for a pause; while the
-protocol holds back too much; or, to ourselves, while our application takes too little. `settings.Settings` has the
-limits.
-"""
+"""Back-pressure: who waits until there is room for one more message (`antecede.process.room`)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable
 
 from antecede.net.delivery import Held
 from antecede.net.driver import Host
 from antecede.net.settings import Settings
+from antecede.process.room import Room
 
 __all__ = ["Pressure"]
 
 log = logging.getLogger(__name__)
 
 
-class Pressure:
-    """What stops the sends of one node. `paused` are the peers that asked for a pause."""
+class Pressure(Room):
+    """What stops the sends of one node."""
 
     def __init__(self, host: Host, paused: set[int], settings: Settings) -> None:
-        self._host, self._paused, self._settings = host, paused, settings
-        self._routed = host.core.machine.routed
+        super().__init__(host.core, settings, paused)
+        self._host, self._settings = host, settings
         self._waiting: Counter[int] = Counter()
         """Peers that can take no more, and how many calls of `send` wait for each."""
         self._since: dict[int, float] = {}
 
-    def has_room(self, targets: tuple[int, ...]) -> bool:
-        """Whether a message to these may be sent now."""
-        core, settings = self._host.core, self._settings
-        if not core.steady and not core.changing.membership.going:
-            return False
-        if len(core.unsent) >= settings.queue or core.unsent_bytes >= settings.queue_bytes:
-            return False
-        if core.me in targets and core.held[core.me] >= settings.held:
-            return False
-        return not any(self._is_full(peer) for peer in self._ways(targets))
-
-    def _ways(self, targets: tuple[int, ...]) -> Iterable[int]:
-        """The links that a message may take: over routers, any."""
-        return self._host.core.links if self._routed else targets
-
-    def _is_full(self, peer: int) -> bool:
-        """Whether a peer can take no more for now. We are no peer of ours."""
-        out, settings = self._host.core.out.get(peer), self._settings
-        return out is not None and (
-            out.pending >= settings.queue or out.size >= settings.queue_bytes or peer in self._paused
-        )
-
     async def wait(self, targets: tuple[int, ...]) -> None:
         """Wait until something has changed. Who waits for one peer for long is told of it, once."""
-        full = [peer for peer in self._ways(targets) if self._is_full(peer)]
+        full = [peer for peer in self.list_ways(targets) if self.is_full(peer)]
         loop = asyncio.get_running_loop()
         for peer in full:
             self._waiting[peer] += 1
@@ -68,7 +41,7 @@ class Pressure:
             self._waiting.subtract(full)
             self._waiting += Counter()
             for peer in full:
-                if not self._is_full(peer):
+                if not self.is_full(peer):
                     self._since.pop(peer, None)
 
     def _tell(self, peers: list[int]) -> None:

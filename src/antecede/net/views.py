@@ -98,11 +98,8 @@ class Member:
                 "node", f"remove is for other nodes: {name} is this one, and goes with leave()"
             )
         if name in roll.shown or not self._host.core.changing.membership.going:
-            changing = self._host.core.changing
-            await self._change(
-                Plan(remove=(name,)),
-                lambda: name not in changing.roll.shown and changing.membership.going,
-            )
+            membership = self._host.core.changing.membership
+            await self._change(Plan(remove=(name,)), lambda: membership.has_removed(name))
 
     async def _change(self, plan: Plan, done: Callable[[], bool]) -> None:
         """Have the view changed."""
@@ -151,9 +148,8 @@ class Member:
         host, changing = self._host, self._host.core.changing
         if self.state is not None or host.failure is not None:
             return
-        for change in list(changing.ready):
-            if isinstance(change, Change) and change.owed:
-                host.happen(Waive(change.number))
+        for number in changing.list_owing():
+            host.happen(Waive(number))
         # One that only sends would never come to a change, and be in none of its views.
         while self.changed is None and (next_change := self._next_change()) is not None:
             self._come_to(next_change, None)

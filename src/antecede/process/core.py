@@ -49,7 +49,7 @@ Errors
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias, assert_never
 
@@ -277,6 +277,25 @@ class Core:
             if sender in (None, identity[0]):
                 return self.numbering.outward(message)
         return None
+
+    def offer(self, fresh: Container[Id], sender: int | None = None) -> Message | Change | None:
+        """What the application is to have next, of this sender if one is given: what it took before a restart comes
+        first. What is `fresh`, so that its arrival is not durable, is not offered yet."""
+        if self.again:
+            return self.again[0] if sender in (None, self.again[0].sender) else None
+        offered = self.next_message(sender) if self.steady else self.changing.offer(sender)
+        return None if isinstance(offered, Message) and offered.id in fresh else offered
+
+    def is_drained(self, peers: Iterable[int]) -> bool:
+        """Whether nothing waits to leave, and these peers have acknowledged all that did."""
+        return not (self.unsent or self.gathered or any(self.links[peer].unacknowledged for peer in peers))
+
+    def list_first_inputs(self, recording: bool, limits: wire.Limits | None) -> list[Input]:
+        """What happens to a process that comes back from its journal before anything else does."""
+        wanted, me = self.changing.membership.wanted.join, self.view.name(self.me)
+        # Whoever wanted to join by us has lost its connection, and asks again.
+        names = tuple(joiner.name for joiner in wanted if joiner.by == me)
+        return [Restart(recording, limits), *([Withdraw(names)] if names else [])]
 
     # Inputs
 

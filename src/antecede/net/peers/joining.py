@@ -161,13 +161,6 @@ class Joins:
         self._unheard: dict[str, float] = {}
         """Who joined by us, and has not been heard -> since when."""
 
-    def withdraw_old(self) -> None:
-        """Having come back from a journal, withdraw what we wanted before: whoever still wants to join asks again."""
-        host = self._host
-        wanted = host.core.changing.membership.wanted.join
-        if names := tuple(joiner.name for joiner in wanted if joiner.by == host.name):
-            host.happen(Withdraw(names))
-
     def vouch(self, now: float) -> None:
         """Have those removed that joined by us and never came."""
         host = self._host
@@ -253,11 +246,12 @@ class Joins:
         _check_name(self._host, join)
         if (reason := membership.refused.get(join.name)) is not None:
             raise BadHello(reason)
-        return join.name in membership.roll.shown and membership.firm
+        return membership.has_joined(join.name)
 
     def _note(self, name: str) -> bool:
         """Note, and log once, whom a join waits for; whether it may be proposed now."""
-        progress, down = self._host.core.changing.membership.progress(), self._down()
+        membership, down = self._host.core.changing.membership, self._down()
+        progress = membership.progress()
         begun = progress is not None and name in progress.join
         awaits = tuple(sorted({*down, *(progress.awaits if progress is not None and begun else ())}))
         awaits = tuple(one for one in awaits if one != self._host.name)
@@ -271,7 +265,7 @@ class Joins:
                 ", ".join(down),
             )
         self.waiting[name] = awaits
-        return begun or not down
+        return membership.may_propose(name, down)
 
 
 def _joiner(host: Host, join: Join) -> Joiner:

@@ -136,7 +136,6 @@ class Mesh:
     async def run(self) -> None:
         """Keep connections with all peers, until cancelled: when the node closes, and as soon as it fails."""
         try:
-            self.joins.withdraw_old()
             self._dial_all()
             while True:
                 if self._turned:

@@ -111,6 +111,10 @@ class Changing:
         """Who joined, and gets its state from our application, which has not come to that point yet."""
         return tuple(place for change in self.ready if isinstance(change, Change) for place in change.owed)
 
+    def list_owing(self) -> list[int]:
+        """The changes with which our application owes a state, and to which it has not come yet, by number."""
+        return [change.number for change in self.ready if isinstance(change, Change) and change.owed]
+
     @property
     def may_leave(self) -> bool:
         """Whether we wait for no state, and whoever joined by us has its own: nobody hears one that has left."""

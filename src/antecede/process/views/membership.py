@@ -37,7 +37,7 @@ Who waits for a change repeats what it wants, since a leader that is removed tak
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, assert_never
 
 from msgspec import Struct
@@ -134,6 +134,19 @@ class Membership:
     def firm(self) -> bool:
         """Whoever joined with this view may begin to live: it will not be forgotten with the leader that made it."""
         return self.going or self.promised > self.roll.number
+
+    def has_joined(self, name: str) -> bool:
+        """Whether this node is a member, and may begin to live."""
+        return name in self.roll.shown and self.firm
+
+    def has_removed(self, name: str) -> bool:
+        """Whether this node is no member, and all others go on without it."""
+        return name not in self.roll.shown and self.going
+
+    def may_propose(self, name: str, down: Collection[str]) -> bool:
+        """Whether to ask for this node to join now: not while members are `down`, unless the change has begun."""
+        progress = self.progress()
+        return not down or (progress is not None and name in progress.join)
 
     def progress(self) -> Progress | None:
         """The change that is under way or wanted, and what it waits for; None if there is none."""

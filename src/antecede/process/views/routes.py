@@ -86,9 +86,18 @@ class Routes:
         known = machine.handover() if member else machine.checkpoint()
         yield from (Handed(*piece) for piece in cut_up(msgspec.msgpack.encode(known)))
 
+    @property
+    def joining(self) -> bool:
+        """Whether we joined a separator, and do not know yet what its members do."""
+        return self.on and self._machine.joining
+
+    def hand_over(self) -> bytes:
+        """What this member of a separator knows, for one that takes its place."""
+        return msgspec.msgpack.encode(self._machine.handover())
+
     def hear(self, source: int, note: Handed) -> None:
         """A piece of what another knows has arrived."""
-        if not self.on or not self._machine.joining:
+        if not self.joining:
             return
         whole = self._handed.setdefault(source, Pieces()).add(note.piece, note.last, note.at)
         if whole is not None:

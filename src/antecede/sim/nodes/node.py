@@ -1,44 +1,27 @@
-"""The shell round one process, simulated: as `antecede.net.driver` it writes ahead, and as a node it hands over.
+"""The shell round one process, simulated: it moves bytes and time. Between any two effects the process may die
+(`effect`), and comes back from what its disk then holds.
 
-The rule is that of the real one: an input is applied and written in one step; the frames that follow from it wait until
-it is durable; a message is handed over once its arrival is. Between any two effects the process may die (`effect`), and
-comes back from what its disk then holds.
+What waits for the disk, what is offered next, what is sent again and when a node may leave, `antecede.process` decides,
+as it does for a node of `antecede.net`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-import msgspec
+from msgspec import Struct
 
-from antecede.errors import CallerError, PeerError
+from antecede.errors import PeerError
 from antecede.link import Frame
-from antecede.model import Id, Message
 from antecede.process.core import Core, Out
-from antecede.process.inputs import (
-    Acknowledge,
-    Adopt,
-    Arrive,
-    Input,
-    Pass,
-    Propose,
-    Recorded,
-    Restart,
-    Send,
-    Take,
-    Time,
-    Told,
-    Turn,
-    Waive,
-    Withdraw,
-)
+from antecede.process.inputs import Adopt, Arrive, Input, Propose, Turn, Waive, Withdraw
 from antecede.process.journal import Journal
-from antecede.process.views.members import Change, Plan, is_note
-from antecede.protocols.separator import Separator
-from antecede.sim.nodes.application import GROUP, Application
+from antecede.process.room import Room
+from antecede.process.views.members import Plan, is_note
+from antecede.process.write_ahead import WriteAhead
+from antecede.sim.nodes.application import Application
 from antecede.sim.nodes.disk import MemoryDisk
 from antecede.wire import Limits
 from antecede.wire.bundles import decode_bundle
@@ -49,8 +32,14 @@ if TYPE_CHECKING:
 __all__ = ["Killed", "SimNode"]
 
 MILLISECOND = 1_000_000
-PIECE = 1 << 18
-"""A state of more bytes than this travels in several notes."""
+
+
+class Bounds(Struct, frozen=True):
+    """How much may wait: by number, which small limits make tight enough."""
+
+    queue: int
+    queue_bytes: int = 1 << 40
+    held: int = 1 << 40
 
 
 class Killed(Exception):
@@ -74,14 +63,14 @@ class SimNode:
         self.system, self.name, self.place, self._new = system, name, place, new
         self.random = Random(f"{scenario.seed}/{name}")
         self.disk = MemoryDisk(self.effect, self.random, scenario.sync == "full")
-        self.application = Application()
+        self.application = Application(self)
         self.limits: Limits | None = None
         """Those that it comes back with, if they are other ones."""
         self.core: Core = None  # type: ignore[assignment]
         self.life = 0
         self.up = self.dead = self.retired = self.leaving = self.lingers = self.expelled = False
-        """It runs; it never will again; it has left and ended; it wants to leave, and runs on until no other counts it as
-        a member; it was told that it is no member."""
+        """It runs; it never will again; it has left and ended; it wants to leave, and then runs on until no other
+        counts it as a member; it was told that it is no member."""
         self.unheard: dict[str, int] = {}
         """Who joined by it and was not heard -> since when."""
         self.fuse = 0
@@ -102,7 +91,6 @@ class SimNode:
         self.slow_until = self.full_until = 0
         self.said_durable = 0
         """What it has ever taken to be durable."""
-        self.application_runs = True
 
     # Dying
 
@@ -116,6 +104,15 @@ class SimNode:
     @property
     def now(self) -> int:
         return self.system.now + self.offset
+
+    @property
+    def written(self) -> int:
+        """The position of the last input."""
+        return self.ahead.position
+
+    @property
+    def durable(self) -> int:
+        return self.ahead.position_durable
 
     # Life
 
@@ -136,20 +133,14 @@ class SimNode:
         self.life += 1
         self.last_words, self.stage = None, ""
         self.up, self.expelled = True, False
-        self.written = self.durable = position
-        self.batch: list[Input] = []
+        self.ahead: WriteAhead[tuple[int, Frame, bool]] = WriteAhead(position)
         self.writing = self.turning = self.acting = False
         self.ticking = 0
         """When the next look at the links is due; 0: none is planned."""
-        self._out: deque[tuple[int, list[tuple[int, Frame, bool]]]] = deque()
-        self.fresh: dict[Id, int] = {}
-        if core is not new:
-            self.happen(Restart(scenario.recording, self.limits))
-            wanted = core.changing.membership.wanted.join
-            if names := tuple(joiner.name for joiner in wanted if joiner.by == self.name):
-                self.happen(Withdraw(names))
-        machine = core.machine
-        if self._memory is not None and isinstance(machine, Separator) and machine.joining:
+        self.room = Room(core, Bounds(scenario.queue))
+        for given in () if core is new else core.list_first_inputs(scenario.recording, self.limits):
+            self.happen(given)
+        if self._memory is not None and core.changing.routes.joining:
             self.happen(Adopt(self._memory()))
         self.waive()
         self.stir()
@@ -160,8 +151,7 @@ class SimNode:
             self.effect()
         core = self.core
         out = core.apply(given, self.now)
-        self.written += 1
-        self.batch.append(given)
+        self.ahead.write(given)
         if core.arrived:
             self._note_arrivals()
         if out:
@@ -195,7 +185,7 @@ class SimNode:
 
     def _note_arrivals(self) -> None:
         arrived = self.core.arrived
-        self.fresh.update(dict.fromkeys(arrived, self.written))
+        self.ahead.hold_messages(arrived)
         self.system.judge.arrive(self.place, list(arrived), self.written)
         arrived.clear()
 
@@ -214,10 +204,8 @@ class SimNode:
 
     def _let_out(self, out: list[Out], hails: bool = False) -> None:
         frames = [(dest, frame, hails) for dest, frame in out]
-        if self.written == self.durable:
+        if not self.ahead.hold_frames(frames):
             self._transmit(frames)
-        else:
-            self._out.append((self.written, frames))
 
     def _transmit(self, frames: list[tuple[int, Frame, bool]]) -> None:
         words = self.last_words if any(not frame.bare for _, frame, _ in frames) else None
@@ -235,9 +223,7 @@ class SimNode:
         journal = Journal(
             self.disk.clone(), f"journal of {self.name}", scenario.sync, scenario.snapshot_inputs
         )
-        machine = journal.recover(self._new()).machine
-        assert isinstance(machine, Separator)
-        return msgspec.msgpack.encode(machine.handover())
+        return journal.recover(self._new()).changing.routes.hand_over()
 
     # The network
 
@@ -276,7 +262,7 @@ class SimNode:
     def stir(self) -> None:
         """See that a turn ends, that something is written, and that links are looked at."""
         core, system = self.core, self.system
-        if self.batch and not self.writing:
+        if not self.ahead.idle and not self.writing:
             self.writing = True
             if self.random.random() < 0.2:
                 # The disk is asked before the turn ends: what has gathered leaves later.
@@ -290,16 +276,9 @@ class SimNode:
         if not self.ticking or self.ticking > system.now + wait:
             self.ticking = system.now + wait
             system.plan(wait, self, self.tick)
-        if not self.acting and self._has_work():
+        if not self.acting and self.application.has_work():
             self.acting = True
             system.plan_act(self)
-
-    def _has_work(self) -> bool:
-        """Whether there is something for the application to do."""
-        core = self.core
-        if core.inbox or core.taken or core.again or not core.steady or core.untold:
-            return True
-        return bool((self.system.left and self.application_runs) or core.record.events)
 
     def end_turn(self) -> None:
         self.turning = False
@@ -341,7 +320,7 @@ class SimNode:
     # The disk
 
     def begin_write(self) -> None:
-        batch, self.batch = self.batch, []
+        batch = self.ahead.take_batch()
         if not batch:
             self.writing = False
             return
@@ -355,143 +334,22 @@ class SimNode:
         if self.fuse:
             self.effect()
         self.writing = False
-        self.durable += len(batch)
+        frames = self.ahead.commit(len(batch))
         self.said_durable = self.durable
         self.system.judge.commit(self.place, self.durable)
         self.application.commit(self.durable)
-        if self.fresh:
-            self.fresh = {message: at for message, at in self.fresh.items() if at > self.durable}
-        while self._out and self._out[0][0] <= self.durable:
-            self._transmit(self._out.popleft()[1])
+        self._transmit(frames)
         self.system.operators.look_at_joins(self)
         self.system.check_journal(self, len(batch))
         self.stir()
 
-    # The application
+    # The application, and operators
 
     def act(self) -> None:
-        """The application looks at its inbox, and may say something."""
+        """Let the application do something."""
         self.acting = False
-        system, random, scenario = self.system, self.random, self.system.scenario
-        if scenario.recording:
-            self._record()
-        lazy, silent = system.now < self.lazy_until, system.now < self.silent_until
-        if not lazy:
-            for _ in range(4 * scenario.burst + 4):
-                if not self._take(silent):
-                    break
-        # What it was not handed in this life, an application cannot acknowledge.
-        able = not silent and not self.core.again
-        if able and self.core.taken and (system.calm or random.random() < 0.5):
-            for identity in list(self.core.taken):
-                if system.calm or random.random() < 0.7:
-                    self._acknowledge(identity)
-        if self.application_runs:
-            for _ in range(random.randint(0, scenario.burst)):
-                if not system.left or not self._send():
-                    break
+        self.application.act()
         self.stir()
-
-    def _record(self) -> None:
-        core, random = self.core, self.random
-        if random.random() < 0.2:
-            self.wall += random.choice((1, 1000, -(10**9), 3600 * 10**9))
-            self.happen(Time(self.wall))
-        if core.record.events and self.written == self.durable:
-            events = list(core.record.events)
-            self.system.record(self.name, events)
-            self.happen(Recorded(events[-1].index + 1))
-
-    def _take(self, silent: bool) -> bool:
-        """Take what is next; whether there was something."""
-        core, judge = self.core, self.system.judge
-        if core.again:
-            judge.hand_again(self.place, core.again.popleft().id)
-            return True
-        if core.untold:
-            self.happen(Told(core.untold[0].number))
-            return True
-        if len(core.taken) >= self.system.scenario.unacknowledged:
-            return False
-        wanted, changing = None, core.changing
-        free = not changing.ready and changing.donor is None
-        if free and core.machine.selective and self.random.random() < 0.1:
-            wanted = self.random.choice(changing.roll.members)
-        offered = changing.offer(wanted)
-        if isinstance(offered, Change):
-            self._come_to(offered)
-            return True
-        if offered is None or offered.id in self.fresh:
-            return False
-        self._hand_over(offered, silent)
-        return True
-
-    def _hand_over(self, message: Message, silent: bool) -> None:
-        core, identity = self.core, message.id
-        again = identity in core.repeats
-        self.happen(Take(*identity))
-        self.system.judge.take(self.place, identity, again, self.written)
-        wrong = self.application.hear(message, self.written)
-        if wrong is not None:
-            self.system.judge.find("states", f"{self.name} {wrong}")
-        if not silent and self.random.random() < 0.8:
-            self._acknowledge(identity)
-
-    def _acknowledge(self, identity: Id) -> None:
-        self.happen(Acknowledge(*identity))
-        self.system.judge.acknowledge(self.place, identity, self.written)
-
-    def _come_to(self, change: Change) -> None:
-        padding = 2 * PIECE if self.random.random() < 0.1 else 0
-        state = self.application.state(padding) if change.owed and self.system.scenario.stateful else None
-        told = self.random.random() < 0.5
-        self.happen(Pass(change.number, state, told))
-        self.system.judge.pass_on(self.place, change, self.core.view, self.written)
-
-    def waive(self) -> None:
-        """An application without a state says so at once."""
-        if not self.system.scenario.stateful:
-            for change in list(self.core.changing.ready):
-                if isinstance(change, Change) and change.owed:
-                    self.happen(Waive(change.number))
-
-    def _send(self) -> bool:
-        """Say something, if there is room; whether it was said."""
-        core, random, system = self.core, self.random, self.system
-        changing, scenario = core.changing, system.scenario
-        if not changing.membership.going or self.place not in changing.roll.members or self.leaving:
-            return False
-        payload = b""
-        if core.machine.to_all or random.random() < 0.6:
-            echo = core.machine.to_all or random.random() < 0.5
-            to, kind = changing.targets(["all"], echo), GROUP
-            if not to:
-                to = changing.targets(["all"])
-        else:
-            members = system.destinations(core)
-            to, kind = tuple(sorted(random.sample(members, random.randint(1, len(members))))), b"s"
-        ways = core.links if core.machine.routed else to
-        if len(core.unsent) >= scenario.queue or any(
-            peer in core.out and core.out[peer].pending >= scenario.queue for peer in ways
-        ):
-            return False
-        large = scenario.large and random.random() < scenario.large
-        payload = kind + bytes(random.randrange(15_000, 60_000) if large else random.randrange(30))
-        try:
-            self.happen(Send(to, payload))
-        except CallerError:
-            # Its limits are smaller than they were.
-            if len(payload) <= core.sending.payload_bytes:
-                raise
-            return False
-        system.left -= 1
-        number = core.sent
-        system.judge.send(self.place, number, to, self.written)
-        if kind == GROUP and self.place not in to:
-            self.application.say((self.place, number), self.written)
-        return True
-
-    # Operators
 
     def propose(self, plan: Plan) -> None:
         self.happen(Propose(plan))
@@ -500,6 +358,12 @@ class SimNode:
     def withdraw(self, name: str) -> None:
         self.happen(Withdraw((name,)))
         self.stir()
+
+    def waive(self) -> None:
+        """An application without a state says so at once."""
+        if not self.system.scenario.stateful:
+            for number in self.core.changing.list_owing():
+                self.happen(Waive(number))
 
     @property
     def wants_to_leave(self) -> bool:
@@ -514,10 +378,11 @@ class SimNode:
         core, changing = self.core, self.core.changing
         return (
             (changing.membership.going or not self.is_member)
-            and not (core.inbox or changing.ready or core.again or core.untold or core.taken or core.gathered)
-            and not (self.batch or self.writing or self._out or core.unsent)
+            and not (core.inbox or changing.ready or core.again or core.untold or core.taken)
+            and self.ahead.idle
+            and not self.writing
+            and core.is_drained(core.links)
             and changing.donor is None
             and not changing.waiting()
-            and not any(link.unacknowledged for link in core.links.values())
             and not core.record.events
         )

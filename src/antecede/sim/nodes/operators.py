@@ -161,8 +161,7 @@ class Operators:
         by = self._asker(wish, wish.name)
         if by is None:
             return
-        changing = by.core.changing
-        if wish.name not in changing.roll.shown and changing.membership.going:
+        if by.core.changing.membership.has_removed(wish.name):
             self.wishes.remove(wish)
             return
         self._system.do(by, lambda: by.propose(Plan(remove=(wish.name,))))
@@ -181,12 +180,11 @@ class Operators:
         if wish.name in membership.refused or (wish.name in roll.names and wish.name not in roll.shown):
             self.joins.remove(wish)
             return
-        if wish.name in roll.shown and membership.firm:
+        if membership.has_joined(wish.name):
             self._let_begin(wish, by)
             return
-        progress = membership.progress()
-        begun = progress is not None and wish.name in progress.join
-        if begun or all(self._is_up(place) for place in roll.members):
+        down = [roll.names[place] for place in roll.members if not self._is_up(place)]
+        if membership.may_propose(wish.name, down):
             groups = ("all",) if wish.member_of is None else ()
             joiner = Joiner(wish.name, "", groups, by.name, self._where(by, wish.member_of))
             self.asked.setdefault(wish.name, set()).add(by.name)
@@ -200,8 +198,7 @@ class Operators:
     def look_at_joins(self, by: SimNode) -> None:
         """This member has made something durable: perhaps that one has joined by it, which may begin to live now."""
         for wish in [wish for wish in self.joins if wish.by is by]:
-            membership = by.core.changing.membership
-            if wish.name in membership.roll.shown and membership.firm:
+            if by.core.changing.membership.has_joined(wish.name):
                 self._let_begin(wish, by)
 
     def _let_begin(self, wish: Wish, by: SimNode) -> None:
@@ -213,7 +210,7 @@ class Operators:
             self.joins.remove(wish)
             self._system.counts["joined"] += 1
             node = self._system.make(wish.name, roll.place(wish.name), roll, wish.memory)
-            node.application_runs = wish.member_of is None
+            node.application.runs = wish.member_of is None
 
     def _is_up(self, place: int) -> bool:
         node = self._system.nodes[place] if place < len(self._system.nodes) else None
@@ -243,12 +240,12 @@ class Operators:
         if node.up and node.core.me not in node.core.changing.roll.members:
             core = node.core
             node.left_at = node.left_at or self._system.now
-            left = core.inbox or core.changing.ready or core.taken or core.again or core.untold or node.batch
-            drained = not any(link.unacknowledged for link in core.links.values()) and not core.gathered
+            left = core.inbox or core.changing.ready or core.taken or core.again or core.untold
+            drained = core.is_drained(core.links)
             late = self._system.now >= node.left_at + DRAIN
             if node.lingers and any(self._counts_on(other, node) for other in self._system.nodes):
                 return
-            if not left and not node.writing and (drained or node.expelled or late):
+            if not left and node.written == node.durable and (drained or node.expelled or late):
                 node.up, node.retired = False, True
                 self._system.counts["left"] += 1
 

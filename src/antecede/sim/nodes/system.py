@@ -69,7 +69,7 @@ class System:
         """By place."""
         for place, name in enumerate(founders.names):
             node = self.make(name, place, first)
-            node.application_runs = place in self.processes
+            node.application.runs = place in self.processes
         for fault in scenario.faults:
             self.at(fault.at_ms * MILLISECOND, lambda fault=fault: self.faults.strike(fault))  # type: ignore[misc]
         self.at(scenario.end_ms * MILLISECOND, self.faults.end)
