@@ -434,6 +434,63 @@ def test_who_was_not_told_to_go_on_by_a_leader_that_left_is_told_by_others():
     assert c.roll.shown == ("b", "c")
 
 
+def stop_short(heard: str) -> Quartet:
+    """A system of four in which b leaves, and a, which leads that, dies when only these have heard of the new view."""
+    system = Quartet("matrix", "abcd")
+    a = system.cores["a"].changing.membership
+    system.give("b", Propose(Plan(leave=("b",))))
+    system.pump(until=lambda: a.led is not None and a.led.stage == "install")
+    system.slow = {("a", name) for name in "bcd" if name not in heard}
+    system.pump()
+    system.kill("a")
+    system.slow = set()
+    assert all(system.cores[name].changing.roll.number == 1 + (name in heard) for name in "bcd")
+    return system
+
+
+@pytest.mark.parametrize("heard", ["d", "bd"])
+def test_who_waits_for_another_to_lead_tells_it_what_one_that_is_ahead_asked_for(heard):
+    system = stop_short(heard)
+    # d knows that b has left, and does not ask it. But c waits for b to lead.
+    for _ in range(2):
+        system.give("d", Propose(Plan(remove=("a",))))
+        system.pump()
+    for name in "cd":
+        changing = system.cores[name].changing
+        assert (changing.roll.shown, changing.membership.going) == (("c", "d"), True)
+
+
+def test_who_waits_for_one_that_has_left_and_ended_to_lead_says_so():
+    system = stop_short("bd")
+    system.kill("b")
+    c = system.cores["c"].changing
+    system.give("c", Propose(Plan(remove=("a",))))
+    system.pump()
+    progress = c.membership.progress()
+    assert progress is not None
+    assert progress.awaits == ("b",)
+    system.give("c", Propose(Plan(remove=("b",))))
+    system.pump()
+    assert (c.roll.shown, c.membership.going) == (("c", "d"), True)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_who_learns_as_it_leads_that_it_has_left_tells_those_that_follow_it(late):
+    system = stop_short("d")
+    # b leads instead of a: c stops for it before d says, or after, that b has left.
+    system.slow = {("b", "c")} if late else {("d", "b")}
+    system.give("c", Propose(Plan(remove=("a",))))
+    system.pump()
+    system.slow = set()
+    system.pump()
+    assert not system.cores["b"].changing.membership.is_member
+    system.give("c", Propose(Plan(remove=("a",))))
+    system.pump()
+    for name in "cd":
+        changing = system.cores[name].changing
+        assert (changing.roll.shown, changing.membership.going) == (("c", "d"), True)
+
+
 def test_a_leader_that_left_stays_removed_when_a_join_is_withdrawn():
     system = Quartet("matrix", "abc")
     b, c = system.cores["b"].changing, system.cores["c"].changing

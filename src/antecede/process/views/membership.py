@@ -245,6 +245,9 @@ class Membership:
                 if plan.remove and self._would_have_led() and self._body.rules() > 3:
                     # It waits for us to lead, since it does not know the view with which we have left.
                     self._say(source, Ahead(self.roll))
+                if plan.remove and view > self.roll.number and self._body.rules() > 6:
+                    # One that is ahead of us does not know whom we wait for to lead.
+                    self._tell_successor(plan)
             case Withdrawn():
                 self._withdraw(source, note)
             case Stop():
@@ -264,7 +267,11 @@ class Membership:
             case Go(number):
                 self._go(number)
             case Ahead(roll):
-                if self.led is not None or source == self._successor():
+                if self._body.rules() > 6 and source == self.leader and roll.number > self.roll.number:
+                    # It led us, and has left: nobody leads this round any more.
+                    self.leader = self.me
+                    self._catch_up(roll)
+                elif self.led is not None or source == self._successor():
                     self._catch_up(roll)
             case Later(round):
                 self._yield(round)
@@ -346,6 +353,11 @@ class Membership:
         if self.going or self.leader not in self._places(self.wanted.remove):
             return None
         return self._leader(self.wanted)
+
+    def _tell_successor(self, plan: Plan) -> None:
+        successor = self._successor()
+        if successor not in (None, self.me):
+            self._say(successor, Ask(Plan(remove=plan.remove), self.wish, self.roll.number))
 
     def _would_have_led(self) -> bool:
         """Whether we have left, and would be the successor of our leader in the view before."""
@@ -480,6 +492,9 @@ class Membership:
 
     def _has_stopped(self, source: int, note: Stopped) -> None:
         led = self.led
+        if led is None and not self.is_member and note.round > self.roll.number and self._body.rules() > 6:
+            # We have left, and led until we knew.
+            self._say(source, Ahead(self.roll))
         if led is None or led.round != note.round or led.stage != "stop":
             return
         if not set(note.cut) <= set(led.plan.remove):
@@ -554,7 +569,10 @@ class Membership:
                 self._begin()
             else:
                 # We have left with what was decided. Who stays has heard what is wanted, or will be asked again.
-                self.led = None
+                stopped, self.led = self.led.stopped, None
+                if self._body.rules() > 6:
+                    for place in sorted(stopped.intersection(self.roll.members)):
+                        self._say(place, Ahead(self.roll))
 
     # Snapshots
 

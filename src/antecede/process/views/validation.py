@@ -9,8 +9,8 @@ Rules
   views      a view is ours, one before it, or the one that follows it: the same names in the same places, and whoever
              is no member any more has left or was removed. A view of our number is ours.
   next view  it was not made without us: we have reported for it, and nothing is left to do since. The leader gives it,
-             or one that is ahead of us, if we lead, or if it was to lead and has left; nobody tells us of one that has
-             removed us
+             or one that is ahead of us, if we lead, or if it led or was to lead and has left; nobody tells us of one
+             that has removed us
   leader     a round that we follow is settled, and a view let go, by the one that leads it; or let go by any member, if
              the leader is none any more
   members    who takes part in our round says that it has stopped, and reports; nobody who talks to us has cut us off
