@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import contextmanager
 from itertools import count
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import Struct
@@ -24,11 +24,10 @@ from antecede.cli.tables import count_things, print_json
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
-    from antecede.sim.nodes.soak import Outcome as NodesOutcome
+    from antecede.sim.outcome import Outcome as AnyOutcome
     from antecede.sim.run import RunSpec
-    from antecede.sim.soak import Outcome as MachinesOutcome
 
-    Outcome = MachinesOutcome | NodesOutcome
+    Outcome = AnyOutcome[Any]
 
 __all__ = ["Tally", "soak"]
 
@@ -65,14 +64,13 @@ class Plan(Struct, frozen=True):
 
     def command(self, number: int, outcome: Outcome) -> str:
         """The command line that repeats a run."""
-        from antecede.sim.nodes.soak import Outcome as Nodes
         from antecede.sim.nodes.soak import repeat as repeat_nodes
         from antecede.sim.soak import CAUSAL
 
-        if not isinstance(outcome, Nodes):
-            return tell_command(outcome.spec)
+        if not self.nodes:
+            return tell_command(outcome.run)
         if self.scenario is not None:
-            return repeat_nodes(outcome.scenario)
+            return repeat_nodes(outcome.run)
         more = f" --messages {self.messages}" if self.messages != MESSAGES else ""
         if self.protocols != CAUSAL:
             more += "".join(f" --protocol {name}" for name in self.protocols)
@@ -108,7 +106,7 @@ class Tally:
         self.crashes += outcome.crashes
         self.resent += outcome.resent
         self.deliveries[outcome.protocol] += outcome.deliveries
-        self.counts.update(getattr(outcome, "counts", {}))
+        self.counts.update(outcome.counts)
 
     def describe(self, spent: float) -> str:
         failed = f"{len(self.failures)} failed" if self.failures else "no violation, nothing lost"
@@ -224,20 +222,20 @@ def _report_failure(plan: Plan, number: int, outcome: Outcome, shorter: bool) ->
     print(f"run {number}: {outcome.findings[0]}\n  {command}", file=sys.stderr, flush=True)
     shrunk = None
     if shorter:
-        found = _shrink(outcome)
+        found = _shrink(plan, outcome)
         if found != command:
             shrunk = found
             print(f"  shorter: {shrunk}", file=sys.stderr, flush=True)
     return Failure(number, command, outcome.findings[:5], shrunk)
 
 
-def _shrink(outcome: Outcome) -> str:
+def _shrink(plan: Plan, outcome: Outcome) -> str:
     from antecede.sim.nodes import soak as nodes
     from antecede.sim.soak import shrink
 
-    if isinstance(outcome, nodes.Outcome):
-        return nodes.repeat(nodes.shrink(outcome.scenario, outcome.kind))
-    return tell_command(shrink(outcome.spec, outcome.kind))
+    if plan.nodes:
+        return nodes.repeat(nodes.shrink(outcome.run, outcome.kind))
+    return tell_command(shrink(outcome.run, outcome.kind))
 
 
 def tell_command(spec: RunSpec) -> str:

@@ -7,11 +7,9 @@ small ones are judged by the oracle as well, and the two must agree.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from antecede.errors import AntecedeError, CallerError
@@ -20,11 +18,12 @@ from antecede.sim.chance import Words, pick, stream
 from antecede.sim.checking import Checker
 from antecede.sim.engine import Carrier
 from antecede.sim.faults import parse
+from antecede.sim.outcome import Outcome, pause_collector, shorten
 from antecede.sim.processes import Processes
 from antecede.sim.run import RunSpec, Simulation
 from antecede.sim.specs import Spec
 
-__all__ = ["CAUSAL", "Outcome", "draw", "examine", "shrink", "simpler"]
+__all__ = ["CAUSAL", "draw", "examine", "shrink", "simpler"]
 
 CAUSAL = tuple(name for name, kind in PROTOCOLS.items() if kind.order == "causal")
 
@@ -34,27 +33,6 @@ SMALL = 150
 T = TypeVar("T")
 
 Order: TypeAlias = Literal["none", "fifo", "causal"]
-
-
-class Outcome(Struct, frozen=True):
-    """What came of one run."""
-
-    spec: RunSpec
-    deliveries: int = 0
-    crashes: int = 0
-    resent: int = 0
-    findings: tuple[str, ...] = ()
-    judged: bool = False
-    """Whether the oracle judged it too."""
-
-    @property
-    def protocol(self) -> str:
-        return self.spec.protocol
-
-    @property
-    def kind(self) -> str:
-        """What went wrong, in a word."""
-        return self.findings[0].partition(":")[0] if self.findings else ""
 
 
 # Drawing
@@ -183,25 +161,22 @@ def _faults(duration_ms: int, words: Words) -> Iterator[str]:
 # Checking
 
 
-def examine(spec: RunSpec, order: Order | None = None) -> Outcome:
+def examine(spec: RunSpec, order: Order | None = None) -> Outcome[RunSpec]:
     """Run a spec and say what is wrong with the run, against what its protocol promises or against another order."""
-    gc_was = gc.isenabled()
-    gc.disable()
-    try:
-        return _examine(spec, order or PROTOCOLS[spec.protocol].order)
-    finally:
-        if gc_was:
-            gc.enable()
-
-
-def _examine(spec: RunSpec, order: Order) -> Outcome:
-    simulation = spec.build()
-    engine, checker = simulation.engine, Checker(simulation, SMALL)
-    findings = _drive(simulation) or checker.findings(order) + _links(engine.carrier)
-    resent = 0 if engine.carrier is None else engine.carrier.resent
-    return Outcome(
-        spec, checker.watch.deliveries, engine.crashes, resent, tuple(findings[:20]), checker.small
-    )
+    with pause_collector():
+        simulation = spec.build()
+        engine, checker = simulation.engine, Checker(simulation, SMALL)
+        promised = order or PROTOCOLS[spec.protocol].order
+        findings = _drive(simulation) or checker.findings(promised) + _links(engine.carrier)
+        return Outcome(
+            run=spec,
+            protocol=spec.protocol,
+            deliveries=checker.watch.deliveries,
+            crashes=engine.crashes,
+            resent=0 if engine.carrier is None else engine.carrier.resent,
+            findings=tuple(findings[:20]),
+            judged=checker.small,
+        )
 
 
 def _links(carrier: Carrier | None) -> list[str]:
@@ -235,34 +210,18 @@ def shrink(
     most: int = 400,
     told: Callable[[RunSpec], None] = lambda spec: None,
 ) -> RunSpec:
-    """The shortest run found that fails in the same way: fewer messages, processes and faults, simpler all round.
+    """The shortest run found that fails in the same way: fewer messages, processes and faults, simpler all round."""
 
-    Every candidate is tried with its own seed and a few small ones, since each change is another run; `most` limits how
-    many runs are tried. `told` hears of each success.
-    """
-    tries = most
+    def fails(tried: RunSpec) -> bool:
+        try:
+            return examine(tried, order).kind == kind
+        except CallerError:
+            return False
 
-    def failing(candidate: RunSpec) -> RunSpec | None:
-        nonlocal tries
-        for seed in dict.fromkeys((candidate.seed, 0, 1, 2, 3)):
-            if tries <= 0:
-                return None
-            tries -= 1
-            tried = replace(candidate, seed=seed)
-            try:
-                if examine(tried, order).kind == kind:
-                    return tried
-            except CallerError:
-                return None
-        return None
+    def list_seeded(spec: RunSpec) -> Iterator[RunSpec]:
+        return (replace(spec, seed=seed) for seed in dict.fromkeys((spec.seed, 0, 1, 2, 3)))
 
-    better: RunSpec | None = spec
-    while better is not None:
-        spec = better
-        better = next(filter(None, map(failing, simpler(spec))), None)
-        if better is not None:
-            told(better)
-    return spec
+    return shorten(spec, simpler, list_seeded, fails, most, told)
 
 
 def simpler(spec: RunSpec) -> Iterator[RunSpec]:

@@ -2,53 +2,22 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from antecede.sim.nodes.invariants import RAISED
 from antecede.sim.nodes.scenario import Scenario
 from antecede.sim.nodes.system import System
+from antecede.sim.outcome import Outcome, pause_collector, shorten
 
-__all__ = ["Outcome", "examine", "repeat", "shrink", "simpler"]
-
-
-class Outcome(Struct, frozen=True):
-    """What came of one run."""
-
-    scenario: Scenario
-    deliveries: int = 0
-    counts: Mapping[str, int] = {}
-    findings: tuple[str, ...] = ()
-    judged: bool = False
-    """Whether the oracle judged it too."""
-
-    @property
-    def protocol(self) -> str:
-        return self.scenario.protocol
-
-    @property
-    def crashes(self) -> int:
-        return self.counts.get("crashes", 0)
-
-    @property
-    def resent(self) -> int:
-        return 0
-
-    @property
-    def kind(self) -> str:
-        """What went wrong, in a word."""
-        return self.findings[0].partition(":")[0] if self.findings else ""
+__all__ = ["examine", "repeat", "shrink", "simpler"]
 
 
-def examine(scenario: Scenario) -> Outcome:
+def examine(scenario: Scenario) -> Outcome[Scenario]:
     """Run a scenario, and say what is wrong."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
+    with pause_collector():
         system = System(scenario)
         try:
             system.run()
@@ -56,11 +25,15 @@ def examine(scenario: Scenario) -> Outcome:
         except RAISED as error:
             findings = [*system.judge.findings, f"raised: {type(error).__name__}: {error}"[:500]]
         judge = system.judge
-        counts = dict(system.counts) | {"changes": judge.changes, "views": len(judge.rolls) - 1}
-        return Outcome(scenario, judge.watch.deliveries, counts, tuple(findings), judge.events is not None)
-    finally:
-        if collects:
-            gc.enable()
+        return Outcome(
+            run=scenario,
+            protocol=scenario.protocol,
+            deliveries=judge.watch.deliveries,
+            crashes=system.counts["crashes"],
+            findings=tuple(findings),
+            judged=judge.events is not None,
+            counts=dict(system.counts) | {"changes": judge.changes, "views": len(judge.rolls) - 1},
+        )
 
 
 def repeat(scenario: Scenario) -> str:
@@ -75,26 +48,11 @@ def shrink(
     told: Callable[[Scenario], None] = lambda scenario: None,
 ) -> Scenario:
     """The shortest run found that fails in the same way: fewer faults, messages and processes."""
-    tries = most
 
-    def failing(candidate: Scenario) -> Scenario | None:
-        nonlocal tries
-        for seed in dict.fromkeys((candidate.seed, 0, 1, 2)):
-            if tries <= 0:
-                return None
-            tries -= 1
-            tried = replace(candidate, seed=seed)
-            if examine(tried).kind == kind:
-                return tried
-        return None
+    def list_seeded(scenario: Scenario) -> Iterator[Scenario]:
+        return (replace(scenario, seed=seed) for seed in dict.fromkeys((scenario.seed, 0, 1, 2)))
 
-    better: Scenario | None = scenario
-    while better is not None:
-        scenario = better
-        better = next(filter(None, map(failing, simpler(scenario))), None)
-        if better is not None:
-            told(better)
-    return scenario
+    return shorten(scenario, simpler, list_seeded, lambda tried: examine(tried).kind == kind, most, told)
 
 
 def simpler(scenario: Scenario) -> Iterator[Scenario]:
