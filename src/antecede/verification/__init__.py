@@ -29,7 +29,7 @@ Modules, from the rows upwards
 from antecede.verification.chunk import Part, Scan, TooManySymbols, TooMuchInFlight
 from antecede.verification.combine import Outcome, Question, combine
 from antecede.verification.embedded import EMBEDDED_MOST, Verification, verify
-from antecede.verification.findings import KINDS, Findings, Ids, Impossible, Overtaken
+from antecede.verification.findings import KINDS, Findings, Ids, Impossible
 from antecede.verification.local import verify_chunks, verify_run
 from antecede.verification.proofs import NewsScan, ProofScan
 from antecede.verification.schema import FINDINGS, VERDICTS
@@ -47,7 +47,6 @@ __all__ = [
     "Impossible",
     "NewsScan",
     "Outcome",
-    "Overtaken",
     "Part",
     "ProofScan",
     "Question",

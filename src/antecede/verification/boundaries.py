@@ -11,7 +11,7 @@ greatest among the symbols it has merged in: entry clocks of processes (`heard`)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from antecede.jit import allocating
 from antecede.verification import state as names
 from antecede.verification.kernel import flip, has
-from antecede.verification.state import grown, words_for
+from antecede.verification.state import words_for
 from antecede.verification.summary import Summary
 
 __all__ = ["OVERTAKEN", "REPEATED", "STRANGE", "UNKNOWN", "Boundary", "Flight", "Walk", "ids_of"]
@@ -66,7 +66,7 @@ class Walk:
     """Walks through the chunks once."""
 
     def __init__(self, summaries: Sequence[Summary]) -> None:
-        self.n = n = max((summary.n for summary in summaries), default=0)
+        self.n = n = summaries[0].n if summaries else 0
         self.summaries = summaries
         self.flights: dict[Id, Flight] = {}
         self._last_use: dict[Id, int] = {}
@@ -78,8 +78,6 @@ class Walk:
 
     def walk(self) -> Iterator[Boundary]:
         for chunk, summary in enumerate(self.summaries):
-            if summary.n < self.n:
-                summary = widened(summary, self.n)
             boundary = self._enter(chunk, summary)
             yield boundary
             if chunk + 1 < len(self.summaries):
@@ -165,29 +163,6 @@ class Walk:
 def ids_of(rows: Array) -> list[Id]:
     """Sender and number, the first two columns."""
     return list(zip(rows[:, 0].tolist(), rows[:, 1].tolist(), strict=True))
-
-
-def widened(summary: Summary, n: int) -> Summary:
-    """The same chunk of a run that has n processes, some of which do nothing in it."""
-    words, flights = words_for(n), len(summary.flights)
-    heard = grown(summary.heard, n, words)
-    for q in range(summary.n, n):
-        heard[q, q // names.WORD] |= np.uint64(1 << q % names.WORD)
-    return replace(
-        summary,
-        clocks=grown(summary.clocks, n, n),
-        heard=heard,
-        marks=grown(summary.marks, n, summary.marks.shape[1]),
-        seen=grown(summary.seen, n),
-        sends=grown(summary.sends, n),
-        numbers=grown(summary.numbers, n, 2),
-        steady=np.append(summary.steady, np.full(n - summary.n, 3, np.uint8)),
-        flight_clocks=grown(summary.flight_clocks, flights, n),
-        flight_heard=grown(summary.flight_heard, flights, words),
-        missing=grown(summary.missing, flights, words),
-        given=grown(summary.given, flights, words),
-        deferred_heard=grown(summary.deferred_heard, len(summary.deferred), words),
-    )
 
 
 # Native parts: symbols become clocks, deferred checks are made

@@ -29,7 +29,6 @@ from antecede.verification.findings import (
     Findings,
     Ids,
     Impossible,
-    Overtaken,
 )
 from antecede.verification.kernel import (
     EARLY_DELIVERY,
@@ -72,8 +71,8 @@ class Part:
     """For `combine`; goes over the network as bytes."""
     findings: Findings
     """Decided here: duplicates and unaddressed deliveries."""
-    overtaken: Overtaken
-    """Violations decided here, for a `ProofScan` over the same rows."""
+    overtaken: Array
+    """For each violation decided here, which row sent its message: for a `ProofScan` over the same rows."""
     past: int = 0
     """Pairs of messages of which the first happened before the second, if the scan counts chains ..."""
     longest: int = 0
@@ -83,7 +82,7 @@ class Part:
 class Scan:
     """Reads the rows of one chunk of a run, in order.
 
-    n: how many processes there are (it grows by itself if there are more). first: nothing precedes this chunk.
+    n: how many processes there are. first: nothing precedes this chunk.
     block: only these origins' clock entries, from low up to and without high; needs `first`, and the whole run.
     keep: messages never to forget, see the package. chains: count them, too, which needs `first`.
     symbols, memory: how many messages may cross, bytes allowed.
@@ -114,14 +113,7 @@ class Scan:
         for kind in (DUPLICATE, UNADDRESSED):
             _, process, sender, number, index, _ = records[records[:, 0] == kind].T
             plain.append(Findings.plain(kind, process, sender, number, index))
-        _, process, sender, number, index, sent_at = records[records[:, 0] == VIOLATION].T
-        overtaken = Overtaken(
-            process=process.astype("i4"),
-            sender=sender.astype("i4"),
-            number=number.copy(),
-            index=index.copy(),
-            sent_at=sent_at.copy(),
-        )
+        overtaken = records[records[:, 0] == VIOLATION, 5]
         longest = int(counts[fields.LONGEST])
         return Part(
             summarise(self._scanner), Findings.concatenate(plain), overtaken, self._scanner.past, longest
@@ -168,9 +160,12 @@ class Scanner:
         self.watched: Watched = nothing_watched()
         self.counts[fields.FREE] = len(self.state.free)
         self.counts[fields.FIRST] = first
-        self._settle()
+        self.counts[fields.LOW], self.counts[fields.HIGH] = block or (0, capacity)
+        self.counts[fields.PROCESS_WORDS] = words_for(capacity)
         if not first:
-            self._enter(0)
+            # Each process has merged in the clock that it entered with.
+            for q in range(capacity):
+                self.state.marks[q, q // fields.WORD] |= np.uint64(1 << q % fields.WORD)
         if keep is not None and len(keep):
             self.state = self.state._replace(keep=table_of(keep.sender, keep.number))
         self._allow()
@@ -187,7 +182,8 @@ class Scanner:
 
     def feed(self, rows: Rows) -> None:
         columns = columns_of(rows)
-        self._make_room(columns)
+        for column in (columns.process, columns.sender, columns.to):
+            assert not len(column) or (column.min() >= 0 and column.max() < self.n), "a process is not known"
         if int(self.state.sends.max(initial=0)) + len(rows) > NARROW:
             self._count_wide()
         row = 0
@@ -276,64 +272,6 @@ class Scanner:
     def _more_watched(self) -> None:
         self.watched = more_watched(self.watched)
         self._allow()
-
-    # Processes.
-
-    def _make_room(self, columns: Columns) -> None:
-        """For the processes in these rows."""
-        ids = [column for column in (columns.process, columns.sender, columns.to) if len(column)]
-        self.n = max([self.n, *(int(column.max()) + 1 for column in ids)])
-        assert all(column.min() >= 0 for column in ids), "processes are numbered from 0"
-        if self.n > len(self.state.clocks):
-            self._more_processes(padded(max(self.n, len(self.state.clocks) * 5 // 4)))
-
-    def _more_processes(self, capacity: int) -> None:
-        old, state = len(self.state.clocks), self.state
-        width = state.clocks.shape[1] if self.block else capacity
-        words, more = words_for(capacity), words_for(capacity) - int(self.counts[fields.PROCESS_WORDS])
-        if not self.first:
-            self._shift_marks(more)
-        slabs, bits = len(state.flights), self.state.marks.shape[1]
-        self._wider(
-            clocks=(capacity, width),
-            marks=(capacity, bits),
-            seen=(capacity,),
-            sends=(capacity,),
-            numbers=(capacity, 2),
-            steady=(capacity,),
-            depth=(capacity,),
-            flight_clocks=(slabs, width),
-            missing=(slabs, words),
-            given=(slabs, words),
-        )
-        self.state.steady[old:] = fields.CONTIGUOUS | fields.GROWING
-        self._settle()
-        if not self.first:
-            self._enter(old)
-        assert not self.counts[fields.WATCHING], (
-            "who watches has read these rows before, and knows how many they are"
-        )
-
-    def _shift_marks(self, more: int) -> None:
-        """Processes take more words: symbols of crossing messages move up."""
-        at = int(self.counts[fields.PROCESS_WORDS])
-        names = ("marks", "flight_marks", "deferred_marks")
-        zeros = np.zeros(more, np.int64) + at
-        self.state = self.state._replace(
-            **{name: np.insert(getattr(self.state, name), zeros, 0, axis=1) for name in names}
-        )
-        self.state.flights[:, fields.WORDS] += more
-
-    def _settle(self) -> None:
-        """Settings that follow from how many processes there is room for."""
-        capacity = len(self.state.clocks)
-        self.counts[fields.LOW], self.counts[fields.HIGH] = self.block or (0, capacity)
-        self.counts[fields.PROCESS_WORDS] = words_for(capacity)
-
-    def _enter(self, begin: int) -> None:
-        """Each process has merged in the clock that it entered with."""
-        for q in range(begin, len(self.state.marks)):
-            self.state.marks[q, q // fields.WORD] |= np.uint64(1 << q % fields.WORD)
 
 
 def columns_of(rows: Rows) -> Columns:

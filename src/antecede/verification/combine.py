@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from antecede.verification.boundaries import REPEATED, STRANGE, Boundary, Walk
 from antecede.verification.findings import DUPLICATE, UNADDRESSED, UNDELIVERED, Findings, Ids
-from antecede.verification.proofs import Late, late_of, prove, trails_of
+from antecede.verification.proofs import Late, list_late, prove, trails_of
 from antecede.verification.state import GROWING
 from antecede.verification.summary import Summary
 from antecede.verification.unknown_sends import Found, Resolved, distinct, resolve_unknown, unknown_of
@@ -81,11 +81,11 @@ def combine(
     Raises `Impossible` if a message was delivered before it was sent.
     """
     walk = Walk(summaries)
-    findings, unknown, late = [Findings.none()], [np.zeros((0, 6), np.int64)], [Late.none()]
+    findings, unknown, late = [Findings.none()], [np.zeros((0, 6), np.int64)], list[Array]()
     for boundary in walk.walk():
         findings += _decided(boundary)
         unknown.append(unknown_of(boundary))
-        late.append(late_of(boundary))
+        late.append(list_late(boundary))
     findings.append(_undelivered(walk))
     unknown_rows, all_late = np.concatenate(unknown), Late.concatenate(late)
     settled, wanted = Resolved(Findings.none(), Ids.none(), ()), Ids.none()

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["KINDS", "Findings", "Overtaken", "Ids", "Impossible", "NOBODY", "findings_of"]
+__all__ = ["KINDS", "Findings", "Ids", "Impossible", "NOBODY", "findings_of"]
 
 Column: TypeAlias = NDArray[Any]
 
@@ -35,13 +35,6 @@ class Ids:
     @classmethod
     def none(cls) -> Ids:
         return cls(np.empty(0, np.int32), np.empty(0, np.int64))
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[Ids]) -> Ids:
-        return cls(
-            np.concatenate([np.empty(0, np.int32), *(part.sender for part in parts)]),
-            np.concatenate([np.empty(0, np.int64), *(part.number for part in parts)]),
-        )
 
     def __len__(self) -> int:
         return len(self.sender)
@@ -109,25 +102,6 @@ class Findings:
         starts = [part.chain_start[:-1] + end for part, end in zip(parts, ends, strict=False)]
         columns = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)}
         return cls(**columns | {"chain_start": np.append(np.concatenate(starts), ends[-1])})
-
-
-@dataclass(frozen=True, slots=True)
-class Overtaken:
-    """Deliveries that came after one that their message causally precedes: violations without their proof."""
-
-    process: Column
-    """int32"""
-    sender: Column
-    """int32"""
-    number: Column
-    """int64"""
-    index: Column
-    """int64: of the delivery"""
-    sent_at: Column
-    """int64: where among the rows of the chunk the message was sent"""
-
-    def __len__(self) -> int:
-        return len(self.process)
 
 
 def findings_of(

@@ -27,10 +27,10 @@ from antecede.verification import state as names
 from antecede.verification.boundaries import OVERTAKEN, Boundary, Walk, ids_of
 from antecede.verification.chains import ANSWERS, CAME, CHAIN, PINNED, activate, new_watched
 from antecede.verification.chunk import MEMORY, Scanner
-from antecede.verification.findings import Findings, Ids, Overtaken, findings_of
+from antecede.verification.findings import Findings, Ids, findings_of
 from antecede.verification.summary import Summary
 
-__all__ = ["Late", "NewsScan", "ProofScan", "late_of", "prove", "trails_of"]
+__all__ = ["Late", "NewsScan", "ProofScan", "list_late", "prove", "trails_of"]
 
 Array: TypeAlias = NDArray[Any]
 
@@ -41,14 +41,14 @@ class ProofScan:
     def __init__(
         self,
         n: int,
-        overtaken: Overtaken,
+        overtaken: Array,
         *,
         block: tuple[int, int] | None = None,
         keep: Ids | None = None,
         memory: int = MEMORY,
     ) -> None:
         self._scanner = Scanner(n, True, block, keep, 0, memory)
-        targets = np.column_stack(np.unique(overtaken.sent_at, return_counts=True))
+        targets = np.column_stack(np.unique(overtaken, return_counts=True))
         self._scanner.watch(new_watched(n, self._scanner.state.clocks.shape[1], targets, 64))
 
     def feed(self, rows: Rows) -> None:
@@ -88,12 +88,9 @@ class Late:
         return len(self.process)
 
     @classmethod
-    def none(cls) -> Late:
-        return cls(*(np.zeros(0, np.int64) for _ in fields(cls)))
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[Late]) -> Late:
-        return cls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)))
+    def concatenate(cls, parts: Sequence[Array]) -> Late:
+        """From what `list_late` gives."""
+        return cls(*np.concatenate([np.zeros((0, len(fields(cls))), np.int64), *parts]).T)
 
     def targets(self) -> tuple[Array, Array]:
         """The rows that name each message first, and for each row the position of its message among these."""
@@ -103,7 +100,7 @@ class Late:
         return rows, which.reshape(-1)
 
 
-def late_of(boundary: Boundary) -> Late:
+def list_late(boundary: Boundary) -> Array:
     summary = boundary.summary
     late = np.flatnonzero(boundary.said & OVERTAKEN)
     checks = summary.deferred[late]
@@ -112,7 +109,7 @@ def late_of(boundary: Boundary) -> Late:
     sent = [(flight.ordinal, flight.chunk, flight.position) for flight in flights if flight is not None]
     ordinal, chunk, position = np.array(sent, np.int64).reshape(-1, 3).T
     here = np.full(len(late), boundary.chunk)
-    return Late(checks[:, 0], sender, number, checks[:, 2], ordinal, chunk, position, here)
+    return np.column_stack((checks[:, 0], sender, number, checks[:, 2], ordinal, chunk, position, here))
 
 
 def trails_of(summaries: Sequence[Summary], late: Late, keep: Ids) -> dict[int, bytes]:

@@ -42,8 +42,14 @@ class Found:
     start: Array
     to: Array
 
-    def __len__(self) -> int:
-        return len(self.sender)
+    @classmethod
+    def concatenate(cls, found: Sequence[Found]) -> Found:
+        none = np.zeros(0, np.int64)
+        parts = [*found, cls(none.astype(np.int32), none, none, np.zeros(1, np.int64), none.astype(np.int32))]
+        ends = np.cumsum([0, *(len(part.to) for part in parts)])
+        starts = [part.start[:-1] + end for part, end in zip(parts, ends, strict=False)]
+        columns = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)}
+        return cls(**columns | {"start": np.append(np.concatenate(starts), ends[-1])})
 
     def encode(self) -> bytes:
         return pack("found", {field.name: getattr(self, field.name) for field in fields(self)})
@@ -71,15 +77,7 @@ class Search:
         self._position += len(rows)
 
     def finish(self) -> Found:
-        none = np.zeros(0, np.int64)
-        parts = [
-            *self._found,
-            Found(none.astype(np.int32), none, none, np.zeros(1, np.int64), none.astype(np.int32)),
-        ]
-        ends = np.cumsum([0, *(len(part.to) for part in parts)])
-        starts = [part.start[:-1] + end for part, end in zip(parts, ends, strict=False)]
-        columns = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Found)}
-        return Found(**columns | {"start": np.append(np.concatenate(starts), ends[-1])})
+        return Found.concatenate(self._found)
 
 
 @native
@@ -121,12 +119,13 @@ def distinct(rows: Array) -> Ids:
 
 def resolve_unknown(unknown: Array, found: Sequence[Found], block: tuple[int, int]) -> Resolved:
     """Findings are about messages of the block; what is to be kept may be anyone's."""
-    sent = _concatenate(found)
-    at = look_up(table_of(sent["sender"], sent["number"]), unknown)
+    sent = Found.concatenate(found)
+    chunk = np.repeat(np.arange(len(found)), [len(part.sender) for part in found])
+    at = look_up(table_of(sent.sender, sent.number), unknown)
     known = unknown[at >= 0]
     at_known = at[at >= 0]
-    _refuse_early(known, sent, at_known)
-    addressed = is_among(known[:, 0], sent["to"], sent["start"][at_known], sent["start"][at_known + 1])
+    _refuse_early(known, chunk[at_known], sent.position[at_known])
+    addressed = is_among(known[:, 0], sent.to, sent.start[at_known], sent.start[at_known + 1])
     repeated = known[addressed & _within(known, block)]
     nowhere = unknown[at < 0]
     nowhere = nowhere[_within(nowhere, block)]
@@ -136,26 +135,11 @@ def resolve_unknown(unknown: Array, found: Sequence[Found], block: tuple[int, in
         Findings.plain(UNSENT, *nowhere[first, :4].T),
         Findings.plain(DUPLICATE, *nowhere[~first, :4].T),
     ]
-    again = np.unique(sent["chunk"][at_known[~addressed]])
+    again = np.unique(chunk[at_known[~addressed]])
     return Resolved(Findings.concatenate(findings), distinct(known[~addressed]), tuple(again.tolist()))
 
 
-def _concatenate(found: Sequence[Found]) -> dict[str, Array]:
-    """The sends found in all chunks, in order."""
-    ends = np.cumsum([0, *(len(part.to) for part in found)])
-    starts = [part.start[:-1] + end for part, end in zip(found, ends, strict=False)]
-    return {
-        "sender": np.concatenate([part.sender for part in found]),
-        "number": np.concatenate([part.number for part in found]),
-        "position": np.concatenate([part.position for part in found]),
-        "chunk": np.repeat(np.arange(len(found)), [len(part) for part in found]),
-        "start": np.append(np.concatenate(starts), ends[-1]),
-        "to": np.concatenate([part.to for part in found]),
-    }
-
-
-def _refuse_early(unknown: Array, sent: dict[str, Array], at: Array) -> None:
-    chunk, position = sent["chunk"][at], sent["position"][at]
+def _refuse_early(unknown: Array, chunk: Array, position: Array) -> None:
     early = (chunk > unknown[:, 4]) | ((chunk == unknown[:, 4]) & (position > unknown[:, 5]))
     if early.any():
         process, sender, number, index = (int(x) for x in unknown[np.argmax(early), :4])
