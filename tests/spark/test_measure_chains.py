@@ -242,7 +242,7 @@ def test_a_clock_counts_on_where_32_bits_end():
     rows = [{**blank, "kind": "send", "number": i, "to": ["b"], "index": i, "clock": i} for i in range(4)]
     scan = Scan(2, first=True, chains=True)
     before = 2**31 - 2
-    scan._scanner.state.clocks[0, 0] = scan._scanner.state.sends[0] = before
+    scan.state.clocks[0, 0] = scan.state.sends[0] = before
     scan.feed(rows_of(pa.RecordBatch.from_pylist(rows, schema=EVENTS), names))
     part = scan.finish()
     assert part.past == sum(before + i for i in range(4))

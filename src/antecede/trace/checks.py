@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 
@@ -42,13 +41,6 @@ class Ends(Struct, frozen=True):
     """int64 for each process: its first index, or -1 if it has no row."""
     nexts: bytes
     """int64 for each process: one more than its last index, or -1."""
-
-    def encode(self) -> bytes:
-        return msgspec.msgpack.encode(self)
-
-    @classmethod
-    def decode(cls, data: bytes) -> Ends:
-        return msgspec.msgpack.decode(data, type=cls)
 
 
 class Sequence:

@@ -59,7 +59,7 @@ class Boundary:
     flights: list[Flight | None]
     """What the symbols stand for: None is a suspect."""
     said: Array
-    """What is said of each deferred delivery: flags of settle.py."""
+    """What is said of each deferred delivery: the flags below."""
 
 
 class Walk:

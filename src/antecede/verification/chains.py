@@ -10,7 +10,7 @@ Where q is i itself, news is what `seen` counts. For FIFO breaks, the first deli
 message of the same sender is noted too.
 
 A target is forgotten after its last late delivery, so memory is (targets under way) x processes. *Pinned* targets,
-which cross chunks, stay, and their chains are put together elsewhere (trail.py).
+which cross chunks, stay, and their chains are put together elsewhere (proofs.py).
 """
 
 from __future__ import annotations

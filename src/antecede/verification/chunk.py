@@ -21,7 +21,7 @@ from antecede.jit.hashtable import grown as grown_table
 from antecede.jit.hashtable import table_of
 from antecede.trace.columns import Rows
 from antecede.verification import state as fields
-from antecede.verification.chains import more_watched
+from antecede.verification.chains import more_watched, new_watched
 from antecede.verification.findings import (
     DUPLICATE,
     UNADDRESSED,
@@ -49,7 +49,6 @@ from antecede.verification.state import (
     Watched,
     grown,
     new_state,
-    nothing_watched,
     padded,
     words_for,
 )
@@ -79,47 +78,6 @@ class Part:
     """... and the messages in the longest one."""
 
 
-class Scan:
-    """Reads the rows of one chunk of a run, in order.
-
-    n: how many processes there are. first: nothing precedes this chunk.
-    block: only these origins' clock entries, from low up to and without high; needs `first`, and the whole run.
-    keep: messages never to forget, see the package. chains: count them, too, which needs `first`.
-    symbols, memory: how many messages may cross, bytes allowed.
-    """
-
-    def __init__(
-        self,
-        n: int,
-        first: bool = False,
-        *,
-        block: tuple[int, int] | None = None,
-        keep: Ids | None = None,
-        chains: bool = False,
-        symbols: int = MOST_SYMBOLS,
-        memory: int = MEMORY,
-    ) -> None:
-        self._scanner = Scanner(n, first, block, keep, symbols, memory)
-        self._scanner.counts[fields.COUNTING] = chains
-
-    def feed(self, rows: Rows) -> None:
-        """Raises `Impossible`, `TooManySymbols`, `TooMuchInFlight`."""
-        self._scanner.feed(rows)
-
-    def finish(self) -> Part:
-        state, counts = self._scanner.state, self._scanner.counts
-        records = state.records[: counts[fields.RECORDS]]
-        plain = []
-        for kind in (DUPLICATE, UNADDRESSED):
-            _, process, sender, number, index, _ = records[records[:, 0] == kind].T
-            plain.append(Findings.plain(kind, process, sender, number, index))
-        overtaken = records[records[:, 0] == VIOLATION, 5]
-        longest = int(counts[fields.LONGEST])
-        return Part(
-            summarise(self._scanner), Findings.concatenate(plain), overtaken, self._scanner.past, longest
-        )
-
-
 WRONG: Final = {
     SECOND_SEND: "is sent a second time",
     EARLY_DELIVERY: "is sent after its delivery, by its clocks",
@@ -146,7 +104,7 @@ class TooMuchInFlight(Exception):
 
 
 class Scanner:
-    """One reading of a chunk. Its state lies open to the scans that are made of it."""
+    """One reading of a chunk, in order."""
 
     def __init__(
         self, n: int, first: bool, block: tuple[int, int] | None, keep: Ids | None, symbols: int, memory: int
@@ -157,7 +115,7 @@ class Scanner:
         capacity = padded(n)
         width = padded(block[1] - block[0]) if block else capacity
         self.state: State = new_state(capacity, width, 0 if first else 64)
-        self.watched: Watched = nothing_watched()
+        self.watched: Watched = new_watched(0, 0, np.zeros((0, 2)), 0)
         self.counts[fields.FREE] = len(self.state.free)
         self.counts[fields.FIRST] = first
         self.counts[fields.LOW], self.counts[fields.HIGH] = block or (0, capacity)
@@ -181,6 +139,7 @@ class Scanner:
         self._allow()
 
     def feed(self, rows: Rows) -> None:
+        """Raises `Impossible`, `TooManySymbols`, `TooMuchInFlight`."""
         columns = columns_of(rows)
         for column in (columns.process, columns.sender, columns.to):
             assert not len(column) or (column.min() >= 0 and column.max() < self.n), "a process is not known"
@@ -294,6 +253,40 @@ def _frozen(column: Array) -> Array:
     column = column.view()
     column.flags.writeable = False
     return column
+
+
+class Scan(Scanner):
+    """Reads the rows of one chunk of a run, in order.
+
+    n: how many processes there are. first: nothing precedes this chunk.
+    block: only these origins' clock entries, from low up to and without high; needs `first`, and the whole run.
+    keep: messages never to forget, see the package. chains: count them, too, which needs `first`.
+    symbols, memory: how many messages may cross, bytes allowed.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        first: bool = False,
+        *,
+        block: tuple[int, int] | None = None,
+        keep: Ids | None = None,
+        chains: bool = False,
+        symbols: int = MOST_SYMBOLS,
+        memory: int = MEMORY,
+    ) -> None:
+        super().__init__(n, first, block, keep, symbols, memory)
+        self.counts[fields.COUNTING] = chains
+
+    def finish(self) -> Part:
+        records = self.state.records[: self.counts[fields.RECORDS]]
+        plain = []
+        for kind in (DUPLICATE, UNADDRESSED):
+            _, process, sender, number, index, _ = records[records[:, 0] == kind].T
+            plain.append(Findings.plain(kind, process, sender, number, index))
+        overtaken = records[records[:, 0] == VIOLATION, 5]
+        longest = int(self.counts[fields.LONGEST])
+        return Part(summarise(self), Findings.concatenate(plain), overtaken, self.past, longest)
 
 
 # The summary

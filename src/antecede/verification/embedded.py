@@ -21,13 +21,12 @@ from antecede.trace.clocks import add_clocks
 from antecede.trace.columns import ORDER_COLUMNS, Names, Rows, by_run, rows_of
 from antecede.trace.footers import LocalTrace, read_local_trace
 from antecede.trace.parquet import batches_of, read_part
-from antecede.trace.plan import Chunk, Cut, Piece, explain_plan, plan, plan_by_origin
+from antecede.trace.plan import Cut, Piece
 from antecede.trace.schema import EVENTS
-from antecede.verification.rounds import FOR_COMBINING, FOR_DRIVER, judge, make_verdicts
+from antecede.verification.rounds import FOR_COMBINING, FOR_DRIVER, Engine, judge, make_verdicts
 from antecede.verification.schema import FINDINGS, RESULTS, VERDICTS, Told, refusal
 from antecede.verification.tasks import (
     DEALT,
-    Assignment,
     Questions,
     deal_rows,
     examine_chunk,
@@ -137,44 +136,22 @@ def findings_of(tables: Sequence[pa.Table]) -> pa.Table:
     return found.take(order).cast(FINDINGS)
 
 
-class Embedded:
-    """Runs tasks here, one after the other: an `Engine` whose tables are Arrow's."""
+class Embedded(Engine[pa.Table]):
+    """Runs tasks here, one after the other, and keeps tables of Arrow's."""
 
     def __init__(self, trace: LocalTrace, parts: int | None = None) -> None:
-        self.trace, self.parts = trace, parts
-        self.processes: dict[str, tuple[str, ...]] = {
-            run: tuple(names)
-            for run, names in zip(
-                *(trace.runs[name].to_pylist() for name in ("run", "processes")), strict=True
-            )
-        }
-        self.merged: set[str] = set()
-        self.blocks: dict[str, int] = {}
-        self._plan()
-
-    def _plan(self) -> None:
-        size = None if self.parts else max(1, self.trace.rows)
-        found = plan(self.trace.files, self.processes, self.parts, self.merged, size)
-        self.plan = plan_by_origin(found, self.blocks, self.processes)
-
-    @property
-    def cuts(self) -> dict[str, Cut]:
-        """How the runs are cut whose rows are gathered and sorted here."""
-        told = {cut.run: cut.below for cut in self.plan.cuts if cut.run not in self.blocks}
-        rows = {cut.run: cut.rows for cut in self.plan.cuts}
-        packed = [run for run, way in self.plan.ways.items() if way == "pack"]
-        return {run: Cut(run, told.get(run, ()), rows.get(run, 0)) for run in packed}
+        self.root = trace.root
+        super().__init__(trace.files, trace.runs, parts, None if parts else max(1, trace.rows))
+        self.own_cuts = [Cut(run, (), 0) for run in self.plan.blind]
 
     @cached_property
     def gathered(self) -> dict[str, list[pa.RecordBatch]]:
         """The rows of these runs, with clocks."""
         found: dict[str, list[pa.RecordBatch]] = {run: [] for run in self.cuts}
-        for file in self.trace.files:
+        for file in self.files or ():
             if file.run is None or file.run in found:
-                pieces = [Piece(file.path, 0, len(file.groups) - 1)] if file.groups else []
-                for batch in (
-                    batch for piece in pieces for batch in batches_of(piece, ("run", *ORDER_COLUMNS))
-                ):
+                piece = Piece(file.path, 0, len(file.groups) - 1)
+                for batch in batches_of(piece, ("run", *ORDER_COLUMNS)):
                     for run, own in by_run(batch):
                         if run in found:
                             found[run].append(own)
@@ -184,30 +161,14 @@ class Embedded:
                             )
         return found
 
-    @property
-    def long_runs(self) -> Collection[str]:
-        parts = [part for chunk in self.plan.chunks for part in chunk.parts]
-        return {part.run for part in parts if part.of > 1} | {
-            run for run, cut in self.cuts.items() if cut.below
-        }
+    def examine(self, purpose: str, runs: Collection[str], asked: Questions) -> pa.Table:
+        return as_table(self._examine(purpose, runs, asked))
 
-    def explain(self) -> str:
-        return explain_plan(self.plan, list(self.cuts.values()))
-
-    def examine(
-        self, purpose: str, runs: Collection[str] | None = None, questions: Questions | None = None
-    ) -> pa.Table:
-        wanted = self.processes.keys() if runs is None else set(runs)
-        return as_table(self._examine(purpose, wanted, questions or {}))
-
-    def _examine(self, purpose: str, runs: Collection[str], questions: Questions) -> Iterator[pa.RecordBatch]:
-        asked = dict(questions)
-        for chunk in self.plan.chunks:
-            parts = tuple(part for part in chunk.parts if part.run in runs)
-            names = {part.run: self.processes[part.run] for part in parts}
-            yield from examine_chunk(Assignment(Chunk(0, 0, parts), names, purpose, asked))
-        for run in self.cuts.keys() & runs:
-            yield from examine_rows(self._dealt(run), purpose, self.trace.root, self.processes, asked)
+    def _examine(self, purpose: str, runs: Collection[str], asked: Questions) -> Iterator[pa.RecordBatch]:
+        for given in self.assign(purpose, runs, asked):
+            yield from examine_chunk(given)
+        for run in self.cuts.keys() & set(runs):
+            yield from examine_rows(self._dealt(run), purpose, self.root, self.processes, asked)
 
     def _dealt(self, run: str) -> Iterator[pa.RecordBatch]:
         cut = self.cuts[run]
@@ -219,7 +180,7 @@ class Embedded:
                 [{"what": "error", "run": run, "blob": refusal(error).blob}], DEALT
             )
             return
-        yield from deal_rows(batches, self.processes, {run: cut}, serials, self.trace.root)
+        yield from deal_rows(batches, self.processes, {run: cut}, serials, self.root)
 
     def combine(self, tables: Sequence[pa.Table], runs: Collection[str]) -> pa.Table:
         rows = pa.concat_tables(tables).filter(
@@ -244,17 +205,12 @@ class Embedded:
         ]
         return table.filter(pa.array(kept, pa.bool_()))
 
-    def replan(self, tied: Collection[str], crowded: Collection[str]) -> None:
-        self.merged |= set(tied)
-        self.blocks |= {run: 2 * self.blocks.get(run, 1) for run in crowded}
-        self._plan()
-
     def second_sends(self, runs: Collection[str]) -> Iterator[tuple[str, BadTrace]]:
         for run in sorted(runs, key=str.encode):
             names = Names.of(self.processes[run])
             everyone = np.ones(len(names), bool)
             try:
-                refuse_second_sends(run, names, self.trace.root, self._rows(run, names), everyone)
+                refuse_second_sends(run, names, self.root, self._rows(run, names), everyone)
             except BadTrace as error:
                 yield run, error
 

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from antecede.blob import pack, unpack
 from antecede.jit import allocating
 from antecede.jit.hashtable import find, insert
-from antecede.trace.columns import Rows
 from antecede.verification import state as names
 from antecede.verification.boundaries import OVERTAKEN, Boundary, Walk, ids_of
 from antecede.verification.chains import ANSWERS, CAME, CHAIN, PINNED, activate, new_watched
@@ -35,7 +34,7 @@ __all__ = ["Late", "NewsScan", "ProofScan", "list_late", "prove", "trails_of"]
 Array: TypeAlias = NDArray[Any]
 
 
-class ProofScan:
+class ProofScan(Scanner):
     """Reads the rows of a chunk, in order, from which a `Scan` with the same block and keep gave `overtaken`."""
 
     def __init__(
@@ -47,16 +46,13 @@ class ProofScan:
         keep: Ids | None = None,
         memory: int = MEMORY,
     ) -> None:
-        self._scanner = Scanner(n, True, block, keep, 0, memory)
+        super().__init__(n, True, block, keep, 0, memory)
         targets = np.column_stack(np.unique(overtaken, return_counts=True))
-        self._scanner.watch(new_watched(n, self._scanner.state.clocks.shape[1], targets, 64))
-
-    def feed(self, rows: Rows) -> None:
-        self._scanner.feed(rows)
+        self.watch(new_watched(n, self.state.clocks.shape[1], targets, 64))
 
     def finish(self) -> Findings:
         """Violations and FIFO breaks, each with `by` and its chain."""
-        watched = self._scanner.watched
+        watched = self.watched
         answers = watched.answers[: watched.counts[ANSWERS]]
         process, sender, number, index, ends, later, later_number, _ = answers.T
         chain = watched.chain[: watched.counts[CHAIN]]
@@ -224,7 +220,7 @@ def walk(which, process, sender, number, n, via, via_sender, via_number):  # typ
     return chain[:end], ends
 
 
-class NewsScan:
+class NewsScan(Scanner):
     """Reads the rows of one chunk, in order."""
 
     def __init__(self, data: bytes, memory: int = MEMORY) -> None:
@@ -232,22 +228,22 @@ class NewsScan:
         self._asked = asked = unpack("trail", data)
         n = len(asked["seen"])
         keep = Ids(asked["keep_senders"], asked["keep_numbers"])
-        self._scanner = scanner = Scanner(n, True, None, keep, 0, memory)
-        scanner.state.clocks[:n, :n] = asked["clocks"]
-        scanner.state.seen[:n] = asked["seen"]
+        super().__init__(n, True, None, keep, 0, memory)
+        self.state.clocks[:n, :n] = asked["clocks"]
+        self.state.seen[:n] = asked["seen"]
         self._board(asked)
         here = asked["here_positions"]
         targets = np.column_stack((here, np.full(len(here), PINNED)))
-        watched = new_watched(n, scanner.state.clocks.shape[1], targets, len(here) + len(asked["before"]) + 1)
+        watched = new_watched(n, self.state.clocks.shape[1], targets, len(here) + len(asked["before"]) + 1)
         for sender, ordinal in zip(asked["before_senders"], asked["before_ordinals"], strict=True):
             activate(watched, sender, np.int64(ordinal), np.int64(PINNED))
-        scanner.watch(watched)
+        self.watch(watched)
 
     def _board(self, asked: dict[str, Array]) -> None:
         """The messages that cross into the chunk are under way. Who is owed them is not asked here."""
-        scanner, crossing = self._scanner, asked["crossing"]
-        scanner.reserve(len(crossing))
-        state, counts = scanner.state, scanner.counts
+        crossing = asked["crossing"]
+        self.reserve(len(crossing))
+        state, counts = self.state, self.counts
         for row, (sender, number) in enumerate(crossing):
             counts[names.FREE] -= 1
             counts[names.USED] += 1
@@ -257,11 +253,8 @@ class NewsScan:
             state.flight_clocks[slab, : asked["crossing_clocks"].shape[1]] = asked["crossing_clocks"][row]
             insert(state.table, find(state.table, sender, number), sender, number, np.int64(slab))
 
-    def feed(self, rows: Rows) -> None:
-        self._scanner.feed(rows)
-
     def finish(self) -> bytes:
-        watched, n = self._scanner.watched, len(self._asked["seen"])
+        watched, n = self.watched, len(self._asked["seen"])
         targets = np.concatenate((self._asked["before"], self._asked["here"]))
         told = np.nonzero(watched.via_sender[: len(targets)] >= 0)
         later = np.nonzero(watched.later[: len(targets)] == CAME)

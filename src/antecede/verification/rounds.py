@@ -12,16 +12,19 @@ the rest: one bad run does not keep the others from being judged.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import pyarrow as pa
 
 from antecede.errors import BadTrace
+from antecede.trace.footers import Footer
+from antecede.trace.plan import Chunk, Cut, Plan, explain_plan, plan, plan_by_origin
 from antecede.verification.findings import KINDS
 from antecede.verification.schema import COUNTS, Told, error_of
-from antecede.verification.tasks import Questions
+from antecede.verification.tasks import Assignment, Questions
 
 __all__ = ["FOR_DRIVER", "FOR_COMBINING", "Engine", "Judgement", "judge", "make_verdicts"]
 
@@ -35,30 +38,85 @@ FOR_DRIVER: Final = ("count", "error", "tied", "crowded", "unsorted", *QUESTIONS
 FOR_COMBINING: Final = ("summary", "kept", "found", "news found")
 
 
-class Engine(Protocol[T]):
-    """Runs tasks, and keeps what they tell as tables of `schema.RESULTS`."""
+class Engine(ABC, Generic[T]):
+    """Runs tasks by a plan of which reads what, and keeps what they tell as tables of `schema.RESULTS`.
+
+    `files` are the footers of a trace's files; without any, all rows are exchanged. `parts` asks for so many of each
+    run, `size` for about so many rows to a task.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[Footer] | None,
+        runs: pa.Table,
+        parts: int | None = None,
+        size: int | None = None,
+    ) -> None:
+        names = (runs[name].to_pylist() for name in ("run", "processes"))
+        self.processes = {run: tuple(processes) for run, processes in zip(*names, strict=True)}
+        self.files, self.parts, self.size = files, parts, size
+        self.merged: set[str] = set()
+        """Runs whose files overlap."""
+        self.blocks: dict[str, int] = {}
+        """Runs that are read by origin, and in how many blocks. One that is packed then goes to one task as a whole."""
+        self.own_cuts: list[Cut] = []
+        """Cuts of the runs that footers do not tell how to cut."""
+        self.replan((), ())
+
+    def replan(self, tied: Iterable[str], crowded: Iterable[str]) -> None:
+        """Read the ones as files that overlap, and the others by origin, from now on."""
+        self.merged |= set(tied)
+        self.blocks |= {run: 2 * self.blocks.get(run, 1) for run in crowded}
+        if self.files is None:
+            self.plan = Plan((), (), (), dict.fromkeys(sorted(self.processes), "pack"), tuple(self.processes))
+        else:
+            found = plan(self.files, self.processes, self.parts, self.merged, self.size)
+            self.plan = plan_by_origin(found, self.blocks, self.processes)
 
     @property
-    def long_runs(self) -> Collection[str]:
+    def cuts(self) -> dict[str, Cut]:
+        """How the runs that are packed are cut."""
+        found = (*self.plan.cuts, *self.own_cuts)
+        return {cut.run: Cut(cut.run, () if cut.run in self.blocks else cut.below, cut.rows) for cut in found}
+
+    @property
+    def long_runs(self) -> set[str]:
         """The runs that have several parts."""
+        parts = [part for chunk in self.plan.chunks for part in chunk.parts]
+        cut = {run for run, cut in self.cuts.items() if cut.below}
+        return cut | {part.run for part in parts if part.of > 1}
 
-    def examine(
-        self, purpose: str, runs: Collection[str] | None = None, questions: Questions | None = None
-    ) -> T:
-        """Read all parts of these runs, or of all; or those that are asked something."""
+    def explain(self) -> str:
+        """The plan in words."""
+        return explain_plan(self.plan, list(self.cuts.values()))
 
+    def assign(self, purpose: str, runs: Collection[str], asked: Questions) -> Iterator[Assignment]:
+        """What tasks that read files do, one for each chunk. A chunk that is asked nothing is not read."""
+        for chunk in self.plan.chunks:
+            parts = tuple(part for part in chunk.parts if part.run in runs)
+            keys = [(part.run, part.number) for part in parts]
+            own = {key: asked[key] for key in keys if key in asked}
+            if parts and (own or purpose == "scan"):
+                names = {part.run: self.processes[part.run] for part in parts}
+                yield Assignment(Chunk(chunk.serial, chunk.rows, parts), names, purpose, own)
+
+    @abstractmethod
+    def examine(self, purpose: str, runs: Collection[str], asked: Questions) -> T:
+        """Read all parts of these runs, or those that are asked something."""
+
+    @abstractmethod
     def combine(self, tables: Sequence[T], runs: Collection[str]) -> T:
         """Put these runs together, from the summaries and answers in the tables."""
 
+    @abstractmethod
     def hear(self, tables: Sequence[T]) -> Iterable[Told]:
         """The rows of the tables that are for the driver."""
 
+    @abstractmethod
     def drop(self, table: T, runs: Collection[str], parts: Collection[tuple[str, int]] = ()) -> T:
         """The table without the rows of these runs and parts."""
 
-    def replan(self, tied: Collection[str], crowded: Collection[str]) -> None:
-        """Read the ones as files that overlap, and the others by origin, from now on."""
-
+    @abstractmethod
     def second_sends(self, runs: Collection[str]) -> Iterable[tuple[str, BadTrace]]:
         """Which of these runs, whose senders' numbers do not grow, use one twice."""
 
@@ -96,7 +154,7 @@ class Rounds(Generic[T]):
 
     def scan(self, runs: Collection[str] | None = None) -> list[Told]:
         """Scan these runs anew, or all."""
-        new = self.engine.examine("scan", runs)
+        new = self.engine.examine("scan", self.engine.processes if runs is None else runs, {})
         heard = self.hear(new)
         self._replace(new, heard, runs or ())
         self.answers, self.finished, self.counts = [], [], []

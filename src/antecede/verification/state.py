@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from antecede.jit.hashtable import new_table
 
-__all__ = ["State", "Watched", "Columns", "new_state", "nothing_watched", "words_for", "grown"]
+__all__ = ["State", "Watched", "Columns", "new_state", "words_for", "grown"]
 
 Array: TypeAlias = NDArray[Any]
 
@@ -86,7 +86,7 @@ class State(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """Overtaken messages whose news is followed (see watch.py); empty in a plain scan."""
+    """Overtaken messages whose news is followed (see chains.py); empty in a plain scan."""
 
     counts: Array
     targets: Array
@@ -143,21 +143,3 @@ def grown(array: Array, *shape: int) -> Array:
     larger = np.zeros(shape, array.dtype)
     larger[tuple(slice(length) for length in array.shape)] = array
     return larger
-
-
-def nothing_watched() -> Watched:
-    none = np.zeros((0, 2), np.int64)
-    return Watched(
-        counts=np.zeros(8, np.int64),
-        targets=none,
-        newest=np.zeros(0, np.int32),
-        heads=np.zeros(0, np.int32),
-        slots=np.zeros((0, 5), np.int64),
-        via_sender=np.zeros((0, 0), np.int32),
-        via_number=np.zeros((0, 0), np.int64),
-        later=np.zeros((0, 0), np.uint8),
-        later_number=np.zeros((0, 0), np.int64),
-        free=np.zeros(0, np.int32),
-        answers=np.zeros((0, 8), np.int64),
-        chain=none,
-    )

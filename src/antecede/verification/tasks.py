@@ -61,13 +61,6 @@ class Assignment(Struct, frozen=True):
     purpose: str = "scan"
     questions: dict[tuple[str, int], bytes] = {}
 
-    def encode(self) -> bytes:
-        return msgspec.msgpack.encode(self)
-
-    @classmethod
-    def decode(cls, data: bytes) -> Assignment:
-        return msgspec.msgpack.decode(data, type=cls)
-
 
 @dataclass
 class Share:
