@@ -9,7 +9,7 @@ from antecede.oracle import happened_before
 from antecede.spark import Trace
 from antecede.spark.order import by_trace
 from antecede.spark.order.api import missing, order, refused
-from antecede.spark.order.runs import with_clock
+from antecede.spark.order.by_trace import with_clock
 from tests.spark.made import CYCLE, after, lamport, oracle_events, random_run, table
 
 SEED = 4

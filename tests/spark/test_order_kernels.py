@@ -8,8 +8,8 @@ import pytest
 
 from antecede.errors import BadTrace
 from antecede.oracle import happened_before
-from antecede.spark.order.by_trace import order_table
-from antecede.spark.order.causes import whole_pieces
+from antecede.spark.order.by_trace import order_runs
+from antecede.spark.order.partitions import whole_pieces
 from antecede.spark.order.vectors import find_gaps
 from antecede.trace.clocks import add_clocks
 from tests.spark.made import CYCLE, after, lamport, oracle_events, random_run, table
@@ -51,7 +51,7 @@ def test_a_task_orders_whole_runs_and_tells_what_waits(seed):
     ]
     runs.append([row | {"run": "cycle"} for row in CYCLE])
     rows = table(by_process([row for own in runs for row in own]))
-    ordered = order_table(rows.append_column("__at", rows["time_ns"])).to_pylist()
+    ordered = order_runs(rows.append_column("__at", rows["time_ns"]), rows.column_names).to_pylist()
     for name in ("r0", "r1", "r2"):
         own = [row for row in ordered if row["run"] == name]
         assert [row["position"] for row in own] == list(range(len(own)))

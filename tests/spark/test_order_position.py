@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions as F
 
 from antecede.errors import BadTrace
 from antecede.spark.errors import raise_task_errors
@@ -33,6 +34,12 @@ def table(spark, rows, partitions):
     return spark.createDataFrame(pa.table(columns)).repartition(partitions)
 
 
+def number(rows, partitions=None):
+    ends = {"__rows": "count(1)", "__low": "min(clock)", "__high": "max(clock)"}
+    counted = rows.groupBy("run").agg(*(F.expr(what).alias(name) for name, what in ends.items())).toArrow()
+    return number_rows(rows, ["run"], "clock", ["index"], counted, partitions)
+
+
 def ranks(rows):
     """By the definition."""
     ordered = sorted(rows, key=lambda row: (row[0].encode(), *row[1:]))
@@ -42,14 +49,14 @@ def ranks(rows):
 def test_a_position_is_the_rank_in_its_run_whatever_the_partitions(spark):
     rows = draw_rows(1)
     for before, after in ((1, 1), (3, 16)):
-        ordered = number_rows(table(spark, rows, before), ["run"], "clock", ["index"], partitions=after)
+        ordered = number(table(spark, rows, before), after)
         # What is collected comes partition by partition, so this is the order of the rows too.
         assert [tuple(row) for row in ordered.collect()] == ranks(rows)
 
 
 def test_positions_survive_what_is_done_with_them(spark):
     rows = [("a", i, i) for i in range(100)]
-    ordered = number_rows(table(spark, rows, 3), ["run"], "clock", ["index"], partitions=4)
+    ordered = number(table(spark, rows, 3), 4)
     assert [row.position for row in ordered.where("index % 10 = 3").orderBy("index").collect()] == [
         *range(3, 100, 10)
     ]
@@ -59,7 +66,7 @@ def test_positions_survive_what_is_done_with_them(spark):
 
 def test_no_rows_have_no_positions(spark):
     none = table(spark, [("a", 1, 1)], 1).where("false")
-    assert number_rows(none, ["run"], "clock", ["index"]).collect() == []
+    assert number(none).collect() == []
 
 
 def test_one_giant_group_is_spread_and_small_ones_share():
@@ -93,12 +100,12 @@ def test_a_table_that_changes_after_it_was_counted_is_told(spark, tmp_path, othe
         [("a", i, i) for i in range(20)], "run string, clock long, index long"
     ).write.saveAsTable("changing")
     try:
-        ordered = number_rows(spark.table("changing"), ["run"], "clock", ["index"], partitions=2)
+        ordered = number(spark.table("changing"), 2)
         assert ordered.count() == 20
         run = "a" if others == 1 else "b"
         for at in range(others):
             spark.sql(f"insert into changing values ('{run}', {at * 3}, {100 + at})")
-        changed = number_rows(spark.table("changing"), ["run"], "clock", ["index"], partitions=2)
+        changed = number(spark.table("changing"), 2)
         assert changed.count() == 20 + others
         # What was counted before meets a table with more rows.
         spark.catalog.refreshTable("changing")

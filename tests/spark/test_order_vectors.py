@@ -10,7 +10,8 @@ import pytest
 from antecede.errors import BadParameter
 from antecede.spark.ingest.api import ingest
 from antecede.spark.order.api import count_rows, missing, order, refused
-from antecede.spark.order.by_vector import climb_batches
+from antecede.spark.order.by_vector import climb_and_sort
+from antecede.spark.order.partitions import whole_pieces
 from antecede.spark.order.vectors import LAST, count_batches
 from tests.test_foreign_real import CHORD, before_a_cause
 
@@ -311,6 +312,11 @@ def test_a_partition_that_begins_within_a_batch_climbs_alone(kind):
         "__process": ["p" if is_map else 0] * len(numbers),
         "__vector": pa.array(vectors, kind),
         "__time": [*range(many), 7, 3],
+        "__key": numbers,
+        "__own": numbers,
     }
-    pieces = climb_batches([pa.record_batch(columns)], ["__group0"], ["__group0"], is_map)
-    assert [piece["__key"].to_pylist() for piece in pieces] == [[*range(many)], [7, 7]]
+    pieces = [piece.combine_chunks() for piece in whole_pieces([pa.record_batch(columns)])]
+    found = [climb_and_sort(piece, ["__own"], ["__group0"], is_map) for piece in pieces]
+    # By its own time the last row would be before the one that it counts.
+    assert [piece["__own"].to_pylist() for piece in found] == [[*range(1, many + 1)], [1, 2]]
+    assert [piece["position"].to_pylist() for piece in found] == [[*range(many)], [0, 1]]

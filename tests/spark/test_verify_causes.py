@@ -15,7 +15,7 @@ from antecede.spark import SPARK_EVENTS, Trace, verify
 from antecede.spark.causes import ByCauses
 from antecede.spark.order.graph import list_by
 from antecede.spark.verify.by_causes import verify_causes
-from antecede.spark.verify.overtaken import CHAIN_MOST, find_late
+from antecede.spark.verify.tasks import CHAIN_MOST, find_late
 from tests.spark.test_order_causes import SPANS, real
 
 TYPES = "part string, id string, causes array<string>, consumer string, at long"
@@ -164,6 +164,7 @@ def test_large_partitions_are_judged_by_joins_alike(spark, rows):
     bad: list[tuple] = [("cyclic", f"c{i}", [f"c{(i + 1) % 3}"], "x", 5) for i in range(3)]
     bad += [("cyclic", f"d{i}", None, "x", i) for i in range(50)]
     bad += [("nameless", None if i == 7 else f"n{i}", None, "x", i) for i in range(50)]
+    bad += [("nameless", f"m{i}", [f"m{1 - i}"], "x", i) for i in range(2)]
     large = {row[0] for row in rows if sum(other[0] == row[0] for other in rows) > 25}
     assert 2 < len(large) < 60, "some are large, and some are not"
     table = spark.createDataFrame(rows + bad, TYPES).repartition(3)
@@ -171,7 +172,7 @@ def test_large_partitions_are_judged_by_joins_alike(spark, rows):
     found = verify_causes(table, asked, "consumer", full=25)
     assert {row["part"]: row["reason"] for row in found.refused} == {
         "cyclic": "the causes form a cycle: c0 -> c2 -> c1 -> c0",
-        "nameless": "1 row without an id",
+        "nameless": "1 row without an id; the causes form a cycle: m0 -> m1 -> m0",
     }
     kept = replace(
         found,

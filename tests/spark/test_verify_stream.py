@@ -77,10 +77,8 @@ def table_of(rows):
 
 def judge_all(rows):
     """The findings of the batch."""
-    parts = judge_table(table_of(rows).drop_columns(["__partition"]), ("shop",))
-    return [
-        row for part in parts for row in part.select(FINDINGS.names).to_pylist() if row["kind"] != "partition"
-    ]
+    told = judge_table(table_of(rows).drop_columns(["__partition"]), ("shop",))
+    return [row for row in told.select(FINDINGS.names).to_pylist() if row["kind"] != "partition"]
 
 
 def run_in(parts, own, *, now=lambda at: at, end=None):

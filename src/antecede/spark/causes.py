@@ -14,7 +14,16 @@ from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType
 from antecede.errors import BadParameter
 from antecede.spark.frames import WHOLE, quote, read_time, refuse_column_names
 
-__all__ = ["ByCauses", "add_events", "id_type", "list_causes", "read_id", "refuse_columns", "split_text"]
+__all__ = [
+    "ByCauses",
+    "event_columns",
+    "id_type",
+    "list_causes",
+    "name_events",
+    "read_id",
+    "refuse_columns",
+    "split_text",
+]
 
 
 class ByCauses(Struct, frozen=True):
@@ -70,12 +79,20 @@ def read_id(rows: DataFrame, asked: ByCauses) -> Column:
     return F.col(quote(asked.id)).cast(id_type(rows, asked))
 
 
-def add_events(rows: DataFrame, asked: ByCauses) -> DataFrame:
-    """The rows with `__id`, `__causes` and, if there is a time, `__time`: what tasks read, whatever the columns are."""
+def event_columns(rows: DataFrame, asked: ByCauses) -> dict[str, Column]:
+    """`__id`, `__causes` and, if there is a time, `__time`: what tasks read, whatever the columns are."""
     added = {"__id": read_id(rows, asked), "__causes": list_causes(rows, asked)}
     if asked.time is not None:
         added["__time"] = read_time(rows, asked.time)
-    return rows.withColumns(added)
+    return added
+
+
+def name_events(rows: DataFrame, asked: ByCauses) -> Column:
+    """The identifier of each row as text. Rows without one are one event if nothing tells them apart."""
+    time = read_time(rows, asked.time) if asked.time is not None else F.lit(None).cast("long")
+    causes = list_causes(rows, asked).cast("array<string>")
+    unnamed = F.concat(F.lit("\0"), F.to_json(F.struct(causes.alias("causes"), time.alias("time"))))
+    return F.coalesce(F.col(quote(asked.id)).cast("string"), unnamed)
 
 
 def split_text(text: Column) -> Column:

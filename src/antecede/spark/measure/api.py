@@ -44,7 +44,7 @@ from antecede.spark.measure.facts import (
 from antecede.spark.measure.figures import COUNTS, QUANTITIES, TABLES, add_up, spread
 from antecede.spark.measure.tasks import COLUMNS, Found, follow_shares, follow_sorted, share_runs
 from antecede.spark.measure.tasks import Share as RunShare
-from antecede.spark.order.runs import with_clock
+from antecede.spark.order.by_trace import with_clock
 from antecede.spark.run_tasks import plan_tasks, run_tasks
 from antecede.spark.storage import absolute, join, local, whole
 from antecede.spark.trace.api import Trace

@@ -33,21 +33,25 @@ from msgspec import Struct
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from antecede.errors import BadTrace
 from antecede.jit import kernels_for
-from antecede.spark.causes import ByCauses, add_events, id_type, list_causes
+from antecede.spark.causes import ByCauses, event_columns, id_type, list_causes, name_events
 from antecede.spark.errors import mark_errors, raise_task_errors
 from antecede.spark.frames import quote, read_time
-from antecede.spark.order.causes import (
+from antecede.spark.order.graph import (
+    INHERITED,
     Outside,
+    find_cycles,
     flatten_causes,
-    name_events,
-    one_array,
+    number_events,
     order_table,
+    take_sets,
+    walk,
 )
-from antecede.spark.order.graph import INHERITED, find_cycles, number_events, take_sets, walk
+from antecede.spark.order.partitions import one_array
 
 __all__ = ["find_partition_cycles", "order_blocks"]
 
@@ -63,7 +67,11 @@ EXACT: Final = 1000
 """How exact the quantiles are that cut blocks: a block has at most a tenth of a percent of all rows more."""
 FEW: Final = 500_000
 """Events that every task may be told of."""
-SURVEYED: Final = "__part int, __block int, __what int, __node string, __names array<string>"
+NO_NAMES: Final = "cast(array() as array<string>)"
+"""An empty list. Spark takes quadratic time to hand a column of null lists to Python."""
+SURVEYED: Final = pa.schema(
+    {"__part": pa.int32(), "__what": pa.int32(), "__node": pa.string(), "__names": pa.list_(pa.string())}
+)
 
 
 class Blocks(Struct, frozen=True):
@@ -212,11 +220,6 @@ def raise_blocks(slim: DataFrame, moved: DataFrame | None, found: DataFrame) -> 
         found = further.where("__then > __block").groupBy(*EVENT).agg(F.max("__then").alias("__to"))
 
 
-def no_names() -> Column:
-    """An empty list. Spark takes quadratic time to hand a column of null lists to Python."""
-    return F.array().cast("array<string>")
-
-
 def tell_all(events: DataFrame) -> DataFrame:
     return F.broadcast(events) if events.count() <= FEW else events
 
@@ -234,52 +237,37 @@ def move_events(rows: DataFrame, moved: DataFrame | None) -> DataFrame:
 
 def survey(slim: DataFrame, links: DataFrame | None, many: int) -> tuple[DataFrame | None, list[Cycle]]:
     """What events wait for that blocks know only from outside, and the cycles: (part, identifiers)."""
-
-    def take(node: Column, causes: Column) -> DataFrame:
-        what, none = F.lit(ROW).alias("__what"), no_names().alias("__names")
-        return slim.select("__part", "__block", what, node.alias("__node"), causes.alias("__causes"), none)
-
-    base = take(F.col("__name"), F.col("__causes"))
+    of_rows, none = ("__part", "__block", f"{ROW} __what"), f"{NO_NAMES} __names"
+    base = slim.selectExpr(*of_rows, "__name __node", "__causes", none)
     if links is None:
         # Numbers are compared faster than texts, which only a cycle needs.
-        hashed = take(F.col("__node"), F.transform("__causes", lambda name: F.xxhash64(name)))
-        cyclic = collect_cycles(survey_blocks(hashed, many))
+        causes = "transform(__causes, name -> xxhash64(name)) __causes"
+        cyclic = collect_cycles(survey_blocks(slim.selectExpr(*of_rows, "__node", causes, none), many))
         return None, cyclic and collect_cycles(survey_blocks(base, many))
     names = ["__part", "__block", "__node"]
-    edges = slim.select("__part", "__block", F.explode("__causes").alias("__cause")).distinct()
+    edges = slim.selectExpr("__part", "__block", "explode(__causes) __cause").distinct()
     missing = links.where(F.col("kind") == MISSING).select(*CAUSE).distinct()
     # By the blocks of the rows that name them, which may have moved.
     lost = edges.withColumnRenamed("__cause", "__name").withColumns(hash_name(F.col("__name"), CAUSE))
-    lost = lost.join(missing, CAUSE, "left_semi").withColumnRenamed("__name", "__node")
-    outside = lost.select(*names, F.array("__node").alias("__names")).localCheckpoint()
-    homes = slim.select(
-        "__part", F.col("__name").alias("__cause"), F.col("__block").alias("__home")
-    ).distinct()
-    across = edges.join(homes, ["__part", "__cause"]).where("__home < __block")
-    across = across.select("__part", "__cause", "__home", "__block").distinct().localCheckpoint()
-    exports = across.select(
-        "__part",
-        F.col("__home").alias("__block"),
-        F.lit(EXPORT).alias("__what"),
-        F.col("__cause").alias("__node"),
-    ).distinct()
+    lost = lost.join(missing, CAUSE, "left_semi")
+    told = lost.selectExpr("__part", "__block", "__name __node", "array(__name) __names").localCheckpoint()
+    homes = slim.selectExpr("__part", "__name __cause", "__block __home").distinct()
+    across = edges.join(homes, ["__part", "__cause"]).where("__home < __block").localCheckpoint()
+    exports = across.selectExpr("__part", "__home __block", f"{EXPORT} __what", "__cause __node").distinct()
     base = base.persist(StorageLevel.DISK_ONLY)
     try:
-        told, concerned = outside, list(range(many))
+        concerned = list(range(many))
         cycles: list[Cycle] | None = None
         while True:
-            given = told.select("__part", "__block", F.lit(OUTSIDE).alias("__what"), "__node", "__names")
+            given = told.withColumn("__what", F.lit(OUTSIDE))
             asked = [part.where(F.col("__block").isin(*concerned)) for part in (base, given, exports)]
             both = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), asked)
             found = survey_blocks(both, many).localCheckpoint()
             cycles = collect_cycles(found) if cycles is None else cycles
-            waiting = found.where(F.col("__what") == EXPORT).select(
-                "__part", F.col("__node").alias("__cause"), "__names"
-            )
+            waiting = found.where(F.col("__what") == EXPORT).selectExpr("__part", "__node __cause", "__names")
             # What comes to a block: the event by its name there, and what it waits for.
-            news = across.join(waiting, ["__part", "__cause"]).select(
-                "__part", "__block", F.col("__cause").alias("__node"), "__names"
-            )
+            news = across.join(waiting, ["__part", "__cause"])
+            news = news.selectExpr("__part", "__block", "__cause __node", "__names")
             fresh = news.join(told, [*names, "__names"], "left_anti").localCheckpoint()
             concerned = [row["__block"] for row in fresh.select("__block").distinct().collect()]
             if not concerned:
@@ -299,7 +287,7 @@ def collect_cycles(found: DataFrame) -> list[Cycle]:
 def survey_blocks(rows: DataFrame, many: int) -> DataFrame:
     """Rows (part, ROW, cycle), and (part, EXPORT, node, what it waits for)."""
     spread = rows.repartitionById(many, "__block")
-    return spread.mapInArrow(mark_errors(survey_batches), SURVEYED)
+    return spread.mapInArrow(mark_errors(survey_batches), from_arrow_schema(SURVEYED))
 
 
 def survey_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -310,21 +298,12 @@ def survey_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     own = table.filter(pc.equal(table["__what"], ROW))
     with kernels_for(len(own)):
         found = list(survey_table(own, *split_outside(table, table["__node"].type)))
-    schema = pa.schema(
-        [
-            ("__part", pa.int32()),
-            ("__block", pa.int32()),
-            ("__what", pa.int32()),
-            ("__node", pa.string()),
-            ("__names", pa.list_(pa.string())),
-        ]
-    )
-    part, block = (table[name][0].as_py() for name in ("__part", "__block"))
+    part = table["__part"][0].as_py()
     rows = [
-        {"__part": part, "__block": block, "__what": what, "__node": node, "__names": [*map(str, names)]}
+        {"__part": part, "__what": what, "__node": node, "__names": [*map(str, names)]}
         for what, node, names in found
     ]
-    yield from pa.Table.from_pylist(rows, schema).to_batches()
+    yield from pa.Table.from_pylist(rows, SURVEYED).to_batches()
 
 
 def split_outside(table: pa.Table, kind: pa.DataType) -> tuple[Outside, pa.Array]:
@@ -353,10 +332,7 @@ def survey_table(
     if stuck.any():
         yield ROW, None, find_cycles(stuck, cause, node[effect], group, node, names)[0]
     if len(exports):
-        at = pc.index_in(exports, names)
-        asked = at.to_numpy(zero_copy_only=False)[pc.is_valid(at).to_numpy(zero_copy_only=False)].astype(
-            np.int64
-        )
+        asked = pc.index_in(exports, names).drop_null().to_numpy().astype(np.int64)
         asked = asked[held[asked] > 0]
         lists = take_sets(held[asked], starts, pool, names).to_pylist()
         for number, waits in zip(asked.tolist(), lists, strict=True):
@@ -385,12 +361,12 @@ def finish(
         before += counts.get(block, 0)
     good = located.where(~F.col("__part").isin(*refused)) if refused else located
     if outside is not None:
-        good = good.withColumns({"__what": F.lit(ROW), "__names": no_names()})
+        good = good.withColumns({"__what": F.lit(ROW), "__names": F.expr(NO_NAMES)})
         good = good.unionByName(outside.withColumn("__what", F.lit(OUTSIDE)), allowMissingColumns=True)
     fields = [StructField("position", LongType()), StructField("waits_for", ArrayType(kind))]
     schema = StructType([*(rows.schema[name] for name in columns), *fields])
     task = partial(order_block, columns=columns, starts=starts)
-    spread = add_events(good.repartitionById(len(blocks.bounds), "__block"), asked)
+    spread = good.repartitionById(len(blocks.bounds), "__block").withColumns(event_columns(rows, asked))
     done = spread.mapInArrow(mark_errors(task), schema)
     for number, cycle in cycles:
         shown = F.array(*map(F.lit, cycle)).cast(ArrayType(kind))
@@ -408,7 +384,7 @@ def order_block(
     held = [batch for batch in batches if len(batch)]
     if not held:
         return
-    table = own = pa.Table.from_batches(held)
+    table = own = pa.Table.from_batches(held).combine_chunks()
     outside = Outside.none()
     if "__what" in table.column_names:
         own = table.filter(pc.equal(table["__what"], ROW))
@@ -421,7 +397,7 @@ def order_block(
             "table", f"it changed while it was ordered: {len(own)} rows are where {count} were counted"
         )
     with kernels_for(len(own)):
-        ordered = order_table(own, (), columns, outside=outside)
+        ordered = order_table(own, columns, outside=outside)
     at = ordered.schema.get_field_index("position")
     placed = ordered.set_column(at, "position", pc.add(ordered["position"], start))
     yield from placed.to_batches(max_chunksize=1 << 16)

@@ -19,35 +19,35 @@ cycle. The others are not concerned.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from functools import partial, reduce
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 from antecede.errors import BadTrace
-from antecede.spark.causes import ByCauses, add_events, id_type, list_causes, refuse_columns
-from antecede.spark.errors import mark_errors, raise_marked
+from antecede.spark.causes import (
+    ByCauses,
+    event_columns,
+    id_type,
+    list_causes,
+    name_events,
+    refuse_columns,
+)
+from antecede.spark.errors import raise_marked
 from antecede.spark.frames import hide_null_lists, quote, show_null_lists
 from antecede.spark.order.blocks import order_blocks
-from antecede.spark.order.causes import (
+from antecede.spark.order.graph import order_table
+from antecede.spark.order.partitions import (
     FULL,
     bring_together,
-    name_events,
+    extend_partitions,
+    map_partitions,
     one_array,
-    order_table,
     split_partitions,
-    whole_pieces,
 )
 
 __all__ = ["ByCauses", "explain_refused", "find_missing", "order_by_causes"]
@@ -56,123 +56,66 @@ __all__ = ["ByCauses", "explain_refused", "find_missing", "order_by_causes"]
 def order_by_causes(rows: DataFrame, asked: ByCauses, *, full: int = FULL) -> DataFrame:
     """The rows with `position` and `waits_for`. This counts the rows of partitions at once, to find the large ones."""
     refuse_columns(rows, asked)
-    rows, hidden = hide_null_lists(rows)
     small, large = split_partitions(rows, asked.partition_by, full)
     parts = [] if small is None else [order_small(small, asked)]
-    if large is not None:
-        parts.append(order_large(large.rows, asked, large.sizes, full))
-    return show_null_lists(reduce(DataFrame.unionByName, parts), hidden)
-
-
-def order_large(rows: DataFrame, asked: ByCauses, sizes: list[int], full: int) -> DataFrame:
-    """Order partitions that `__part` numbers."""
-    if asked.time is not None:
-        return order_blocks(rows, asked, sizes, full)
-    return order_whole(rows.drop("__part"), asked, sum(sizes))
-
-
-# Small partitions
+    if large is not None and asked.time is not None:
+        some, hidden = hide_null_lists(large.rows)
+        parts.append(show_null_lists(order_blocks(some, asked, large.sizes, full), hidden))
+    elif large is not None:
+        parts.append(order_whole(large.rows.drop("__part"), asked))
+    return reduce(DataFrame.unionByName, parts)
 
 
 def order_small(rows: DataFrame, asked: ByCauses) -> DataFrame:
     """Order partitions that fit into a task with all their columns."""
-    fields = [
+    added = [
         StructField("position", LongType()),
         StructField("waits_for", ArrayType(id_type(rows, asked))),
     ]
-    task = partial(order_batches, names=asked.partition_by, columns=rows.columns)
-    # After the exchange: what is made of other columns need not be shuffled.
-    events = add_events(bring_together(rows, asked.partition_by), asked)
-    return events.mapInArrow(mark_errors(task), StructType([*rows.schema.fields, *fields]))
-
-
-def order_batches(
-    batches: Iterable[pa.RecordBatch], names: tuple[str, ...], columns: list[str]
-) -> Iterator[pa.RecordBatch]:
-    """In a task: the rows of whole partitions, ordered."""
-    for table in whole_pieces(batches):
-        yield from order_table(table, names, columns).to_batches(max_chunksize=1 << 16)
+    work = partial(order_table, names=asked.partition_by)
+    return extend_partitions(rows, asked.partition_by, event_columns(rows, asked), work, added)
 
 
 # Large partitions without a time
 
 
-def order_whole(rows: DataFrame, asked: ByCauses, total: int) -> DataFrame:
+def order_whole(rows: DataFrame, asked: ByCauses) -> DataFrame:
     """Order partitions whose identifiers and causes fit into a task, and nothing else has to."""
-    names = [quote(name) for name in asked.partition_by]
-    keys = [F.col(name).alias(f"__key{place}") for place, name in enumerate(names)]
-    kind = id_type(rows, asked)
-    causes = list_causes(rows, asked).cast("array<string>")
-    node = name_events(rows, asked)
-    slim = rows.select(
-        *keys,
-        node.alias("__id"),
-        causes.alias("__causes"),
-    )
-    spread = bring_together(slim, [f"__key{place}" for place, _ in enumerate(names)])
-    fields = [rows.schema[name] for name in asked.partition_by]
-    schema = StructType(
-        [
-            *(StructField(f"__key{place}", field.dataType) for place, field in enumerate(fields)),
-            StructField("__id", StringType()),
-            StructField("__place", LongType()),
-            StructField("__waits", ArrayType(StringType())),
-        ]
-    )
-    task = partial(place_batches, columns=schema.names[:-2], text=isinstance(kind, StringType))
-    places = spread.mapInArrow(mark_errors(task), schema)
-    return sort_by_place(join_places(rows, places, asked, node), rows, asked, total)
-
-
-def place_batches(
-    batches: Iterable[pa.RecordBatch], columns: list[str], text: bool
-) -> Iterator[pa.RecordBatch]:
-    """In a task: the first position of each identifier of whole partitions, -1 in one that is refused."""
-    for table in whole_pieces(batches, enough=1):
-        ordered = order_table(table, tuple(columns[:-1]), columns, text=text)
-        # Copies of an event stand together: the first has the place of all.
-        first = np.ones(len(ordered), np.bool_)
-        if len(ordered):
-            same = pc.equal(one_array(ordered["__id"])[1:], one_array(ordered["__id"])[:-1])
-            first[1:] = ~same.to_numpy(zero_copy_only=False)
-            first |= one_array(ordered["position"]).fill_null(1).to_numpy() == 0
-        ordered = ordered.filter(pa.array(first))
-        place = ordered["position"].fill_null(-1)
-        told = ordered.select(columns).append_column("__place", place)
-        yield from told.append_column("__waits", ordered["waits_for"]).to_batches(max_chunksize=1 << 16)
-
-
-def join_places(rows: DataFrame, places: DataFrame, asked: ByCauses, node: Column) -> DataFrame:
+    names, kind = asked.partition_by, id_type(rows, asked)
+    own = [f"__key{place}" for place, _ in enumerate(names)]
+    keys = [F.col(quote(name)).alias(key) for name, key in zip(names, own, strict=True)]
+    node, causes = name_events(rows, asked), list_causes(rows, asked).cast("array<string>")
+    slim = rows.select(*keys, node.alias("__id"), causes.alias("__causes"))
+    fields = [StructField("__place", LongType()), StructField("__waits", ArrayType(StringType()))]
+    schema = StructType([*(slim.schema[name] for name in (*own, "__id")), *fields])
+    work = partial(place_events, names=tuple(own), text=isinstance(kind, StringType))
+    places = map_partitions(bring_together(slim, own), work, schema, enough=1)
     same = F.col("__own") == F.col("__id")
-    for place, name in enumerate(asked.partition_by):
-        same &= F.col(quote(name)).eqNullSafe(F.col(f"__key{place}"))
+    for name, key in zip(names, own, strict=True):
+        same &= F.col(quote(name)).eqNullSafe(F.col(key))
     # Both sides are large: Spark need not find out.
     joined = rows.withColumn("__own", node).join(places.hint("merge"), same, "left")
-    copies = Window.partitionBy(*(quote(name) for name in asked.partition_by), "__own")
-    copy = F.row_number().over(copies.orderBy("__own")) - 1
+    copies = Window.partitionBy(*map(quote, names), "__own").orderBy("__own")
     changed = BadTrace(
         "table", "it changed while it was ordered: it has rows that were not there when they were counted"
     )
-    known = F.when(F.col("__place").isNull(), raise_marked(changed).cast("long")).otherwise(F.col("__place"))
-    return joined.withColumn("position", F.when(known >= 0, known + copy).cast("long"))
+    place = F.coalesce("__place", raise_marked(changed).cast("long"))
+    position = F.when(place >= 0, place + F.row_number().over(copies) - 1).cast("long")
+    waits = F.col("__waits").cast(ArrayType(kind))
+    found = joined.select(*map(quote, rows.columns), position.alias("position"), waits.alias("waits_for"))
+    return found.orderBy(*map(quote, names), "position")
 
 
-def sort_by_place(joined: DataFrame, rows: DataFrame, asked: ByCauses, total: int) -> DataFrame:
-    """The rows by their positions: each task gets as many that follow each other."""
-    parallel = int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
-    tasks = max(-(-total // FULL), parallel)
-    share = -(-total // tasks)
-    bucket = F.coalesce(F.floor(F.col("position") / share), F.lit(0))
-    kind = id_type(rows, asked).simpleString()
-    waits = F.col("__waits").cast(f"array<{kind}>").alias("waits_for")
-    kept = [F.col(quote(name)) for name in rows.columns]
-    if asked.partition_by:
-        spread = joined.repartition(tasks, *(quote(name) for name in asked.partition_by), bucket)
-        ordered = spread.sortWithinPartitions(*(quote(name) for name in asked.partition_by), "position")
-    else:
-        numbered = joined.withColumn("__bucket", F.least(bucket, F.lit(tasks - 1)).cast("int"))
-        ordered = numbered.repartitionById(tasks, "__bucket").sortWithinPartitions("position")
-    return ordered.select(*kept, "position", waits)
+def place_events(table: pa.Table, names: tuple[str, ...], text: bool) -> pa.Table:
+    """In a task: the first position of each identifier of whole partitions, -1 in one that is refused."""
+    ordered = order_table(table, [*names, "__id"], names, text=text)
+    # Copies of an event stand together: the first has the place of all.
+    first = np.ones(len(ordered), np.bool_)
+    same = pc.equal(one_array(ordered["__id"])[1:], one_array(ordered["__id"])[:-1])
+    first[1:] = ~same.to_numpy(zero_copy_only=False)
+    first |= one_array(ordered["position"]).fill_null(1).to_numpy() == 0
+    told = ordered.set_column(len(names) + 1, "__place", ordered["position"].fill_null(-1))
+    return told.rename_columns([*told.column_names[:-1], "__waits"]).filter(pa.array(first))
 
 
 # What comes of it

@@ -13,7 +13,6 @@ The packets of one receiver in one partition have to fit into a task.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -24,12 +23,11 @@ from msgspec.structs import replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField
 
 from antecede.errors import BadParameter
-from antecede.spark.errors import mark_errors
-from antecede.spark.frames import hide_null_lists, join_by, quote, read_time, show_null_lists
-from antecede.spark.order.causes import bring_together, number_groups, one_array, times_of, whole_pieces
+from antecede.spark.frames import join_by, quote, read_time
+from antecede.spark.order.partitions import extend_partitions, number_groups, one_array, times_of
 from antecede.spark.stream.bucket import OWN, StampedSettings
 from antecede.spark.stream.packets import GAVE_UP
 from antecede.spark.stream.settings import Settings
@@ -72,8 +70,6 @@ def refuse_columns(rows: DataFrame, asked: ByStamp) -> None:
 
 
 def run_machines(rows: DataFrame, asked: ByStamp) -> DataFrame:
-    rows, hidden = hide_null_lists(rows)
-    settings = Settings.of(asked.protocol, asked.processes, asked.parameters)
     own = {
         "__receiver": F.col("receiver").cast("string"),
         "__sender": F.col("sender").cast("string"),
@@ -84,30 +80,20 @@ def run_machines(rows: DataFrame, asked: ByStamp) -> DataFrame:
         own["__label"] = F.col("label").cast("string")
     if asked.time is not None:
         own["__at"] = read_time(rows, asked.time)
-    spread = bring_together(rows, asked.partition_by).withColumns(own)
-    fields = [
+    added = [
         StructField("position", LongType()),
         StructField("waits_for", from_arrow_type(GAVE_UP)),
         StructField("__reason", StringType()),
     ]
-    task = partial(run_batches, settings=settings, names=asked.partition_by, columns=rows.columns)
-    done = spread.mapInArrow(mark_errors(task), StructType([*rows.schema.fields, *fields]))
-    return show_null_lists(done, hidden)
+    settings = Settings.of(asked.protocol, asked.processes, asked.parameters)
+    work = partial(run_table, settings=settings, names=asked.partition_by)
+    return extend_partitions(rows, asked.partition_by, own, work, added)
 
 
 # In tasks
 
 
-def run_batches(
-    batches: Iterable[pa.RecordBatch], settings: Settings, names: tuple[str, ...], columns: list[str]
-) -> Iterator[pa.RecordBatch]:
-    for table in whole_pieces(batches):
-        yield from run_table(table.combine_chunks(), settings, names, columns).to_batches(
-            max_chunksize=1 << 16
-        )
-
-
-def run_table(table: pa.Table, settings: Settings, names: tuple[str, ...], columns: list[str]) -> pa.Table:
+def run_table(table: pa.Table, columns: list[str], settings: Settings, names: tuple[str, ...]) -> pa.Table:
     """Run the machines of whole partitions, and give the rows back in their order."""
     group = number_groups(table, names)
     # What is left after the first step is given up in the second.

@@ -19,7 +19,6 @@ no number, or one that another row has, or an entry that is null or negative, is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from functools import partial
 
 import pyarrow as pa
@@ -28,34 +27,13 @@ from msgspec import Struct
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ByteType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import ByteType, LongType, MapType, StringType, StructField, StructType
 
-from antecede.jit import kernels_for
 from antecede.spark.errors import mark_errors, raise_task_errors
-from antecede.spark.frames import (
-    hide_null_lists,
-    quote,
-    read_time,
-    refuse_column_names,
-    refuse_unlike_vectors,
-    show_null_lists,
-)
-from antecede.spark.order.causes import bring_together, number_groups, times_of, whole_pieces
-from antecede.spark.order.position import (
-    Cells,
-    Grid,
-    count_cells,
-    default_partitions,
-    number_rows,
-    sort_rows,
-)
+from antecede.spark.frames import quote, read_time, refuse_column_names, refuse_unlike_vectors
+from antecede.spark.order.graph import count_from_starts
+from antecede.spark.order.partitions import extend_partitions, number_groups, times_of
+from antecede.spark.order.position import Cells, Grid, count_cells, default_partitions, sort_rows
 from antecede.spark.order.vectors import (
     CELL,
     FAULT,
@@ -108,11 +86,9 @@ def order_by_vector(rows: DataFrame, asked: ByVector, *, partitions: int | None 
         keyed = keyed.withColumns({"__key": total, "__own": own.cast("long")})
         kept = [F.col(quote(name)) for name in rows.columns]
         ties = [quote(asked.process), "__own"]
-        if asked.time is not None:
-            keyed = climb_by_vectors(keyed.withColumnRenamed("__key", "__sum"), groups, asked)
         marked, waits = mark_waiting(keyed, groups, missing, is_map, asked)
         if asked.time is not None:
-            ordered = number_rows(marked, groups, "__key", ["__sum", *ties], partitions=partitions)
+            ordered = sort_by_time(marked, groups, asked)
         else:
             grid, cells, partitions = lay_grid(counts, groups, rows, partitions)
             if grid is None:
@@ -128,10 +104,9 @@ def order_by_vector(rows: DataFrame, asked: ByVector, *, partitions: int | None 
     return found
 
 
-def climb_by_vectors(rows: DataFrame, groups: list[str], asked: ByVector) -> DataFrame:
-    """The rows with `__key`: the greatest of their own times and their causes' keys."""
+def sort_by_time(rows: DataFrame, groups: list[str], asked: ByVector) -> DataFrame:
+    """The rows with `position`, by keys: the greatest of their own times and their causes' keys."""
     assert asked.time is not None
-    rows, hidden = hide_null_lists(rows)
     process = F.col(quote(asked.process))
     is_map = isinstance(rows.schema[asked.vector].dataType, MapType)
     own = {
@@ -139,25 +114,20 @@ def climb_by_vectors(rows: DataFrame, groups: list[str], asked: ByVector) -> Dat
         "__process": process if is_map else process.cast("long"),
         "__vector": F.col(quote(asked.vector)),
     }
-    spread = bring_together(rows, groups).withColumns(own)
-    task = partial(climb_batches, groups=groups, columns=rows.columns, is_map=is_map)
-    schema = StructType([*rows.schema, StructField("__key", LongType())])
-    # In Python, from all rows: the sort would do it three times, to count, to cut and to place.
-    done = spread.mapInArrow(mark_errors(task), schema).localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
-    return show_null_lists(done, hidden)
+    work = partial(climb_and_sort, groups=groups, is_map=is_map)
+    return extend_partitions(rows, groups, own, work, [StructField("position", LongType())])
 
 
-def climb_batches(
-    batches: Iterable[pa.RecordBatch], groups: list[str], columns: list[str], is_map: bool
-) -> Iterator[pa.RecordBatch]:
-    """In a task: the rows of whole partitions, with their keys."""
-    for table in whole_pieces(batches):
-        [batch] = table.combine_chunks().to_batches()
-        with kernels_for(len(batch)):
-            group, time = number_groups(batch, groups), times_of(batch.column("__time"))
-            key = climb_times(group, Vectors.of(batch, is_map), time)
-        done = table.select(columns).append_column("__key", pa.array(key))
-        yield from done.to_batches(max_chunksize=1 << 16)
+def climb_and_sort(table: pa.Table, columns: list[str], groups: list[str], is_map: bool) -> pa.Table:
+    """In a task: the rows of whole partitions."""
+    [batch] = table.to_batches()
+    group = number_groups(batch, groups)
+    key = climb_times(group, Vectors.of(batch, is_map), times_of(batch.column("__time")))
+    keyed = table.append_column("__place", pa.array(group)).append_column("__climbed", pa.array(key))
+    by = ("__place", "__climbed", "__key", "__process", "__own")
+    ordered = keyed.sort_by([(name, "ascending") for name in by])
+    position = count_from_starts(ordered["__place"].to_numpy())
+    return ordered.select(columns).append_column("position", pa.array(position))
 
 
 def refuse_columns(rows: DataFrame, asked: ByVector) -> None:

@@ -19,18 +19,16 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from antecede.jit import allocating, native
+from antecede.spark.order.partitions import NEVER, Numbers, number_groups, one_array, times_of
 
-__all__ = ["Sorted", "list_by", "make_room", "sort_events"]
-
-Numbers = NDArray[np.int64]
+__all__ = ["Outside", "Sorted", "list_by", "make_room", "order_table", "sort_events"]
 
 INHERITED: Final = 32
 """Missing events that a row takes over from its causes, at most. Those that it names itself are all kept."""
-NEVER: Final = np.iinfo(np.int64).min
-"""The time of what has none."""
 
 
 class Sorted(NamedTuple):
@@ -87,6 +85,65 @@ def sort_events(
         told = [lists[row] if cycle is None else cycle for row, cycle in enumerate(own_cycle)]
         waits_for = pa.array(told, waits_for.type)
     return Sorted(rows, pa.array(position, pa.int64(), mask=refused), waits_for)
+
+
+def order_table(
+    table: pa.Table,
+    columns: list[str],
+    names: tuple[str, ...] = (),
+    *,
+    text: bool = True,
+    outside: Outside | None = None,
+) -> pa.Table:
+    """Order a table that holds partitions from end to end; or a block of one, which knows others by `outside`.
+
+    `names` tell partitions apart, `columns` are those of the result; `__id`, `__causes` and `__time` are read.
+    """
+    ids = one_array(table["__id"])
+    causes, effect = flatten_causes(table["__causes"])
+    if outside is not None and len(outside.causes):
+        causes, effect = outside.replace_causes(ids, causes, effect)
+    time = times_of(one_array(table["__time"])) if "__time" in table.column_names else None
+    known_outside = outside is not None and not len(outside.causes)
+    found = sort_events(number_groups(table, names), ids, causes, effect, time, text, known_outside)
+    ordered = table.select(columns).take(pa.array(found.rows))
+    return ordered.append_column("position", found.position).append_column("waits_for", found.waits_for)
+
+
+class Outside(Struct, frozen=True):
+    """What a block of a partition knows of the others: causes that wait, or are missing themselves."""
+
+    causes: pa.Array
+    names: pa.Array
+    """For each of them the missing identifiers, as lists."""
+
+    @classmethod
+    def of(cls, causes: pa.Array, names: pa.Array, kind: pa.DataType) -> Outside:
+        """`kind` is the type of identifiers; these are text."""
+        return cls(causes.cast(kind), names.cast(pa.list_(kind)))
+
+    @classmethod
+    def none(cls) -> Outside:
+        return cls(pa.nulls(0, pa.string()), pa.nulls(0, pa.list_(pa.string())))
+
+    def replace_causes(self, ids: pa.Array, causes: pa.Array, effect: Numbers) -> tuple[pa.Array, Numbers]:
+        """Keep the causes that are in the block; what waits outside becomes what it waits for; the others go."""
+        here = pc.is_in(causes, ids.drop_null())
+        kept = effect[here.to_numpy(zero_copy_only=False)]
+        if not len(self.causes):
+            return causes.filter(here), kept
+        at = pc.index_in(causes, self.causes)
+        far = pc.and_(pc.invert(here), pc.is_valid(at))
+        lists = self.names.take(at.filter(far))
+        whose = effect[far.to_numpy(zero_copy_only=False)][pc.list_parent_indices(lists).to_numpy()]
+        both = pa.concat_arrays([causes.filter(here), lists.flatten().cast(causes.type)])
+        return both, np.concatenate([kept, whose])
+
+
+def flatten_causes(column: pa.ChunkedArray) -> tuple[pa.Array, Numbers]:
+    """All causes, and the rows that name them."""
+    array = one_array(column)
+    return array.flatten(), pc.list_parent_indices(array).to_numpy().astype(np.int64)
 
 
 def number_events(

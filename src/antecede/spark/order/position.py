@@ -144,21 +144,16 @@ def number_rows(
     group: Sequence[str],
     key: str,
     ties: Sequence[str],
-    *,
+    counted: pa.Table,
     partitions: int | None = None,
-    known: pa.Table | None = None,
 ) -> DataFrame:
     """The rows with `position`, in order: partitions one after the other, and inside each.
 
-    No two rows of a group may be equal in key and ties, and none of these columns may be null. `known` is the result of
-    the first pass, if the caller has it: (group..., __rows, __low, __high). If the table is another one when the result
-    is used than when it was counted, the result is a `BadTrace`.
+    No two rows of a group may be equal in key and ties, and none of these columns may be null. `counted` is the result
+    of the first pass: (group..., __rows, __low, __high). If the table is another one when the result is used than when
+    it was counted, the result is a `BadTrace`.
     """
     keyed = rows.withColumn("__key", F.col(key).cast("long"))
-    groups = keyed.groupBy(*group).agg(
-        F.count(F.lit(1)).alias("__rows"), F.min("__key").alias("__low"), F.max("__key").alias("__high")
-    )
-    counted = groups.toArrow() if known is None else known
     total = int(np.sum(counted["__rows"].to_numpy())) if len(counted) else 0
     if not total:
         return rows.withColumn("position", F.lit(None).cast("long"))

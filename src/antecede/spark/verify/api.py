@@ -12,7 +12,7 @@ Events that name their causes are verified by by_causes.py: a DataFrame instead 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Required, TypedDict, Unpack, overload
@@ -23,16 +23,14 @@ from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.causes import ByCauses
-from antecede.spark.errors import mark_errors, raise_task_errors
 from antecede.spark.frames import refuse_other_tables
 from antecede.spark.trace.api import Trace
 from antecede.spark.verify.by_causes import CausesVerification, verify_causes
+from antecede.spark.verify.engine import OnSpark
 from antecede.spark.verify.in_stream import verify_live
-from antecede.spark.verify.plan import SPARK_RESULTS, Reader
 from antecede.storage import absolute, all_whole, join
-from antecede.verification.rounds import FOR_COMBINING, FOR_DRIVER, judge, make_verdicts
-from antecede.verification.schema import FINDINGS, VERDICTS, Told
-from antecede.verification.tasks import Questions, put_together
+from antecede.verification.rounds import judge, make_verdicts
+from antecede.verification.schema import FINDINGS, VERDICTS
 
 __all__ = ["CausesVerification", "Verification", "verify"]
 
@@ -172,7 +170,7 @@ def refuse_names(form: str, **names: object) -> None:
 
 
 def verify_trace(trace: Trace, chunks: int | None, rows: int | None) -> Verification:
-    engine = OnSpark(Reader.of(trace, chunks, rows))
+    engine = OnSpark(trace, chunks, rows)
     judgement = judge(engine)
     verdicts = list(make_verdicts(trace.known_runs, judgement.counts, judgement.refused))
     results = reduce(DataFrame.unionByName, judgement.tables)
@@ -180,74 +178,7 @@ def verify_trace(trace: Trace, chunks: int | None, rows: int | None) -> Verifica
         results.where("what = 'finding'").select(*FINDINGS.names),
         trace.spark.createDataFrame(pa.Table.from_pylist(verdicts, schema=VERDICTS)),
         verdicts,
-        engine.reader.explain(),
+        engine.explain(),
         judgement.refused,
         tuple(engine.kept),
     )
-
-
-class OnSpark:
-    """Runs tasks on Spark: an `Engine` whose tables are DataFrames."""
-
-    def __init__(self, reader: Reader) -> None:
-        self.reader = reader
-        self.kept: list[DataFrame] = list(reader.clocked.kept)
-
-    @property
-    def long_runs(self) -> Collection[str]:
-        return self.reader.long_runs
-
-    def examine(
-        self, purpose: str, runs: Collection[str] | None = None, questions: Questions | None = None
-    ) -> DataFrame:
-        return self._keep(self.reader.examine(purpose, runs, questions))
-
-    def combine(self, tables: Sequence[DataFrame], runs: Collection[str]) -> DataFrame:
-        processes = {run: self.reader.processes[run] for run in runs}
-        rows = reduce(DataFrame.unionByName, tables).where(F.col("what").isin(*FOR_COMBINING))
-        rows = rows.where(F.col("run").isin(*runs)).select("run", "part", "what", "blob")
-        # A task a run: they share nothing, and one may take long.
-        return self._keep(
-            rows.repartition(len(runs), "run")
-            .sortWithinPartitions("run", "part")
-            .mapInArrow(mark_errors(lambda batches: put_together(batches, processes)), SPARK_RESULTS)
-        )
-
-    def hear(self, tables: Sequence[DataFrame]) -> Iterator[Told]:
-        rows = reduce(DataFrame.unionByName, tables).where(F.col("what").isin(*FOR_DRIVER))
-        with raise_task_errors():
-            told = rows.select(*Told.__struct_fields__).collect()
-        for row in told:
-            yield Told(
-                row["what"], row["run"], row["part"], bytes(row["blob"] or b""), row["number"], row["kind"]
-            )
-
-    def drop(
-        self, table: DataFrame, runs: Collection[str], parts: Collection[tuple[str, int]] = ()
-    ) -> DataFrame:
-        if runs:
-            table = table.where(~F.col("run").isin(*runs))
-        if parts:
-            dropped = self.reader.trace.spark.createDataFrame(list(parts), "run string, part int")
-            table = table.join(F.broadcast(dropped), ["run", "part"], "left_anti").select(
-                *SPARK_RESULTS.names
-            )
-        return table
-
-    def replan(self, tied: Collection[str], crowded: Collection[str]) -> None:
-        self.reader = self.reader.replanned(tied, crowded)
-
-    def second_sends(self, runs: Collection[str]) -> Iterator[tuple[str, BadTrace]]:
-        """Where a sender's numbers do not grow, only counting tells whether it uses one twice."""
-        trace = self.reader.trace
-        sends = trace.events.where((F.col("kind") == "send") & ~F.col("control") & F.col("run").isin(*runs))
-        double = sends.groupBy("run", "sender", "number").count().where("count > 1")
-        first = double.groupBy("run").agg(F.min(F.struct("sender", "number", "count")).alias("first"))
-        for run, (sender, number, count) in first.collect():
-            place = f"{trace.path or 'events'}, run {run}, process {sender}"
-            yield run, BadTrace(place, f"message {number} is sent {count} times")
-
-    def _keep(self, table: DataFrame) -> DataFrame:
-        # Read more than once: by the next round and by the findings. Summaries are small.
-        self.kept.append(table.persist())
-        return table

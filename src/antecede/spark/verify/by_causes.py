@@ -7,7 +7,7 @@ may stand in several rows, one for each consumer; a row without a consumer is an
 someone named it. (A trace is judged by *potential* causality: all that a process did before.)
 
 Partitions share nothing. Small ones, up to `FULL` rows, are brought together with these columns and no others, and a
-task judges many, one table after the other (tasks.py, overtaken.py). Large ones are judged by joins (joined.py): no
+task judges many, one table after the other (tasks.py). Large ones are judged by joins (joined.py): no
 task holds them. The driver holds counts, and the names of large partitions.
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
@@ -37,17 +37,17 @@ from pyspark.sql.types import (
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.causes import ByCauses, id_type, list_causes, read_id, refuse_columns
-from antecede.spark.errors import mark_errors, raise_task_errors
+from antecede.spark.errors import raise_task_errors
 from antecede.spark.frames import WHOLE, quote, read_time, refuse_column_names
-from antecede.spark.order.causes import FULL, Large, bring_together, split_partitions
-from antecede.spark.verify.joined import ROUNDS, TooDeep, count_rows, verify_joined
+from antecede.spark.order.partitions import FULL, Large, bring_together, map_partitions, split_partitions
+from antecede.spark.verify.joined import ROUNDS, TooDeep, count_rows, look_for_cycles, unite, verify_joined
 from antecede.spark.verify.tasks import (
     COUNTS,
     UNNAMED,
     UNPLACED,
     describe_cycle,
     describe_rows,
-    judge_batches,
+    judge_table,
 )
 from antecede.storage import absolute, all_whole, join
 
@@ -253,10 +253,10 @@ def judged_schema(rows: DataFrame, asked: ByCauses, consumer: str) -> StructType
 
 def judge_small(rows: DataFrame, asked: ByCauses, consumer: str) -> DataFrame:
     """In tasks that hold whole partitions."""
-    task = partial(judge_batches, names=asked.partition_by)
+    work = partial(judge_table, names=asked.partition_by)
     # After the exchange: what is made of other columns need not be shuffled.
     judged = select_judged(bring_together(rows, asked.partition_by), asked, consumer)
-    return judged.mapInArrow(mark_errors(task), judged_schema(rows, asked, consumer))
+    return map_partitions(judged, work, judged_schema(rows, asked, consumer))
 
 
 def judge_large(
@@ -275,7 +275,8 @@ def judge_large(
             if count:
                 reasons.setdefault(row["__part"], []).append(describe_rows(count, words))
     found = verify_joined(keep_parts(slim, reasons), large.sizes, full, rounds)
-    for part, ids in found.cycles:
+    named = slim.where(F.col("__part").isin(*reasons) & F.col("__id").isNotNull())
+    for part, ids in (*found.cycles, *(look_for_cycles(named, large.sizes, full) if reasons else ())):
         reasons.setdefault(part, []).append(describe_cycle(ids))
     spark = rows.sparkSession
     told = spark.createDataFrame(
@@ -292,11 +293,11 @@ def judge_large(
         *(F.when(~hidden, F.coalesce(name, F.lit(0))).alias(name) for name in late),
     )
     refused = told.select("__part", F.lit("refused").alias("kind"), F.col("__why").alias("reason"))
-    parts = [keep_parts(found.findings, reasons), refused, partitions]
-    both = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
-    named = both.join(F.broadcast(large.names), "__part") if asked.partition_by else both
-    columns = [F.col(quote(field.name)).cast(field.dataType).alias(field.name) for field in schema]
-    return named.select(*columns), found.kept
+    blank = spark.createDataFrame([], schema).drop(*asked.partition_by).withColumn("__part", F.lit(0))
+    both = unite([blank, keep_parts(found.findings, reasons), refused, partitions])
+    if asked.partition_by:
+        both = both.join(F.broadcast(large.names), "__part")
+    return both.select(*map(quote, schema.names)), found.kept
 
 
 def keep_parts(rows: DataFrame, others: Mapping[int, object]) -> DataFrame:

@@ -1,6 +1,6 @@
 """A partition of events that name their causes, judged as it grows: a row costs what it changes, not all that is known.
 
-The definitions are those of overtaken.py. For each event and consumer two things are known: where the consumer was
+The definitions are those of tasks.py. For each event and consumer two things are known: where the consumer was
 handed the event first, and where its *first effect* stands, of all that have come. A row that is handed over, or names
 a cause, tells the causes above it where an effect stands. Telling ends at an event
 
@@ -20,8 +20,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from antecede.spark.verify.overtaken import CHAIN_MOST
-from antecede.spark.verify.tasks import UNNAMED, UNPLACED, describe_cycle, describe_rows
+from antecede.spark.verify.tasks import CHAIN_MOST, UNNAMED, UNPLACED, describe_cycle, describe_rows
 
 __all__ = ["Event", "GrowingPartition"]
 

@@ -1,6 +1,6 @@
 """Events of a large partition that name their causes, verified by joins: no task holds a whole partition.
 
-The definitions are those of overtaken.py. If each consumer was handed every cause before its effect, no chain can lead
+The definitions are those of tasks.py. If each consumer was handed every cause before its effect, no chain can lead
 backwards: one join says so, and that is all for a log that is in order. What is left are pairs (consumer, event) that a
 chain goes on from:
 
@@ -17,6 +17,8 @@ After some rounds (`ROUNDS`) a task is given the whole partition after all.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial, reduce
 from typing import Any, Final, NamedTuple
 
 from pyspark import StorageLevel
@@ -24,9 +26,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from antecede.spark.order.blocks import find_partition_cycles
-from antecede.spark.verify.overtaken import CHAIN_MOST
+from antecede.spark.verify.tasks import CHAIN_MOST
 
-__all__ = ["ROUNDS", "Joined", "TooDeep", "count_rows", "verify_joined"]
+__all__ = ["ROUNDS", "Joined", "TooDeep", "count_rows", "look_for_cycles", "unite", "verify_joined"]
 
 ROUNDS: Final = 64
 PAIR: Final = ["__part", "__consumer", "__id"]
@@ -41,7 +43,7 @@ class Joined(NamedTuple):
     """What was found, by the number of the partition. `kept` are tables to give back."""
 
     findings: DataFrame
-    """__part, kind, consumer, id, by, chain, reason"""
+    """__part, kind, and those of consumer, id, by, chain and reason that a kind has."""
     counts: DataFrame
     """__part, judged, ties, violations, missing, duplicates: rows for those of which there is something."""
     cycles: list[tuple[int, list[str]]]
@@ -69,23 +71,17 @@ def verify_joined(slim: DataFrame, sizes: list[int], full: int, rounds: int) -> 
         F.count_if(F.col("__own") == F.col("__first")).alias("tied"),
     ).collect()
     silent = not slim.where("__consumer is null").isEmpty()
-    looked = links.where("__own is not null").select(
-        "__part", "__consumer", F.col("__cause").alias("__id"), "__first", "__own"
-    )
+    looked = list_found(links)
     found = [list_duplicates(handed)]
     cycles: list[tuple[int, list[str]]] = []
     if state["open"] or state["tied"] or silent:
         cycles = look_for_cycles(slim, sizes, full)
         found.append(list_missing(edges, slim))
     if state["open"]:
-        late, more = follow(links, edges, places, rounds)
+        late, looked = follow(links, edges, places, rounds)
         found.append(late)
-        kept.append(more)
-        looked = looked.unionByName(more)
     judged = looked.groupBy(*PAIR).agg(F.min("__first").alias("__first"), F.min("__own").alias("__own"))
-    findings = found[0]
-    for table in found[1:]:
-        findings = findings.unionByName(table)
+    findings = unite(found)
     return Joined(findings, count_found(judged, findings), cycles, kept)
 
 
@@ -105,7 +101,7 @@ def follow(links: DataFrame, edges: DataFrame, places: DataFrame, rounds: int) -
     keys = ["__part", "__consumer", "__cause"]
     came = links.withColumn("__by", F.col("__id")).withColumn("__chain", F.array("__cause", "__id"))
     best: DataFrame | None = None
-    seen: list[DataFrame] = []
+    seen = [list_found(links)]
     for _ in range(rounds):
         still = F.col("__own").isNull() | (F.col("__own") > F.col("__first"))
         about = F.struct(
@@ -122,7 +118,7 @@ def follow(links: DataFrame, edges: DataFrame, places: DataFrame, rounds: int) -
         fresh = fresh.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
         if fresh.isEmpty():
             assert best is not None
-            return list_late(best), union_all(seen, links)
+            return list_late(best), unite(seen)
         if best is None:
             best = fresh
         else:
@@ -132,19 +128,20 @@ def follow(links: DataFrame, edges: DataFrame, places: DataFrame, rounds: int) -
         behind = behind.drop("__own").join(edges, EVENT)
         came = behind.withColumn("__chain", cut_chain(F.concat(F.array("__cause"), "__chain")))
         came = came.join(places, keys, "left").localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
-        seen.append(
-            came.where("__own is not null").select(
-                "__part", "__consumer", F.col("__cause").alias("__id"), "__first", "__own"
-            )
-        )
+        seen.append(list_found(came))
     raise TooDeep
 
 
-def union_all(tables: list[DataFrame], like: DataFrame) -> DataFrame:
-    whole = like.where(F.lit(False)).select("__part", "__consumer", "__id", "__first", "__own")
-    for table in tables:
-        whole = whole.unionByName(table)
-    return whole
+def unite(tables: Sequence[DataFrame]) -> DataFrame:
+    """All rows, with nulls in columns that a table does not have."""
+    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), tables)
+
+
+def list_found(causes: DataFrame) -> DataFrame:
+    """Causes that were looked up, of those that their consumer was handed."""
+    return causes.where("__own is not null").selectExpr(
+        "__part", "__consumer", "__cause __id", "__first", "__own"
+    )
 
 
 def cut_chain(chain: Column) -> Column:
@@ -156,49 +153,37 @@ def cut_chain(chain: Column) -> Column:
 
 
 def list_late(best: DataFrame) -> DataFrame:
-    return best.where("__best.__own is not null").select(
+    return best.where("__best.__own is not null").selectExpr(
         "__part",
-        F.lit("violation").alias("kind"),
-        F.col("__consumer").alias("consumer"),
-        F.col("__cause").alias("id"),
-        F.col("__best.__by").alias("by"),
-        F.col("__best.__chain").alias("chain"),
-        F.lit(None).cast("string").alias("reason"),
+        "'violation' kind",
+        "__consumer consumer",
+        "__cause id",
+        "__best.__by by",
+        "__best.__chain chain",
     )
 
 
 def list_duplicates(handed: DataFrame) -> DataFrame:
-    times = F.concat(F.lit("handed over "), F.format_number("__times", 0), F.lit(" times"))
-    return handed.where("__times > 1").select(
+    return handed.where("__times > 1").selectExpr(
         "__part",
-        F.lit("duplicate").alias("kind"),
-        F.col("__consumer").alias("consumer"),
-        F.col("__id").alias("id"),
-        null_like(handed, "__id").alias("by"),
-        F.when(F.lit(False), F.array("__id")).alias("chain"),
-        times.alias("reason"),
+        "'duplicate' kind",
+        "__consumer consumer",
+        "__id id",
+        "concat('handed over ', format_number(__times, 0), ' times') reason",
     )
-
-
-def null_like(table: DataFrame, name: str) -> Column:
-    return F.lit(None).cast(table.schema[name].dataType)
 
 
 def list_missing(edges: DataFrame, slim: DataFrame) -> DataFrame:
     there = slim.select("__part", F.col("__id").alias("__cause")).distinct()
     lost = edges.join(there, ["__part", "__cause"], "left_anti").groupBy("__part", "__cause")
     sample = F.min(F.struct(F.xxhash64("__id").alias("mark"), "__id"))
-    told = lost.agg(F.count(F.lit(1)).alias("__times"), sample.alias("__sample"))
-    many = F.when(F.col("__times") == 1, " event").otherwise(" events")
-    consumer = null_like(slim, "__consumer")
-    return told.select(
+    return lost.agg(F.count(F.lit(1)).alias("__times"), sample.alias("__sample")).selectExpr(
         "__part",
-        F.lit("missing").alias("kind"),
-        consumer.alias("consumer"),
-        F.col("__cause").alias("id"),
-        F.col("__sample.__id").alias("by"),
-        F.array("__cause", "__sample.__id").alias("chain"),
-        F.concat(F.lit("named by "), F.format_number("__times", 0), many).alias("reason"),
+        "'missing' kind",
+        "__cause id",
+        "__sample.__id by",
+        "array(__cause, __sample.__id) chain",
+        "concat('named by ', format_number(__times, 0), if(__times = 1, ' event', ' events')) reason",
     )
 
 
@@ -219,14 +204,6 @@ def count_found(judged: DataFrame, findings: DataFrame) -> DataFrame:
     pairs = judged.groupBy("__part").agg(
         F.count(F.lit(1)).alias("judged"), F.count_if(F.col("__first") == F.col("__own")).alias("ties")
     )
-    kinds = findings.groupBy("__part").agg(
-        *(
-            F.count_if(F.col("kind") == kind).alias(name)
-            for kind, name in (
-                ("violation", "violations"),
-                ("missing", "missing"),
-                ("duplicate", "duplicates"),
-            )
-        )
-    )
-    return pairs.join(kinds, "__part", "full")
+    named = {"violation": "violations", "missing": "missing", "duplicate": "duplicates"}
+    kinds = [F.count_if(F.col("kind") == kind).alias(name) for kind, name in named.items()]
+    return pairs.join(findings.groupBy("__part").agg(*kinds), "__part", "full")
