@@ -176,9 +176,7 @@ def choose(
     trace: str, out: str | None, master: str | None, remote: str | None, causality: str | None
 ) -> LocalTrace | str:
     """The trace, if it is to be verified in this process; else why Spark is to do it."""
-    from antecede.storage import local
     from antecede.trace.footers import read_local_trace
-    from antecede.trace.foreign.spans import is_stated
     from antecede.verification import EMBEDDED_MOST
 
     for option, value in (("--master", master), ("--remote", remote)):
@@ -190,11 +188,18 @@ def choose(
     read = read_local_trace(trace)
     if read.rows > EMBEDDED_MOST:
         return f"{read.rows:,} events are more than {EMBEDDED_MOST:,}"
-    if causality == "stated" or (
-        causality is None and any(map(is_stated, read.runs["parameters"].to_pylist()))
-    ):
+    if is_stated(read.runs, causality):
         return "causality as spans state it is judged there"
     return read
+
+
+def is_stated(runs: pa.Table, causality: str | None) -> bool:
+    """Whether runs are to be judged by the causes that spans state: by default, if they were made of spans."""
+    from antecede.trace.foreign.spans import is_stated
+
+    return causality == "stated" or (
+        causality is None and any(map(is_stated, runs["parameters"].to_pylist()))
+    )
 
 
 def verify_here(trace: LocalTrace, out: str | None) -> Found:
@@ -222,13 +227,10 @@ def verify_on_spark(
         from antecede.spark.spans.verify import read_messages as read_messages_of
         from antecede.spark.trace.api import Trace
         from antecede.spark.verify.api import verify as judge
-        from antecede.trace.foreign.spans import is_stated
 
         read = Trace.read(work.spark, trace)
         work.say("verifying")
-        if causality == "stated" or (
-            causality is None and any(map(is_stated, read.known_runs["parameters"].to_pylist()))
-        ):
+        if is_stated(read.known_runs, causality):
             return verify_stated(work.spark, trace, out)
         found = judge(read)
         messages = read_messages_of(work.spark, trace)
@@ -266,8 +268,6 @@ def read_messages(trace: LocalTrace) -> list[dict[str, Any]] | None:
     from pathlib import Path
 
     import pyarrow.parquet as pq
-
-    from antecede.storage import local
 
     place = Path(local(trace.root) or "", "messages")
     if not place.is_dir():

@@ -17,7 +17,7 @@ were the only one.
 
 Modules, from the rows upwards
   state, kernel, chains   the arrays of a scan, and its native functions
-  chunk, summary          `Scan`; what it tells of a chunk
+  chunk                   `Scan`, and the summary of what it tells of a chunk
   boundaries, combine     chunk after chunk, with the true clocks between them
   proofs, unknown_sends   what the questions are about
   findings, schema        what is found, as columns; what tasks tell, as Arrow
@@ -26,14 +26,13 @@ Modules, from the rows upwards
   embedded                the tasks run in this process. `antecede.spark.verify` runs them on Spark
 """
 
-from antecede.verification.chunk import Part, Scan, TooManySymbols, TooMuchInFlight
+from antecede.verification.chunk import Part, Scan, Summary, TooManySymbols, TooMuchInFlight
 from antecede.verification.combine import Outcome, Question, combine
 from antecede.verification.embedded import EMBEDDED_MOST, Verification, verify
 from antecede.verification.findings import KINDS, Findings, Ids, Impossible
 from antecede.verification.local import verify_chunks, verify_run
 from antecede.verification.proofs import NewsScan, ProofScan
 from antecede.verification.schema import FINDINGS, VERDICTS
-from antecede.verification.summary import Summary
 from antecede.verification.unknown_sends import Found, Search
 
 __all__ = [

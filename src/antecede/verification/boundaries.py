@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from antecede.jit import allocating
 from antecede.verification import state as names
+from antecede.verification.chunk import Summary
 from antecede.verification.kernel import flip, has
 from antecede.verification.state import words_for
-from antecede.verification.summary import Summary
 
 __all__ = ["OVERTAKEN", "REPEATED", "STRANGE", "UNKNOWN", "Boundary", "Flight", "Walk", "ids_of"]
 

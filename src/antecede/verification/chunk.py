@@ -12,11 +12,13 @@ than 4 bytes count.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from dataclasses import fields as fields_of
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from antecede.blob import pack, unpack
 from antecede.jit.hashtable import grown as grown_table
 from antecede.jit.hashtable import table_of
 from antecede.trace.columns import Rows
@@ -52,14 +54,68 @@ from antecede.verification.state import (
     padded,
     words_for,
 )
-from antecede.verification.summary import Summary
 
-__all__ = ["MEMORY", "Part", "Scan", "Scanner", "TooManySymbols", "TooMuchInFlight", "columns_of"]
+__all__ = ["MEMORY", "Part", "Scan", "Scanner", "Summary", "TooManySymbols", "TooMuchInFlight", "columns_of"]
 
 Array: TypeAlias = NDArray[Any]
 
 MOST_SYMBOLS: Final = 1 << 14
 MEMORY: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a chunk does to the clocks, and what it could not decide, as a value that goes from task to task.
+
+    Rows are processes, messages in flight, or deferred checks; see state.py for what is in them.
+    Marks are in two: `heard`, a bit for each process's entry clock, and `marks`, one for each crossing message.
+
+    Size, before compression: n processes, S messages that cross into the chunk, D deliveries of these, F messages still
+    in flight at its end take about 4 n² + n S/8 + F (4 n + S/8 + n/4) + D (40 + S/8) bytes. With n = 64 and a thousand
+    messages in flight that is half a megabyte, whatever the length of the chunk.
+    """
+
+    shape: Array
+    """n, deliveries, rows, and the block of origins: its first, and the one after its last."""
+    clocks: Array
+    heard: Array
+    marks: Array
+    seen: Array
+    sends: Array
+    numbers: Array
+    steady: Array
+    flights: Array
+    flight_clocks: Array
+    flight_heard: Array
+    flight_marks: Array
+    missing: Array
+    given: Array
+    symbols: Array
+    deferred: Array
+    deferred_heard: Array
+    deferred_marks: Array
+    late: Array
+    """Deliveries of messages that were sent here, or nowhere: process, sender, number, index, position."""
+
+    @property
+    def n(self) -> int:
+        return int(self.shape[0])
+
+    @property
+    def deliveries(self) -> int:
+        """All of the chunk's, repeated ones too."""
+        return int(self.shape[1])
+
+    @property
+    def block(self) -> tuple[int, int]:
+        return int(self.shape[3]), int(self.shape[4])
+
+    def encode(self) -> bytes:
+        return pack("summary", {field.name: getattr(self, field.name) for field in fields_of(self)})
+
+    @classmethod
+    def decode(cls, data: bytes) -> Summary:
+        return cls(**unpack("summary", data))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antecede.verification.boundaries import REPEATED, STRANGE, Boundary, Walk
+from antecede.verification.chunk import Summary
 from antecede.verification.findings import DUPLICATE, UNADDRESSED, UNDELIVERED, Findings, Ids
 from antecede.verification.proofs import Late, list_late, prove, trails_of
 from antecede.verification.state import GROWING
-from antecede.verification.summary import Summary
 from antecede.verification.unknown_sends import Found, Resolved, distinct, resolve_unknown, unknown_of
 
 __all__ = ["Outcome", "Question", "combine"]

@@ -25,9 +25,8 @@ from antecede.jit.hashtable import find, insert
 from antecede.verification import state as names
 from antecede.verification.boundaries import OVERTAKEN, Boundary, Walk, ids_of
 from antecede.verification.chains import ANSWERS, CAME, CHAIN, PINNED, activate, new_watched
-from antecede.verification.chunk import MEMORY, Scanner
+from antecede.verification.chunk import MEMORY, Scanner, Summary
 from antecede.verification.findings import Findings, Ids, findings_of
-from antecede.verification.summary import Summary
 
 __all__ = ["Late", "NewsScan", "ProofScan", "list_late", "prove", "trails_of"]
 

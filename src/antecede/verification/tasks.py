@@ -27,7 +27,7 @@ from antecede.trace.checks import Ends, Sequence, Tied, refuse_borders, refuse_s
 from antecede.trace.columns import Column, Names, Rows
 from antecede.trace.parquet import read_part
 from antecede.trace.plan import Chunk, Cut, Part
-from antecede.verification.chunk import Scan, TooManySymbols, TooMuchInFlight
+from antecede.verification.chunk import Scan, Summary, TooManySymbols, TooMuchInFlight
 from antecede.verification.combine import combine
 from antecede.verification.findings import Findings, Impossible
 from antecede.verification.local import read_chunk, verify_chunks, verify_run
@@ -41,7 +41,6 @@ from antecede.verification.schema import (
     refusal,
     told_batch,
 )
-from antecede.verification.summary import Summary
 from antecede.verification.unknown_sends import Found, Search
 
 __all__ = ["Assignment", "Questions", "deal_rows", "examine_chunk", "examine_rows", "put_together"]

@@ -33,7 +33,7 @@ from antecede.spark.errors import mark_errors, raise_task_errors
 from antecede.spark.frames import quote, read_time, refuse_column_names, refuse_unlike_vectors
 from antecede.spark.order.graph import count_from_starts
 from antecede.spark.order.partitions import extend_partitions, number_groups, times_of
-from antecede.spark.order.position import Cells, Grid, count_cells, default_partitions, sort_rows
+from antecede.spark.order.position import Grid, count_cells, default_partitions, sort_rows
 from antecede.spark.order.vectors import (
     CELL,
     FAULT,
@@ -65,42 +65,34 @@ def order_by_vector(rows: DataFrame, asked: ByVector, *, partitions: int | None 
     disk as long as the result is used.
     """
     refuse_columns(rows, asked)
+    groups, kept = group_columns(asked), [F.col(quote(name)) for name in rows.columns]
+    named = keyed = rows.withColumns(name_groups(asked))
     with raise_task_errors():
         # Read to check, to find what is missing, and to cut the sort.
         counts = count_vectors(rows, asked).localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
-        groups = group_columns(asked)
-        bad = refused_groups(counts, groups).toArrow()
+        told = refused_groups(counts, groups).toArrow()
+        bad = F.broadcast(rows.sparkSession.createDataFrame(told)) if len(told) else None
         missing = list_gaps(counts, groups)
-        if len(bad):
-            counts = keep_others(counts, bad, groups)
-            missing = keep_others(missing, bad, groups)
-        keyed = rows.withColumns(name_groups(asked))
-        refused = None
-        if len(bad):
-            refused = rows.withColumns(name_groups(asked)).join(known_table(rows, bad), groups, "left_semi")
-            keyed = keep_others(keyed, bad, groups)
+        if bad is not None:
+            counts, missing, keyed = (
+                table.join(bad, groups, "left_anti") for table in (counts, missing, named)
+            )
         is_map = isinstance(rows.schema[asked.vector].dataType, MapType)
         values = F.map_values(quote(asked.vector)) if is_map else F.col(quote(asked.vector))
         total = F.aggregate(values, F.lit(0).cast("long"), lambda sum, value: sum + value)
         own = take_entry(is_map, asked.vector, F.col(quote(asked.process)))
         keyed = keyed.withColumns({"__key": total, "__own": own.cast("long")})
-        kept = [F.col(quote(name)) for name in rows.columns]
-        ties = [quote(asked.process), "__own"]
         marked, waits = mark_waiting(keyed, groups, missing, is_map, asked)
         if asked.time is not None:
             ordered = sort_by_time(marked, groups, asked)
         else:
-            grid, cells, partitions = lay_grid(counts, groups, rows, partitions)
-            if grid is None:
-                ordered = marked.withColumn("position", F.lit(None).cast("long"))
-            else:
-                grid, cells = count_cells(marked, groups, grid, partitions, cells)
-                ordered = sort_rows(marked, groups, ties, grid, cells, partitions)
+            ties = [quote(asked.process), "__own"]
+            ordered = sort_by_sum(marked, groups, ties, counts, partitions)
     found = ordered.select(*kept, "position", waits.alias("waits_for"))
-    if refused is not None:
-        empty = F.array().cast(found.schema["waits_for"].dataType)
+    if bad is not None:
+        empty = F.array().cast(found.schema["waits_for"].dataType).alias("waits_for")
         none = F.lit(None).cast("long").alias("position")
-        found = found.unionByName(refused.select(*kept, none, empty.alias("waits_for")))
+        found = found.unionByName(named.join(bad, groups, "left_semi").select(*kept, none, empty))
     return found
 
 
@@ -212,15 +204,6 @@ def refused_groups(counts: DataFrame, groups: list[str]) -> DataFrame:
     return first.select(*groups, "first.*")
 
 
-def known_table(rows: DataFrame, bad: pa.Table) -> DataFrame:
-    groups = [name for name in bad.column_names if name.startswith("__group")]
-    return F.broadcast(rows.sparkSession.createDataFrame(bad.select(groups)))
-
-
-def keep_others(rows: DataFrame, bad: pa.Table, groups: list[str]) -> DataFrame:
-    return rows.join(known_table(rows, bad), groups, "left_anti")
-
-
 def list_gaps(counts: DataFrame, groups: list[str]) -> DataFrame:
     """The numbers that are referred to and not there, as ranges: (groups..., process, first, last)."""
     last = counts.where(F.col("what") == LAST).select(*groups, "process", F.col("one").alias("last"))
@@ -238,10 +221,10 @@ def list_gaps(counts: DataFrame, groups: list[str]) -> DataFrame:
     return together.mapInArrow(partial(list_holes, names=[*groups, "process"]), StructType(fields + ends))
 
 
-def lay_grid(
-    counts: DataFrame, groups: list[str], rows: DataFrame, partitions: int | None
-) -> tuple[Grid | None, Cells, int]:
-    """The cells of the sort, counted already: those of the tasks, put together."""
+def sort_by_sum(
+    rows: DataFrame, groups: list[str], ties: list[str], counts: DataFrame, partitions: int | None
+) -> DataFrame:
+    """The rows with `position`, by `__key`. The cells of the sort are counted already: those of tasks, put together."""
     cells = counts.where(F.col("what") == CELL)
     bounds = F.expr("shiftleft(two, cast(one as int))"), F.expr("shiftleft(two + 1, cast(one as int)) - 1")
     known = cells.groupBy(*groups).agg(
@@ -253,16 +236,17 @@ def lay_grid(
     table = known.toArrow()
     total = int(pc.sum(table["__rows"]).as_py() or 0)
     if not total:
-        return None, {}, 1
+        return rows.withColumn("position", F.lit(None).cast("long"))
     partitions = default_partitions(rows, total) if partitions is None else partitions
     grid = Grid.of(table.drop_columns(["__finest"]), groups, partitions, table["__finest"].to_numpy())
     many = F.broadcast(rows.sparkSession.createDataFrame(grid.table()))
     number = F.expr("shiftright(two, cast(__bits - one as int)) - shiftright(__low, __bits)")
     cell = F.expr("shiftleft(__group, 32)") + F.when(F.col("__many"), number).otherwise(F.lit(0))
-    counted = (
+    summed = (
         cells.join(many, groups).groupBy(cell.alias("__cell")).agg(F.sum("three").alias("__rows")).toArrow()
     )
-    return grid, {name: counted[name].to_numpy() for name in ("__cell", "__rows")}, partitions
+    counted = {name: summed[name].to_numpy() for name in ("__cell", "__rows")}
+    return sort_rows(rows, groups, ties, *count_cells(rows, groups, grid, partitions, counted), partitions)
 
 
 def mark_waiting(
