@@ -3,8 +3,8 @@
     python -m benchmarks.spark.spans [--megabytes 200] [--times 3] [--dir DIR] [--out FILE]
 
 Lines are made as the Collector's file exporter writes them: an export request of a hundred spans of one service, with
-attributes of HTTP and of messaging, and links at consumers. *from_json* reads lines, parses them with the schema that
-`read_spans` has, and hands out each span's fields as they stand: it checks nothing, joins no ids and looks up no
+attributes of HTTP and of messaging, and links at consumers. *from_json* reads lines, parses them with a schema of what
+`read_spans` reads, and hands out each span's fields as they stand: it checks nothing, joins no ids and looks up no
 attribute. *read_spans* gives the table of spans. Both hand their rows to a sink that drops them.
 
 Beside the seconds on the clock are those of all processors together (benchmarks/spark/ingest.py says why).
@@ -23,9 +23,22 @@ from pathlib import Path
 from pyspark.sql import functions as F
 
 from antecede.spark import connect, read_spans
-from antecede.spark.spans.otlp import DOCUMENT
 from benchmarks.spark.ingest import best
 
+VALUE = "struct<stringValue:string,intValue:string,boolValue:string,doubleValue:string>"
+ATTRIBUTES = f"array<struct<key:string,value:{VALUE}>>"
+SPAN = (
+    "struct<traceId:string,spanId:string,parentSpanId:string,name:string,kind:string,"
+    "startTimeUnixNano:string,endTimeUnixNano:string,"
+    f"attributes:{ATTRIBUTES},links:array<struct<traceId:string,spanId:string>>>"
+)
+SCOPES = f"array<struct<spans:array<{SPAN}>>>"
+RESOURCE = (
+    f"struct<resource:struct<attributes:{ATTRIBUTES}>,"
+    f"scopeSpans:{SCOPES},instrumentationLibrarySpans:{SCOPES}>"
+)
+DOCUMENT = f"struct<resourceSpans:array<{RESOURCE}>>"
+"""What `read_spans` reads of a document."""
 SERVICES = [f"service-{number}" for number in range(12)]
 START_NS = 1661140374351773094
 

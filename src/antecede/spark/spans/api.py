@@ -21,10 +21,11 @@ from pyspark.sql import functions as F
 from antecede.errors import BadParameter
 from antecede.spark.errors import raise_task_errors
 from antecede.spark.ingest.tasks import list_files
+from antecede.spark.spans.documents import read_documents
 from antecede.spark.spans.jaeger import read_jaeger
 from antecede.spark.spans.messages import MessageCounts, write_messages
 from antecede.spark.spans.otlp import read_otlp
-from antecede.spark.spans.schema import REJECTED, SPANS, finish_rows
+from antecede.spark.spans.schema import REJECTED, SPANS, parse_columns
 from antecede.spark.spans.table import read_table
 from antecede.spark.storage import absolute, escape_path, join, whole
 from antecede.trace.foreign.spans import refuse_span_request
@@ -162,27 +163,15 @@ def read_rows(
         raise BadParameter("read_spans", "name one file or more")
     names = list_files(spark, many)
     attributes = (process,) if isinstance(process, str) else tuple(process)
-    if format == "otlp":
-        raw = read_otlp(spark, names, attributes)
-    elif format == "jaeger":
-        raw = read_jaeger(spark, names, attributes)
-    else:
+    if format == "spans":
         none = (no_cause,) if isinstance(no_cause, str) else tuple(no_cause)
-        raw = read_table(spark, names, mapping, none, attributes)
-    return finish_rows(raw)
+        return read_table(spark, names, mapping, none, attributes)
+    read = {"otlp": read_otlp, "jaeger": read_jaeger}[format]
+    return read_documents(spark, names, read, attributes)
 
 
 def divide(rows: DataFrame) -> Spans:
     return Spans(
-        rows.where("reason is null").select(*list_names(SPANS)),
-        rows.where("reason is not null").select(*list_names(REJECTED)),
+        rows.where("reason is null").select(*parse_columns(SPANS)),
+        rows.where("reason is not null").select(*parse_columns(REJECTED)),
     )
-
-
-def list_names(schema: str) -> list[str]:
-    """The names of a schema's columns.
-
-    >>> list_names("id string, causes array<string>")
-    ['id', 'causes']
-    """
-    return [field.split()[0] for field in schema.split(",")]

@@ -6,142 +6,102 @@ CHILD_OF is the parent, the others are links. Times are microseconds. Ids are he
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from typing import Any, Final
 
-from pyspark.sql import DataFrame, SparkSession
+import msgspec
 
-from antecede.spark.spans.documents import compile_apart, explode_spans
+from antecede.spark.spans.documents import decode_documents, define
 from antecede.spark.spans.schema import (
-    NO_ID,
-    Lookup,
-    derive_messaging,
-    derive_process,
+    LARGEST,
+    Find,
+    Scalar,
+    SpanRows,
+    Wrong,
     derive_resource,
-    explain,
-    name_kind,
+    is_none,
     read_integer,
+    to_text,
 )
 
 __all__ = ["read_jaeger"]
 
-TAGS: Final = "array<struct<key:string,value:string>>"
-PROCESS: Final = f"struct<serviceName:string,tags:{TAGS}>"
-SPAN: Final = (
-    "struct<traceID:string,spanID:string,parentSpanID:string,operationName:string,startTime:string,duration:string,"
-    f"processID:string,process:{PROCESS},tags:{TAGS},"
-    "references:array<struct<refType:string,traceID:string,spanID:string>>>"
+TAG: Any = define("Tag", key=Scalar, value=Any)
+TAGS: Any = list[TAG | None]
+PROCESS: Any = define("Process", serviceName=Scalar, tags=TAGS)
+REFERENCE: Any = define("Reference", refType=Scalar, traceID=Scalar, spanID=Scalar)
+SPAN: Any = define(
+    "Span", traceID=Scalar, spanID=Scalar, parentSpanID=Scalar, operationName=Scalar, startTime=Scalar, duration=Scalar,
+    processID=Scalar, process=PROCESS, tags=TAGS, references=list[REFERENCE | None],
+)  # fmt: skip
+TRACE: Any = define("Trace", spans=list[SPAN | None], processes=dict[str, PROCESS | None])
+DOCUMENT: Any = define(
+    "Document", data=list[TRACE | None], spans=list[SPAN | None], processes=dict[str, PROCESS | None]
 )
-TRACE: Final = f"struct<spans:array<{SPAN}>,processes:map<string,{PROCESS}>>"
-DOCUMENT: Final = f"struct<data:array<{TRACE}>,{TRACE[7:]}"
-TRACES: Final = """transform(documents, one ->
-    if(one.spans IS NULL, one.data, array(struct(one.spans AS spans, one.processes AS processes))))"""
-READ: Final = """if(contains(text, '"spans"') OR NOT contains(text, '"spanID"'), text,
-    concat('{"spans":[', text, ']}'))"""
-NO_REFERENCES: Final = "CAST(array() AS array<struct<type:string,trace_id:string,span_id:string>>)"
+DOCUMENTS: Final = msgspec.json.Decoder(list[DOCUMENT])
+HEX: Final = re.compile("[0-9a-fA-F]{1,32}")
 
 
-def read_jaeger(spark: SparkSession, names: list[str], process: tuple[str, ...] = ()) -> DataFrame:
-    """The spans in these files, and what cannot be read."""
-    spans = explode_spans(
-        spark,
-        names,
-        DOCUMENT,
-        READ,
-        groups=TRACES,
-        no_group=TRACE,
-        format="JSON of Jaeger",
-        other="data nor spans",
-        facts=["of.processes AS processes"],
-        spans="of.spans",
-        no_span=SPAN,
+def read_jaeger(rows: SpanRows, file: str, text: bytes) -> None:
+    """Add the spans of a text, or raise `Wrong`."""
+    alone = b'"spanID"' in text and b'"spans"' not in text
+    whole = b'{"spans":[' + text + b"]}" if alone else text
+    known = decode_documents(DOCUMENTS, whole, "JSON of Jaeger")
+    traces = [one.data if one.spans is None else [one] for one in known]
+    if None in traces:
+        raise Wrong("it has neither data nor spans")
+    for trace in (trace for many in traces for trace in many):
+        for span in trace.spans or () if trace else (None,):
+            rows.attempt(add_span, file, span, (trace and trace.processes) or {})
+
+
+def add_span(rows: SpanRows, file: str, span: Any, processes: dict[str, Any]) -> None:
+    trace, own = (
+        read_id(getattr(span, name), most, name) for name, most in (("traceID", 32), ("spanID", 16))
     )
-    return describe_spans(spans, process)
+    written = span.references or []
+    if not written and not is_none(to_text(span.parentSpanID)):
+        # The oldest clients wrote no references.
+        written = [REFERENCE("CHILD_OF", span.traceID, span.parentSpanID)]
+    links, parent = [], None
+    for one in written:
+        of, id = read_reference(one)
+        if of == trace and one.refType == "CHILD_OF" and parent is None:
+            parent = id
+        links.append(f"{of}:{id}")
+    start, duration = (read_micros(getattr(span, name), name) for name in ("startTime", "duration"))
+    end = None if start is None or duration is None or start + duration > LARGEST else start + duration
+    process = span.process or processes.get(to_text(span.processID) or "") or PROCESS()
+    resource, find = look_up(process.tags), look_up(span.tags)
+    service, instance = derive_resource(resource)
+    who = (to_text(process.serviceName) or service, instance or resource("hostname"))
+    others = [link for link in links if link != f"{trace}:{parent}"]
+    name, kind = to_text(span.operationName), find("span.kind")
+    rows.add(file, trace, own, parent, others, name, kind, start, end, who, resource, find)
 
 
-def describe_spans(spans: DataFrame, process: tuple[str, ...]) -> DataFrame:
-    tags = look_up("span.tags")
-    messaging = derive_messaging(tags, "kind")
-    resource = derive_resource(look_up("of.tags"))
-    host = look_up("of.tags")("hostname")
-    written = (
-        f"""transform(span.references, one -> {make_reference("one.refType", "one.traceID", "one.spanID")})"""
-    )
-    # The oldest clients wrote no references.
-    old = f"""if(NOT span.parentSpanID RLIKE '{NO_ID}',
-        array({make_reference("'CHILD_OF'", "span.traceID", "span.parentSpanID")}), {NO_REFERENCES})"""
-    known = spans.selectExpr(
-        "*",
-        "coalesce(span.process, element_at(processes, span.processID)) AS of",
-        f"{read_trace_id('span.traceID')} AS trace_id",
-        f"{read_span_id('span.spanID')} AS span_id",
-        f"if(size(span.references) > 0, {written}, coalesce({old}, {NO_REFERENCES})) AS references",
-        f"{read_micros('span.startTime')} AS start_ns",
-        f"{read_micros('span.duration')} AS duration_ns",
-    ).selectExpr(
-        "*",
-        "get(filter(references, one -> one.type = 'CHILD_OF' AND one.trace_id = trace_id), 0).span_id AS parent_id",
-    )
-    wrong = [
-        ("span IS NULL", "a null stands where spans should be", "''"),
-        ("trace_id IS NULL", "its traceID is no hex: ", "span.traceID"),
-        ("span_id IS NULL", "its spanID is no hex: ", "span.spanID"),
-        (
-            "exists(references, one -> one.trace_id IS NULL OR one.span_id IS NULL)",
-            "it has a reference without ids in hex",
-            "''",
-        ),
-        *(
-            (f"span.{name} IS NOT NULL AND {read} IS NULL", f"its {name} is no integer: ", f"span.{name}")
-            for name, read in (("startTime", "start_ns"), ("duration", "duration_ns"))
-        ),
-    ]
-    explained = compile_apart(known.selectExpr("*", f"{explain(wrong, 'unread_reason')} AS reason"))
-    tagged = explained.selectExpr("*", f"{name_kind(tags('span.kind'))} AS kind").selectExpr(
-        "*", *(f"{column} AS messaging_{name}" for name, column in messaging.items())
-    )
-    return compile_apart(tagged).selectExpr(
-        "file",
-        f"coalesce(of.serviceName, {resource['service']}) AS service",
-        f"coalesce({resource['instance']}, {host}) AS instance",
-        f"{derive_process(process, look_up('of.tags'), tags)} AS process",
-        "trace_id",
-        "span_id",
-        "parent_id",
-        """filter(references, one -> NOT (one.trace_id = trace_id AND coalesce(one.span_id = parent_id, false)))
-            AS linked""",
-        "span.operationName AS name",
-        "kind",
-        "start_ns",
-        "try_add(start_ns, duration_ns) AS end_ns",
-        *(f"messaging_{name}" for name in messaging),
-        "reason",
-        "if(reason IS NULL, NULL, coalesce(unread, to_json(span))) AS text",
-    )
+def look_up(tags: Any) -> Find:
+    return {tag.key: to_text(tag.value) for tag in reversed(tags or ()) if tag is not None}.get
 
 
-def make_reference(kind: str, trace: str, span: str) -> str:
-    return f"struct({kind} AS type, {read_trace_id(trace)} AS trace_id, {read_span_id(span)} AS span_id)"
+def read_micros(value: Any, name: str) -> int | None:
+    """Microseconds as nanoseconds."""
+    found = read_integer(value)
+    if value is not None and (found is None or found * 1000 > LARGEST):
+        raise Wrong(f"its {name} is no integer: {to_text(value)}")
+    return None if found is None else found * 1000
 
 
-def look_up(tags: str) -> Lookup:
-    return lambda key: f"get({tags}.value, CAST(array_position({tags}.key, '{key}') - 1 AS int))"
+def read_reference(one: Any) -> tuple[str, str]:
+    try:
+        return read_id(one.traceID, 32, ""), read_id(one.spanID, 16, "")
+    except (Wrong, AttributeError):
+        raise Wrong("it has a reference without ids in hex") from None
 
 
-def read_micros(text: str) -> str:
-    """Microseconds as nanoseconds; null if they are no integer, or too many."""
-    return f"try_multiply({read_integer(text)}, 1000L)"
-
-
-def read_span_id(text: str) -> str:
-    """Eight bytes in hex."""
-    return f"if({is_hexadecimal(text, 16)}, lpad(lower({text}), 16, '0'), NULL)"
-
-
-def read_trace_id(text: str) -> str:
-    """Eight or sixteen bytes in hex: the oldest clients had the shorter ones."""
-    size = f"if(length({text}) <= 16, 16, 32)"
-    return f"if({is_hexadecimal(text, 32)}, lpad(lower({text}), {size}, '0'), NULL)"
-
-
-def is_hexadecimal(text: str, most: int) -> str:
-    return f"{text} RLIKE '^[0-9a-fA-F]{{1,{most}}}$' AND NOT {text} RLIKE '{NO_ID}'"
+def read_id(value: Any, most: int, name: str) -> str:
+    """Eight bytes in hex or, of traces, also sixteen: the oldest clients had the shorter ones."""
+    text = to_text(value) or ""
+    if len(text) > most or not HEX.fullmatch(text) or is_none(text):
+        raise Wrong(f"its {name} is no hex: {text}")
+    return text.lower().rjust(16 if len(text) <= 16 else 32, "0")

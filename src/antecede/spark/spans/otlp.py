@@ -7,208 +7,115 @@ lengths tell which. Integers of 64 bits are texts.
 
 from __future__ import annotations
 
-from typing import Final
+import base64
+import re
+from typing import Any, Final
 
-from pyspark.sql import DataFrame, SparkSession
+import msgspec
+from msgspec import Raw
 
-from antecede.spark.spans.documents import compile_apart, explode_spans
+from antecede.spark.spans.documents import decode_documents, define
 from antecede.spark.spans.schema import (
-    NO_ID,
-    Lookup,
-    derive_messaging,
-    derive_process,
+    Find,
+    Scalar,
+    SpanRows,
+    Who,
+    Wrong,
     derive_resource,
-    escape_text,
-    explain,
-    name_kind,
+    is_none,
     read_integer,
+    to_text,
 )
 
-__all__ = ["DOCUMENT", "read_otlp"]
+__all__ = ["read_otlp"]
 
-VALUE: Final = "struct<stringValue:string,intValue:string,boolValue:string,doubleValue:string>"
-ATTRIBUTES: Final = f"array<struct<key:string,value:{VALUE}>>"
-SPAN: Final = (
-    "struct<traceId:string,spanId:string,parentSpanId:string,name:string,kind:string,"
-    "startTimeUnixNano:string,endTimeUnixNano:string,"
-    f"attributes:{ATTRIBUTES},links:array<struct<traceId:string,spanId:string>>>"
-)
-SCOPES: Final = f"array<struct<spans:array<{SPAN}>>>"
-RESOURCE: Final = (
-    f"struct<resource:struct<attributes:{ATTRIBUTES}>,"
-    f"scopeSpans:{SCOPES},instrumentationLibrarySpans:{SCOPES}>"
-)
-DOCUMENT: Final = f"struct<resourceSpans:array<{RESOURCE}>>"
-# A schema of more than a hundred fields, nested ones counted, is not compiled by Spark: so other keys are renamed.
-RENAMED: Final = r"""regexp_replace(coalesce(get_json_object(text, '$.trace'), text),
-    '"batches"(?=\\s*:)', '"resourceSpans"')"""
-READ: Final = f"""if(startswith(text, '{{"resourceSpans":'), text, {RENAMED})"""
-SPANS: Final = """flatten(array_compact(concat(
-    coalesce(of.scopeSpans.spans, array()), coalesce(of.instrumentationLibrarySpans.spans, array()))))"""
-TIMES: Final = ("span.startTimeUnixNano", "span.endTimeUnixNano")
-VALUE_OF: Final = (
-    "coalesce(one.value.stringValue, one.value.intValue, one.value.boolValue, one.value.doubleValue)"
-)
+VALUE: Any = define("Value", stringValue=Scalar, intValue=Scalar, boolValue=Scalar, doubleValue=Scalar)
+ATTRIBUTE: Any = define("Attribute", key=Scalar, value=VALUE)
+LINK: Any = define("Link", traceId=str, spanId=str)
+SPAN: Any = define(
+    "Span", traceId=str, spanId=str, parentSpanId=str, name=Scalar, kind=Scalar, startTimeUnixNano=Scalar,
+    endTimeUnixNano=Scalar, attributes=Raw, links=list[LINK | None],
+)  # fmt: skip
+SCOPE: Any = define("Scope", spans=list[SPAN | None])
+RESOURCE: Any = define("Resource", attributes=list[ATTRIBUTE | None])
+SCOPES: Any = list[SCOPE | None]
+GROUP: Any = define("Group", resource=RESOURCE, scopeSpans=SCOPES, instrumentationLibrarySpans=SCOPES)
+GROUPS: Any = list[GROUP | None]
+TRACE: Any = define("Trace", resourceSpans=GROUPS, batches=GROUPS)
+DOCUMENT: Any = define("Document", resourceSpans=GROUPS, batches=GROUPS, trace=TRACE)
 
-
-def read_otlp(spark: SparkSession, names: list[str], process: tuple[str, ...] = ()) -> DataFrame:
-    """The spans in these files, and what cannot be read."""
-    attributes = "of.resource.attributes"
-    find = look_up(f"{attributes}.key", f"transform({attributes}, one -> {VALUE_OF})")
-    named = ", ".join(find(escape_text(name)) for name in process)
-    facts = {**derive_resource(find), "named": f"CAST(array({named}) AS array<string>)"}
-    spans = explode_spans(
-        spark,
-        names,
-        DOCUMENT,
-        READ,
-        groups="documents.resourceSpans",
-        no_group=RESOURCE,
-        format="OTLP in JSON",
-        other="resourceSpans nor batches",
-        facts=[f"{column} AS {name}" for name, column in facts.items()],
-        spans=SPANS,
-        no_span=SPAN,
+DOCUMENTS: Final = msgspec.json.Decoder(list[DOCUMENT])
+ATTRIBUTES: Final = msgspec.json.Decoder(list[ATTRIBUTE | None])
+IDS: Final = {
+    size: re.compile(
+        rf"(?!0+$)[0-9a-fA-F]{{{size * 2}}}|(?!A+=*$)[A-Za-z0-9+/]{{{-(-size * 8 // 6)}}}={{{-size % 3}}}"
     )
-    return describe_spans(spans, process)
+    for size in (8, 16)
+}
+"""Ids of so many bytes in hex or base64, and not zero."""
 
 
-def describe_spans(spans: DataFrame, process: tuple[str, ...]) -> DataFrame:
-    """The columns of `RAW`: first what needs the whole span, then what it did with a message, then its ids."""
-    # Most spans are of no message: their attributes are not searched.
-    concerned = "contains(array_join(span.attributes.key, ' '), 'messaging.')"
-    all_of = look_up("span.attributes.key", f"transform(span.attributes, one -> {VALUE_OF})")
-    at = {escape_text(name): place for place, name in enumerate(process)}
-    known = compile_apart(
-        spans.selectExpr("*", f"coalesce({is_plain()}, false) AS plain").selectExpr(
-            "file",
-            "service",
-            "instance",
-            f"{derive_process(process, lambda key: f'get(named, {at[key]})', all_of)} AS process",
-            "span.* EXCEPT (kind, attributes)",
-            f"{name_kind('span.kind')} AS kind",
-            f"if({concerned}, span.attributes, NULL) AS tags",
-            "plain",
-            "if(plain, NULL, span) AS span",
-            "unread",
-            "unread_reason",
-        )
-    )
-    explained = compile_apart(
-        known.selectExpr(
-            "* EXCEPT (plain, unread_reason)", f"if(plain, NULL, {tell_reason()}) AS reason"
-        ).selectExpr(
-            "* EXCEPT (span, unread)",
-            "if(reason IS NULL, NULL, coalesce(unread, to_json(span))) AS text",
-        )
-    )
-    messaging = derive_messaging(look_up("keys", "values"), "kind")
-    fields = ", ".join(f"'{name}', {column}" for name, column in messaging.items())
-    linked = f"""if(size(links) > 0, transform(filter(links, of -> NOT {is_empty_link()}), one ->
-        struct({read_id("one.traceId", 16)} AS trace_id, {read_id("one.spanId", 8)} AS span_id)), NULL)"""
-    tagged = compile_apart(
-        explained.selectExpr(
-            "*",
-            "tags.key AS keys",
-            f"transform(tags, one -> {VALUE_OF}) AS values",
-        ).selectExpr("* EXCEPT (tags)", f"if(tags IS NULL, NULL, named_struct({fields})) AS messaging")
-    )
-    return tagged.selectExpr(
-        "file",
-        "service",
-        "instance",
-        "process",
-        f"{read_id('traceId', 16)} AS trace_id",
-        f"{read_id('spanId', 8)} AS span_id",
-        f"{read_parent('parentSpanId')} AS parent_id",
-        f"{linked} AS linked",
-        "name",
-        "kind",
-        "nullif(try_cast(startTimeUnixNano AS bigint), 0) AS start_ns",
-        "nullif(try_cast(endTimeUnixNano AS bigint), 0) AS end_ns",
-        *(f"messaging.{name} AS messaging_{name}" for name in messaging),
-        "reason",
-        "text",
-    )
+def read_otlp(rows: SpanRows, file: str, text: bytes) -> None:
+    """Add the spans of a text, or raise `Wrong`."""
+    inner = [one.trace or one for one in decode_documents(DOCUMENTS, text, "OTLP in JSON")]
+    known = [one.batches if one.resourceSpans is None else one.resourceSpans for one in inner]
+    if None in known:
+        raise Wrong("it has neither resourceSpans nor batches")
+    for group in (group for groups in known for group in groups):
+        resource = look_up(group and group.resource and group.resource.attributes)
+        who = derive_resource(resource)
+        scopes = [*(group.scopeSpans or ()), *(group.instrumentationLibrarySpans or ())] if group else ()
+        for span in (span for scope in scopes if scope for span in scope.spans or ()) if group else (None,):
+            rows.attempt(add_span, file, span, resource, who)
 
 
-def is_plain() -> str:
-    """Whether a span is as most are, so that nothing more need be asked of it: expressions take ten times as long."""
-    usual = [is_hex("span.traceId", 16), is_hex("span.spanId", 8), *map(is_count, TIMES)]
-    return f"""unread_reason IS NULL AND {" AND ".join(usual)}
-        AND (coalesce(span.parentSpanId, '') = '' OR {is_hex("span.parentSpanId", 8)})
-        AND (coalesce(size(span.links), 0) <= 0 OR
-            forall(span.links, of -> {is_hex("of.traceId", 16)} AND {is_hex("of.spanId", 8)}))"""
+def add_span(rows: SpanRows, file: str, span: Any, resource: Find, who: Who) -> None:
+    trace, own = read_id(span.traceId, "traceId", 16), read_id(span.spanId, "spanId", 8)
+    parent = None if is_none(span.parentSpanId) else read_id(span.parentSpanId, "parentSpanId", 8)
+    links = [read_link(link) for link in span.links or () if link is None or not is_empty(link)]
+    start, end = (read_time(getattr(span, name), name) for name in ("startTimeUnixNano", "endTimeUnixNano"))
+    attributes, find = bytes(span.attributes or b"null"), None
+    if attributes[:1] not in b"[n":
+        raise Wrong("it is no OTLP in JSON")
+    # Most spans are of no message: their attributes are not decoded.
+    if rows.process or b"messaging." in attributes:
+        find = look_up(decode_documents(ATTRIBUTES, attributes, "OTLP in JSON"))
+    rows.add(file, trace, own, parent, links, to_text(span.name), span.kind, start, end, who, resource, find)
 
 
-def tell_reason() -> str:
-    """Why a span cannot be taken, or null."""
-    wrong = [
-        ("span IS NULL", "a null stands where spans should be", "''"),
-        *(
-            (
-                f"NOT {is_id(f'span.{name}', size)}",
-                f"its {name} is not {size} bytes in hex or base64: ",
-                f"span.{name}",
-            )
-            for name, size in (("traceId", 16), ("spanId", 8))
-        ),
-        (
-            f"NOT span.parentSpanId RLIKE '{NO_ID}' AND NOT {is_id('span.parentSpanId', 8)}",
-            "its parentSpanId is not 8 bytes in hex or base64: ",
-            "span.parentSpanId",
-        ),
-        (
-            f"""exists(span.links, of -> NOT
-                ({is_id("of.traceId", 16)} AND {is_id("of.spanId", 8)} OR {is_empty_link()}))""",
-            "it has a link without ids of 16 and 8 bytes",
-            "''",
-        ),
-        *(
-            (f"{at} IS NOT NULL AND {read_integer(at)} IS NULL", f"its {at[5:]} is no integer: ", at)
-            for at in TIMES
-        ),
-    ]
-    return explain(wrong, "unread_reason")
+def look_up(attributes: Any) -> Find:
+    """Attributes by their keys, of which the first counts."""
+    found: dict[Any, str | None] = {}
+    for one in reversed(attributes or ()):
+        if one is not None and (value := one.value) is not None:
+            text = value.stringValue
+            if text.__class__ is not str:
+                text = to_text(next((v for v in msgspec.structs.astuple(value) if v is not None), None))
+            found[one.key] = text
+    return found.get
 
 
-def is_hex(text: str, size: int) -> str:
-    """Whether this is an id of so many bytes in hex, and not zero. Null or false: it may be one in base64."""
-    return f"(length({text}) = {size * 2} AND unhex({text}) IS NOT NULL AND {text} != '{'0' * size * 2}')"
-
-
-def is_count(text: str) -> str:
-    """Whether this is an integer as it is usually written. Null or false: it may have zeros before it."""
-    number = f"try_cast({text} AS bigint)"
-    return f"({number} >= 0 AND CAST({number} AS string) = {text})"
-
-
-def look_up(keys: str, values: str) -> Lookup:
-    """The attribute of a key, of two lists."""
-    return lambda key: f"get({values}, CAST(array_position({keys}, '{key}') - 1 AS int))"
-
-
-def is_empty_link() -> str:
-    """Whether the link `of` leads nowhere: a context that was not valid is recorded with zeros, or with nothing."""
-    return f"(coalesce(of.traceId, '') RLIKE '{NO_ID}' AND coalesce(of.spanId, '') RLIKE '{NO_ID}')"
-
-
-def is_id(text: str, size: int) -> str:
-    """Whether this is an id of so many bytes, and not zero: true or false, of a null, too."""
-    digits, padding = -(-size * 8 // 6), -size % 3
-    hexadecimal = f"(?!0+$)[0-9a-fA-F]{{{size * 2}}}"
-    base64 = f"(?!A+=*$)[A-Za-z0-9+/]{{{digits}}}={{{padding}}}"
-    return f"coalesce({text} RLIKE '^({hexadecimal}|{base64})\\\\z', false)"
-
-
-def read_id(text: str, size: int) -> str:
+def read_id(text: str | None, name: str, size: int) -> str:
     """An id of so many bytes in lower-case hex: hex or base64, by its length."""
-    from_base64 = f"if({is_id(text, size)}, lower(hex(unbase64({text}))), NULL)"
-    return f"if(length({text}) = {size * 2}, lower({text}), {from_base64})"
+    if text is None or not IDS[size].fullmatch(text):
+        raise Wrong(f"its {name} is not {size} bytes in hex or base64: {text or ''}")
+    return text.lower() if len(text) == size * 2 else base64.b64decode(text).hex()
 
 
-def read_parent(text: str) -> str:
-    """The same of a parent, which may be none: nothing, or zeros."""
-    usual = f"length({text}) = 16 AND {text} != '{'0' * 16}'"
-    return f"""CASE WHEN {text} = '' THEN NULL WHEN {usual} THEN lower({text})
-        WHEN {text} RLIKE '{NO_ID}' THEN NULL ELSE {read_id(text, 8)} END"""
+def is_empty(link: Any) -> bool:
+    """Whether a link leads nowhere: a context that was not valid is recorded with zeros, or with nothing."""
+    return is_none(link.traceId) and is_none(link.spanId)
+
+
+def read_link(link: Any) -> str:
+    try:
+        return f"{read_id(link.traceId, '', 16)}:{read_id(link.spanId, '', 8)}"
+    except (Wrong, AttributeError):
+        raise Wrong("it has a link without ids of 16 and 8 bytes") from None
+
+
+def read_time(value: Any, name: str) -> int | None:
+    found = read_integer(value)
+    if found is None and value is not None:
+        raise Wrong(f"its {name} is no integer: {to_text(value)}")
+    return found or None

@@ -1,38 +1,24 @@
 """One row a span: its columns, and how they follow from what the formats say.
 
-    id                      TRACE:SPAN, in hex where the format has it
-    parent, links, causes   such ids; `causes` are the parent and the links, each once
-    trace_id, span_id, name, kind
-    service, instance, process   `process` is SERVICE/INSTANCE, or the one of them that is known
-    start, end              timestamps: Spark's end at the microsecond
-    start_ns, end_ns        the same in nanoseconds since 1970, exactly
-    messaging_*             what the span did with a message (`MESSAGING`), under the new or the old names
-
-A format gives the columns of `RAW`. Expressions are SQL: a call of Python for each part of them takes seconds.
+id                      TRACE:SPAN, in hex where the format has it
+parent, links, causes   such ids; `causes` are the parent and the links, each once
+trace_id, span_id, name, kind
+service, instance, process   `process` is SERVICE/INSTANCE, or the one of them that is known
+start, end              timestamps: Spark's end at the microsecond
+start_ns, end_ns        the same in nanoseconds since 1970, exactly
+messaging_*             what the span did with a message (`MESSAGING`), under the new or the old names
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final, TypeAlias
 
-from pyspark.sql import DataFrame
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
-__all__ = [
-    "MESSAGING",
-    "NO_ID",
-    "REJECTED",
-    "SPANS",
-    "Lookup",
-    "derive_messaging",
-    "derive_process",
-    "derive_resource",
-    "escape_text",
-    "explain",
-    "finish_rows",
-    "name_kind",
-    "read_integer",
-]
+__all__ = ["REJECTED", "ROWS", "SPANS", "Find", "Scalar", "SpanRows", "Wrong", "parse_columns"]
 
 MESSAGING: Final[Mapping[str, Sequence[str]]] = {
     "system": ["messaging.system"],
@@ -48,6 +34,7 @@ MESSAGING: Final[Mapping[str, Sequence[str]]] = {
     "offset": ["messaging.kafka.offset", "messaging.kafka.message.offset"],
 }
 """Column -> the attributes that it is taken from: the new name first, then the old ones."""
+NO_MESSAGE: Final[Sequence[str | None]] = (None,) * len(MESSAGING)
 
 SPANS: Final = """
     id string, causes array<string>, parent string, links array<string>, trace_id string, span_id string,
@@ -57,116 +44,165 @@ SPANS: Final = """
     messaging_partition string, messaging_offset string
 """
 REJECTED: Final = "file string, text string, reason string"
+ROWS: Final = f"{SPANS}, {REJECTED}"
+"""Spans, and what cannot be read, which has a reason."""
 
-RAW: Final = (
-    "trace_id",
-    "span_id",
-    "parent_id",
-    "linked",
-    "name",
-    "kind",
-    "service",
-    "instance",
-    "process",
-    "start_ns",
-    "end_ns",
-    *(f"messaging_{name}" for name in MESSAGING),
-    "file",
-    "text",
-    "reason",
-)
-"""What a format gives. `linked` has structs of trace_id and span_id; only a rejected row has `text` and `reason`."""
-
-NO_ID: Final = "^0*$"
-"""An id that says that there is none."""
-
-Lookup = Callable[[str], str]
-"""The expression for the value of an attribute, as text."""
-
-KINDS: Final = ("internal", "server", "client", "producer", "consumer")
+TYPES: Final = {
+    "string": pa.string(),
+    "array<string>": pa.list_(pa.string()),
+    "bigint": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+KINDS: Final = {
+    word: name
+    for number, name in enumerate(("internal", "server", "client", "producer", "consumer"), 1)
+    for word in (str(number), name, f"span_kind_{name}")
+}
 OPERATIONS: Final = {"publish": "send", "deliver": "process"}
 """Types of operations that had another name in older conventions."""
 
+Scalar: TypeAlias = str | int | float | bool | None
+LARGEST: Final = (1 << 63) - 1
 
-def derive_resource(find: Lookup) -> dict[str, str]:
-    """Who it was, by the attributes of the process."""
-    host, pid = find("host.name"), find("process.pid")
-    on_host = f"concat({host}, '/', {pid})"
-    return {
-        "service": find("service.name"),
-        "instance": f"coalesce({find('service.instance.id')}, {find('k8s.pod.name')}, {on_host})",
-    }
+Find = Callable[[str], str | None]
+"""The value of an attribute, as text."""
+Who = tuple[str | None, str | None]
+"""Service and instance."""
 
 
-def derive_process(attributes: Sequence[str], *finds: Lookup) -> str:
-    """The process by these attributes, the first of the lookups that has one; null if none is asked for, or known."""
-    found = [coalesce([find(escape_text(name)) for find in finds] + ["NULL"]) for name in attributes]
-    return f"nullif(concat_ws('/', {', '.join(found)}), '')" if found else "CAST(NULL AS string)"
+def parse_columns(columns: str) -> dict[str, str]:
+    """The names of a schema's columns, with their types.
 
-
-def escape_text(text: str) -> str:
-    """A text, as it stands between quotes in an expression.
-
-    >>> print(escape_text("it's"))
-    it\\'s
+    >>> parse_columns("id string, causes array<string>")
+    {'id': 'string', 'causes': 'array<string>'}
     """
-    return text.replace("\\", "\\\\").replace("'", "\\'")
+    return dict(field.split() for field in columns.split(","))
 
 
-def derive_messaging(find: Lookup, kind: str) -> dict[str, str]:
+SCHEMA: Final = pa.schema([(name, TYPES[kind]) for name, kind in parse_columns(ROWS).items()])
+GIVEN: Final = [name for name in SCHEMA.names if name not in ("start", "end")]
+
+
+class Wrong(ValueError):
+    """What is wrong with a span, or with a text."""
+
+
+class SpanRows:
+    """Rows on their way into Arrow. `process` names the attributes that tell one process from another."""
+
+    def __init__(self, process: Sequence[str] = ()) -> None:
+        self.process = process
+        self._rows: list[tuple[Any, ...]] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(
+        self,
+        file: str,
+        trace_id: str,
+        span_id: str,
+        parent_id: str | None,
+        links: list[str],
+        name: str | None,
+        kind: Any,
+        start_ns: int | None,
+        end_ns: int | None,
+        who: Who,
+        resource: Find,
+        attributes: Find | None,
+        process: str | None = None,
+    ) -> None:
+        """A span. `links` are ids with their traces, `attributes` are None where none is of a message."""
+        parent = None if parent_id is None else f"{trace_id}:{parent_id}"
+        causes = [] if parent is None else [parent]
+        if links:
+            causes = list(dict.fromkeys(causes + links))
+        known = name_kind(to_text(kind))
+        messaging = NO_MESSAGE if attributes is None else derive_messaging(attributes, known)
+        if process is None and self.process:
+            # Of the process or else of the span.
+            told = [resource(of) or (attributes and attributes(of)) or None for of in self.process]
+            process = join_known(told)
+        process = process or join_known(who)
+        ids = (f"{trace_id}:{span_id}", causes, parent, links, trace_id, span_id)
+        self._rows.append((*ids, name, known, *who, process, start_ns, end_ns, *messaging, file, None, None))
+
+    def reject(self, file: str, text: str | None, reason: str) -> None:
+        """A span, or a text, and why it cannot be read."""
+        self._rows.append((*(None,) * (len(GIVEN) - 3), file, text, reason))
+
+    def attempt(self, add: Callable[..., None], file: str, span: Any, *more: object) -> None:
+        """Let `add` add a span of JSON; reject what is wrong with it."""
+        try:
+            if span is None:
+                raise Wrong("a null stands where spans should be")
+            add(self, file, span, *more)
+        except Wrong as error:
+            self.reject(file, None if span is None else msgspec.json.encode(span).decode(), str(error))
+
+    def take(self) -> pa.RecordBatch:
+        """The rows; they begin anew."""
+        given = zip(GIVEN, zip(*self._rows, strict=True), strict=True)
+        self._rows = []
+        columns = {name: pa.array(column, SCHEMA.field(name).type) for name, column in given}
+        for name in ("start", "end"):
+            columns[name] = pc.divide(columns[f"{name}_ns"], 1000).cast(SCHEMA.field(name).type)
+        return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+
+
+def derive_resource(find: Find) -> Who:
+    """Service and instance, by the attributes of the process."""
+    instance = find("service.instance.id") or find("k8s.pod.name")
+    host, pid = find("host.name"), find("process.pid")
+    if instance is None and host is not None and pid is not None:
+        instance = f"{host}/{pid}"
+    return find("service.name"), instance
+
+
+def derive_messaging(find: Find, kind: str | None) -> Sequence[str | None]:
     """What a span did with a message.
 
     The operation decides, not the span kind, which changed between versions of the conventions. The oldest forbade
     the operation on a send: there alone the kind says it.
     """
-    found = {name: coalesce(map(find, attributes)) for name, attributes in MESSAGING.items()}
-    named = f"lower({found['operation']})"
-    renamed = " ".join(f"WHEN '{old}' THEN '{new}'" for old, new in OPERATIONS.items())
-    unnamed = f"if({found['system']} IS NOT NULL AND {kind} = 'producer', 'send', NULL)"
-    found["operation"] = f"coalesce(CASE {named} {renamed} ELSE {named} END, {unnamed})"
+    found: list[str | None] = []
+    for names in MESSAGING.values():
+        for name in names:
+            if (value := find(name)) is not None:
+                break
+        found.append(value)
+    system, _, operation, *_ = found
+    if operation is not None:
+        found[2] = OPERATIONS.get(operation.lower(), operation.lower())
+    elif system is not None and kind == "producer":
+        found[2] = "send"
     return found
 
 
-def coalesce(many: Iterable[str]) -> str:
-    return f"coalesce({', '.join(many)})"
+def join_known(parts: Iterable[str | None]) -> str | None:
+    return "/".join([part for part in parts if part is not None]) or None
 
 
-def name_kind(kind: str) -> str:
-    """`producer` for 4, Producer and SPAN_KIND_PRODUCER; null for a kind that is not specified, or unknown."""
-    numbered = " ".join(f"WHEN '{number}' THEN '{name}'" for number, name in enumerate(KINDS, 1))
-    named = " ".join(f"WHEN '{name}' THEN '{name}' WHEN 'span_kind_{name}' THEN '{name}'" for name in KINDS)
-    return f"CASE {kind} {numbered} ELSE CASE lower({kind}) {named} END END"
+def name_kind(kind: str | None) -> str | None:
+    """`producer` for 4, Producer and SPAN_KIND_PRODUCER; None for a kind that is not specified, or unknown."""
+    return KINDS.get((kind or "").lower())
 
 
-def read_integer(text: str) -> str:
-    """A text of digits as a number; null for any other, and for one that is too large."""
-    return f"if({text} RLIKE '^[0-9]{{1,19}}\\\\z', try_cast({text} AS bigint), NULL)"
+def is_none(id: str | None) -> bool:
+    """Whether an id says that there is none: it is not there, empty or zero."""
+    return not (id or "").strip("0")
 
 
-def explain(wrong: Sequence[tuple[str, str, str]], before: str) -> str:
-    """The first thing that is wrong with a row, or null: conditions, words, and what is shown behind them."""
-    cases = " ".join(
-        f"WHEN {condition} THEN concat('{words}', coalesce(CAST({shown} AS string), ''))"
-        for condition, words, shown in wrong
-    )
-    return f"coalesce({before}, CASE {cases} END)"
+def to_text(value: Any) -> str | None:
+    """A value of JSON as text."""
+    if value is None or isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode()
 
 
-def finish_rows(raw: DataFrame) -> DataFrame:
-    """The columns of `SPANS` and `REJECTED`, from those of `RAW`."""
-    links = "array_compact(transform(linked, of -> concat(of.trace_id, ':', of.span_id)))"
-    none = "CAST(array() AS array<string>)"
-    rows = raw.selectExpr(
-        *(name for name in RAW if name not in ("process", "linked", "parent_id")),
-        "concat(trace_id, ':', span_id) AS id",
-        "concat(trace_id, ':', parent_id) AS parent",
-        f"if(size(linked) > 0, {links}, {none}) AS links",
-        "coalesce(process, nullif(concat_ws('/', service, instance), '')) AS process",
-    )
-    few = f"if(parent IS NULL, {none}, array(parent))"
-    return rows.selectExpr(
-        "*",
-        "timestamp_micros(start_ns div 1000) AS start",
-        "timestamp_micros(end_ns div 1000) AS end",
-        f"if(size(links) > 0, array_distinct(concat({few}, links)), {few}) AS causes",
-    )
+def read_integer(value: Any) -> int | None:
+    """A number of nanoseconds, or digits that are one; None for any other value, and for one that is too large."""
+    if value.__class__ is str:
+        value = int(value) if len(value) < 20 and value.isdigit() and value.isascii() else None
+    return value if value.__class__ is int and 0 <= value <= LARGEST else None
