@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from antecede.spark.ingest.writer import write_events, write_runs
+from antecede.spark.spans.schema import parse_columns
 from antecede.spark.storage import join
 from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS
 from antecede.trace.schema import version
@@ -84,152 +85,86 @@ def find_messages(spans: DataFrame, *, rpc: bool = False) -> DataFrame:
 
 
 def match(spans: DataFrame) -> DataFrame:
-    sends, handed = find_sends(spans), find_handed(spans)
-    by_identity = [
+    """Messages, each with the spans that were handed it; then the spans that were handed a message of no send."""
+    sends = query(
+        """WITH created AS (SELECT * FROM {spans} WHERE messaging_operation = 'create'),
+            sends AS (SELECT * FROM {spans} WHERE messaging_operation = 'send'),
+            carried AS (SELECT id FROM (SELECT id, explode(causes) AS made FROM sends) LEFT SEMI JOIN created
+                ON made = created.id)
+        SELECT * FROM created UNION ALL SELECT sends.* FROM sends LEFT ANTI JOIN carried ON sends.id = carried.id""",
+        spans=spans,
+    )
+    identities = ", ".join(
         f"if({COMPLETE[level]}, struct({level} AS level, {key} AS key), NULL)"
         for level, key in IDENTITY.items()
-    ]
-    wanted = handed.selectExpr(
-        "*",
-        f"""explode_outer(array_compact(concat(
-            transform(links, one -> struct(1 AS level, one AS key)),
-            array(if(parent IS NULL, NULL, struct(2 AS level, parent AS key)), {", ".join(by_identity)})))) AS want""",
-    ).drop("links", "parent")
-    keys = sends.selectExpr(
-        "id",
-        f"explode(array_compact(array(struct(0 AS level, id AS key), {', '.join(by_identity)}))) AS have",
-    ).selectExpr("id", "have.key AS key")
-    # An offset of 0 from every producer, or the id of a message that was sent again, is the identity of none.
-    single = (
-        keys.groupBy("key").agg(F.min("id").alias("sent_id"), F.count("*").alias("many")).where("many = 1")
     )
-    reached = wanted.join(single, wanted["want.key"] == single["key"], "left").drop("key", "many")
-    # All messages of the most trusted level that any was found at: a batch has a link for each.
-    best = reached.selectExpr(
-        "*",
-        "min(if(sent_id IS NULL, NULL, want.level)) OVER (PARTITION BY handed_id) AS level",
-        "row_number() OVER (PARTITION BY handed_id ORDER BY want.level) AS one",
-    ).where("want.level = level AND sent_id IS NOT NULL OR level IS NULL AND one = 1")
     ways = ", ".join(f"'{way}'" for way in KNOWN_BY)
-    told = best.selectExpr(
-        "sent_id",
-        "handed_id",
-        "handed_trace_id",
-        "handed_name",
-        "operation",
-        "consumer",
-        "handed_ns",
-        f"get(array({ways}), level - 1) AS known_by",
+    # An offset of 0 from every producer, or the id of a message that was sent again, is the identity of none: a key
+    # has to be single. All messages of the most trusted level that any was found at: a batch has a link for each.
+    handed = query(
+        f"""WITH wanted AS (
+            SELECT id AS handed_id, trace_id AS handed_trace_id, name AS handed_name, messaging_operation AS operation,
+                process AS consumer,
+                if(messaging_operation = 'receive', coalesce(end_ns, start_ns), start_ns) AS handed_ns,
+                explode_outer(array_compact(concat(transform(links, one -> struct(1 AS level, one AS key)),
+                    array(if(parent IS NULL, NULL, struct(2 AS level, parent AS key)), {identities})))) AS want
+            FROM {{spans}} WHERE messaging_operation IN ('receive', 'process')),
+        keys AS (SELECT id,
+            explode(array_compact(array(struct(0 AS level, id AS key), {identities}))) AS have FROM {{sends}}),
+        single AS (SELECT have.key AS key, min(id) AS sent_id FROM keys GROUP BY have.key HAVING count(*) = 1),
+        reached AS (SELECT wanted.*, sent_id FROM wanted LEFT JOIN single ON want.key = single.key),
+        best AS (SELECT *, min(if(sent_id IS NULL, NULL, want.level)) OVER (PARTITION BY handed_id) AS level,
+            row_number() OVER (PARTITION BY handed_id ORDER BY want.level) AS one FROM reached)
+        SELECT * EXCEPT (want, level, one), get(array({ways}), level - 1) AS known_by
+        FROM best WHERE want.level = level AND sent_id IS NOT NULL OR level IS NULL AND one = 1""",
+        spans=spans,
+        sends=sends,
     )
-    once = keep_first(told.where("sent_id IS NOT NULL"))
-    lost = told.where("sent_id IS NULL").selectExpr("*", "CAST(0 AS bigint) AS repeats").drop("operation")
-    sent = sends.selectExpr(
-        "id",
-        "trace_id",
-        "name",
-        "process AS sender",
-        "start_ns AS sent_ns",
-        "messaging_system",
-        "messaging_destination",
-        "'message' AS kind",
+    # One row for each message at each process. A receive before its process is no repetition.
+    sent = query(
+        """WITH ranked AS (SELECT *,
+            row_number() OVER (PARTITION BY sent_id, consumer ORDER BY operation, handed_ns, handed_id) AS rank,
+            count_if(operation = 'process') OVER (PARTITION BY sent_id, consumer) AS processed,
+            count(1) OVER (PARTITION BY sent_id, consumer) AS many
+            FROM {handed} WHERE sent_id IS NOT NULL),
+        once AS (SELECT * EXCEPT (operation, rank, processed, many),
+            if(processed > 0, processed, many) - 1 AS repeats FROM ranked WHERE rank = 1)
+        SELECT own.id, own.trace_id, own.name, own.process AS sender, own.start_ns AS sent_ns, own.messaging_system,
+            own.messaging_destination, 'message' AS kind, once.* EXCEPT (sent_id)
+        FROM {sends} AS own LEFT JOIN once ON own.id = once.sent_id""",
+        sends=sends,
+        handed=handed,
     )
-    everything = sent.join(once, sent["id"] == once["sent_id"], "left").drop("sent_id")
-    return everything.unionByName(lost.drop("sent_id"), allowMissingColumns=True)
-
-
-def find_sends(spans: DataFrame) -> DataFrame:
-    """Messages: what was created, and what was sent without being created before."""
-    sends = spans.where("messaging_operation = 'send'")
-    created = spans.where("messaging_operation = 'create'")
-    carried = sends.selectExpr("id", "explode(causes) AS made").join(
-        created.selectExpr("id AS made"), "made", "left_semi"
-    )
-    return created.unionByName(sends.join(carried.select("id").distinct(), "id", "left_anti"))
-
-
-def find_handed(spans: DataFrame) -> DataFrame:
-    return spans.where("messaging_operation IN ('receive', 'process')").selectExpr(
-        "id AS handed_id",
-        "trace_id AS handed_trace_id",
-        "name AS handed_name",
-        "messaging_operation AS operation",
-        "process AS consumer",
-        "if(messaging_operation = 'receive', coalesce(end_ns, start_ns), start_ns) AS handed_ns",
-        "links",
-        "parent",
-        "messaging_system",
-        "messaging_destination",
-        "messaging_message_id",
-        "messaging_partition",
-        "messaging_offset",
-    )
-
-
-def keep_first(handed: DataFrame) -> DataFrame:
-    """One row for each message at each process, with the number of the others."""
-    window = "OVER (PARTITION BY sent_id, consumer"
-    ranked = handed.selectExpr(
-        "*",
-        f"row_number() {window} ORDER BY operation, handed_ns, handed_id) AS rank",
-        f"count_if(operation = 'process') {window}) AS processed",
-        f"count(1) {window}) AS many",
-    ).where("rank = 1")
-    # A receive before its process is no repetition.
-    repeats = "if(processed > 0, processed, many) - 1 AS repeats"
-    return ranked.selectExpr("* EXCEPT (operation, rank, processed, many)", repeats)
+    lost = handed.where("sent_id IS NULL").drop("sent_id", "operation")
+    return sent.unionByName(lost.withColumn("repeats", F.lit(0).cast("bigint")), allowMissingColumns=True)
 
 
 def find_calls(spans: DataFrame) -> DataFrame:
     """Requests and replies."""
-    plain = spans.where("messaging_operation IS NULL")
-    parents = plain.selectExpr(
-        "id AS parent",
-        "trace_id AS caller_trace_id",
-        "name AS caller_name",
-        "process AS caller",
-        "kind AS caller_kind",
-        "start_ns AS caller_start_ns",
-        "end_ns AS caller_end_ns",
+    return query(
+        f"""WITH plain AS (SELECT * FROM {{spans}} WHERE messaging_operation IS NULL),
+        calls AS (SELECT own.*, caller.trace_id AS caller_trace_id, caller.name AS caller_name,
+            caller.process AS caller, caller.start_ns AS caller_start_ns, caller.end_ns AS caller_end_ns
+            FROM plain AS own JOIN plain AS caller ON own.parent = caller.id
+            WHERE own.process != caller.process OR own.kind = 'server' AND caller.kind = 'client'),
+        requests AS (SELECT 'request' AS kind, parent AS id, caller_trace_id AS trace_id, caller_name AS name,
+            caller AS sender, caller_start_ns AS sent_ns, process AS consumer, id AS handed_id,
+            trace_id AS handed_trace_id, name AS handed_name, start_ns AS handed_ns,
+            count(1) OVER (PARTITION BY parent, process) - 1 AS repeats,
+            row_number() OVER (PARTITION BY parent, process ORDER BY start_ns, id) AS rank FROM calls),
+        replies AS (SELECT 'reply' AS kind, concat(id, '{REPLY}') AS id, trace_id, name,
+            process AS sender, end_ns AS sent_ns, caller AS consumer, parent AS handed_id,
+            caller_trace_id AS handed_trace_id, caller_name AS handed_name, caller_end_ns AS handed_ns,
+            CAST(0 AS bigint) AS repeats FROM calls WHERE end_ns <= caller_end_ns)
+        SELECT *, 'rpc' AS known_by, CAST(NULL AS string) AS messaging_system,
+            CAST(NULL AS string) AS messaging_destination
+        FROM (SELECT * EXCEPT (rank) FROM requests WHERE rank = 1 UNION ALL SELECT * FROM replies)""",
+        spans=spans,
     )
-    calls = (
-        plain.where("parent IS NOT NULL")
-        .join(parents, "parent")
-        .where("process != caller OR kind = 'server' AND caller_kind = 'client'")
-    )
-    same = ["'rpc' AS known_by", "CAST(NULL AS string) AS messaging_system"]
-    same += ["CAST(NULL AS string) AS messaging_destination"]
-    requests = calls.selectExpr(
-        "'request' AS kind",
-        "parent AS id",
-        "caller_trace_id AS trace_id",
-        "caller_name AS name",
-        "caller AS sender",
-        "caller_start_ns AS sent_ns",
-        "process AS consumer",
-        "id AS handed_id",
-        "trace_id AS handed_trace_id",
-        "name AS handed_name",
-        "start_ns AS handed_ns",
-        *same,
-        "row_number() OVER (PARTITION BY parent, process ORDER BY start_ns, id) AS rank",
-        "count(1) OVER (PARTITION BY parent, process) - 1 AS repeats",
-    )
-    replies = calls.where("end_ns <= caller_end_ns").selectExpr(
-        "'reply' AS kind",
-        f"concat(id, '{REPLY}') AS id",
-        "trace_id",
-        "name",
-        "process AS sender",
-        "end_ns AS sent_ns",
-        "caller AS consumer",
-        "parent AS handed_id",
-        "caller_trace_id AS handed_trace_id",
-        "caller_name AS handed_name",
-        "caller_end_ns AS handed_ns",
-        *same,
-        "CAST(0 AS bigint) AS repeats",
-    )
-    return requests.where("rank = 1").drop("rank").unionByName(replies)
+
+
+def query(text: str, **tables: DataFrame) -> DataFrame:
+    return next(iter(tables.values())).sparkSession.sql(text, **tables)  # type: ignore[arg-type]
 
 
 # The trace
@@ -255,8 +190,7 @@ def write_messages(
         )
         at = events.where("kind = 'deliver'").selectExpr("id", "process AS consumer", "index")
         table = named.join(at, ["id", "consumer"], "left").withColumn("run", F.lit(run))
-        names = [field.split()[0] for field in MESSAGES.split(",")]
-        table.select(*names).write.parquet(join(directory, "messages"))
+        table.select(*parse_columns(MESSAGES)).write.parquet(join(directory, "messages"))
         write_runs(describe_run(spans, counts, rejected, run, format), join(directory, "runs.parquet"))
     finally:
         for kept in (events, named, found):
@@ -272,26 +206,27 @@ FIXED: Final = dict.fromkeys(("run", "clock", "stamp_entries", "stamp_bytes", "l
 
 def number_messages(found: DataFrame) -> DataFrame:
     """The messages with the numbers that count each sender's, from 1."""
-    sent = found.where("id IS NOT NULL")
-    own = "row_number() OVER (PARTITION BY sender ORDER BY sent_ns, id)"
-    numbers = (
-        sent.select("sender", "sent_ns", "id").distinct().selectExpr("id", f"CAST({own} AS bigint) AS number")
+    return query(
+        """WITH sent AS (SELECT * FROM {found} WHERE id IS NOT NULL),
+            numbers AS (SELECT id, row_number() OVER (PARTITION BY sender ORDER BY sent_ns, id) AS number
+                FROM (SELECT DISTINCT sender, sent_ns, id FROM sent))
+        SELECT sent.*, CAST(number AS bigint) AS number FROM sent JOIN numbers ON sent.id = numbers.id""",
+        found=found,
     )
-    return sent.join(numbers, "id")
 
 
 def make_events(named: DataFrame) -> DataFrame:
     """Sends and deliveries, with the position at their process. At one time deliveries come before sends."""
-    sends = named.groupBy("sender", "number", "id", "sent_ns").agg(
-        F.sort_array(F.collect_set("consumer")).alias("to")
+    return query(
+        """WITH both AS (
+            SELECT sender AS process, 'send' AS kind, sent_ns AS time_ns, sender, number, id,
+                sort_array(collect_set(consumer)) AS to FROM {named} GROUP BY sender, number, id, sent_ns
+            UNION ALL SELECT consumer, 'deliver', handed_ns, sender, number, id, NULL FROM {named}
+                WHERE consumer IS NOT NULL)
+        SELECT *, CAST(row_number() OVER (PARTITION BY process ORDER BY time_ns, kind, id) AS bigint) - 1 AS index
+        FROM both""",
+        named=named,
     )
-    sent = sends.selectExpr("sender AS process", "'send' AS kind", "sent_ns AS time_ns", "*").drop("sent_ns")
-    handed = named.where("consumer IS NOT NULL").selectExpr(
-        "consumer AS process", "'deliver' AS kind", "handed_ns AS time_ns", "sender", "number", "id"
-    )
-    position = "row_number() OVER (PARTITION BY process ORDER BY time_ns, kind, id)"
-    both = sent.unionByName(handed, allowMissingColumns=True)
-    return both.selectExpr("*", f"CAST({position} AS bigint) - 1 AS index")
 
 
 def count_messages(spans: DataFrame, found: DataFrame) -> MessageCounts:

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from antecede.errors import BadTrace
-from antecede.spark.spans.messages import MESSAGES, REPLY
+from antecede.spark.spans.messages import MESSAGES, REPLY, query
 from antecede.spark.spans.schema import SPANS
 from antecede.spark.storage import absolute, escape_path, files, join
 from antecede.spark.trace.api import Trace
@@ -116,92 +116,66 @@ def describe_late(row: Mapping[str, Any]) -> str:
 def list_events(spans: DataFrame, messages: DataFrame) -> DataFrame:
     """Spans, which link, and messages, which were handed over: id, causes, handed_to, at, together."""
     # What a span was handed is its cause, however it was found.
-    handed = messages.where("known_by IN ('message id', 'offset')").selectExpr(
-        "handed_id AS id", "array(id) AS causes"
-    )
-    replies = messages.where("kind = 'reply'").selectExpr("id", f"array(replace(id, '{REPLY}')) AS causes")
-    links = spans.select("id", "causes").unionByName(handed).unionByName(replies)
-    linking = links.selectExpr(
-        "id", "causes", "CAST(NULL AS string) AS handed_to", "CAST(NULL AS bigint) AS at"
-    )
-    none = "CAST(array() AS array<string>) AS causes"
-    given = messages.where("consumer IS NOT NULL").selectExpr(
-        "id", none, "consumer AS handed_to", "handed_ns AS at"
-    )
-    across = links.selectExpr("substring_index(id, ':', 1) AS own", "explode(causes) AS cause").selectExpr(
-        "own", "substring_index(cause, ':', 1) AS other"
-    )
-    joined = across.where("own != other").selectExpr("explode(array(own, other)) AS trace").distinct()
-    events = linking.unionByName(given).selectExpr("*", "substring_index(id, ':', 1) AS trace")
-    marked = joined.selectExpr("trace", "'' AS shared")
-    return events.join(marked, "trace", "left").selectExpr(
-        "id", "causes", "handed_to", "at", "coalesce(shared, trace) AS together"
+    return query(
+        f"""WITH links AS (SELECT id, causes FROM {{spans}}
+            UNION ALL SELECT handed_id, array(id) FROM {{messages}} WHERE known_by IN ('message id', 'offset')
+            UNION ALL SELECT id, array(replace(id, '{REPLY}')) FROM {{messages}} WHERE kind = 'reply'),
+        events AS (SELECT id, causes, CAST(NULL AS string) AS handed_to, CAST(NULL AS bigint) AS at FROM links
+            UNION ALL SELECT id, CAST(array() AS array<string>), consumer, handed_ns FROM {{messages}}
+                WHERE consumer IS NOT NULL),
+        across AS (SELECT substring_index(id, ':', 1) AS own, substring_index(cause, ':', 1) AS other
+            FROM (SELECT id, explode(causes) AS cause FROM links)),
+        joined AS (SELECT DISTINCT explode(array(own, other)) AS trace FROM across WHERE own != other)
+        SELECT id, causes, handed_to, at, if(joined.trace IS NULL, substring_index(id, ':', 1), '') AS together
+        FROM events LEFT JOIN joined ON substring_index(id, ':', 1) = joined.trace""",
+        spans=spans,
+        messages=messages,
     )
 
 
 def name_findings(findings: DataFrame, messages: DataFrame, spans: DataFrame) -> DataFrame:
     """The findings by sender and number, with the ids, names and chains of spans."""
-    late = findings.where("kind = 'violation'").selectExpr("id", "by", "consumer", "chain AS spans")
-    named = messages.select("run", "id", "sender", "number", "trace_id", "name").distinct()
-    at = messages.where("consumer IS NOT NULL").select("id", "consumer", "index")
-    others = named.selectExpr("id AS by", "sender AS by_sender", "number AS by_number", "name AS by_name")
     # A chain has spans that are no messages between: a finding of a trace names the messages alone.
-    steps = late.selectExpr("id", "consumer", "posexplode(spans) AS (step, one)")
-    sent = named.selectExpr("id AS one", "struct(sender, number) AS message")
-    whose = spans.selectExpr("id AS one", "concat_ws(' of ', name, process) AS whose")
-    told = steps.join(sent, "one", "left").join(whose, "one", "left")
-    chains = (
-        told.groupBy("id", "consumer")
-        .agg(F.array_sort(F.collect_list(F.struct("step", "message", "whose"))).alias("steps"))
-        .selectExpr(
-            "id",
-            "consumer",
-            "filter(steps.message, one -> one IS NOT NULL) AS chain",
-            "transform(steps, one -> one.whose) AS span_names",
-        )
-    )
-    rows = (
-        late.join(named, "id")
-        .join(others, "by")
-        .join(at, ["id", "consumer"])
-        .join(chains, ["id", "consumer"])
-    )
-    return rows.selectExpr(
-        "run",
-        "'violation' AS kind",
-        "consumer AS process",
-        "sender",
-        "number",
-        "by_sender",
-        "by_number",
-        "index",
-        "chain",
-        "id",
-        "by",
-        "trace_id",
-        "name",
-        "by_name",
-        "spans",
-        "span_names",
+    return query(
+        """WITH late AS (SELECT id, by, consumer, chain AS spans FROM {findings} WHERE kind = 'violation'),
+        named AS (SELECT DISTINCT run, id, sender, number, trace_id, name FROM {messages}),
+        steps AS (SELECT id, consumer, posexplode(spans) AS (step, one) FROM late),
+        told AS (SELECT steps.id, steps.consumer, struct(step,
+                if(named.id IS NULL, NULL, struct(sender, number)) AS message,
+                concat_ws(' of ', spans.name, spans.process) AS whose) AS told
+            FROM steps LEFT JOIN named ON one = named.id LEFT JOIN {spans} AS spans ON one = spans.id),
+        chains AS (SELECT id, consumer, array_sort(collect_list(told)) AS steps FROM told GROUP BY id, consumer)
+        SELECT named.run, 'violation' AS kind, late.consumer AS process, named.sender, named.number,
+            others.sender AS by_sender, others.number AS by_number, at.index,
+            filter(steps.message, one -> one IS NOT NULL) AS chain, late.id, late.by, named.trace_id, named.name,
+            others.name AS by_name, late.spans, steps.whose AS span_names
+        FROM late JOIN named ON late.id = named.id JOIN named AS others ON late.by = others.id
+            JOIN {messages} AS at ON late.id = at.id AND late.consumer = at.consumer
+            JOIN chains ON late.id = chains.id AND late.consumer = chains.consumer""",
+        findings=findings,
+        messages=messages,
+        spans=spans,
     )
 
 
 def name_trace_findings(findings: DataFrame, messages: DataFrame) -> DataFrame:
     """Findings of a trace of spans by all that processes did before, with id, by, trace_id, name, by_name and spans."""
-    named = messages.select("run", "sender", "number", "id", "trace_id", "name").distinct()
-    others = named.selectExpr(
-        "run", "sender AS by_sender", "number AS by_number", "id AS by", "name AS by_name"
-    )
-    key = "struct(sender AS sender, number AS number)"
-    steps = findings.select("run", "chain").distinct().selectExpr("*", "posexplode(chain) AS (step, one)")
-    linked = steps.join(named.selectExpr("run", f"{key} AS one", "id"), ["run", "one"])
-    chains = linked.groupBy("run", "chain").agg(
-        F.array_sort(F.collect_list(F.struct("step", "id"))).alias("steps")
-    )
-    rows = findings.join(named, ["run", "sender", "number"], "left")
-    rows = rows.join(others, ["run", "by_sender", "by_number"], "left").join(chains, ["run", "chain"], "left")
-    return rows.select(
-        *findings.columns, "id", "by", "trace_id", "name", "by_name", F.col("steps.id").alias("spans")
+    return query(
+        """WITH named AS (SELECT DISTINCT run, sender, number, id, trace_id, name FROM {messages}),
+        steps AS (SELECT run, chain, posexplode(chain) AS (step, one)
+            FROM (SELECT DISTINCT run, chain FROM {findings})),
+        chains AS (SELECT steps.run, chain, array_sort(collect_list(struct(step, id))) AS steps
+            FROM steps JOIN named ON steps.run = named.run AND one.sender = sender AND one.number = number
+            GROUP BY steps.run, chain)
+        SELECT found.*, named.id, others.id AS by, named.trace_id, named.name, others.name AS by_name,
+            steps.id AS spans
+        FROM {findings} AS found
+            LEFT JOIN named ON found.run = named.run AND found.sender = named.sender AND found.number = named.number
+            LEFT JOIN named AS others ON found.run = others.run AND found.by_sender = others.sender
+                AND found.by_number = others.number
+            LEFT JOIN chains ON found.run = chains.run AND found.chain = chains.chain""",
+        findings=findings,
+        messages=messages,
     )
 
 
