@@ -32,23 +32,14 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 __all__ = ["FINDINGS", "check_clocks"]
 
+NAMES: Final = [
+    "run", "kind", "process", "index", "entry", "found", "expected", "by_process", "by_index", "file", "line",
+]  # fmt: skip
+NUMBERS: Final = ("index", "found", "expected", "by_index", "line")
 FINDINGS: Final = StructType(
-    [
-        StructField("run", StringType()),
-        StructField("kind", StringType()),
-        StructField("process", StringType()),
-        StructField("index", LongType()),
-        # Whose entry of the event's clock, what it is, and what it should be.
-        StructField("entry", StringType()),
-        StructField("found", LongType()),
-        StructField("expected", LongType()),
-        # The cause that tells.
-        StructField("by_process", StringType()),
-        StructField("by_index", LongType()),
-        StructField("file", StringType()),
-        StructField("line", LongType()),
-    ]
+    [StructField(name, LongType() if name in NUMBERS else StringType()) for name in NAMES]
 )
+"""`entry`: whose entry of the event's clock; `found`: what it is; `expected`: what it should be; `by_*`: the cause."""
 
 EVENT: Final = ("run", "process", "index", "file", "line")
 OWN: Final = "PARTITION BY run, process ORDER BY index, file, line"

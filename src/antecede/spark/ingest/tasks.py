@@ -15,13 +15,15 @@ from typing import IO, Final, cast
 import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter
 from antecede.spark.run_tasks import plan_tasks
 from antecede.spark.storage import absolute, escape_path, files, open_file, readable
 from antecede.trace.foreign import lines, shiviz
 from antecede.trace.foreign.formats import LINES
+from antecede.trace.foreign.log import LOG, READ
 from antecede.trace.foreign.shiviz import Expressions
 
 __all__ = [
@@ -34,36 +36,10 @@ __all__ = [
     "read_log_files",
 ]
 
-SPARK_LOG: Final = StructType(
-    [
-        StructField("run", StringType(), False),
-        StructField("process", StringType()),
-        StructField("index", LongType()),
-        StructField("kind", StringType()),
-        StructField("message", StringType()),
-        StructField("vector", MapType(StringType(), LongType())),
-        StructField("text", StringType()),
-        StructField("fields", StringType()),
-        StructField("file", StringType(), False),
-        StructField("line", LongType()),
-        StructField("time_ns", LongType()),
-    ]
-)
-"""`vector` is the event's vector clock, entries of 0 left out; `index` its own entry less one. What a column means
-is said in `antecede.trace.foreign.log`."""
-
-SPARK_READ: Final = StructType([*SPARK_LOG, StructField("reason", StringType())])
+SPARK_LOG: Final = from_arrow_schema(LOG)
+SPARK_READ: Final = from_arrow_schema(READ)
 """Events, and lines that could not be read: those have a reason."""
-
-SPARK_REJECTED: Final = StructType(
-    [
-        StructField("run", StringType(), False),
-        StructField("file", StringType(), False),
-        StructField("line", LongType()),
-        StructField("text", StringType()),
-        StructField("reason", StringType()),
-    ]
-)
+SPARK_REJECTED: Final = StructType([SPARK_READ[name] for name in ("run", "file", "line", "text", "reason")])
 
 CODECS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 

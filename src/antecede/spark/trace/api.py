@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Final
@@ -18,16 +18,8 @@ import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from antecede.errors import BadTrace
 from antecede.spark.frames import quote, refuse_other_tables
@@ -49,31 +41,8 @@ __all__ = ["SPARK_EVENTS", "SPARK_RUNS", "Trace", "refuse_files"]
 FOOTERS: Final = 16
 """A footer takes some milliseconds on a disk and some fifty from an object store; a task reads about as many."""
 
-TYPES: Final[Mapping[pa.DataType, DataType]] = {
-    pa.string(): StringType(),
-    pa.int64(): LongType(),
-    pa.int32(): IntegerType(),
-    pa.bool_(): BooleanType(),
-}
-
-
-def spark_schema(schema: pa.Schema) -> StructType:
-    """An Arrow schema of ours as Spark writes it."""
-    fields = [
-        StructField(
-            field.name,
-            ArrayType(TYPES[field.type.value_type], False)
-            if pa.types.is_list(field.type)
-            else TYPES[field.type],
-            field.nullable,
-        )
-        for field in schema
-    ]
-    return StructType(fields)
-
-
-SPARK_EVENTS: Final = spark_schema(EVENTS)
-SPARK_RUNS: Final = spark_schema(RUNS)
+SPARK_EVENTS: Final = from_arrow_schema(EVENTS)
+SPARK_RUNS: Final = from_arrow_schema(RUNS)
 
 
 @dataclass(frozen=True)
