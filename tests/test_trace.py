@@ -233,7 +233,7 @@ def scatter(
 
 
 @pytest.mark.parametrize("plain", [True, False], ids=["strings", "dictionaries"])
-@pytest.mark.parametrize("ordered", [True, False], ids=["merged", "sorted"])
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
 def test_files_that_overlap_are_put_in_order(tmp_path, ordered, plain, monkeypatch):
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")

@@ -1,14 +1,13 @@
 """Read a trace back, in order, and say exactly what is wrong with one that cannot be read.
 
 Order. Events of a run come in the order (clock, process, index), names compared as UTF-8: a linear extension of
-happened-before. Files that say that they are in this order are chained, or merged where their clocks overlap, in memory
-that does not grow with the run. Only a run with a file that does not say so is sorted as a whole; if it has events
-without a clock, by (process, index), which keeps each process's own order and no more.
+happened-before. Files that say that they are in this order, each from where the one before ends, are read one after the
+other, in memory that does not grow with the run. Any other run is sorted as a whole; if it has events without a clock,
+by (process, index), which keeps each process's own order and no more.
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -203,23 +201,18 @@ def files_of(path: str | os.PathLike[str], run: str, files: Sequence[EventFile])
 def run_events(run: str, files: Sequence[EventFile], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The events of one run in order, with at least these columns."""
     filled = [file for file in files if file.rows]
-    sorted_files = all(file.ordered and file.clocks is not None for file in filled)
-    if sorted_files and in_sequence(filled):
+    if in_sequence(filled):
         for file in filled:
             yield from file_events(file, run, columns)
         return
     names = [*columns, *(key for key in KEYS if key not in columns)]
-    sources = [file_events(file, run, names) for file in filled]
-    if sorted_files:
-        yield from merge_sorted(sources)
-    else:
-        yield from in_order(batch for source in sources for batch in source)
+    yield from in_order(batch for file in filled for batch in file_events(file, run, names))
 
 
 def in_sequence(files: Sequence[EventFile]) -> bool:
-    """Whether each file ends before the next begins."""
-    clocks = [file.clocks for file in files if file.clocks is not None]
-    return all(before[1] < after[0] for before, after in pairwise(clocks))
+    """Whether each file is in order, and ends before the next begins."""
+    clocks = [file.clocks for file in files if file.ordered and file.clocks is not None]
+    return len(clocks) == len(files) and all(before[1] < after[0] for before, after in pairwise(clocks))
 
 
 def file_events(file: EventFile, run: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -259,53 +252,3 @@ def in_order(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     plain = pa.table({key: table.column(key).cast(EVENTS.field(key).type) for key in keys})
     order = pc.sort_indices(plain, sort_keys=[(key, "ascending") for key in keys])
     yield from table.take(order).to_batches(BATCH)
-
-
-def merge_sorted(sources: Iterable[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """Batches that are each in order, and follow each other in order within a source, as one sequence in order.
-
-    Whatever is below the last clock in hand of every source can have nothing before it that is still to come: it is
-    sorted and given out, and the sources that set this bound go on.
-    """
-    heads = [Head(source) for source in sources]
-    while heads:
-        bound = min(head.last for head in heads)
-        yield from in_order(batch for head in heads for batch in head.below(bound))
-        for head in heads:
-            if head.last == bound:
-                head.read_on()
-        heads = [head for head in heads if head.batches or not head.ended]
-
-
-class Head:
-    """The part in hand of one source of a merge."""
-
-    def __init__(self, source: Iterator[pa.RecordBatch]) -> None:
-        self.batches: list[pa.RecordBatch] = []
-        self.ended = False
-        self._source = source
-        self.read_on()
-
-    @property
-    def last(self) -> float:
-        """The clock that all rows still to come reach at least: an integer, or infinity if none will come."""
-        last: int = self.batches[-1].column("clock")[-1].as_py() if not self.ended else 0
-        return math.inf if self.ended else last
-
-    def read_on(self) -> None:
-        batch = next(self._source, None)
-        if batch is None:
-            self.ended = True
-        else:
-            self.batches.append(batch)
-
-    def below(self, bound: float) -> Iterator[pa.RecordBatch]:
-        """Take out the rows whose clock is below the bound."""
-        batches, self.batches = self.batches, []
-        for batch in batches:
-            clocks = batch.column("clock").to_numpy()
-            cut = len(clocks) if bound == math.inf else int(np.searchsorted(clocks, bound))
-            if cut:
-                yield batch.slice(0, cut)
-            if cut < len(clocks):
-                self.batches.append(batch.slice(cut))
