@@ -21,7 +21,7 @@ from antecede.protocols.histories import Entry, Histories, Record
 from antecede.protocols.history import History
 from antecede.protocols.matrix import Matrix, MatrixStamp
 from antecede.protocols.monitor import Monitor
-from antecede.protocols.optimal import Optimal
+from antecede.protocols.optimal import LogRow, LogStamp, Optimal, make_rows
 from antecede.protocols.permit import Grant, Permit, PermitStamp, Posting, Restraint, Taken
 from antecede.protocols.receiver import Need
 from antecede.protocols.sparing import Sparing
@@ -882,32 +882,37 @@ class OptimalWithoutWait(Optimal):
         return ()
 
 
+Listing = list[tuple[LogRow, LogRow]]
+
+
 class OptimalDropsTheReceiver(Optimal):
     """A copy to d drops d too."""
 
-    def _stamp(self, to: int, dest: int) -> tuple[tuple[int, int, int], ...]:
-        return super()._stamp(to, 0)
+    def _stamp(self, rest: frozenset[LogRow], listing: Listing, to: int, dest: int) -> frozenset[LogRow]:
+        return super()._stamp(rest, listing, to, 0)
 
 
 class OptimalKeepsOtherReceivers(Optimal):
     """Saves nothing: a copy to d keeps the other members of D."""
 
-    def _stamp(self, to: int, dest: int) -> tuple[tuple[int, int, int], ...]:
-        return super()._stamp(0, 0)
+    def _stamp(self, rest: frozenset[LogRow], listing: Listing, to: int, dest: int) -> frozenset[LogRow]:
+        return frozenset(self._rows)
 
 
 class OptimalDropsEverythingAfterwards(Optimal):
     """After a send, the log drops all destinations, not only D."""
 
-    def _drop(self, dests: int, to: int) -> int:
-        return 0
+    def _send(self, message: Message) -> list[Effect]:
+        effects = super()._send(message)
+        self._log = {key: dests if key == message.id else 0 for key, dests in self._log.items()}
+        return effects
 
 
 class OptimalDropsNothingAfterwards(Optimal):
     """Saves nothing: after a send, the log keeps D."""
 
-    def _drop(self, dests: int, to: int) -> int:
-        return dests
+    def _drop(self, row: LogRow, to: int) -> LogRow:
+        return row
 
 
 class OptimalForgetsSent(Optimal):
@@ -915,7 +920,7 @@ class OptimalForgetsSent(Optimal):
 
     def _send(self, message: Message) -> list[Effect]:
         effects = super()._send(message)
-        del self._log[message.id]
+        self._log = {key: dests for key, dests in self._log.items() if key != message.id}
         return effects
 
 
@@ -926,86 +931,101 @@ class OptimalForgetsDelivered(Optimal):
         had = packet.message is not None and packet.message.id in self._log
         super()._learn(packet)
         if packet.message is not None and packet.source != self.me and not had:
-            self._log.pop(packet.message.id, None)
+            self._log = {key: dests for key, dests in self._log.items() if key != packet.message.id}
 
 
 class OptimalForgetsStamps(Optimal):
     """A delivery does not merge the stamp."""
 
-    def _merge(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
-        newest = max(theirs, default=None, key=lambda key: key[1])
-        return mine if newest is None else {**mine, newest: theirs[newest]}
+    def _learn(self, packet: Packet[Any]) -> None:
+        super()._learn(replace(packet, stamp=LogStamp(frozenset())))
 
 
 class OptimalForgetsWhatTheStampLacks(Optimal):
     """An own entry absent from the stamp goes, newer one of its sender there or not."""
 
-    def _merge(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
-        return super()._merge({key: dests for key, dests in mine.items() if key in theirs}, theirs)
+    def _learn(self, packet: Packet[Any]) -> None:
+        if packet.source != self.me:
+            told = {(row[0], clock) for row in packet.stamp.log for clock, _ in row[2]}
+            told.add((packet.source, packet.message.number))  # type: ignore[union-attr]
+            self._log = {key: dests for key, dests in self._log.items() if key in told}
+        super()._learn(packet)
+
+
+def _choose(row: LogRow, entries: dict[int, int]) -> LogRow | None:
+    """The row of these entries, if there are any."""
+    return next(make_rows((row[0], clock, entries[clock]) for clock in sorted(entries)), None)
 
 
 class OptimalForgetsWhatTheLogLacks(Optimal):
     """An entry of the stamp absent from the own log goes, if the log has any of its sender."""
 
-    def _merge(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
-        senders = {sender for sender, _ in mine}
-        return super()._merge(
-            mine, {key: dests for key, dests in theirs.items() if key in mine or key[0] not in senders}
-        )
+    def _merge(self, mine: LogRow, theirs: LogRow) -> LogRow:
+        known = _choose(theirs, {clock: dests for clock, dests in theirs[2] if clock in dict(mine[2])})
+        return mine if known is None else super()._merge(mine, known)
 
 
 class OptimalForgetsOnOlderEvidence(Optimal):
     """An own entry absent from the stamp goes if the stamp has any entry of its sender, older or newer."""
 
-    def _merge(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
-        senders = {sender for sender, _ in theirs}
-        return super()._merge(
-            {key: dests for key, dests in mine.items() if key in theirs or key[0] not in senders}, theirs
-        )
+    def _merge(self, mine: LogRow, theirs: LogRow) -> LogRow:
+        known = _choose(mine, {clock: dests for clock, dests in mine[2] if clock in dict(theirs[2])})
+        return theirs if known is None else super()._merge(known, theirs)
 
 
 class OptimalKeepsOwnDestinations(Optimal):
     """Saves nothing: entries on both sides keep the own destinations."""
 
-    def _merge(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
-        return {key: mine.get(key, dests) for key, dests in super()._merge(mine, theirs).items()}
+    def _merge(self, mine: LogRow, theirs: LogRow) -> LogRow:
+        merged = {clock: dict(mine[2]).get(clock, dests) for clock, dests in super()._merge(mine, theirs)[2]}
+        return _choose(mine, merged) or mine
 
 
 class OptimalKeepsTheirDestinations(Optimal):
     """Saves nothing: entries on both sides keep the stamp's destinations."""
 
-    def _merge(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
-        return {key: theirs.get(key, dests) for key, dests in super()._merge(mine, theirs).items()}
+    def _merge(self, mine: LogRow, theirs: LogRow) -> LogRow:
+        merged = {
+            clock: dict(theirs[2]).get(clock, dests) for clock, dests in super()._merge(mine, theirs)[2]
+        }
+        return _choose(mine, merged) or mine
 
 
 class OptimalKeepsAllDestinations(Optimal):
     """Saves nothing: entries on both sides unite their destinations."""
 
-    def _merge(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
-        merged = super()._merge(mine, theirs)
-        return {key: mine.get(key, 0) | theirs.get(key, 0) for key in merged}
+    def _merge(self, mine: LogRow, theirs: LogRow) -> LogRow:
+        ours, others, merged = dict(mine[2]), dict(theirs[2]), super()._merge(mine, theirs)[2]
+        return (
+            _choose(mine, {clock: ours.get(clock, 0) | others.get(clock, 0) for clock, _ in merged}) or mine
+        )
 
 
 class OptimalNeverForgets(Optimal):
     """Saves nothing: what either side has is kept."""
 
-    def _merge(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
-        return {key: mine.get(key, ALL) & theirs.get(key, ALL) for key in (*mine, *theirs)}
+    def _merge(self, mine: LogRow, theirs: LogRow) -> LogRow:
+        ours, others = dict(mine[2]), dict(theirs[2])
+        merged = {clock: ours.get(clock, ALL) & others.get(clock, ALL) for clock in (*ours, *others)}
+        return _choose(mine, merged) or mine
 
 
 class OptimalKeepsNoEmptyEntry(Optimal):
     """The newest entry of a sender goes too when it has no destination left."""
 
-    def _stamp(self, to: int, dest: int) -> tuple[tuple[int, int, int], ...]:
-        return tuple(entry for entry in super()._stamp(to, dest) if entry[2])
+    def _stamp(self, rest: frozenset[LogRow], listing: Listing, to: int, dest: int) -> frozenset[LogRow]:
+        rows = super()._stamp(rest, listing, to, dest)
+        listed = [_choose(row, {clock: dests for clock, dests in row[2] if dests}) for row in rows]
+        return frozenset(row for row in listed if row is not None)
 
-    def _merge(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
-        return {key: dests for key, dests in super()._merge(mine, theirs).items() if dests}
+    def _learn(self, packet: Packet[Any]) -> None:
+        super()._learn(packet)
+        self._log = {key: dests for key, dests in self._log.items() if dests}
 
 
 class OptimalKeepsAllEmptyEntries(Optimal):
     """Saves nothing: every log that arrives stays, with or without destinations left."""
 
-    def _stamp(self, to: int, dest: int) -> tuple[tuple[int, int, int], ...]:
+    def _stamp(self, rest: frozenset[LogRow], listing: Listing, to: int, dest: int) -> frozenset[LogRow]:
         kept = {key: dests & ~to | dests & dest for key, dests in self._log.items()}
-        return tuple((sender, clock, dests) for (sender, clock), dests in sorted(kept.items()))
+        return frozenset(make_rows((*key, dests) for key, dests in sorted(kept.items())))

@@ -199,7 +199,9 @@ STAMPS: dict[str, Callable[[Any, View, Names], list[str]]] = {
     "SparingExtra": _extra,
     "Extra": _extra,
     "HistoryStamp": _history_stamp,
-    "LogStamp": _log_stamp,
+    "LogStamp": lambda stamp, view, names: [
+        f"log: {_log((((row[0], c), to) for row in stamp.log for c, to in row[2]), view, names)}"
+    ],
     "MonitorStamp": lambda stamp, view, names: [f"e {_vector(view, stamp.vector)}"],
     "VectorStamp": lambda stamp, view, names: [f"VT {_vector(view, stamp.vector)}"],
     "PermitStamp": lambda stamp, view, names: [

@@ -31,7 +31,7 @@ from antecede.protocols.histories import Entry
 from antecede.protocols.history import HistoryStamp
 from antecede.protocols.matrix import MatrixStamp, Row
 from antecede.protocols.monitor import MonitorStamp
-from antecede.protocols.optimal import LogStamp
+from antecede.protocols.optimal import LogStamp, make_rows
 from antecede.protocols.permit import Grant, PermitStamp, Taken
 from antecede.protocols.sparing import SparingExtra, SparingStamp
 from antecede.protocols.underway import Receipt, Settled, UnderwayStamp
@@ -259,13 +259,13 @@ BAD_STAMPS: dict[str, list[Stamp]] = {
         VectorStamp((1, 1, 0)),  # what p1 never sent
     ],
     "optimal": [
-        LogStamp(((3, 1, 1),)),
-        LogStamp(((-1, 1, 1),)),
-        LogStamp(((2, 0, 1),)),
-        LogStamp(((2, 1, 0b1000),)),
-        LogStamp(((2, 1, -1),)),
-        LogStamp(((1, 1, 0b100),)),
-        LogStamp(((0, 1, 0b100),)),  # what p1 never sent
+        LogStamp(frozenset(make_rows([(3, 1, 1)]))),
+        LogStamp(frozenset(make_rows([(-1, 1, 1)]))),
+        LogStamp(frozenset(make_rows([(2, 0, 1)]))),
+        LogStamp(frozenset(make_rows([(2, 1, 0b1000)]))),
+        LogStamp(frozenset(make_rows([(2, 1, -1)]))),
+        LogStamp(frozenset(make_rows([(1, 1, 0b100)]))),
+        LogStamp(frozenset(make_rows([(0, 1, 0b100)]))),  # what p1 never sent
     ],
     "permit": [PermitStamp(0, False), PermitStamp(-1, True)],
     "contexts": [

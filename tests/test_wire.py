@@ -19,7 +19,7 @@ from antecede.protocols.histories import Entry
 from antecede.protocols.history import HistoryStamp
 from antecede.protocols.matrix import MatrixStamp, Row
 from antecede.protocols.monitor import MonitorStamp
-from antecede.protocols.optimal import LogStamp
+from antecede.protocols.optimal import LogStamp, make_rows
 from antecede.protocols.permit import Grant, PermitStamp, Taken
 from antecede.protocols.relay import Got, Relayed, Stable
 from antecede.protocols.separator import HopStamp, Resumed
@@ -162,8 +162,10 @@ def stamps(kind: type[Stamp], source: int, dest: int, message: Message) -> st.Se
             return st.builds(Relayed, processes, numbers, sets, sets, numbers, numbers, histories(entries))
         return histories(entries).map(HistoryStamp)
     if kind in (LogStamp, UnderwayStamp):
-        entries = st.builds(Entry, processes, numbers, sets)
-        return histories(entries).map(lambda h: kind(tuple((e.sender, e.number, e.to) for e in h)))
+        logs = histories(st.builds(Entry, processes, numbers, sets)).map(
+            lambda h: [(e.sender, e.number, e.to) for e in h]
+        )
+        return logs.map(lambda log: kind(frozenset(make_rows(log)) if kind is LogStamp else tuple(log)))
     if kind is SparingExtra:
         return st.builds(SparingExtra, numbers, numbers, columns(N).map(lambda c: tuple(sorted(c.items()))))
     if kind is Settled:
@@ -393,8 +395,8 @@ ONE = Message(0, 1, (1,))
         Packet(0, 1, BoundedStamp(1, ((1, 1, 0),)), ONE),
         Packet(0, 1, Extra(1, ((0, 1),))),
         Packet(0, 1, Extra(1, ((1, 1), (1, 1)))),
-        Packet(0, 1, LogStamp(((1, 1, 1), (1, 1, 2))), ONE),
-        Packet(0, 1, LogStamp(((1, 1, -1),)), ONE),
+        Packet(0, 1, LogStamp(frozenset(make_rows([(1, 1, 1), (1, 1, 2)]))), ONE),
+        Packet(0, 1, LogStamp(frozenset(make_rows([(1, 1, -1)]))), ONE),
         Packet(0, 1, HistoryStamp((Entry(1, 1, 1), Entry(1, 1, 1))), ONE),
         Packet(0, 1, HistoryStamp((Entry(1, -1, 1),)), ONE),
     ],

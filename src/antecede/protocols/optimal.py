@@ -12,25 +12,33 @@ Rules
               an entry absent on one side that has a newer entry of the same sender there was forgotten for a reason,
               so it goes; entries on both sides intersect their Dests
   always      an entry with no Dests stays only if it is its sender's newest: it stands for all that was forgotten
+
+A log is a set of rows, one for each sender. A row that log and stamp share merges to itself, and most are shared: so a
+delivery looks at no more than the difference of two sets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
+from itertools import groupby
+from operator import itemgetter, or_
+from typing import Any, TypeAlias
 
 from antecede.model import Effect, Id, Message, Packet, Stamp, View, set_of
 from antecede.protocols.receiver import Need, Receiver
 
-__all__ = ["LogStamp", "Optimal"]
+__all__ = ["LogRow", "LogStamp", "Optimal", "make_rows"]
+
+LogRow: TypeAlias = tuple[int, int, tuple[tuple[int, int], ...]]
+"""(sender, all Dests of its entries, entries): an entry is (clock, Dests), in increasing order. Dests are bits."""
 
 
 class LogStamp(Stamp, frozen=True, gc=False):
-    log: tuple[tuple[int, int, int], ...]
-    """(sender, clock, Dests as a set of bits)"""
+    log: frozenset[LogRow]
 
     def entries(self, n: int) -> int:
-        return len(self.log)
+        return sum([len(row[2]) for row in self.log])
 
 
 class Optimal(Receiver):
@@ -43,91 +51,146 @@ class Optimal(Receiver):
 
     def __init__(self, view: View, me: str | int) -> None:
         super().__init__(view, me)
-        self._log: dict[Id, int] = {}
+        self._rows: set[LogRow] = set()
+        """The log."""
+        self._row_of: dict[int, LogRow] = {}
+        """The same: sender -> its row."""
+
+    @property
+    def _log(self) -> dict[Id, int]:
         """(sender, clock) -> Dests"""
-        self._in_order: list[tuple[Id, int]] = []
-        self._newest: dict[int, int] = {}
-        """The log in increasing order, and the newest clock of each sender in it, while a message is sent."""
+        return {(row[0], clock): dests for row in self._rows for clock, dests in row[2]}
+
+    @_log.setter
+    def _log(self, log: Mapping[Id, int]) -> None:
+        self._rows = set(make_rows((*key, dests) for key, dests in sorted(log.items())))
+        self._row_of = {row[0]: row for row in self._rows}
 
     def stamp_entries(self, label: str = "") -> int:
-        return len(self._log) + 2
+        return sum([len(row[2]) for row in self._rows]) + 2
 
     def _send(self, message: Message) -> list[Effect]:
-        to = set_of(message.to)
-        self._newest = _find_newest(self._log)
-        self._in_order = sorted(self._log.items())
-        effects = self._copies(message, lambda dest: LogStamp(self._stamp(to, 1 << dest)))
-        self._log = _purge({key: self._drop(dests, to) for key, dests in self._log.items()}, self._newest)
-        self._log[self.me, message.number] = to
+        to, me = set_of(message.to), self.me
+        listing = [(row, self._drop(row, to)) for row in self._rows if row[1] & to]
+        rest = frozenset(self._rows.difference([row for row, _ in listing]))
+        effects = self._copies(message, lambda dest: LogStamp(self._stamp(rest, listing, to, 1 << dest)))
+        for _, row in listing:
+            self._put(row)
+        self._put(_add(self._row_of.get(me), me, message.number, to))
         return effects
 
-    def _stamp(self, to: int, dest: int) -> tuple[tuple[int, int, int], ...]:
-        kept, newest = ~(to & ~dest), self._newest
-        return tuple(
-            [
-                (key[0], key[1], dests & kept)
-                for key, dests in self._in_order
-                if dests & kept or newest[key[0]] == key[1]
-            ]
-        )
+    def _stamp(
+        self, rest: frozenset[LogRow], listing: list[tuple[LogRow, LogRow]], to: int, dest: int
+    ) -> frozenset[LogRow]:
+        """The log with all of D but one dropped: `listing` are rows that list some of D, before and after."""
+        return rest.union([_keep(row, ~to | dest) if row[1] & dest else less for row, less in listing])
 
-    def _drop(self, dests: int, to: int) -> int:
-        return dests & ~to
+    def _drop(self, row: LogRow, to: int) -> LogRow:
+        return _keep(row, ~to)
+
+    def _put(self, row: LogRow) -> None:
+        before = self._row_of.get(row[0])
+        if row is not before:
+            self._rows.discard(before)  # type: ignore[arg-type]
+            self._row_of[row[0]] = row
+            self._rows.add(row)
 
     def _position(self, packet: Packet[Any]) -> Need:
         return packet.source, packet.message.number  # type: ignore[union-attr]
 
     def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
-        me = self.me
-        return [(sender, clock) for sender, clock, dests in packet.stamp.log if dests >> me & 1]
+        bit = 1 << self.me
+        listing = [row for row in packet.stamp.log if row[1] & bit]
+        return [(row[0], clock) for row in listing for clock, dests in row[2] if dests & bit]
 
     def _learn(self, packet: Packet[Any]) -> None:
-        message = packet.message
+        message, log, mine = packet.message, packet.stamp.log, self._row_of
         assert message is not None
-        not_me = ~(1 << self.me)
-        if message.sender == self.me:
-            if message.id in self._log:
-                self._log[message.id] &= not_me
-                self._log = _purge(self._log, _find_newest(self._log))
+        source, bit = message.sender, 1 << self.me
+        if source == self.me:
+            if source in mine:
+                taken, entries = message.number, mine[source][2]
+                self._put(_make_row(source, [(c, d & ~bit if c == taken else d) for c, d in entries]))
             return
-        theirs = {(sender, clock): dests & not_me for sender, clock, dests in packet.stamp.log}
-        theirs[message.id] = set_of(message.to) & not_me
-        merged = self._merge(self._log, theirs)
-        self._log = _purge(merged, _find_newest(merged))
+        theirs = {row[0]: row for row in log - self._rows}
+        own = theirs.get(source) or (mine[source] if mine.get(source) in log else None)
+        theirs[source] = _add(own, source, message.number, set_of(message.to))
+        for sender, row in theirs.items():
+            if row[1] & bit:
+                row = _keep(row, ~bit)
+            if sender in mine:
+                row = self._merge(mine[sender], row)
+            self._put(row)
 
-    def _merge(self, mine: dict[Id, int], theirs: dict[Id, int]) -> dict[Id, int]:
-        newest_mine, newest_theirs = _find_newest(mine), _find_newest(theirs)
-        merged: dict[Id, int] = {}
-        for key, dests in mine.items():
-            if key in theirs:
-                merged[key] = dests & theirs[key]
-            elif newest_theirs.get(key[0], 0) < key[1]:
-                merged[key] = dests
-        for key, dests in theirs.items():
-            if newest_mine.get(key[0], 0) < key[1]:
-                merged[key] = dests
-        return merged
+    def _merge(self, mine: LogRow, theirs: LogRow) -> LogRow:
+        older, newer = mine[2], theirs[2]
+        if newer[0][0] > older[-1][0]:
+            return theirs
+        if newer[-1][0] < older[0][0]:
+            return mine
+        ours, others, newest = dict(older), dict(newer), min(older[-1][0], newer[-1][0])
+        both = [(clock, ours[clock] & others[clock]) for clock in ours if clock in others]
+        one = [entry for entry in (*older, *newer) if entry[0] > newest]
+        return _make_row(mine[0], both + one)
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        super()._load({**state, "pending": [_group_rows(packet) for packet in state["pending"]]})
 
     def _check(self, packet: Packet[Any]) -> None:
-        message = packet.message
+        message, source, log = packet.message, packet.source, packet.stamp.log
         assert message is not None
-        for sender, clock, dests in packet.stamp.log:
-            if sender == self.me and clock > self.sent:
-                raise self._unsent(packet, clock, self.sent)
-            if sender == packet.source and clock >= message.number:
-                raise self._bad_stamp(packet, f"its log has ({sender}, {clock}), which was sent later")
-            if not 0 <= sender < self.n or clock < 1 or dests < 0 or dests >> self.n:
-                raise self._bad_stamp(packet, self._bad_entry(sender, clock))
+        rows, known = log - self._rows, self._row_of.get(source)
+        if known and known[2][-1][0] >= message.number and known in log:
+            rows |= {known}
+        # Other rows of ours were checked when we learned them.
+        for row in rows:
+            sender, listed, entries = row
+            oldest, newest = entries[0][0], entries[-1][0]
+            if sender == self.me and newest > self.sent:
+                raise self._unsent(packet, newest, self.sent)
+            if sender == source and newest >= message.number:
+                raise self._bad_stamp(packet, f"its log has ({sender}, {newest}), which was sent later")
+            if not 0 <= sender < self.n or oldest < 1 or listed < 0 or listed >> self.n:
+                raise self._bad_stamp(packet, self._bad_entry(sender, oldest))
 
 
-def _find_newest(log: Iterable[Id]) -> dict[int, int]:
-    newest: dict[int, int] = {}
-    for sender, clock in log:
-        if clock > newest.get(sender, 0):
-            newest[sender] = clock
-    return newest
+def make_rows(entries: Iterable[tuple[int, int, int]]) -> Iterator[LogRow]:
+    """Rows of entries (sender, clock, Dests) that are in increasing order."""
+    for sender, row in groupby(entries, itemgetter(0)):
+        pairs = tuple([entry[1:] for entry in row])
+        yield sender, reduce(or_, [dests for _, dests in pairs]), pairs
 
 
-def _purge(log: dict[Id, int], newest: dict[int, int]) -> dict[Id, int]:
-    """Without the entries that have no destination left, but for the newest of each sender."""
-    return {key: dests for key, dests in log.items() if dests or newest[key[0]] == key[1]}
+def _make_row(sender: int, entries: list[tuple[int, int]]) -> LogRow:
+    """A row without the entries that have no destination, but for the newest."""
+    listed = 0
+    for _, dests in entries:
+        listed |= dests
+    if len(entries) > 1:
+        entries = [entry for entry in entries[:-1] if entry[1]] + entries[-1:]
+    return sender, listed, tuple(entries)
+
+
+def _add(row: LogRow | None, sender: int, clock: int, dests: int) -> LogRow:
+    """The row with a newer entry."""
+    newest = ((clock, dests),)
+    if row is None:
+        return sender, dests, newest
+    return sender, row[1] | dests, row[2] + newest if row[2][-1][1] else row[2][:-1] + newest
+
+
+def _keep(row: LogRow, kept: int) -> LogRow:
+    """The row with only these Dests."""
+    if len(row[2]) == 1:
+        left = row[1] & kept
+        return row[0], left, ((row[2][0][0], left),)
+    return _make_row(row[0], [(clock, dests & kept) for clock, dests in row[2]])
+
+
+def _group_rows(packet: Mapping[str, Any]) -> dict[str, Any]:
+    """A packet of a snapshot with rows, where 0.1 wrote entries (sender, clock, Dests)."""
+    log = packet["stamp"]["log"]
+    if any(isinstance(row[2], list | tuple) for row in log):
+        return dict(packet)
+    rows = make_rows(sorted(tuple(map(int, entry)) for entry in log))  # type: ignore[arg-type]
+    return {**packet, "stamp": {**packet["stamp"], "log": [*rows]}}

@@ -11,7 +11,7 @@ A history and a log are sets: they are read back in increasing order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from antecede.protocols.contexts import ContextStamp
 from antecede.protocols.forwarder import HopStamp
 from antecede.protocols.histories import Entry
 from antecede.protocols.history import HistoryStamp
-from antecede.protocols.optimal import LogStamp
+from antecede.protocols.optimal import LogStamp, make_rows
 from antecede.protocols.relay import Relayed
 from antecede.protocols.underway import UnderwayStamp
 from antecede.wire.octets import MAX_UINT, Reader, Writer, listed
@@ -32,11 +32,13 @@ __all__ = [
     "put_hop",
     "put_log",
     "put_relayed",
+    "put_underway",
     "take_contexts",
     "take_history",
     "take_hop",
     "take_log",
     "take_relayed",
+    "take_underway",
 ]
 
 COPIES, LABELS = 1, 2
@@ -75,16 +77,33 @@ def _take_identifiers(reader: Reader) -> Iterator[Id]:
             yield sender, number
 
 
-def put_log(writer: Writer, packet: Packet[LogStamp] | Packet[UnderwayStamp]) -> None:
-    log = {(sender, clock): dests for sender, clock, dests in packet.stamp.log}
-    if len(log) < len(packet.stamp.log):
-        writer.refuse(f"the log {packet.stamp.log} has a message twice")
+def put_log(writer: Writer, packet: Packet[LogStamp]) -> None:
+    _put_log(writer, [(sender, *entry) for sender, _, entries in packet.stamp.log for entry in entries])
+
+
+def take_log(reader: Reader, packet: Packet[Any]) -> LogStamp:
+    return LogStamp(frozenset(make_rows(_take_log(reader))))
+
+
+def put_underway(writer: Writer, packet: Packet[UnderwayStamp]) -> None:
+    _put_log(writer, packet.stamp.log)
+
+
+def take_underway(reader: Reader, packet: Packet[Any]) -> UnderwayStamp:
+    return UnderwayStamp(tuple(_take_log(reader)))
+
+
+def _put_log(writer: Writer, entries: Sequence[tuple[int, int, int]]) -> None:
+    log = {(sender, clock): dests for sender, clock, dests in entries}
+    if len(log) < len(entries):
+        writer.refuse(f"the log {entries} has a message twice")
     for dests in _put_identifiers(writer, log):
         writer.members(dests)
 
 
-def take_log(reader: Reader, packet: Packet[Any]) -> LogStamp:
-    return LogStamp(tuple((*identifier, reader.members()) for identifier in _take_identifiers(reader)))
+def _take_log(reader: Reader) -> Iterator[tuple[int, int, int]]:
+    for sender, clock in _take_identifiers(reader):
+        yield sender, clock, reader.members()
 
 
 def put_history(writer: Writer, packet: Packet[HistoryStamp]) -> None:

@@ -64,11 +64,13 @@ from antecede.wire.histories import (
     put_hop,
     put_log,
     put_relayed,
+    put_underway,
     take_contexts,
     take_history,
     take_hop,
     take_log,
     take_relayed,
+    take_underway,
 )
 from antecede.wire.octets import Reader, Writer, listed
 
@@ -281,10 +283,6 @@ def _take_sparing_extra(reader: Reader, packet: Packet[Any]) -> SparingExtra:
     return SparingExtra(sequence, taken, column)
 
 
-def _take_underway(reader: Reader, packet: Packet[Any]) -> UnderwayStamp:
-    return UnderwayStamp(take_log(reader, packet).log)
-
-
 def _put_settled(writer: Writer, packet: Packet[Settled]) -> None:
     writer.process(packet.stamp.process)
     writer.uint(packet.stamp.number)
@@ -341,7 +339,7 @@ KINDS = (
     Kind(23, ContextStamp, put_contexts, take_contexts),
     Kind(24, SparingStamp, _put_sparing, _take_sparing),
     Kind(25, SparingExtra, _put_sparing_extra, _take_sparing_extra),
-    Kind(26, UnderwayStamp, put_log, _take_underway),
+    Kind(26, UnderwayStamp, put_underway, take_underway),
     _number(27, Receipt, "number"),
     Kind(28, Settled, _put_settled, _take_settled),
 )
