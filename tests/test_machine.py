@@ -470,3 +470,21 @@ def test_destinations_are_given_by_name_or_by_position(to):
 def test_a_destination_that_nobody_has_is_refused_by_name():
     with pytest.raises(UnknownProcess, match="'p9' is not in the view of 3"):
         create("fifo", View.numbered(3), 0).send(["p2", "p9"])
+
+
+def test_a_snapshot_of_0_1_with_a_held_message_of_optimal_is_read():
+    """0.1 wrote the log of a stamp as entries (sender, clock, Dests), of which a sender may have several."""
+    p1, p2, p3 = (create("optimal", View.numbered(3), process) for process in range(3))
+    (first, [late]), (_, [told]) = p1.send("p3"), p1.send("p2")
+    [offered] = p2.receive(told)
+    p2.deliver(offered)
+    second, [early] = p2.send("p3")
+    assert p3.receive(early) == []
+    state = p3.snapshot()["state"]
+    assert state["pending"][0]["stamp"]["log"] == [(0, 0b100, ((1, 0b100), (2, 0)))]
+    state["pending"][0]["stamp"]["log"] = [[0, 1, 0b100], [0, 2, 0]]
+    restored = create("optimal", View.numbered(3), 2)
+    restored.load(state)
+    assert restored.snapshot() == p3.snapshot()
+    assert restored.receive(late) == [first]
+    assert restored.deliver(first) == [second]

@@ -165,7 +165,9 @@ def stamps(kind: type[Stamp], source: int, dest: int, message: Message) -> st.Se
         logs = histories(st.builds(Entry, processes, numbers, sets)).map(
             lambda h: [(e.sender, e.number, e.to) for e in h]
         )
-        return logs.map(lambda log: kind(frozenset(make_rows(log)) if kind is LogStamp else tuple(log)))
+        if kind is LogStamp:
+            return logs.map(lambda log: LogStamp(frozenset(make_rows(log))))
+        return logs.map(lambda log: UnderwayStamp(tuple(log)))
     if kind is SparingExtra:
         return st.builds(SparingExtra, numbers, numbers, columns(N).map(lambda c: tuple(sorted(c.items()))))
     if kind is Settled:

@@ -107,10 +107,8 @@ class Bounded(Receiver):
 
     def _relieve(self) -> list[Effect]:
         """Extra messages, until M has fewer than k entries."""
-        effects: list[Effect] = []
-        for fullest, column in self._excess():
-            effects.append(Packet(self.me, fullest, Extra(self._leave(fullest), column)))
-        return effects
+        me = self.me
+        return [Packet(me, j, Extra(self._leave(j), column)) for j, column in self._excess()]
 
     def _excess(self) -> Iterator[tuple[int, tuple[tuple[int, int], ...]]]:
         """The fullest columns, one after the other, until M has fewer than k entries; each is to be left."""
@@ -129,11 +127,10 @@ class Bounded(Receiver):
         return packet.source, packet.stamp.sequence
 
     def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
-        stamp = packet.stamp
-        if isinstance(stamp, Extra):
-            return stamp.column
+        if packet.message is None:
+            return packet.stamp.column  # type: ignore[no-any-return]
         me = self.me
-        return [(i, count) for i, j, count in stamp.matrix if j == me]
+        return [(i, count) for i, j, count in packet.stamp.matrix if j == me]
 
     def _learn(self, packet: Packet[Any]) -> None:
         message = packet.message
@@ -143,7 +140,7 @@ class Bounded(Receiver):
         before = dict.fromkeys(message.to, 0)
         for i, j, count in packet.stamp.matrix:
             column = columns[j]
-            if (i not in column or count > column[i]) and j != me:
+            if (i not in column or column[i] < count) and j != me:
                 column[i] = count
             if i == source and j in before:
                 before[j] = count
@@ -164,15 +161,14 @@ class Bounded(Receiver):
         self._columns = [{self.me: BEYOND} for _ in range(self.n)]
 
     def _check(self, packet: Packet[Any]) -> None:
-        stamp, n, me, source = packet.stamp, self.n, self.me, packet.source
-        entries = [(i, me, count) for i, count in stamp.column] if isinstance(stamp, Extra) else stamp.matrix
+        stamp, n, me, source, columns = packet.stamp, self.n, self.me, packet.source, self._columns
         before = 0
-        for i, j, count in entries:
-            if not (0 <= i < n and 0 <= j < n and count > 0):
+        for i, j, count in [(i, me, c) for i, c in stamp.column] if packet.message is None else stamp.matrix:
+            if i < 0 or j < 0 or i >= n or j >= n or count < 1:
                 raise self._bad_stamp(packet, self._bad_entry(i, j, count))
-            if i == me and count > self._columns[j].get(me, 0):
-                raise self._unsent(packet, count, self._columns[j].get(me, 0))
-            if j == me and i == source:
+            if i == me and count > columns[j].get(me, 0):
+                raise self._unsent(packet, count, columns[j].get(me, 0))
+            if i == source and j == me:
                 before = count
         if stamp.sequence != before + 1:
             raise self._bad_stamp(

@@ -121,9 +121,7 @@ class Forwarder(Queue, History):
     @property
     def _known(self) -> TopologicalHistories:
         """H and C: there is one context, since hops have no labels."""
-        context = self._context("")
-        assert isinstance(context, TopologicalHistories)
-        return context
+        return self._contexts.get("") or self._context("")  # type: ignore[return-value]
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -232,7 +230,11 @@ class Forwarder(Queue, History):
     def _receive(self, packet: Packet[Any]) -> list[Effect]:
         if self._key(packet) in self._held or self._is_old(self._position(packet)):
             return []
+        self._note_arrival(packet)
         return self._admit([packet])
+
+    def _note_arrival(self, packet: Packet[Any]) -> None:
+        """A hop has come, for the first time."""
 
     def _admit(self, packets: list[Packet[Any]]) -> list[Effect]:
         """Hops are delivered as soon as they may be: routers do not wait for an application."""

@@ -10,6 +10,7 @@ as both are there; so only an entry that is new to H is compared with the others
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -89,7 +90,7 @@ class Histories:
         self.last: dict[int, int] = {}
         """process -> which of our sends last went to it"""
         self.H: dict[Id, Record] = {}
-        self._lanes: dict[tuple[int, str], dict[int, Record]] = {}
+        self._lanes: defaultdict[tuple[int, str], dict[int, Record]] = defaultdict(dict)
         """(sender, label) -> number -> record"""
         self.gone = 0
         """Who need not be told: the failed, in `separator`. As bits."""
@@ -233,7 +234,7 @@ class Histories:
     def _report(self, history: tuple[Entry, ...], m: Entry) -> None:
         """Second part of R6.3, and R6.4."""
         lanes, source = self._lanes, m.sender
-        told = self._find_told(m, False)
+        told, told_own = self._find_told(m, False), self._find_told(m, True)
         sender, label, lane, fresh, later = -1, "", None, list[Record](), 0
         for known in reversed(history):
             if known.sender != sender or known.label != label:
@@ -242,11 +243,8 @@ class Histories:
                     fresh = []
                 sender, label, later = known.sender, known.label, 0
                 lane = lanes.get((sender, label))
-            to, copies = known.to, told
-            if sender == source and to >> source & 1:
-                copies = self._find_told(m, True)
-            if known.copies:
-                copies |= known.copies
+            to, copies = known.to, known.copies
+            copies |= told_own if sender == source and to >> source & 1 else told
             record = lane.get(known.number) if lane else None
             if record is None:
                 fresh.append(self._record(known, copies | later, m))
@@ -332,20 +330,17 @@ class Histories:
 
     def _add(self, record: Record) -> None:
         entry = record.entry
-        record.copies |= self.gone
+        if self.gone:
+            record.copies |= self.gone
         if self._r8 and not entry.to & ~record.copies:
             return
         if self._r10 and not entry.to & ~record.taken:
             return
         if self._delta and not record.at:
             record.at = self.now
-        sender, number = entry.sender, entry.number
-        self.H[sender, number] = record
-        lane = self._lanes.get((sender, entry.label))
-        if lane is None:
-            self._lanes[sender, entry.label] = {number: record}
-        else:
-            lane[number] = record
+        number = entry.number
+        self.H[entry.sender, number] = record
+        self._lanes[entry.sender, entry.label][number] = record
 
     def _insert(self, record: Record) -> None:
         """Add what came by no stamp."""

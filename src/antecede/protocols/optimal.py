@@ -91,7 +91,7 @@ class Optimal(Receiver):
     def _put(self, row: LogRow) -> None:
         before = self._row_of.get(row[0])
         if row is not before:
-            self._rows.discard(before)  # type: ignore[arg-type]
+            self._rows.discard(before)
             self._row_of[row[0]] = row
             self._rows.add(row)
 
@@ -110,7 +110,8 @@ class Optimal(Receiver):
         if source == self.me:
             if source in mine:
                 taken, entries = message.number, mine[source][2]
-                self._put(_make_row(source, [(c, d & ~bit if c == taken else d) for c, d in entries]))
+                left = tuple([(c, d & ~bit if c == taken else d) for c, d in entries])
+                self._put(_keep((source, 0, left), ALL))
             return
         theirs = {row[0]: row for row in log - self._rows}
         own = theirs.get(source) or (mine[source] if mine.get(source) in log else None)
@@ -123,15 +124,17 @@ class Optimal(Receiver):
             self._put(row)
 
     def _merge(self, mine: LogRow, theirs: LogRow) -> LogRow:
-        older, newer = mine[2], theirs[2]
-        if newer[0][0] > older[-1][0]:
+        ours, others = mine[2], theirs[2]
+        newest_mine, newest_theirs = ours[-1][0], others[-1][0]
+        if others[0][0] > newest_mine:
             return theirs
-        if newer[-1][0] < older[0][0]:
+        if newest_theirs < ours[0][0]:
             return mine
-        ours, others, newest = dict(older), dict(newer), min(older[-1][0], newer[-1][0])
-        both = [(clock, ours[clock] & others[clock]) for clock in ours if clock in others]
-        one = [entry for entry in (*older, *newer) if entry[0] > newest]
-        return _make_row(mine[0], both + one)
+        told = dict(others)
+        both = [(clock, dests & told[clock]) for clock, dests in ours if clock in told]
+        one = [entry for entry in ours if entry[0] > newest_theirs]
+        one += [entry for entry in others if entry[0] > newest_mine]
+        return _keep((mine[0], 0, (*both, *one)), ALL)
 
     def _load(self, state: Mapping[str, Any]) -> None:
         super()._load({**state, "pending": [_group_rows(packet) for packet in state["pending"]]})
@@ -154,21 +157,15 @@ class Optimal(Receiver):
                 raise self._bad_stamp(packet, self._bad_entry(sender, oldest))
 
 
+ALL = -1
+"""Every destination, as bits."""
+
+
 def make_rows(entries: Iterable[tuple[int, int, int]]) -> Iterator[LogRow]:
     """Rows of entries (sender, clock, Dests) that are in increasing order."""
     for sender, row in groupby(entries, itemgetter(0)):
         pairs = tuple([entry[1:] for entry in row])
         yield sender, reduce(or_, [dests for _, dests in pairs]), pairs
-
-
-def _make_row(sender: int, entries: list[tuple[int, int]]) -> LogRow:
-    """A row without the entries that have no destination, but for the newest."""
-    listed = 0
-    for _, dests in entries:
-        listed |= dests
-    if len(entries) > 1:
-        entries = [entry for entry in entries[:-1] if entry[1]] + entries[-1:]
-    return sender, listed, tuple(entries)
 
 
 def _add(row: LogRow | None, sender: int, clock: int, dests: int) -> LogRow:
@@ -180,11 +177,16 @@ def _add(row: LogRow | None, sender: int, clock: int, dests: int) -> LogRow:
 
 
 def _keep(row: LogRow, kept: int) -> LogRow:
-    """The row with only these Dests."""
-    if len(row[2]) == 1:
-        left = row[1] & kept
-        return row[0], left, ((row[2][0][0], left),)
-    return _make_row(row[0], [(clock, dests & kept) for clock, dests in row[2]])
+    """The row with only these Dests, and without the entries that have none left, but for the newest."""
+    listed, entries = 0, []
+    for clock, dests in row[2]:
+        dests &= kept
+        if dests:
+            listed |= dests
+            entries.append((clock, dests))
+    if not dests:
+        entries.append((clock, dests))
+    return row[0], listed, tuple(entries)
 
 
 def _group_rows(packet: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,5 +194,5 @@ def _group_rows(packet: Mapping[str, Any]) -> dict[str, Any]:
     log = packet["stamp"]["log"]
     if any(isinstance(row[2], list | tuple) for row in log):
         return dict(packet)
-    rows = make_rows(sorted(tuple(map(int, entry)) for entry in log))  # type: ignore[arg-type]
-    return {**packet, "stamp": {**packet["stamp"], "log": [*rows]}}
+    entries = sorted((int(sender), int(clock), int(dests)) for sender, clock, dests in log)
+    return {**packet, "stamp": {**packet["stamp"], "log": [*make_rows(entries)]}}

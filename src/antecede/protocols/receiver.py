@@ -96,11 +96,11 @@ class Receiver(Machine):
 
     def _receive(self, packet: Packet[Any]) -> list[Effect]:
         message = packet.message
-        key = self._key(packet) if message is None else (message.sender, message.number)
+        if message is None:
+            return self._receive_control(packet)
+        key = (message.sender, message.number)
         if key in self._ready or key in self._held or self._is_old(self._position(packet)):
             return []
-        if message is None:
-            return self._admit([packet])
         # As `_admit` does it, for one: there is nothing to wake.
         need = self._find_unmet(packet)
         if need is None:
@@ -109,6 +109,20 @@ class Receiver(Machine):
         self._held[key] = packet
         self._file(packet, need)
         return []
+
+    def _receive_control(self, packet: Packet[Any]) -> list[Effect]:
+        """Control waits its turn like a message, but no application has to take it."""
+        position = self._position(packet)
+        key = (packet.source, -position[1])
+        if key in self._held or self._is_old(position):
+            return []
+        need = self._find_unmet(packet)
+        if need is not None:
+            self._held[key] = packet
+            self._file(packet, need)
+            return []
+        self._settle(packet)
+        return self._admit(self._wake(position)) if position in self._waiters else []
 
     def _hold(self, packet: Packet[Any], need: Need) -> None:
         self._held[self._key(packet)] = packet
@@ -130,7 +144,6 @@ class Receiver(Machine):
             if need is not None:
                 self._hold(packet, need)
             elif packet.message is None:
-                # Control waits its turn like a message, but no application has to take it.
                 packets += self._wake(self._settle(packet))
             else:
                 message = packet.message

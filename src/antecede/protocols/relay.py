@@ -137,13 +137,13 @@ class Relay(Forwarder):
             for key in [key for key in self._kept if key[0] == packet.source and key[1] <= stamp.number]:
                 del self._kept[key]
             return []
-        key, to = self._key(packet), stamp.to
-        if self._is_lost(*key):
-            # Another that still waits has relayed it again.
-            return []
-        if key not in self._held and not self._is_old(self._position(packet)) and to & (to - 1):
-            self._kept[key] = packet
-        return super()._receive(packet)
+        # If it is lost, another that still waits has relayed it again.
+        return [] if self._is_lost(packet.source, stamp.number) else super()._receive(packet)
+
+    def _note_arrival(self, packet: Packet[Any]) -> None:
+        to = packet.stamp.to
+        if to & (to - 1):
+            self._kept[packet.source, packet.stamp.number] = packet
 
     def _take_hop(self, packet: Packet[Any]) -> list[Effect]:
         source, number, message = packet.source, packet.stamp.number, packet.message

@@ -29,7 +29,7 @@ from operator import or_
 from typing import Any, ClassVar
 
 from antecede.errors import BadParameter, PeerError, Unsupported
-from antecede.model import Control, Effect, Message, Packet, Stamp, View, bits, mask
+from antecede.model import Control, Effect, Message, Packet, Stamp, View, bits, mask, members
 from antecede.protocols.forwarder import HopStamp, Retained
 from antecede.protocols.handover import Handover, Stage, list_unforwarded, make_portable, merge_stages
 from antecede.protocols.machine import plain, typed
@@ -56,6 +56,10 @@ class Resumed(Control, frozen=True, gc=False):
     last: int
     """The last that I relayed to you of one of the failed."""
     version: int
+
+
+VERSIONED = (HopStamp, Relayed, Resumed)
+"""What is stamped with a version of the topology, and waits for it."""
 
 
 class Separator(Relay):
@@ -128,9 +132,7 @@ class Separator(Relay):
 
     def receive(self, packet: Packet[Any]) -> list[Effect]:
         stamp = packet.stamp
-        early = isinstance(stamp, HopStamp | Relayed | Resumed) and (
-            self._joining or stamp.version > self.topology.version
-        )
+        early = isinstance(stamp, VERSIONED) and (self._joining or stamp.version > self.topology.version)
         if isinstance(stamp, Relayed) and 0 <= stamp.source < self.n:
             # Two that fail in one change may be cut in another order here.
             early = early or not self.plan.dead >> stamp.source & 1
@@ -153,7 +155,7 @@ class Separator(Relay):
 
     def _hop(self, message: Message, to: int, targets: int) -> list[Effect]:
         effects = super()._hop(message, to, targets)
-        self._to.update(dict.fromkeys(bits(to), self.hops))
+        self._to.update(dict.fromkeys(members(to), self.hops))
         return effects
 
     # The next topology
