@@ -190,7 +190,7 @@ def _log_stamp(stamp: Any, view: View, names: Names) -> list[str]:
 
 STAMPS: dict[str, Callable[[Any, View, Names], list[str]]] = {
     "ContextStamp": lambda stamp, view, names: [
-        f"after {', '.join(_obligation(one, view) for one in stamp.after) or 'nothing'}"
+        f"after {', '.join(_obligation(one, view) for one in sorted(stamp.after)) or 'nothing'}"
     ],
     "MatrixStamp": _matrix_stamp,
     "BoundedStamp": _describe_bounded_stamp,

@@ -269,14 +269,14 @@ BAD_STAMPS: dict[str, list[Stamp]] = {
     ],
     "permit": [PermitStamp(0, False), PermitStamp(-1, True)],
     "contexts": [
-        ContextStamp((), (), True),
-        ContextStamp((1, 1), (), True),
-        ContextStamp((1, 0, 1), (), False),
-        ContextStamp((1, 1, 1), ((3, 0, 1),), True),
-        ContextStamp((1, 1, 1), ((2, -1, 1),), True),
-        ContextStamp((1, 1, 1), ((2, 0, 0),), True),
-        ContextStamp((1, 1, 1), ((1, 0, 1),), True),  # the message itself
-        ContextStamp((1, 1, 1), ((0, 2, 1),), True),  # what p1 never sent
+        ContextStamp((), frozenset(), True),
+        ContextStamp((1, 1), frozenset(), True),
+        ContextStamp((1, 0, 1), frozenset(), False),
+        ContextStamp((1, 1, 1), frozenset({(3, 0, 1)}), True),
+        ContextStamp((1, 1, 1), frozenset({(2, -1, 1)}), True),
+        ContextStamp((1, 1, 1), frozenset({(2, 0, 0)}), True),
+        ContextStamp((1, 1, 1), frozenset({(1, 0, 1)}), True),  # the message itself
+        ContextStamp((1, 1, 1), frozenset({(0, 2, 1)}), True),  # what p1 never sent
     ],
     "sparing": [
         SparingStamp((), 0, ()),

@@ -183,7 +183,7 @@ def stamps(kind: type[Stamp], source: int, dest: int, message: Message) -> st.Se
         size = len(message.to)
         listed = st.lists(counts, min_size=size, max_size=size).map(tuple)
         after = st.frozensets(st.tuples(processes, processes, numbers), max_size=6)
-        return st.builds(ContextStamp, listed, after.map(lambda found: tuple(sorted(found))), st.booleans())
+        return st.builds(ContextStamp, listed, after.map(frozenset), st.booleans())
     raise NotImplementedError(f"packets with {kind.__name__}")
 
 

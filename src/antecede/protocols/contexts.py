@@ -36,8 +36,7 @@ __all__ = ["ContextStamp", "Contexts"]
 class ContextStamp(Stamp, frozen=True, gc=False):
     counts: tuple[int, ...]
     """Of each destination of the message, in their order: the channel's count."""
-    after: tuple[Obligation, ...]
-    """In increasing order."""
+    after: frozenset[Obligation]
     explicit: bool
     """Whether the application gave the context. If not, it is the sender's history."""
 
@@ -91,13 +90,23 @@ class Contexts(Receiver):
         self._sequence = [0] * self.n
         self._seen = [Seen() for _ in range(self.n)]
         self._delivered = Delivered(self._seen)
-        self._history: dict[tuple[int, int], int] = {}
-        """(sender, destination) -> count: the obligations of everything."""
-        self._after: CausalContext | None = None
-        self._latest: tuple[Message, CausalContext] | None = None
+        self._columns: dict[int, dict[int, int]] = {}
+        """destination -> sender -> count: the obligations of everything."""
+        self._latest: tuple[Message, ContextStamp] | None = None
+
+    @property
+    def _history(self) -> dict[tuple[int, int], int]:
+        """(sender, destination) -> count"""
+        return {(s, d): count for d, column in self._columns.items() for s, count in column.items()}
+
+    @_history.setter
+    def _history(self, history: Mapping[tuple[int, int], int]) -> None:
+        self._columns = {}
+        for (sender, dest), count in history.items():
+            self._columns.setdefault(dest, {})[sender] = count
 
     def stamp_entries(self, label: str = "") -> int:
-        return len(self._history) + self.n
+        return sum(map(len, self._columns.values())) + self.n
 
     # Contexts
 
@@ -108,11 +117,14 @@ class Contexts(Receiver):
                 self.name,
                 f"message {message.id} is not the last one that was sent or delivered: ask for its context at once",
             )
-        return self._latest[1]
+        return self._of(*self._latest)
 
     def everything(self) -> CausalContext:
         """The context of all that was sent and delivered here without one."""
-        return CausalContext(frozenset((s, d, count) for (s, d), count in self._history.items()))
+        return CausalContext(frozenset(self._list_history()))
+
+    def _list_history(self) -> list[Obligation]:
+        return [(s, d, count) for d, column in self._columns.items() for s, count in column.items()]
 
     def _of(self, message: Message, stamp: ContextStamp) -> CausalContext:
         to = message.to
@@ -138,11 +150,8 @@ class Contexts(Receiver):
                 raise BadParameter(self.name, f"after names {found}, which was never sent in this view")
 
     def _send(self, message: Message) -> list[Effect]:
-        effects = self._copies_of(message, [(s, d, c) for (s, d), c in self._history.items()], False)
-        for pair in [pair for pair in self._history if pair[1] in message.to]:
-            del self._history[pair]
-        for dest in message.to:
-            self._history[self.me, dest] = self._sequence[dest]
+        effects = self._copies_of(message, self._list_history(), False)
+        self._columns.update({dest: {self.me: self._sequence[dest]} for dest in message.to})
         return effects
 
     def _copies_of(self, message: Message, after: Iterable[Obligation], explicit: bool) -> list[Effect]:
@@ -150,8 +159,8 @@ class Contexts(Receiver):
         for dest in message.to:
             self._sequence[dest] += 1
             counts.append(self._sequence[dest])
-        stamp = ContextStamp(tuple(counts), tuple(sorted(self._find_unsettled(after))), explicit)
-        self._latest = (message, self._of(message, stamp))
+        stamp = ContextStamp(tuple(counts), frozenset(self._find_unsettled(after)), explicit)
+        self._latest = (message, stamp)
         return self._copies(message, lambda dest: stamp)
 
     # Receive
@@ -167,21 +176,29 @@ class Contexts(Receiver):
         return [((sender, count), count) for sender, dest, count in packet.stamp.after if dest == me]
 
     def _learn(self, packet: Packet[Any]) -> None:
-        message, stamp, history = packet.message, packet.stamp, self._history
+        message, stamp, columns, me = packet.message, packet.stamp, self._columns, self.me
         assert message is not None
-        context = self._of(message, stamp)
-        self._latest = (message, context)
-        if not stamp.explicit:
-            if message.sender != self.me:  # Else it was in the history when it was sent.
-                for sender, dest, count in context.obligations:
-                    if count > history.get((sender, dest), 0):
-                        history[sender, dest] = count
-            self._settle_history()
+        self._latest = (message, stamp)
+        if stamp.explicit:
+            return
+        if message.sender != me:  # Else it was in the history when it was sent.
+            to = message.to
+            for sender, dest, count in stamp.after:
+                if dest not in to:
+                    column = columns.get(dest)
+                    if column is None:
+                        columns[dest] = {sender: count}
+                    elif sender not in column or column[sender] < count:
+                        column[sender] = count
+            for dest, count in zip(to, stamp.counts, strict=True):
+                column = columns.setdefault(dest, {})
+                column[message.sender] = max(count, column.get(message.sender, 0))
+        self._settle_history()
 
     def _settle_history(self) -> None:
-        me, seen, history = self.me, self._seen, self._history
-        for sender in [s for (s, d), count in history.items() if d == me and count in seen[s]]:
-            del history[sender, me]
+        mine, seen = self._columns.get(self.me, {}), self._seen
+        for sender in [sender for sender, count in mine.items() if count in seen[sender]]:
+            del mine[sender]
 
     def _sender(self, key: Any) -> int:
         return int(key[0])

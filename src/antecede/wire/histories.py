@@ -207,8 +207,6 @@ def put_contexts(writer: Writer, packet: Packet[ContextStamp]) -> None:
     at: dict[int, dict[Id, None]] = {}
     for sender, dest, count in stamp.after:
         at.setdefault(dest, {})[sender, count] = None
-    if sum(map(len, at.values())) < len(stamp.after):
-        writer.refuse(f"the context {stamp.after} has an obligation twice")
     writer.members(mask(at))
     for dest in sorted(at):
         for _ in _put_identifiers(writer, at[dest]):
@@ -229,4 +227,4 @@ def take_contexts(reader: Reader, packet: Packet[Any]) -> ContextStamp:
         if len(after) == before:
             reader.refuse(f"destination {dest} has no obligation", start)
         reader.reserve(len(after), start)
-    return ContextStamp(counts, tuple(sorted(after)), bool(flag))
+    return ContextStamp(counts, frozenset(after), bool(flag))
