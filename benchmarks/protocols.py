@@ -11,6 +11,9 @@ Two tables.
    network of local networks, two gateways each, where a message takes several hops. So it is set against `fifo` by the
    hop: the time for each packet with a message that is sent, routers' copies included.
    A network in memory keeps 16 packets in flight and lets them overtake each other.
+   The limit beside each ratio is what plain Python needs for the same packets and entries: a packet of `fifo` for every
+   packet, control too, and for every entry of its stamp one step of a bare loop that checks it and one that merges it
+   into a dictionary, timed in the same run.
 2. Waking: the cost of a message when 1,000 and when 100,000 held messages are released by one arrival.
 """
 
@@ -141,27 +144,38 @@ class Cost:
     control: float
     hops: float
     """Packets with a message for each delivery."""
+    carried: float
+    """Entries for each delivery, of all packets, control too."""
+    bare: float
+    """Microseconds of a bare loop for these."""
 
     @property
     def microseconds_a_hop(self) -> float:
         return self.microseconds / self.hops
 
+    def microseconds_of_packets(self, fifo: Cost) -> float:
+        """What `fifo` takes for as many packets."""
+        return fifo.microseconds_a_hop * (self.hops + self.control)
+
     def microseconds_an_entry(self, fifo: Cost) -> str:
-        """What a packet costs beyond one of `fifo`, for each entry of its stamp."""
-        if self.entries < 1:
+        """What a delivery costs beyond as many packets of `fifo`, for each entry that they carry."""
+        if self.carried < 1:
             return ""
-        return f"{(self.microseconds_a_hop - fifo.microseconds_a_hop) / self.entries:.2f}"
+        return f"{(self.microseconds - self.microseconds_of_packets(fifo)) / self.carried:.2f}"
+
+    def limit(self, fifo: Cost) -> float:
+        """Microseconds a delivery that plain Python needs for the same packets and entries."""
+        return self.microseconds_of_packets(fifo) + self.bare
 
 
 BOUNDS = """What bounds each, in plain Python: `history` and `separator` by the entries of a stamp, of which more than
 half are new to the receiver on groups: each becomes a record, which grows once or twice and is removed again;
 `separator` besides by what a hop is beyond a packet: a copy goes to the member that stands by, which stores it,
-confirms it and clears it; `optimal` by the log that each copy of a message carries and its receiver merges, several
-passes over all of its entries; `bounded` by its extra messages (control / delivery): each is a packet of its own, so
-the ratio is at least one more than their number, without any entry; `sparing` and `contexts` by the entries of their
-stamps; `matrix`, `monitor` and `broadcast` by the counts that they copy. An entry's µs are what a packet costs beyond
-one of `fifo`, for each entry of its stamp; where there are fewer than five entries, they are mostly the packet's
-own."""
+confirms it and clears it; `optimal` by the rows of its log that sender and receiver do not share; `bounded` by its
+extra messages (control / delivery): each is a packet of its own, so the ratio is at least one more than their number,
+without any entry; `sparing` and `contexts` by the entries of their stamps; `matrix`, `monitor` and `broadcast` by the
+counts that they copy. An entry's µs are what a delivery costs beyond as many packets of `fifo`, control too, for each
+entry that these carry; where there are fewer than five entries, they are mostly the packet's own."""
 
 
 def cost(protocol: str, n: int, load: str, messages: int, repeats: int) -> Cost:
@@ -174,14 +188,34 @@ def cost(protocol: str, n: int, load: str, messages: int, repeats: int) -> Cost:
     sampled = Run(machines(protocol, n)).drive(plan, sample=max(1, messages // 500))
     size = len(sampled.machines)
     stamps = [packet for packet in sampled.stamps if packet.message is not None]
+    hops, control = sampled.hops / sampled.delivered, sampled.control / sampled.delivered
+    sizes = [packet.stamp.entries(size) for packet in sampled.stamps]
+    carried = mean(sizes) * (hops + control)
     return Cost(
         1e6 * min(times),
         mean(packet.stamp.entries(size) for packet in stamps),
         mean(stamp_size(packet, LIMITS) for packet in stamps),
         mean(len(msgspec.msgpack.encode(machine.snapshot()["state"])) for machine in sampled.machines),
-        sampled.control / sampled.delivered,
-        sampled.hops / sampled.delivered,
+        control,
+        hops,
+        carried,
+        carried * time_bare_entry(sizes),
     )
+
+
+def time_bare_entry(sizes: Sequence[int]) -> float:
+    """Microseconds for an entry of stamps of these sizes in the barest loops that check and merge entries."""
+    stamps = [[(at, turn) for at in range(size)] for turn, size in enumerate(sizes[:2_000], 1)]
+    known: dict[int, int] = {}
+    began = time.process_time()
+    for stamp in stamps:
+        for key, count in stamp:
+            if key < 0 or count < 1:
+                raise AssertionError(key, count)
+        for key, count in stamp:
+            if known.get(key, 0) < count:
+                known[key] = count
+    return 1e6 * (time.process_time() - began) / max(1, sum(map(len, stamps)))
 
 
 def mean(values: Iterable[float]) -> float:
@@ -203,9 +237,9 @@ def messages_for(protocol: str, n: int, load: str, quick: bool) -> int:
 
 def cost_table(quick: bool, repeats: int, loads: Sequence[str], only: Sequence[str]) -> list[str]:
     lines = [
-        "| load | n | protocol | µs a delivery | ratio to fifo | hops / delivery | ratio a hop | stamp entries "
-        "| µs an entry | stamp bytes | control / delivery | state bytes |",
-        "|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| load | n | protocol | µs a delivery | ratio to fifo | limit, ratio to fifo | hops / delivery | ratio a hop "
+        "| stamp entries | entries / delivery | µs an entry | stamp bytes | control / delivery | state bytes |",
+        "|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for load in loads:
         for n in SIZES[:2] if quick else SIZES:
@@ -222,8 +256,10 @@ def cost_table(quick: bool, repeats: int, loads: Sequence[str], only: Sequence[s
                 )
                 lines.append(
                     f"| {load} | {n} | {protocol} | {found.microseconds:.1f} "
-                    f"| {found.microseconds / base.microseconds:.2f} | {found.hops:.2f} "
-                    f"| {found.microseconds_a_hop / base.microseconds_a_hop:.2f} | {found.entries:.1f} "
+                    f"| {found.microseconds / base.microseconds:.2f} "
+                    f"| {found.limit(base) / base.microseconds:.2f} | {found.hops:.2f} "
+                    f"| {found.microseconds_a_hop / base.microseconds_a_hop:.2f} "
+                    f"| {found.entries:.1f} | {found.carried:.1f} "
                     f"| {found.microseconds_an_entry(base)} | {found.stamp_bytes:.1f} "
                     f"| {found.control:.2f} | {found.state_bytes:.0f} |"
                 )
