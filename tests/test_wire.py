@@ -159,7 +159,7 @@ def stamps(kind: type[Stamp], source: int, dest: int, message: Message) -> st.Se
         if kind is HopStamp:
             return st.builds(HopStamp, numbers, sets, sets, numbers, numbers, histories(entries))
         if kind is Relayed:
-            return st.builds(Relayed, processes, numbers, sets, sets, numbers, numbers, histories(entries))
+            return st.builds(Relayed, numbers, sets, sets, numbers, numbers, histories(entries), processes)
         return histories(entries).map(HistoryStamp)
     if kind in (LogStamp, UnderwayStamp):
         logs = histories(st.builds(Entry, processes, numbers, sets)).map(

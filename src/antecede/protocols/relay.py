@@ -28,7 +28,6 @@ from msgspec.structs import replace
 
 from antecede.model import Control, Effect, Id, Message, Packet, Stamp, bits
 from antecede.protocols.forwarder import Forwarder, HopStamp, Retained
-from antecede.protocols.histories import Entry
 from antecede.protocols.machine import plain
 from antecede.protocols.receiver import Need, _packet
 
@@ -52,20 +51,10 @@ class Stable(Control, frozen=True, gc=False):
     number: int
 
 
-class Relayed(Stamp, frozen=True, gc=False):
-    """A hop of a vertex that failed, from one that got it."""
+class Relayed(HopStamp, frozen=True, gc=False):
+    """A hop of a vertex that failed, from one that got it; the version is of the topology in which it has failed."""
 
     source: int
-    number: int
-    to: int
-    targets: int
-    version: int
-    """Of the topology in which the source has failed."""
-    clock: int
-    history: tuple[Entry, ...]
-
-    def entries(self, n: int) -> int:
-        return len(self.history)
 
 
 class Sent(Struct, gc=False):
@@ -194,7 +183,7 @@ class Relay(Forwarder):
 
     def _relay_to(self, packet: Packet[Any], to: int) -> list[Effect]:
         hop, version = packet.stamp, self.topology.version
-        stamp = Relayed(packet.source, hop.number, hop.to, hop.targets, version, hop.clock, hop.history)
+        stamp = Relayed(hop.number, hop.to, hop.targets, version, hop.clock, hop.history, packet.source)
         return [Packet(self.me, dest, stamp, packet.message) for dest in bits(to & ~self.plan.dead)]
 
     def _take_back(self, vertex: int) -> None:

@@ -58,7 +58,7 @@ class Resumed(Control, frozen=True, gc=False):
     version: int
 
 
-VERSIONED = (HopStamp, Relayed, Resumed)
+VERSIONED = (HopStamp, Resumed)
 """What is stamped with a version of the topology, and waits for it."""
 
 

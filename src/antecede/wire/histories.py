@@ -114,7 +114,7 @@ def take_history(reader: Reader, packet: Packet[Any]) -> HistoryStamp:
     return HistoryStamp(_take_entries(reader, _label(packet)))
 
 
-def put_hop(writer: Writer, packet: Packet[HopStamp] | Packet[Relayed]) -> None:
+def put_hop(writer: Writer, packet: Packet[HopStamp]) -> None:
     stamp = packet.stamp
     writer.uint(stamp.number)
     writer.uint(stamp.version)
@@ -132,12 +132,12 @@ def take_hop(reader: Reader, packet: Packet[Any]) -> HopStamp:
 
 def put_relayed(writer: Writer, packet: Packet[Relayed]) -> None:
     writer.uint(packet.stamp.source)
-    put_hop(writer, packet)
+    put_hop(writer, packet)  # type: ignore[arg-type]
 
 
 def take_relayed(reader: Reader, packet: Packet[Any]) -> Relayed:
     source, hop = reader.uint(), take_hop(reader, packet)
-    return Relayed(source, hop.number, hop.to, hop.targets, hop.version, hop.clock, hop.history)
+    return Relayed(hop.number, hop.to, hop.targets, hop.version, hop.clock, hop.history, source)
 
 
 def _label(packet: Packet[Any]) -> str:
