@@ -475,10 +475,11 @@ def test_a_destination_that_nobody_has_is_refused_by_name():
 def test_a_snapshot_of_0_1_with_a_held_message_of_optimal_is_read():
     """0.1 wrote the log of a stamp as entries (sender, clock, Dests), of which a sender may have several."""
     p1, p2, p3 = (create("optimal", View.numbered(3), process) for process in range(3))
-    (first, [late]), (_, [told]) = p1.send("p3"), p1.send("p2")
-    [offered] = p2.receive(told)
-    p2.deliver(offered)
-    second, [early] = p2.send("p3")
+    first, late = _send_one(p1, "p3")
+    told, packet = _send_one(p1, "p2")
+    p2.receive(packet)
+    p2.deliver(told)
+    second, early = _send_one(p2, "p3")
     assert p3.receive(early) == []
     state = p3.snapshot()["state"]
     assert state["pending"][0]["stamp"]["log"] == [(0, 0b100, ((1, 0b100), (2, 0)))]
@@ -488,3 +489,9 @@ def test_a_snapshot_of_0_1_with_a_held_message_of_optimal_is_read():
     assert restored.snapshot() == p3.snapshot()
     assert restored.receive(late) == [first]
     assert restored.deliver(first) == [second]
+
+
+def _send_one(machine: Machine, to: str) -> tuple[Message, Packet[Any]]:
+    message, [packet] = machine.send(to)
+    assert isinstance(packet, Packet)
+    return message, packet
