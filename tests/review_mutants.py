@@ -53,6 +53,11 @@ MUTANTS = [
         "test_what_nests_without_end_is_refused",
     ),
     Mutant(
+        "N2", "a frame that nests without end stops the node", "wire/bundles.py",
+        "except (msgspec.MsgspecError, RecursionError) as error:", "except msgspec.MsgspecError as error:",
+        "test_a_bundle_that_cannot_be_is_refused_without_more_ado",
+    ),
+    Mutant(
         "N3", "what was refused is acknowledged", "process/core.py",
         "self.refuse(source, error)\n                    if self.rules > 3:",
         "self.refuse(source, error)\n                    if False:",

@@ -118,6 +118,9 @@ def test_what_looks_like_a_bundle_is_one_or_refused(runs):
         (b"\xdd\xff\xff\xff\xff", "of length <= 65536"),
         (b"\xdd\x00\x00\xff\xff", "truncated"),
         (b"\x91" * 100_000, "no bundle"),
+        # In a field that nobody knows: of a run, and of a row of a matrix.
+        (b"\x91\x94\x02\x91\x01\x90" + b"\x91" * 100_000 + b"\x90", "no bundle"),
+        (b"\x91\x93\x03\x91\x01\x91\x93\x01\x91\x94\x01\x01\x90" + b"\x91" * 100_000 + b"\x90", "no bundle"),
         (msgspec.msgpack.encode([[99, [], []]]), "no bundle"),
         (msgspec.msgpack.encode([[1, [1], [[-1, 1, b""]]]]), "no bundle"),
         (msgspec.msgpack.encode([[1, [1], [[1 << 63, 1, b""]]]]), "no bundle"),
@@ -125,6 +128,7 @@ def test_what_looks_like_a_bundle_is_one_or_refused(runs):
         (msgspec.msgpack.encode([[1, [1], [[1, 1, bytes(101)]]]]), "a payload has 101 bytes: at most 100 are allowed"),
         (msgspec.msgpack.encode([[0, [b"garbage"]]]), "version 103"),
     ],
+    ids=lambda one: one if isinstance(one, str) else f"{len(one)} bytes",
 )  # fmt: skip
 def test_a_bundle_that_cannot_be_is_refused_without_more_ado(data, told):
     with pytest.raises(WireError, match=told):

@@ -156,7 +156,9 @@ def test_nonsense_is_refused_and_harms_nobody(tmp_path, monkeypatch):
             assert "2 clients are here already" in (await Client(*third).hear())["reason"]
             third[1].close()
             client.writer.write(b'{"do":"send","to":"a","text":"\xff"}\nno json\n\n{"do": "dance"}\n')
-            assert [(await client.hear())["event"] for _ in range(3)] == ["refused"] * 3
+            deep = b"[" * 30_000 + b"]" * 30_000
+            client.writer.write(b'{"x":' + deep + b',"do":"status"}\n{"do":' + deep + b"}\n")
+            assert [(await client.hear())["event"] for _ in range(5)] == ["refused"] * 5
             client.writer.write(b"x" * (LONGEST + 1) + b"\n")
             assert "a line of more than" in (await client.hear())["reason"]
             assert await client.ending() == ["closed"]

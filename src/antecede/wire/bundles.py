@@ -237,7 +237,7 @@ def decode_parts(
     """The same, in parts. Messages with stamps of the kind `numbers`, which are numbers, stay rows."""
     try:
         runs = _DECODER.decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise WireError(f"the payload is no bundle of packets: {error}") from None
     count = sum(map(_count, runs)) if len(data) > PACKETS else 0
     if count > PACKETS:

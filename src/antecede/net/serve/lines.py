@@ -283,7 +283,7 @@ class Lines:
         """Do what a line asks for."""
         try:
             await self._do(_DECODER.decode(line))
-        except (msgspec.MsgspecError, UnicodeDecodeError, AntecedeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, AntecedeError) as error:
             await self.refuse(str(error))
 
     async def refuse(self, reason: str, ref: str | int | None = None) -> None:
