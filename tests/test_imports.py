@@ -205,6 +205,23 @@ def test_imports_point_downwards(module):
     assert broken_rules(path.read_text(encoding="utf-8"), module, path.name == "__init__.py") == []
 
 
+SHARED_PROTOCOL_MODULES = {"machine", "receiver"}
+
+
+def test_drivers_know_protocols_by_their_attributes_alone():
+    """Only `routes`, which is for the one protocol with a topology, knows it by its name."""
+    found = {
+        f"{module} imports {name}"
+        for module, path in list_modules().items()
+        if module.startswith(("antecede.net", "antecede.process")) and not module.endswith(".views.routes")
+        for _, name in imports(path.read_text(encoding="utf-8"), module, path.name == "__init__.py")
+        if name.startswith("antecede.protocols.")
+        and ".".join(name.split(".")[:3]) in list_modules()
+        and name.split(".")[2] not in SHARED_PROTOCOL_MODULES
+    }
+    assert found == set()
+
+
 def test_the_rules_themselves_have_no_cycle():
     tuple(graphlib.TopologicalSorter(MAY_IMPORT).static_order())
 

@@ -86,8 +86,8 @@ from antecede.process.sizes import check_after, check_message, check_packets, fr
 from antecede.process.views.change import Changing, parameters_among
 from antecede.process.views.members import Change, Roll
 from antecede.process.views.numbering import Numbering
+from antecede.process.views.routes import topology_of
 from antecede.protocols import Machine, create, restore
-from antecede.protocols.separator import Separator
 
 __all__ = ["RULES", "Core", "Out"]
 
@@ -201,8 +201,8 @@ class Core:
         chosen = parameters_among(protocol, parameters or {}, roll.names[: roll.founders])
         if roll.topology is None:
             machine = create(protocol, View(roll.shown), name, **chosen)
-            if isinstance(machine, Separator):
-                roll = replace(roll, topology=machine.topology, founding=machine.topology)
+            if (topology := topology_of(machine)) is not None:
+                roll = replace(roll, topology=topology, founding=topology)
         else:
             machine = create(protocol, View(roll.names), name, **{**chosen, "topology": roll.topology})
         peers = [place for place in roll.members if roll.names[place] != name]

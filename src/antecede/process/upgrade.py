@@ -27,7 +27,7 @@ from antecede.protocols import PROTOCOLS
 from antecede.protocols.machine import plain
 from antecede.wire import Limits
 
-__all__ = ["OLDEST", "VERSION", "upgrade"]
+__all__ = ["OLDEST", "VERSION", "could_run_alone", "upgrade"]
 
 OLDEST = 3
 VERSION = 4
@@ -62,6 +62,11 @@ def upgrade(snapshot: Mapping[str, Any], limits: Limits) -> Mapping[str, Any]:
         "closed": False,
         "changing": {**changing, "untold": [], "pieces": _number_pieces(changing.get("pieces"))},
     }
+
+
+def could_run_alone(protocol: str, rules: int) -> bool:
+    """Whether one process alone could run this protocol when these rules were in force."""
+    return protocol != "bounded" or rules > 5
 
 
 def _number_pieces(pieces: Any) -> list[list[Any]]:

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from antecede.errors import BadFrame, BadParameter, CallerError, UnknownProcess, WrongType
 from antecede.link import Link
 from antecede.model import Awaited, Id, Message, Packet, View, Waiting
+from antecede.process.upgrade import could_run_alone
 from antecede.process.views.members import (
     AnyNote,
     Change,
@@ -477,8 +478,8 @@ class Changing:
             return BadParameter("view", "a view needs one member at least: the last one closes")
         if self.routes.on:
             return None
-        if core.rules < 6 and core.machine.name == "bounded" and len(names) == 1:
-            return BadParameter("bounded", "one process alone could not run it when this was decided")
+        if len(names) == 1 and not could_run_alone(core.machine.name, core.rules):
+            return BadParameter("view", "one process alone could not run it when this was decided")
         try:
             create(core.machine.name, View(names), names[0], **core.parameters)
         except CallerError as error:

@@ -16,13 +16,20 @@ import msgspec
 from antecede.errors import BadFrame, BadParameter
 from antecede.process.views.members import Handed, Roll
 from antecede.process.views.pieces import Pieces, cut_up
+from antecede.protocols import Machine
 from antecede.protocols.handover import decode_handover
 from antecede.protocols.separator import Separator
+from antecede.topology import Topology
 
 if TYPE_CHECKING:
     from antecede.process.core import Core
 
-__all__ = ["Routes"]
+__all__ = ["Routes", "topology_of"]
+
+
+def topology_of(machine: Machine) -> Topology | None:
+    """The topology that a machine was made with, if its protocol has one."""
+    return machine.topology if isinstance(machine, Separator) else None
 
 
 class Routes:
