@@ -4,11 +4,9 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import functions as F
 
 from antecede.errors import BadTrace
 from antecede.spark.causes import ByCauses
-from antecede.spark.order import blocks
 from antecede.spark.order.api import missing, note_form
 from antecede.spark.order.blocks import order_block
 from antecede.spark.order.by_causes import order_by_causes
@@ -62,18 +60,3 @@ def test_a_table_that_changed_since_it_was_counted_is_told():
     assert found["position"].to_pylist() == [7, 8]
     with pytest.raises(BadTrace, match="it changed while it was ordered"):
         list(order_block([batch], ["id"], {0: (0, 3)}))
-
-
-@pytest.mark.parametrize("causes", [[], ["lost"]])
-def test_identifiers_that_are_alike_in_one_hash_are_told_apart(spark, monkeypatch, causes):
-    """Events clash with each other, and a cause that is nowhere with one that is there."""
-
-    def clash(name, columns):
-        return {columns[0]: F.xxhash64(name) % 16, columns[1]: F.hash(name)}
-
-    monkeypatch.setattr(blocks, "hash_name", clash)
-    rows = [(f"{place:03}", [f"{place - 1:03}", *causes] if place else causes, place) for place in range(60)]
-    table = spark.createDataFrame(rows, "id string, causes array<string>, at int")
-    found = order_by_causes(table, ASKED, full=25).collect()
-    assert [row.id for row in found] == [row[0] for row in rows]
-    assert {tuple(row.waits_for) for row in found} == {tuple(causes)}

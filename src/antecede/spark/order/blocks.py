@@ -13,9 +13,6 @@ missing    The same join finds causes that are nowhere. What waits for them may 
            each other what the events that are named across their ends wait for, until nothing new is told. A block is
            walked again only if it was told something.
 
-Identifiers are joined by 96 bits of two hashes: sorting by a number is much faster than by a text. (Of a billion
-identifiers two are alike in these with a probability of one in a hundred billion.) Blocks are ordered by the texts.
-
 The driver holds the bounds and sizes of blocks. What limits it: events of one time in one partition are in one block,
 which has to fit into a task. Where times say little about causes, many events move, and blocks tell each other much.
 """
@@ -60,9 +57,9 @@ ROW, OUTSIDE, EXPORT = range(3)
 """What a row of a block is: an event, a cause outside and what it waits for, an event that others ask about."""
 Cycle = tuple[int, list[str]]
 """A partition, and identifiers: each is a cause of the next."""
-EVENT: Final = ["__node", "__check", "__part"]
-CAUSE: Final = ["__cause", "__cause_check", "__part"]
-"""By what events, and the causes that they name, are joined: the number first, by which Spark sorts fastest."""
+EVENT: Final = ["__part", "__name"]
+CAUSE: Final = ["__part", "__cause"]
+"""By what events, and the causes that they name, are joined."""
 EXACT: Final = 1000
 """How exact the quantiles are that cut blocks: a block has at most a tenth of a percent of all rows more."""
 FEW: Final = 500_000
@@ -115,7 +112,7 @@ def order_blocks(rows: DataFrame, asked: ByCauses, sizes: Sequence[int], full: i
             outside, cycles = survey(slim, links if MISSING in kinds else None, len(blocks.bounds))
     located = rows.withColumn("__block", blocks.locate(F.col("__part"), put_first(rows, time)))
     if moved is not None:
-        located = move_events(located.withColumns(hash_name(name, EVENT)), moved).drop(*EVENT[:2])
+        located = move_events(located.withColumn("__name", name), moved).drop("__name")
     return finish(located, rows, asked, blocks, counts, outside, cycles)
 
 
@@ -127,15 +124,10 @@ def find_partition_cycles(slim: DataFrame, sizes: Sequence[int], full: int) -> l
 
 
 def locate_events(slim: DataFrame, sizes: Sequence[int], full: int) -> tuple[DataFrame, Blocks]:
-    """The events (part, name, causes, time) with their hashes, and the blocks of their own times."""
+    """The events (part, name, causes, time) with the blocks of their own times, and these."""
     slim = slim.withColumn("__time", put_first(slim, F.col("__time")))
     blocks = cut_blocks(slim, sizes, full)
-    block = blocks.locate(F.col("__part"), F.col("__time"))
-    return slim.withColumns(hash_name(F.col("__name"), EVENT) | {"__block": block}), blocks
-
-
-def hash_name(name: Column, columns: Sequence[str]) -> dict[str, Column]:
-    return {columns[0]: F.xxhash64(name), columns[1]: F.hash(name)}
+    return slim.withColumn("__block", blocks.locate(F.col("__part"), F.col("__time"))), blocks
 
 
 def put_first(rows: DataFrame, time: Column) -> Column:
@@ -186,7 +178,7 @@ def find_moves(slim: DataFrame) -> tuple[DataFrame | None, DataFrame, bool]:
             .when(F.col("__low") > F.col("__block"), BACK)
             .when(F.col("__first") >= F.col("__time"), TIED)
         )
-        told = both.select(*EVENT, *CAUSE[:2], F.col("__low").alias("__to"), kind.alias("kind"))
+        told = both.select(*EVENT, "__cause", F.col("__low").alias("__to"), kind.alias("kind"))
         links = told.where("kind is not null").localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
     finally:
         events.unpersist()
@@ -195,13 +187,12 @@ def find_moves(slim: DataFrame) -> tuple[DataFrame | None, DataFrame, bool]:
 
 
 def list_edges(slim: DataFrame) -> DataFrame:
-    each = slim.select(*EVENT, "__block", "__time", F.explode("__causes").alias("__name"))
-    return each.withColumns(hash_name(F.col("__name"), CAUSE)).drop("__name")
+    return slim.select(*EVENT, "__block", "__time", F.explode("__causes").alias("__cause"))
 
 
 def name_causes(events: DataFrame) -> DataFrame:
     """Events as causes that others name."""
-    return events.withColumnsRenamed(dict(zip(EVENT, CAUSE, strict=True)))
+    return events.withColumnRenamed("__name", "__cause")
 
 
 def raise_blocks(slim: DataFrame, moved: DataFrame | None, found: DataFrame) -> DataFrame | None:
@@ -241,16 +232,15 @@ def survey(slim: DataFrame, links: DataFrame | None, many: int) -> tuple[DataFra
     base = slim.selectExpr(*of_rows, "__name __node", "__causes", none)
     if links is None:
         # Numbers are compared faster than texts, which only a cycle needs.
-        causes = "transform(__causes, name -> xxhash64(name)) __causes"
-        cyclic = collect_cycles(survey_blocks(slim.selectExpr(*of_rows, "__node", causes, none), many))
+        hashed = "xxhash64(__name) __node", "transform(__causes, name -> xxhash64(name)) __causes", none
+        cyclic = collect_cycles(survey_blocks(slim.selectExpr(*of_rows, *hashed), many))
         return None, cyclic and collect_cycles(survey_blocks(base, many))
     names = ["__part", "__block", "__node"]
     edges = slim.selectExpr("__part", "__block", "explode(__causes) __cause").distinct()
     missing = links.where(F.col("kind") == MISSING).select(*CAUSE).distinct()
     # By the blocks of the rows that name them, which may have moved.
-    lost = edges.withColumnRenamed("__cause", "__name").withColumns(hash_name(F.col("__name"), CAUSE))
-    lost = lost.join(missing, CAUSE, "left_semi")
-    told = lost.selectExpr("__part", "__block", "__name __node", "array(__name) __names").localCheckpoint()
+    lost = edges.join(missing, CAUSE, "left_semi")
+    told = lost.selectExpr("__part", "__block", "__cause __node", "array(__cause) __names").localCheckpoint()
     homes = slim.selectExpr("__part", "__name __cause", "__block __home").distinct()
     across = edges.join(homes, ["__part", "__cause"]).where("__home < __block").localCheckpoint()
     exports = across.selectExpr("__part", "__home __block", f"{EXPORT} __what", "__cause __node").distinct()
