@@ -17,7 +17,7 @@ from antecede.process.core import Core
 from antecede.process.inputs import Acknowledge, Input, Restart, Turn
 from antecede.process.journal import Journal
 from antecede.process.views.change import Changing
-from antecede.process.views.members import Plan, State
+from antecede.process.views.members import Plan, State, Stopped
 from antecede.process.views.membership import Membership
 from antecede.process.views.round import Counts
 from antecede.process.write_ahead import WriteAhead
@@ -294,6 +294,28 @@ def hear_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Membership, "_left", left)
 
 
+def keep_a_wish(patch: pytest.MonkeyPatch) -> None:
+    """One that is behind does not tell what one that is ahead asked for to the one that it waits for to lead."""
+    patch.setattr(Membership, "_tell_successor", lambda self, plan: None)
+
+
+def end_without_a_word(patch: pytest.MonkeyPatch) -> None:
+    """One that leads, and learns that it has left, does not tell those that follow it."""
+    begin_again, has_stopped = Membership._begin_again, Membership._has_stopped
+
+    def end(self: Membership) -> None:
+        if self.led is not None and self.led.stage == "stop" and not self.is_member:
+            self.led = None
+        begin_again(self)
+
+    def ignore(self: Membership, source: int, note: Stopped) -> None:
+        if self.led is not None:
+            has_stopped(self, source, note)
+
+    patch.setattr(Membership, "_begin_again", end)
+    patch.setattr(Membership, "_has_stopped", ignore)
+
+
 RECOVERY: tuple[Patch, ...] = (
     speak_early, hand_over_early, trust_rows, leave_large_records, write_over, leave_the_anchor,
     blame_the_journal, forget_the_end, never_shorten, snapshot_before, forget_the_taken,
@@ -302,5 +324,5 @@ RECOVERY: tuple[Patch, ...] = (
 )  # fmt: skip
 VIEWS: tuple[Patch, ...] = (
     lose_pieces_order, count_early, give_no_state, leave_without_a_state, leave_with_a_debt, remember_leaves,
-    tell_once, hear_again,
+    tell_once, hear_again, keep_a_wish, end_without_a_word,
 )  # fmt: skip

@@ -8,7 +8,7 @@
   again       nothing is handed over again that was acknowledged, durably; what was taken and was not comes again after
               a restart; and what was handed over before, perhaps, is said to be so
   views       all that have a view of one number have the same one, and in the end all members have the last; nobody
-              joins on the word of members alone that are removed
+              joins on the word of members alone that are removed; whoever leaves hears of it, if nobody dies
   states      all members know the same of what was said in the group, those that joined by the state they were given
   told        what is given up with a removed process is told: to who sent it what it was to get and has not got; and,
               under protocols that hold a message until what it follows is there, to who was to get it what something

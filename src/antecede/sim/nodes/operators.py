@@ -135,17 +135,19 @@ class Operators:
             self._system.do(node, node.waive)
             self._vouch(node)
             self._see_to_awaited(node)
-        newest = max(
-            (node.core.changing.roll for node in members), key=lambda roll: roll.number, default=None
-        )
-        for node in members:
-            # Nobody talks to it: it asks whether it is a member still.
-            if newest is not None and node.place not in newest.members and node.core.changing.roll != newest:
-                if not any(
-                    node.place in (*roll.left, *roll.removed) for roll in self._system.judge.rolls.values()
-                ):
-                    words = f"{node.name} began to live in view {node.core.changing.roll.number}, which is forgotten"
-                    self._system.judge.find("views", words)
+        if members:
+            self._tell_those_left_behind(members)
+
+    def _tell_those_left_behind(self, members: list[SimNode]) -> None:
+        """Nobody talks to a node that all go on without: so it asks whether it is a member still."""
+        newest = max((node.core.changing.roll for node in members), key=lambda roll: roll.number)
+        behind = [node for node in members if node.place not in newest.members]
+        rolls = self._system.judge.rolls.values()
+        if all(node.core.changing.membership.going for node in members if node.place in newest.members):
+            for node in behind:
+                if not any(node.place in (*roll.left, *roll.removed) for roll in rolls):
+                    began = f"{node.name} began to live in view {node.core.changing.roll.number}"
+                    self._system.judge.find("views", f"{began}, which is forgotten")
                 self.tell_gone(node.place)
 
     def _asker(self, wish: Wish, but: str) -> SimNode | None:
@@ -265,6 +267,9 @@ class Operators:
     def _expel(self, node: SimNode) -> None:
         if node.is_member:
             # It stops, and says that it is no member any more.
+            left = any(node.place in roll.left for roll in self._system.judge.rolls.values())
+            if left and not self._system.counts["removed"]:
+                self._system.judge.find("views", f"{node.name} has left, and was not told so by who led it")
             self._system.bury(node)
             self._system.counts["expelled"] += 1
         # Else it has left, and ends when its application has taken everything.
