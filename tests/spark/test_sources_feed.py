@@ -27,7 +27,7 @@ from antecede.net.transports.keys import make_keys
 from antecede.oracle import check
 from antecede.process.events import Entry
 from antecede.spark.sources import node_feed, traces
-from antecede.spark.sources.node_feed import Client, NodeFeed
+from antecede.spark.sources.nodes import Client, NodeFeed
 from antecede.trace import events_of
 from antecede.wire.feed import Answer, tell
 from tests.processes import free_addresses, run_node

@@ -23,10 +23,8 @@ from antecede.errors import BadParameter, BadTrace, CannotWrite
 from antecede.sim.run import RunSpec
 from antecede.spark import order
 from antecede.spark.sources import jetstream, jetstream_sink
-from antecede.spark.sources.nats.broker import Broker, Lost
-from antecede.spark.sources.nats.records import encode
-from antecede.spark.sources.nats.sink import Sink
-from antecede.spark.sources.nats.source import JetStream
+from antecede.spark.sources.jetstream import Broker, JetStream, Lost, encode
+from antecede.spark.sources.jetstream_sink import Sink
 from antecede.spark.stream import simulated
 
 
@@ -441,4 +439,4 @@ def test_labels_come_through_a_broker(server):
     [span] = one.partitions({"next": 1}, {"next": 2})
     [found] = [row for batch in one.read(span) for row in batch.to_pylist()]
     assert found == {**row, "payload": None, "arrival": 1}
-    assert one._rows.spark.names == one._rows.arrow.names
+    assert one.schema().names == list(found)

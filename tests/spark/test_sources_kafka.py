@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from antecede.errors import BadParameter
 from antecede.spark import order
 from antecede.spark.sources import kafka, take_events
-from antecede.spark.sources.kafka import KAFKA, DroppedRecords, Kafka, KafkaReader, LostRecords
+from antecede.spark.sources.kafka import KAFKA, DroppedRecords, Kafka, LostRecords
 
 PARTITIONS = 4
 """Of every topic of the mock cluster."""
@@ -29,7 +29,7 @@ def fill(producer, topic, values, partition=None, headers=None):
 
 
 def reader(servers, topic, **options):
-    return KafkaReader(Kafka({"kafka.bootstrap.servers": servers, "subscribe": topic, **options}))
+    return Kafka({"kafka.bootstrap.servers": servers, "subscribe": topic, **options})
 
 
 def read_all(source, start, end):

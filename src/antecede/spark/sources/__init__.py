@@ -10,10 +10,9 @@
 docs/sources.md is the tour.
 """
 
+from antecede.spark.sources.jetstream import jetstream
+from antecede.spark.sources.jetstream_sink import jetstream_sink
 from antecede.spark.sources.kafka import kafka, take_events
-from antecede.spark.sources.nats.sink import jetstream_sink
-from antecede.spark.sources.nats.source import jetstream
-from antecede.spark.sources.node_feed import node_feed
-from antecede.spark.sources.trace_files import traces
+from antecede.spark.sources.nodes import node_feed, traces
 
 __all__ = ["jetstream", "jetstream_sink", "kafka", "node_feed", "take_events", "traces"]

@@ -1,4 +1,4 @@
-"""Offsets of a source of ours: where each of its parts was read to, and how much a micro-batch takes.
+"""What our sources share: options, offsets, and how much a micro-batch takes.
 
 A part (a topic's partition, a node, a stream) numbers its rows, and they keep their numbers. So an offset is the next
 row to read of each part, a micro-batch that is read again is the same, and the checkpoint alone says what was read.
@@ -7,21 +7,24 @@ row to read of each part, a micro-batch that is read again is the same, and the 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
-from pyspark.sql.datasource import DataSourceStreamReader
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter
-from antecede.spark.errors import errors_marked
+from antecede.spark.errors import errors_marked, mark_errors
 
-__all__ = ["MOST", "NumberedReader", "Reach", "read_count", "share"]
+__all__ = ["MOST", "NumberedSource", "Reach", "Span", "read_choice", "read_count", "share"]
 
 MOST: Final = 100_000
 """Rows of a micro-batch, unless told."""
@@ -36,12 +39,23 @@ class Reach(NamedTuple):
     end: int
 
 
-class NumberedReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[Part]):
-    """Plans micro-batches of `max_rows` rows; under `Trigger.AvailableNow`, of what is there when the query starts."""
+class Span(InputPartition):
+    """The rows of a part from `start` to before `end`."""
 
-    def __init__(self, max_rows: int) -> None:
-        self.max_rows = max_rows
-        self.target: Mapping[Part, Reach] | None = None
+    def __init__(self, part: Any, start: int, end: int) -> None:
+        super().__init__((part, start, end))
+        self.part, self.start, self.end = part, start, end
+
+
+class NumberedSource(DataSource, DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[Part]):
+    """Plans micro-batches of `max_rows` rows; under `Trigger.AvailableNow`, of what is there when the query starts.
+
+    As Spark knows it: the source, which checks its options when it is made, and its reader.
+    """
+
+    called: ClassVar[str]
+    max_rows: int = MOST
+    target: Mapping[Part, Reach] | None = None
 
     @abstractmethod
     def reach(self) -> Mapping[Part, Reach]:
@@ -50,6 +64,10 @@ class NumberedReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
     @abstractmethod
     def find_place(self, part: Part, at: int, reach: Reach) -> int:
         """Where to read on, if row `at` is next. Raises if rows are gone that were not read."""
+
+    @abstractmethod
+    def read_span(self, span: Span) -> Iterator[pa.RecordBatch]:
+        """The rows of a span, in a task."""
 
     def find_start(self, reach: Reach) -> int:
         """Where a query without a checkpoint begins."""
@@ -61,6 +79,23 @@ class NumberedReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
 
     def read_offsets(self, offsets: dict[Any, Any]) -> dict[Part, int]:
         return offsets
+
+    @classmethod
+    def open(cls, spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
+        """A streaming DataFrame of this source. Wrong options are refused here; None is not said."""
+        spark.dataSource.register(cls)
+        given = {name: str(value) for name, value in options.items() if value is not None}
+        cls(given)
+        return spark.readStream.format(cls.called).options(**given).load()
+
+    # What Spark calls
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.called
+
+    def streamReader(self, schema: StructType) -> NumberedSource[Part]:
+        return self
 
     @errors_marked()
     def initialOffset(self) -> dict[Any, Any]:
@@ -89,13 +124,32 @@ class NumberedReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
         # A part that is not there any more keeps its place, in case it comes back.
         return self.write_offsets({**known, **{part: at[part] + many for part, many in admitted.items()}})
 
+    @errors_marked()
+    def partitions(self, start: dict[Any, Any], end: dict[Any, Any]) -> Sequence[Span]:
+        begins = self.read_offsets(start)
+        spans = [Span(part, begins.get(part, 0), until) for part, until in self.read_offsets(end).items()]
+        return [span for span in spans if span.start < span.end]
 
-def read_count(owner: str, options: Mapping[str, str], name: str, default: int, told: str = "") -> int:
-    """A number of 1 or more among options; `told` is its name as people write it."""
-    found = options.get(name, str(default))
+    @mark_errors
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Span)
+        return self.read_span(partition)
+
+
+def read_count(owner: str, options: Mapping[str, str], name: str, default: int = MOST) -> int:
+    """A number of 1 or more among options, which Spark hands with names in lower case."""
+    found = options.get(name, options.get(name.lower(), str(default)))
     if not found.isdecimal() or int(found) < 1:
-        raise BadParameter(owner, f"{told or name} must be 1 or more, not {found}")
+        raise BadParameter(owner, f"{name} must be 1 or more, not {found}")
     return int(found)
+
+
+def read_choice(owner: str, options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    """One of these among options; the first, unless told."""
+    found = options.get(name, options.get(name.lower(), choices[0]))
+    if found not in choices:
+        raise BadParameter.choice(owner, name, found, choices)
+    return found
 
 
 def share(there: Mapping[Part, int], most: int) -> dict[Part, int]:

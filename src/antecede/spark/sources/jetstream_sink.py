@@ -24,9 +24,9 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -39,8 +39,7 @@ from antecede.errors import BadParameter, CannotWrite
 from antecede.spark.duration import parse_duration
 from antecede.spark.errors import errors_marked
 from antecede.spark.schema import GROUP_MARK
-from antecede.spark.sources.nats.broker import ANSWER_S, Broker, client_class
-from antecede.spark.sources.nats.records import encode
+from antecede.spark.sources.jetstream import ANSWER_S, Broker, encode, load_client
 
 __all__ = ["jetstream_sink"]
 
@@ -51,6 +50,7 @@ AT_A_TIME: Final = 32
 WRONG_SEQUENCE: Final = 10071
 """The server's word for a message whose predecessor is not the last one."""
 POSITION: Final = "Antecede-Position"
+FOLLOWS: Final = "Nats-Expected-Last-Subject-Sequence"
 
 
 def jetstream_sink(
@@ -71,7 +71,7 @@ def jetstream_sink(
     `group` is the column that tells several systems of the same processes apart; rows of `order` say it by
     themselves. `partitions` tasks publish at a time.
     """
-    client_class()
+    load_client()
     wait_s = parse_duration("jetstream_sink", "patience", patience) / 1000
     broker = Broker(url, stream, None, None if credentials is None else os.fspath(credentials), wait_s)
     if not subject or any(letter in subject for letter in " *>\t\r\n"):
@@ -100,7 +100,8 @@ class Sink:
     def publish(self, rows: Iterable[Row]) -> None:
         """Publish rows, sorted by group, receiver and position."""
         ahead: dict[str, int] = {}
-        for window in windows(rows, WINDOW):
+        left = iter(rows)
+        while window := list(islice(left, WINDOW)):
 
             async def work(client: Any, js: Any, window: Sequence[Row] = window) -> None:
                 config = (await js.stream_info(self.broker.stream)).config
@@ -132,21 +133,6 @@ def group_column(schema: StructType) -> str | None:
     """The column that tells groups apart: the one that `order` marked, or `group`."""
     marked = [field.name for field in schema if (field.metadata or {}).get(GROUP_MARK)]
     return next(iter([*marked, *({"group"} & set(schema.names))]), None)
-
-
-def windows(rows: Iterable[Row], size: int) -> Iterator[list[Row]]:
-    """
-    >>> list(windows(range(5), 2))
-    [[0, 1], [2, 3], [4]]
-    """
-    window: list[Row] = []
-    for row in rows:
-        window.append(row)
-        if len(window) == size:
-            yield window
-            window = []
-    if window:
-        yield window
 
 
 class Publisher:
@@ -208,48 +194,42 @@ class Publisher:
 
     async def _one_by_one(self, subject: str, rows: Sequence[Row], after: int) -> bool:
         """Publish rows after the message of that number; whether all were taken."""
+        taken: int | None = after
         for row in rows:
-            headers = {
-                "Nats-Msg-Id": f"{self._sink.name}/{subject}/{row['position']}",
-                "Nats-Expected-Last-Subject-Sequence": str(after),
-            }
+            headers = {"Nats-Msg-Id": f"{self._sink.name}/{subject}/{row['position']}", FOLLOWS: str(taken)}
             taken = await self._put(subject, row, headers)
             if taken is None:
                 return False
-            after = taken
         return True
 
     async def _together(self, subject: str, rows: Sequence[Row], after: int) -> bool:
         """The same, all of them or none: the server keeps them apart until the last one has come."""
         batch = secrets.token_hex(16)
-        for number, row in enumerate(rows[:-1], 1):
+        for number, row in enumerate(rows, 1):
             headers = {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
             if number == 1:
-                headers["Nats-Expected-Last-Subject-Sequence"] = str(after)
+                headers[FOLLOWS] = str(after)
+            if number == len(rows):
+                return await self._put(subject, row, headers | {"Nats-Batch-Commit": "1"}) is not None
             headers[POSITION] = str(row["position"])
             await self._client.publish(subject, encode(_plain(row)), headers=headers)
-        headers = {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(len(rows)), "Nats-Batch-Commit": "1"}
-        return await self._put(subject, rows[-1], headers) is not None
+        return True
 
     async def _put(self, subject: str, row: Row, headers: dict[str, str]) -> int | None:
         """Publish a row. Its number in the stream, or None if what it was to follow is not the last there."""
         from nats.js.errors import APIError
 
         stream, position = self._sink.broker.stream, row["position"]
+        named = {**headers, POSITION: str(position)}
         try:
             ack = await self._js.publish(
-                subject,
-                encode(_plain(row)),
-                timeout=ANSWER_S,
-                stream=stream,
-                headers={**headers, POSITION: str(position)},
+                subject, encode(_plain(row)), timeout=ANSWER_S, stream=stream, headers=named
             )
         except APIError as error:
             if error.err_code == WRONG_SEQUENCE:
                 return None
-            reason = str(error.description or error)
             lost = f"position {position} of {row['receiver']} is not there"
-            raise CannotWrite(f"stream {stream}", reason, lost) from None
+            raise CannotWrite(f"stream {stream}", str(error.description or error), lost) from None
         return int(ack.seq)
 
 

@@ -1,8 +1,9 @@
-"""A streaming source: the live feeds of running nodes (`antecede.wire.feed`), as the events of a trace.
+"""Streaming sources: what running nodes record, in files as they appear (`traces`), or from live feeds (`node_feed`).
 
-Rules
-  offset     for each address, the index of the next event to read. A node's events keep their indices and never change,
-             so a batch that is read again is the same; the node keeps nothing for its readers
+Spark's own file source reads files: a file of a trace is complete once it is visible, and does not change afterwards
+(`antecede.net.observe.recorder`), which is all it asks for. Rules of feeds (`antecede.wire.feed`):
+
+  offset     for each address, the index of the next event to read; the node keeps nothing for its readers
   order      each node's events come in order; nothing is said about two nodes. `verify_stream` wants no more
   admission  `maxRows` events a batch at most, from all nodes together
   away       a node that cannot be reached gives no new events until it can; one that goes away with events that a batch
@@ -20,22 +21,21 @@ import time
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter, BadTrace, WireError
 from antecede.spark.duration import parse_duration
-from antecede.spark.errors import mark_errors
-from antecede.spark.sources.offsets import MOST, NumberedReader, Reach, read_count
-from antecede.spark.trace.api import SPARK_EVENTS
+from antecede.spark.sources.offsets import MOST, NumberedSource, Reach, Span, read_count
+from antecede.spark.storage import absolute, escape_path, files, join, local, readable
+from antecede.spark.trace.api import SPARK_EVENTS, refuse_files
 from antecede.trace import EVENTS
 from antecede.wire.feed import LINE_BYTES, Answer, answer, ask
 
-__all__ = ["NodeFeed", "node_feed"]
+__all__ = ["Client", "NodeFeed", "node_feed", "traces"]
 
 log = logging.getLogger("antecede.spark")
 
@@ -44,7 +44,28 @@ SILENT_S: Final = 30.0
 RETRY_S: Final = 0.2
 KEYS: Final = ("authority", "certificate", "key")
 
-Offset = dict[str, int]
+
+def traces(spark: SparkSession, path: str | os.PathLike[str], *, max_files: int = 1000) -> DataFrame:
+    """A streaming DataFrame of the events of the trace in a directory, those that are there and those to come.
+
+    A batch has `max_files` files at most. A local directory that is not there yet is made: nodes may start later. Each
+    node's files come in order, unless clocks of file systems differ: `verify_stream` needs no order.
+    """
+    if max_files < 1:
+        raise BadParameter("traces", f"max_files must be 1 or more, not {max_files}")
+    events = join(absolute(path), "events")
+    if (here := local(events)) is not None:
+        try:
+            os.makedirs(here, exist_ok=True)
+        except OSError as error:
+            reason = f"the directory of event files cannot be made: {error.strerror or error}"
+            raise BadTrace(here, reason) from None
+    elif not files(spark, events):
+        raise BadTrace(events, "there are no Parquet files: the events of a trace are missing")
+    if readable(events):
+        refuse_files(spark, files(spark, events)[:1], EVENTS)
+    reader = spark.readStream.schema(SPARK_EVENTS).option("maxFilesPerTrigger", max_files)
+    return reader.parquet(escape_path(events))
 
 
 def node_feed(
@@ -59,21 +80,13 @@ def node_feed(
 
     `tls` are the files of an authority, a certificate and its key, as the nodes themselves have them.
     """
-    spark.dataSource.register(NodeFeed)
-    options: dict[str, Any] = {
-        "addresses": ",".join(addresses),
-        "maxRows": max_rows,
-        "patience_s": parse_duration("node_feed", "patience", patience) / 1000,
-    }
-    if tls is not None:
-        options |= {name: os.fspath(file) for name, file in zip(KEYS, tls, strict=True)}
-    given = {name: str(value) for name, value in options.items()}
-    NodeFeed(given)
-    return spark.readStream.format(NodeFeed.name()).options(**given).load()
+    wait_s = parse_duration("node_feed", "patience", patience) / 1000
+    options = {"addresses": ",".join(addresses), "maxRows": max_rows, "patience_s": wait_s}
+    return NodeFeed.open(spark, options | dict(zip(KEYS, map(str, tls or ()), strict=False)))
 
 
-class NodeFeed(DataSource):
-    """The source, as Spark knows it."""
+class NodeFeed(NumberedSource[str]):
+    called = "antecede_feed"
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -89,17 +102,37 @@ class NodeFeed(DataSource):
             )
         patience_s = float(options.get("patience_s", "30"))
         self.clients = {place: Client(place, keys, patience_s) for place in places}
-        self.max_rows = read_count("feed", options, "maxRows", MOST)
-
-    @classmethod
-    def name(cls) -> str:
-        return "antecede_feed"
+        self.max_rows = read_count("feed", options, "maxRows")
 
     def schema(self) -> StructType:
         return SPARK_EVENTS
 
-    def streamReader(self, schema: StructType) -> FeedReader:
-        return FeedReader(self.clients, self.max_rows)
+    def reach(self) -> dict[str, Reach]:
+        found = {}
+        for place, client in self.clients.items():
+            try:
+                told = client.reach()
+            except OSError as error:
+                log.warning("feed %s cannot be reached: %s", place, error)
+                continue
+            # Events before the first that is still there were cleared away by the owner of the trace.
+            found[place] = Reach(told.first, told.next)
+        return found
+
+    def find_place(self, part: str, at: int, reach: Reach) -> int:
+        if reach.first <= at <= reach.end:
+            return at
+        reason = f"it has events up to {reach.end}, and {at} were read: it has another trace"
+        if reach.first > at:
+            dropped = "the node has dropped what is between"
+            reason = f"its first event is {reach.first}, and {at} was not read yet: {dropped}"
+        raise BadTrace(f"feed {part}", reason)
+
+    def read_span(self, span: Span) -> Iterator[pa.RecordBatch]:
+        # An address that is named no more is not read.
+        if span.part in self.clients:
+            for batch in self.clients[span.part].read(span.start, span.end):
+                yield batch.select(EVENTS.names)
 
 
 @dataclass(frozen=True)
@@ -122,25 +155,21 @@ class Client:
             try:
                 with self._asked(at, end) as (_, stream):
                     for batch in pa.ipc.open_stream(stream):
-                        self._check(batch, at)
+                        indices = batch.column("index").to_pylist()
+                        if indices != list(range(at, at + len(batch))):
+                            raise self._bad(f"it sent events {indices[:3]}..., not {at}, {at + 1} and so on")
                         yield batch
                         at, until = at + len(batch), time.monotonic() + self.patience_s
             except (OSError, pa.ArrowInvalid) as error:
                 log.info("feed %s: %s", self.address, error)
             if at < end:
                 if time.monotonic() > until:
-                    raise BadTrace(
-                        f"feed {self.address}",
-                        f"no event {at} came for {self.patience_s:g} s, and the node had events up to {end}",
-                    )
+                    waited = f"no event {at} came for {self.patience_s:g} s"
+                    raise self._bad(f"{waited}, and the node had events up to {end}")
                 time.sleep(RETRY_S)
 
-    def _check(self, batch: pa.RecordBatch, at: int) -> None:
-        indices = batch.column("index").to_pylist()
-        if indices != list(range(at, at + len(batch))):
-            raise BadTrace(
-                f"feed {self.address}", f"it sent events {indices[:3]}..., not {at}, {at + 1} and so on"
-            )
+    def _bad(self, reason: str) -> BadTrace:
+        return BadTrace(f"feed {self.address}", reason)
 
     @contextmanager
     def _asked(self, start: int, end: int) -> Iterator[tuple[Answer, BinaryIO]]:
@@ -156,13 +185,9 @@ class Client:
                 try:
                     told = answer(line)
                 except WireError as error:
-                    raise BadTrace(
-                        f"feed {self.address}", f"its answer cannot be read: {error.reason}"
-                    ) from None
+                    raise self._bad(f"its answer cannot be read: {error.reason}") from None
                 if told.error is not None:
-                    raise BadTrace(
-                        f"feed {self.address}", f"it refused events {start} to {end}: {told.error}"
-                    )
+                    raise self._bad(f"it refused events {start} to {end}: {told.error}")
                 yield told, stream
 
     def _context(self) -> ssl.SSLContext:
@@ -174,57 +199,3 @@ class Client:
         context.load_cert_chain(certificate, key)
         context.load_verify_locations(authority)
         return context
-
-
-class Span(InputPartition):
-    """Events of one node."""
-
-    def __init__(self, address: str, start: int, end: int) -> None:
-        super().__init__((address, start, end))
-        self.address, self.start, self.end = address, start, end
-
-
-class FeedReader(NumberedReader[str]):
-    """Plans batches in the driver; `read` runs in tasks."""
-
-    def __init__(self, clients: dict[str, Client], max_rows: int) -> None:
-        super().__init__(max_rows)
-        self._clients = clients
-
-    def reach(self) -> dict[str, Reach]:
-        found = {}
-        for place, client in self._clients.items():
-            try:
-                told = client.reach()
-            except OSError as error:
-                log.warning("feed %s cannot be reached: %s", place, error)
-                continue
-            # Events before the first that is still there were cleared away by the owner of the trace.
-            found[place] = Reach(told.first, told.next)
-        return found
-
-    def find_place(self, part: str, at: int, reach: Reach) -> int:
-        if reach.end < at:
-            raise BadTrace(
-                f"feed {part}",
-                f"it has events up to {reach.end}, and {at} were read: it has another trace",
-            )
-        if reach.first > at:
-            raise BadTrace(
-                f"feed {part}",
-                f"its first event is {reach.first}, and {at} was not read yet: the node has dropped what is between",
-            )
-        return at
-
-    def partitions(self, start: Offset, end: Offset) -> Sequence[Span]:
-        return [
-            Span(place, start.get(place, 0), end[place])
-            for place in end
-            if place in self._clients and start.get(place, 0) < end[place]
-        ]
-
-    @mark_errors
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Span)
-        for batch in self._clients[partition.address].read(partition.start, partition.end):
-            yield batch.select(EVENTS.names)
