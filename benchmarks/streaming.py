@@ -34,12 +34,12 @@ from antecede.protocols.broadcast import VectorStamp
 from antecede.protocols.monitor import MonitorStamp
 from antecede.spark import connect
 from antecede.spark import order as order_rows
-from antecede.spark.stream.bucket import OWN, StampedSettings
+from antecede.spark.stream.api import assign_buckets
+from antecede.spark.stream.bucket import OWN
 from antecede.spark.stream.closed import deliver_closed
 from antecede.spark.stream.operator import BUCKETS, bucket_keys, pack_rows
 from antecede.spark.stream.packets import from_ipc, stamp_of, to_ipc
-from antecede.spark.stream.settings import Settings
-from antecede.spark.stream.stamps import assign_buckets
+from antecede.spark.stream.receiver import Settings
 
 LAG = 40
 """Messages that are under way while one is sent."""
@@ -155,7 +155,7 @@ def parts(shape: Shape, order: str) -> list[tuple[str, float]]:
     """CPU microseconds a message of what is done in Python, in one process: whatever else the machine does."""
     rows = arrange_rows(shape.rows, order)
     rows = rows.rename_columns(["group" if name == "room" else name for name in rows.column_names])
-    opened = StampedSettings(Settings(shape.protocol, shape.processes), rows.schema.serialize().to_pybytes())
+    opened = Settings(shape.protocol, shape.processes, columns=rows.schema.serialize().to_pybytes())
     for name in OWN:
         if name[2:] in rows.column_names:
             rows = rows.append_column(name, rows[name[2:]])
@@ -186,7 +186,7 @@ def hand_over(out: pa.Table) -> pa.Table:
     return from_ipc(to_ipc(out))
 
 
-def order_closed_set(opened: StampedSettings, rows: pa.Table) -> None:
+def order_closed_set(opened: Settings, rows: pa.Table) -> None:
     found, _ = opened.open(None).advance(rows, 0)
     assert found is not None
     assert len(found) == len(rows), "all that was sent has arrived"

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
-from antecede.spark.stream.bucket import OWN, Bucket, StampedSettings
+from antecede.spark.stream.bucket import OWN, Bucket
 from antecede.spark.stream.packets import GAVE_UP
-from antecede.spark.stream.settings import Settings
+from antecede.spark.stream.receiver import Settings
 from antecede.spark.stream.status import Status
 
 KEPT = pa.schema(
@@ -38,7 +39,7 @@ def add_own(rows: pa.Table) -> pa.Table:
 
 
 def open_bucket(state: bytes | None, settings: Settings, kernel: bool = True) -> Bucket:
-    return StampedSettings(settings, KEPT.serialize().to_pybytes(), kernel=kernel).open(state)
+    return replace(settings, columns=KEPT.serialize().to_pybytes(), kernel=kernel).open(state)
 
 
 def advance(bucket: Bucket, rows: pa.Table, now: int) -> tuple[pa.Table, Status]:

@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from antecede.errors import BadParameter, BadSnapshot
-from antecede.spark.causes import ByCauses
 from antecede.spark.stream import Status, status_of
-from antecede.spark.stream.causes import CausesBucket, CausesSettings, order_causes
+from antecede.spark.stream.api import Asked, order_stream
+from antecede.spark.stream.causes import CausesBucket, CausesSettings
 from antecede.spark.stream.status import list_state
 from tests.spark.killed_streams import run_causes
 
@@ -234,4 +234,4 @@ def test_a_stream_of_causes_says_what_it_holds_and_why(spark, tmp_path):
 def test_what_is_no_stream_of_causes_is_refused(spark):
     rows = spark.createDataFrame([], "id string, after array<string>")
     with pytest.raises(BadParameter, match="state store"):
-        order_causes(rows, ByCauses("id", "after"))
+        order_stream(rows, Asked(id="id", causes="after"))

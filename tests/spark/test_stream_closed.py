@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,11 +24,10 @@ from antecede.model import Message, Packet, View
 from antecede.oracle import happened_before
 from antecede.protocols.monitor import MonitorStamp
 from antecede.spark.stream import closed, waiting
-from antecede.spark.stream.bucket import StampedSettings
+from antecede.spark.stream.api import select_packets
 from antecede.spark.stream.closed import Closing, deliver_closed, read_status
 from antecede.spark.stream.packets import PACKETS, packets_of
-from antecede.spark.stream.settings import Settings
-from antecede.spark.stream.stamps import select_columns
+from antecede.spark.stream.receiver import Settings
 from tests.driver import VARIANTS, Habits, drive
 from tests.spark.packet_steps import KEPT, advance, as_messages, step
 
@@ -50,7 +50,7 @@ class Sets:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.opened = StampedSettings(settings, KEPT.serialize().to_pybytes(), receiver=0)
+        self.opened = msgspec.structs.replace(settings, columns=KEPT.serialize().to_pybytes(), receiver=0)
         self.state: bytes = self.opened.open(None).dump()
 
     def take(self, table, now=0):
@@ -254,9 +254,9 @@ def test_a_state_that_an_older_version_left_is_continued(spark, tmp_path):
     kept = Path(__file__).parent / "states" / "closed-2"
     shutil.copytree(kept / "closed", tmp_path / "checkpoint" / "closed")
     settings = Settings("monitor", ("p1", "p2", "p3", "p4"))
-    opened = StampedSettings(settings, PACKETS.serialize().to_pybytes(), receiver=0)
+    opened = msgspec.structs.replace(settings, columns=PACKETS.serialize().to_pybytes(), receiver=0)
     closing = Closing(opened, f"file:{tmp_path}/out", f"file:{tmp_path}/checkpoint/closed")
-    rows = select_columns(spark.read.schema(SCHEMA).parquet(str(kept / "rest.parquet")), "stamp", None, None)
+    rows = select_packets(spark.read.schema(SCHEMA).parquet(str(kept / "rest.parquet")), "stamp", None, None)
     closing(rows, 1)
     found = as_messages(pq.read_table(tmp_path / "out")).sort_by("position").to_pylist()
     rest = pq.read_table(kept / "rest.parquet").num_rows

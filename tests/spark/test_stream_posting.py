@@ -13,7 +13,7 @@ from antecede.spark.order.stream_files import Source, order_files
 from antecede.spark.sources import traces
 from antecede.spark.stream import Progress, simulated
 from antecede.spark.stream.api import Asked
-from antecede.spark.stream.listener import BOARD, FURTHEST, Posting, observe_findings
+from antecede.spark.stream.status import BOARD, FURTHEST, Posting, observe_findings
 from antecede.spark.stream.verify import verify_stream
 from antecede.watch import Board
 from tests.spark.planted import write_file
@@ -126,7 +126,7 @@ def test_counts_go_on_where_a_query_was_and_findings_are_shown(spark, tmp_path, 
 
 
 def test_what_no_stream_of_ours_reports_is_rates_alone():
-    from antecede.spark.stream.listener import make_status
+    from antecede.spark.stream.status import make_status
 
     progress = {
         "id": "q", "batchId": 4, "durationMs": {"triggerExecution": 250}, "observedMetrics": {},

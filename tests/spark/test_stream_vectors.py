@@ -262,3 +262,16 @@ def test_what_is_no_stream_of_vectors_is_refused(spark, tmp_path):
         order(stream.drop("kind"), process="who", vector="clock", patience="soon")
     with pytest.raises(BadParameter, match="a stream"):
         order(stream.drop("kind"), process="who", vector="clock", window=(1, 2))
+
+
+def test_a_reason_stays_with_the_row_that_is_refused():
+    """A row that is released in the same micro-batch comes out after one that is refused, and has no reason."""
+    settings = VectorSettings("who", "clock", patience_ms=10)
+    bucket = VectorBucket(settings)
+    bucket.advance(table_of([("", 0, (1, 1))]), 0)
+    out, _ = bucket.advance(table_of([("", 1, (1, 0))]), 10)
+    assert out is not None
+    assert [(row["who"], row["kind"], row["reason"]) for row in out.to_pylist()] == [
+        ("p1", "refused", "no number of its own"),
+        ("p0", "released", None),
+    ]

@@ -13,7 +13,7 @@ from antecede.cli.tables import print_json
 from antecede.cli.verify_causes import Columns
 
 if TYPE_CHECKING:
-    from antecede.spark.stream.verify_files import Findings
+    from antecede.spark.stream.verify import Findings
 
 __all__ = ["verify_stream"]
 
@@ -31,7 +31,7 @@ def verify_stream(source: str, columns: Columns | None, asked: Asked) -> None:
             "note": lambda counts: work.say(f"{describe_counts(counts)} in the last micro-batch"),
         }
         if columns is None:
-            from antecede.spark.stream.verify_files import verify_events
+            from antecede.spark.stream.verify import verify_events
 
             judged = verify_events(work.spark, source, findings, checkpoint, **options)
         else:

@@ -28,7 +28,7 @@ from antecede.spark.errors import describe_failure
 from antecede.spark.frames import CSV, quote
 from antecede.spark.session import SparkError
 from antecede.spark.storage import absolute, escape_path, files, local, readable
-from antecede.spark.stream.checkpoint import Checkpoint
+from antecede.spark.stream.query import Checkpoint
 from antecede.spark.trace.api import refuse_files
 
 __all__ = ["StreamFiles", "TableFiles", "one_format", "open_reader", "read_table", "refuse_directory"]
@@ -74,8 +74,7 @@ class StreamFiles(Struct, frozen=True):
     def describe(self, spark: SparkSession, command: str, checkpoint: Checkpoint) -> TableFiles:
         """What the files are, or were when the query first started."""
         refuse_directory(command, self.path)
-        known = checkpoint.read_columns() if readable(checkpoint.place) else None
-        if known is not None and not checkpoint.fresh:
+        if (known := checkpoint.read_columns()) is not None:
             return msgspec.json.decode(known, type=TableFiles)
         names = visible_files(spark, self.path)
         if not names:

@@ -28,9 +28,9 @@ from pyspark.sql.types import LongType, StringType, StructField
 from antecede.errors import BadParameter
 from antecede.spark.frames import join_by, quote, read_time
 from antecede.spark.order.partitions import extend_partitions, number_groups, one_array, times_of
-from antecede.spark.stream.bucket import OWN, StampedSettings
+from antecede.spark.stream.bucket import OWN
 from antecede.spark.stream.packets import GAVE_UP
-from antecede.spark.stream.settings import Settings
+from antecede.spark.stream.receiver import Settings
 
 __all__ = ["ByStamp", "explain_refused", "find_missing", "order_by_stamp"]
 
@@ -97,7 +97,7 @@ def run_table(table: pa.Table, columns: list[str], settings: Settings, names: tu
     """Run the machines of whole partitions, and give the rows back in their order."""
     group = number_groups(table, names)
     # What is left after the first step is given up in the second.
-    bucket = StampedSettings(replace(settings, patience_ms=1), PLACE.serialize().to_pybytes()).open(None)
+    bucket = replace(settings, patience_ms=1, columns=PLACE.serialize().to_pybytes()).open(None)
     out, _ = bucket.advance(make_packets(table, group), 0)
     places = [] if bucket.rows is None else bucket.rows["__place"].to_pylist()
     waits = {places[row]: roots for row, roots in bucket.find_missing().items()}
@@ -111,10 +111,7 @@ def run_table(table: pa.Table, columns: list[str], settings: Settings, names: tu
             for number, words in zip(place.tolist(), found["reason"].to_pylist(), strict=True):
                 reason[number] = words
     order = np.lexsort((np.where(position < 0, np.iinfo(np.int64).max, position), group))
-    shown = [
-        [dict(zip(("sender", "first", "last", "counted"), root, strict=True)) for root in waits.get(one, ())]
-        for one in order.tolist()
-    ]
+    shown = [waits.get(one, []) for one in order.tolist()]
     ordered = table.select(columns).take(pa.array(order))
     ordered = ordered.append_column("position", pa.array(position[order], mask=position[order] < 0))
     ordered = ordered.append_column("waits_for", pa.array(shown, GAVE_UP))

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
@@ -24,10 +23,9 @@ from antecede.spark.order.files import default_partition
 from antecede.spark.schema import ALL_PACKETS, PACKETS
 from antecede.spark.storage import absolute, escape_path, files, readable
 from antecede.spark.stream.api import Asked, order_stream
-from antecede.spark.stream.checkpoint import Checkpoint
 from antecede.spark.stream.closed import deliver_closed
 from antecede.spark.stream.operator import PROVIDER, ROCKSDB
-from antecede.spark.stream.run import Counted, Query, make_session, run_query
+from antecede.spark.stream.query import Checkpoint, Counted, Query, make_session, run_query
 from antecede.spark.stream.status import Progress, status_of, waiting
 from antecede.spark.tables import StreamFiles, TableFiles, open_reader, refuse_directory
 from antecede.spark.trace.api import refuse_files
@@ -107,18 +105,16 @@ def order_files(
         refuse(spark, source, once, kept.fresh)
         table = None if source.stamped else source.files.describe(spark, COMMAND, kept)
         query = Query(
-            checkpoint,
+            COMMAND,
+            identify(source),
+            out,
             lambda own: build(own, source, table, out, checkpoint),
             count,
             lambda own: recount(own, out),
             timed=by_causes or (source.asked.patience is not None and source.by == "receiver"),
+            columns=table,
         )
-        # Refused before it is noted whose the checkpoint is.
-        query.build(spark)
-        kept.claim(COMMAND, identify(source), out)
-        if table is not None:
-            kept.write_columns(msgspec.json.encode(table))
-        totals = run_query(spark, query, once=once, every_s=every, stop=stop)
+        totals = run_query(spark, kept, query, once=once, every_s=every, stop=stop)
         known = bool(last) and last[0].batch == totals.batch
         held = last[0].status.held if known else waiting(spark, checkpoint).count()
         counts = {kind: totals.counts.get(kind, 0) for kind in KINDS}

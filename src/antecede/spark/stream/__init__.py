@@ -9,10 +9,9 @@
 docs/stream.md is the tour; `causes`, `vectors` and `bucket` are how it works without Spark.
 """
 
-from antecede.spark.stream.listener import Watch
 from antecede.spark.stream.operator import PROVIDER, ROCKSDB
 from antecede.spark.stream.packets import PACKETS, packets_of, simulated
-from antecede.spark.stream.status import Cause, Progress, Status, status_of, waiting
+from antecede.spark.stream.status import Cause, Progress, Status, Watch, status_of, waiting
 
 __all__ = [
     "PACKETS",

@@ -7,77 +7,75 @@ A row has the columns `OWN`, which say what packet it is, and those of its owner
 Machines and the kernel know a row by its number: it is the payload of the messages that machines get.
 
 The state is msgpack: its version and settings, then the receivers, and the rows that wait as an Arrow stream. Receivers
-with a machine have its `snapshot()`, those that the kernel serves have their counts. A state of an older version is
-read (`old_states`); one of a later version, or made with other settings, is a `BadSnapshot`.
+with a machine have its `snapshot()`, those that the kernel serves have their counts. A state of 0.1 is read
+(`migrate_state`); one of a later version, or made with other settings, is a `BadSnapshot`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from antecede.errors import BadSnapshot, PeerError
-from antecede.model import Message, Packet
+from antecede.model import Awaited, Message, Packet
 from antecede.protocols.machine import SNAPSHOT_VERSION
-from antecede.spark.stream.old_states import migrate_state
+from antecede.spark.stream import kernel
+from antecede.spark.stream.kernel import MOST, NEVER, Numbers
 from antecede.spark.stream.packets import (
     GAVE_UP,
     encode_names,
+    finish_rows,
     from_ipc,
     join_rows,
-    make_lists,
     number_names,
     packet_of,
+    stamp_of,
     to_ipc,
 )
-from antecede.spark.stream.receiver import CompiledReceivers, MachineReceiver, Output, read_number
-from antecede.spark.stream.settings import Settings
-from antecede.spark.stream.status import Status, describe_bucket
+from antecede.spark.stream.receiver import CompiledReceivers, MachineReceiver, Output, Settings, read_number
+from antecede.spark.stream.status import Cause, Status, sort_causes
 
-__all__ = ["ADDED", "OWN", "STATE_VERSION", "Bucket", "StampedSettings"]
+__all__ = ["OWN", "STATE_VERSION", "Bucket"]
 
 STATE_VERSION: Final = 3
 OWN: Final = ("__receiver", "__sender", "__number", "__stamp", "__arrival", "__label", "__group")
-ADDED: Final = ("position", "waits_for", "kind", "reason")
+LOOKED_AT: Final = 100
+"""Held messages of a receiver with a machine of which a status tells what they wait for: the oldest."""
+WAITING_ROW: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("__receiver", "__sender", "__group", "__label")),
+        *((name, pa.int64()) for name in ("__number", "__since", "__row")),
+        ("__stamp", pa.binary()),
+    ]
+)
+"""What a bucket knows of a row that waits, beside the columns of its owner."""
 
-Numbers = NDArray[np.int64]
 
+class Missing(NamedTuple):
+    """Messages that have not come, and the places of the rows that wait for them, directly or through others."""
 
-class StampedSettings(Struct, frozen=True):
-    """How packets are decided, and the rows that they are."""
-
-    settings: Settings
-    columns: bytes
-    """The schema of the rows, as Arrow has it."""
-    group: str | None = None
-    """The column that tells groups apart."""
-    receiver: int | None = None
-    """The only one. None: all that there are."""
-    kernel: bool = True
-    """False: machines alone decide."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        return pa.ipc.read_schema(pa.py_buffer(self.columns))
-
-    def open(self, state: bytes | None) -> Bucket:
-        return Bucket(self) if state is None else Bucket.load(state, self)
+    group: str
+    me: int
+    sender: int
+    first: int
+    last: int
+    counted: str
+    places: Numbers
 
 
 class Found:
     """Rows that come out, in order, and what became of them."""
 
     def __init__(self) -> None:
-        self.rows: list[Numbers] = []
-        self.positions: list[Numbers] = []
+        self.rows: list[Numbers] = [np.zeros(0, np.int64)]
+        self.positions: list[Numbers] = [np.zeros(0, np.int64)]
         self.kinds: list[str] = []
         self.waits: dict[int, list[dict[str, Any]]] = {}
         self.reasons: dict[int, str] = {}
@@ -92,39 +90,27 @@ class Found:
         self.reasons[len(self.kinds)] = why
         self.add([row], [-1], "refused")
 
-    def list_rows(self) -> Numbers:
-        return np.concatenate([np.zeros(0, np.int64), *self.rows])
-
-    def finish(self, table: pa.Table, schema: pa.Schema) -> pa.Table:
-        positions, size = np.concatenate([np.zeros(0, np.int64), *self.positions]), len(self.kinds)
+    def finish(self, table: pa.Table) -> pa.Table:
+        positions, size = np.concatenate(self.positions), len(self.kinds)
         reasons = (
             [self.reasons.get(at) for at in range(size)] if self.reasons else pa.nulls(size, pa.string())
         )
-        out = table.select(schema.names).take(self.list_rows())
-        columns = [
-            pa.array(positions, mask=positions < 0),
-            make_lists(size, self.waits, GAVE_UP),
-            pa.array(self.kinds, pa.string()),
-            pa.array(reasons, pa.string()),
-        ]
-        for name, column in zip(ADDED, columns, strict=True):
-            out = out.append_column(name, column)
-        return out
+        out, position = table.take(np.concatenate(self.rows)), pa.array(positions, mask=positions < 0)
+        texts = (pa.array(column, pa.string()) for column in (self.kinds, reasons))
+        return finish_rows(out, position, self.waits, GAVE_UP, *texts)
 
 
 class Bucket:
     """Receivers, each served by the kernel or by a machine."""
 
-    def __init__(self, opened: StampedSettings) -> None:
-        self.opened, self.settings = opened, opened.settings
-        self.schema = opened.schema
-        self.n = len(self.settings.processes)
-        self.decided = self.settings.decided()
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.names = settings, settings.processes
+        self.schema = pa.ipc.read_schema(pa.py_buffer(settings.columns))
+        self.decided = settings.decided()
         self.machines: dict[tuple[str, int], MachineReceiver] = {}
-        served = opened.kernel and any(CompiledReceivers.serves(self.settings, me) for me in range(self.n))
-        self.compiled = CompiledReceivers(self.settings) if served else None
-        self.numbers: dict[tuple[str, int], int] = {}
-        """Receivers that the kernel serves -> their numbers there."""
+        served = settings.kernel and settings.protocol in kernel.CODES
+        self.compiled = CompiledReceivers(settings) if served else None
+        """Those that have a machine are not served while they do."""
         self.rows: pa.Table | None = None
         """What waits, as it came, with `__since` and `__row`, its number: numbers ascend."""
         self.kernel_held: Numbers = np.zeros(0, np.int64)
@@ -136,16 +122,15 @@ class Bucket:
         table = join_rows(self.rows, None if rows is None else self._accept(rows, now))
         found = Found()
         if table is None:
-            return None, describe_bucket(self, now, 0, found)
-        receiver, lane = self.find_lanes(table)
-        source = number_names(table["__sender"], self.settings.processes)
+            return None, self._describe(now, 0, found)
+        receiver, lane = self._find_lanes(table)
+        source = number_names(table["__sender"], self.names)
         for row in np.flatnonzero(receiver < 0).tolist():
             found.refuse(row, self._explain_stranger())
         held = self._run_kernel(table, np.flatnonzero(lane >= 0), lane, source, found)
         outputs: list[Output] = []
         fresh = np.arange(len(table)) >= len(table) - came
-        driven = np.flatnonzero(fresh & (receiver >= 0) & (lane < 0))
-        for row, one in self._read(table, driven):
+        for row, one in self._read(table, np.flatnonzero(fresh & (receiver >= 0) & (lane < 0))):
             try:
                 self._find_machine(one["__group"], int(receiver[row])).take(
                     self._make_packet(one, receiver[row], source[row]), now, outputs
@@ -158,18 +143,17 @@ class Bucket:
         self._add_outputs(outputs, numbers, found)
         waits = np.zeros(len(table), np.bool_)
         waits[held] = True
-        waits[
-            np.searchsorted(numbers, [row for one in self.machines.values() for row in one.list_rows()])
-        ] = True
+        kept = [row for one in self.machines.values() for row in one.list_rows()]
+        waits[np.searchsorted(numbers, kept)] = True
         left = ~waits & table["__number"].is_valid().to_numpy()
-        out = found.list_rows()
+        out = np.concatenate(found.rows)
         waits[out] = left[out] = False
         # What neither comes out nor waits has come before.
         found.add(np.flatnonzero(left), np.full(left.sum(), -1), "repeated")
         self.rows = table.take(np.flatnonzero(waits)) if waits.any() else None
         self.kernel_held = (np.cumsum(waits) - 1)[held]
         self._settle()
-        return found.finish(table, self.schema), describe_bucket(self, now, came, found)
+        return found.finish(table.select(self.schema.names)), self._describe(now, came, found)
 
     # Rows to packets
 
@@ -179,43 +163,28 @@ class Bucket:
         names = [name for name in OWN if name in rows.column_names and name != "__arrival"]
         rows = rows.select(list(dict.fromkeys([*self.schema.names, *names])))
         first = 0 if self.rows is None else self.rows["__row"][-1].as_py() + 1
-        numbers = np.arange(first, first + len(rows))
         rows = rows.append_column("__since", pa.array(np.full(len(rows), now, np.int64)))
-        return rows.append_column("__row", pa.array(numbers, pa.int64()))
+        return rows.append_column("__row", pa.array(np.arange(first, first + len(rows)), pa.int64()))
 
-    def find_lanes(self, table: pa.Table) -> tuple[Numbers, Numbers]:
+    def _find_lanes(self, table: pa.Table) -> tuple[Numbers, Numbers]:
         """For each row its receiver, -1 for none, and the number of that at the kernel, -1 if it has a machine."""
-        receiver = number_names(table["__receiver"], self.settings.processes)
-        if self.opened.receiver is not None:
-            receiver[receiver != self.opened.receiver] = -1
+        receiver = number_names(table["__receiver"], self.names)
+        if self.settings.receiver is not None:
+            receiver[receiver != self.settings.receiver] = -1
         if self.compiled is None or not len(table):
             return receiver, np.full(len(table), -1)
-        encoded = encode_names(table["__group"])
+        encoded, size = encode_names(table["__group"]), len(self.names) + 1
         groups = encoded.dictionary.to_pylist()
-        codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64) * (self.n + 1) + receiver + 1
+        codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64) * size + receiver + 1
         distinct, inverse = np.unique(codes, return_inverse=True)
-        numbers = [
-            self._number(groups[code // (self.n + 1)], code % (self.n + 1) - 1) for code in distinct.tolist()
-        ]
+        keys = [(groups[code // size], code % size - 1) for code in distinct.tolist()]
+        numbers = [-1 if key[1] < 0 or key in self.machines else self.compiled.open(key) for key in keys]
         return receiver, np.array(numbers, np.int64)[inverse]
 
     def _explain_stranger(self) -> str:
-        names = self.settings.processes
-        if self.opened.receiver is not None:
-            return f"it is not for {names[self.opened.receiver]}"
-        return f"the receiver must be one of {', '.join(names[:8])}"
-
-    def _number(self, group: str, me: int) -> int:
-        """A receiver's number at the kernel; -1 if it has a machine, or will have one."""
-        key = (group, me)
-        if key in self.numbers:
-            return self.numbers[key]
-        served = self.compiled is not None and me >= 0 and key not in self.machines
-        if not served or not CompiledReceivers.serves(self.settings, me):
-            return -1
-        assert self.compiled is not None
-        self.numbers[key] = self.compiled.open(group, me)
-        return self.numbers[key]
+        if self.settings.receiver is not None:
+            return f"it is not for {self.names[self.settings.receiver]}"
+        return f"the receiver must be one of {', '.join(self.names[:8])}"
 
     def _read(self, table: pa.Table, which: Any) -> Iterator[tuple[int, dict[str, Any]]]:
         """These rows, with their columns of `OWN` and their numbers."""
@@ -226,7 +195,7 @@ class Bucket:
         """The packet that a row is, as a machine takes it."""
         message = None
         if one["__number"] is not None:
-            to = tuple(range(self.n)) if self.settings.everyone else (int(me),)
+            to = tuple(range(len(self.names))) if self.settings.everyone else (int(me),)
             payload = one["__row"].to_bytes(8, "little")
             message = Message(int(sender), one["__number"], to, payload, one.get("__label") or "")
         return packet_of(one["__stamp"] or b"", int(sender), int(me), message)
@@ -244,13 +213,12 @@ class Bucket:
 
         taken = table.select(["__number", "__stamp"])
         taken = taken if len(which) == len(table) else taken.take(which)
-        step = self.compiled.take(
-            lane[which], source[which], taken["__number"].fill_null(0), taken["__stamp"], packet
-        )
-        found.add(which[step.order], step.placed, "delivered")
-        for at, why in step.refused:
+        columns = taken["__number"].fill_null(0), taken["__stamp"]
+        order, placed, held, refused = self.compiled.take(lane[which], source[which], *columns, packet)
+        found.add(which[order], placed, "delivered")
+        for at, why in refused:
             found.refuse(int(which[at]), why)
-        return np.asarray(which[step.held])
+        return np.asarray(which[held])
 
     def _find_machine(self, group: str, me: int) -> MachineReceiver:
         machine = self.machines.get((group, me))
@@ -260,76 +228,109 @@ class Bucket:
 
     def _expire(self, held: pa.Table, now: int, patience: int, outputs: list[Output]) -> None:
         """Give up what was waited for too long. A receiver where that happens gets a machine."""
-        _, lane = self.find_lanes(held)
-        tired = held["__since"].to_numpy() + patience <= now
-        for number in np.unique(lane[tired]).tolist():
-            self._release(number, held.take(np.flatnonzero(lane == number)))
+        if len(held):
+            _, lane = self._find_lanes(held)
+            self._release(held, lane, lane[held["__since"].to_numpy() + patience <= now])
         for key in sorted(self.machines):
             self.machines[key].expire(now, patience, outputs)
 
-    def _release(self, number: int, held: pa.Table | None) -> None:
-        """From the kernel to a machine."""
+    def _release(self, held: pa.Table, lane: Numbers, numbers: Any) -> None:
+        """Receivers go from the kernel to machines, with what they hold."""
         assert self.compiled is not None
-        group, me = self.compiled.keys[number]
-        machine = self.settings.machine(me, self.compiled.delivered[number].tolist())
-        receiver = self.machines[group, me] = MachineReceiver(group, machine)
-        receiver.position = int(self.compiled.places[number])
-        self.numbers[group, me] = -1
-        if held is None:
-            return
-        source = number_names(held["__sender"], self.settings.processes)
-        for row, one in self._read(held, np.arange(len(held))):
-            receiver.take(self._make_packet(one, me, source[row]), one["__since"], [])
+        keys = list(self.compiled.numbers)
+        for number in np.unique(np.asarray(numbers, np.int64)).tolist():
+            receiver = self.machines[keys[number]] = self.compiled.release(keys[number])
+            own = held.take(np.flatnonzero(lane == number))
+            source = number_names(own["__sender"], self.names)
+            for row, one in self._read(own, np.arange(len(own))):
+                receiver.take(self._make_packet(one, keys[number][1], source[row]), one["__since"], [])
 
     def _settle(self) -> None:
         """From machines back to the kernel, where all that was given up has come."""
-        for key, receiver in list(self.machines.items()):
-            group, me = key
-            served = self.compiled is not None and CompiledReceivers.serves(self.settings, me)
-            if not served or receiver.machine.given_up():
-                continue
-            assert self.compiled is not None
-            keys = self.compiled.keys
-            number = self.numbers[key] = keys.index(key) if key in keys else self.compiled.open(group, me)
-            self.compiled.take_over(number, receiver)
-            # What it holds is among the rows, and is read again.
-            del self.machines[key]
+        for key, receiver in list(self.machines.items() if self.compiled is not None else ()):
+            if receiver.machine.orders_at(key[1]) and not receiver.machine.given_up():
+                assert self.compiled is not None
+                self.compiled.take_over(receiver)
+                # What it holds is among the rows, and is read again.
+                del self.machines[key]
 
     def _add_outputs(self, outputs: Sequence[Output], numbers: Numbers, found: Found) -> None:
         """What machines deliver."""
-        names = self.settings.processes
         rows = np.searchsorted(numbers, [read_number(one.message) for one in outputs]).tolist()
-        for row, (_, position, _, late, lacks) in zip(rows, outputs, strict=True):
+        for row, (position, _, late, lacks) in zip(rows, outputs, strict=True):
             if lacks:
-                fields = ("sender", "first", "last", "counted")
-                found.waits[len(found.kinds)] = [
-                    dict(zip(fields, (names[sender], *rest), strict=True)) for sender, *rest in lacks
-                ]
+                found.waits[len(found.kinds)] = [self._tell(*one) for one in lacks]
             found.add([row], [position], "late" if late else "released" if lacks else "delivered")
 
-    def find_missing(self) -> dict[int, list[tuple[str, int, int, str]]]:
-        """For each row that waits, by its place, what has not come at its root: sender, first, last, by which count.
+    def _tell(self, sender: int, *rest: Any) -> dict[str, Any]:
+        return dict(zip(GAVE_UP.value_type.names, (self.names[sender], *rest), strict=True))
+
+    # What is missing
+
+    def list_missing(self, most: int | None = None) -> Iterator[Missing]:
+        """What has not come, at its root: of each receiver all of it, or about so many.
 
         Of what the kernel holds, as of the last micro-batch.
         """
-        found: dict[int, list[tuple[str, int, int, str]]] = {}
         if self.rows is None:
-            return found
-        names, compiled = self.settings.processes, self.compiled
-        for lane, sender, root in () if compiled is None else compiled.find_roots(None):
-            assert compiled is not None
-            if self.numbers[compiled.keys[lane]] >= 0:
-                counted = self.settings.machine(compiled.keys[lane][1]).counted
-                for place in self.kernel_held[root.blocked].tolist():
-                    found.setdefault(place, []).append((names[sender], root.first, root.last, counted))
+            return
+        for (group, me), root in () if self.compiled is None else self.compiled.find_roots(most):
+            if (group, me) not in self.machines:
+                what = root.source % len(self.names), root.first, root.last
+                counted = self.settings.machine(me).counted
+                yield Missing(group, me, *what, counted, self.kernel_held[root.blocked])
         numbers = self.rows["__row"].to_numpy()
-        for receiver in self.machines.values():
-            for key, row in zip(receiver.since, receiver.list_rows(), strict=True):
-                found[int(np.searchsorted(numbers, row))] = [
-                    (names[one.sender], one.first, one.last, one.counted)
-                    for one in receiver.machine.roots([key])
-                ]
+        for (group, me), receiver in sorted(self.machines.items()):
+            found: dict[Awaited, list[int]] = {}
+            machine, since = receiver.machine, receiver.since
+            oldest = sorted(since, key=lambda key: (since[key], key))
+            for key in oldest if most is None else oldest[:LOOKED_AT]:
+                for one in machine.roots([key]):
+                    found.setdefault(one, []).append(read_number(machine.held(key).message))
+            for one, rows in found.items():
+                places = np.searchsorted(numbers, rows)
+                yield Missing(group, me, one.sender, one.first, one.last, one.counted, places)
+
+    def find_missing(self) -> dict[int, list[dict[str, Any]]]:
+        """For each row that waits, by its place, what has not come at its root, as `waits_for` has it."""
+        found: dict[int, list[dict[str, Any]]] = {}
+        for one in sorted(self.list_missing(), key=lambda one: one[2:5]):
+            for place in one.places.tolist():
+                found.setdefault(place, []).append(self._tell(one.sender, one.first, one.last, one.counted))
         return found
+
+    def _describe(self, now: int, came: int, found: Found) -> Status:
+        """The status after a micro-batch."""
+        kinds, rows, names = Counter(found.kinds), self.rows, self.names
+        since = np.zeros(0, np.int64) if rows is None else rows["__since"].to_numpy()
+        causes = (
+            Cause(
+                names[one.me], names[one.sender], one.first, one.last, len(one.places),
+                int(since[one.places].min()), one.group, one.counted,
+            )
+            for one in self.list_missing(MOST)
+        )  # fmt: skip
+        return Status(
+            now_ms=now,
+            rows_in=came,
+            delivered=kinds["delivered"] + kinds["released"],
+            late=kinds["late"],
+            refused=kinds["refused"],
+            gave_up=len(found.waits),
+            held=len(since),
+            oldest_ms=int(since.min()) if len(since) else None,
+            causes=sort_causes(causes),
+            frontier=self._frontier(),
+        )
+
+    def _frontier(self) -> dict[str, int]:
+        reached = [0] * len(self.names)
+        if self.compiled is not None and self.compiled.numbers:
+            counts = self.compiled.delivered[: len(self.compiled.numbers)]
+            reached = np.where(counts == NEVER, 0, counts).max(axis=0).tolist()
+        for receiver in self.machines.values():
+            reached = list(map(max, reached, receiver.machine.reached()))
+        return {name: count for name, count in zip(self.names, reached, strict=True) if count}
 
     # What is kept
 
@@ -353,46 +354,61 @@ class Bucket:
         return msgspec.msgpack.encode(state)
 
     @classmethod
-    def load(cls, data: bytes, opened: StampedSettings) -> Bucket:
+    def load(cls, data: bytes, settings: Settings) -> Bucket:
         try:
             state = msgspec.msgpack.decode(data)
             version = state["antecede stream"]
         except (msgspec.DecodeError, LookupError, TypeError):
             raise BadSnapshot("the checkpoint does not have the state of a stream") from None
-        if not 1 <= version <= STATE_VERSION:
-            raise BadSnapshot.version("the stream", version, f"1 to {STATE_VERSION}")
-        settings = opened.settings
-        if version == 2:
-            state = {**msgspec.msgpack.decode(state.pop("packets")), **state}
+        if version not in (1, STATE_VERSION):
+            raise BadSnapshot.version("the stream", version, f"1 or {STATE_VERSION}")
         if state["protocol"] == settings.protocol:
             # What a parameter decides that the writer did not know yet, its default decided then.
             state["parameters"] = replace(settings, parameters={}).machine(0).parameters | state["parameters"]
         for name, wanted in settings.decided().items():
             if state[name] != wanted:
                 raise BadSnapshot.changed(name, state[name], wanted)
-        if version < STATE_VERSION:
-            state = migrate_state(state, settings, opened.schema, opened.group)
-        bucket = cls(opened)
+        bucket = cls(settings)
+        if version == 1:
+            state["rows"] = migrate_state(state, settings, bucket.schema)
         for part in state["lanes"]:
             receiver = MachineReceiver.load(settings, part, state["machines"])
             bucket.machines[receiver.group, receiver.machine.me] = receiver
         bucket.rows = None if state["rows"] is None else from_ipc(state["rows"])
         if "kernel" in state:
             bucket.compiled = CompiledReceivers.load(settings, state["kernel"])
-            keys = enumerate(bucket.compiled.keys)
-            bucket.numbers = {key: -1 if key in bucket.machines else at for at, key in keys}
-            if not opened.kernel:
+            if not settings.kernel:
                 bucket._leave_kernel()
         return bucket
 
     def _leave_kernel(self) -> None:
         """From the kernel to machines, all of it."""
-        held = self.rows
-        lane = np.zeros(0, np.int64) if held is None else self.find_lanes(held)[1]
-        for number in [number for number in self.numbers.values() if number >= 0]:
-            own = None if held is None else held.take(np.flatnonzero(lane == number))
-            self._release(number, own)
+        assert self.compiled is not None
+        held = WAITING_ROW.empty_table() if self.rows is None else self.rows
+        numbers = [number for key, number in self.compiled.numbers.items() if key not in self.machines]
+        self._release(held, self._find_lanes(held)[1], numbers)
         self.compiled = None
+
+
+def list_held(made: dict[str, Any]) -> list[dict[str, Any]]:
+    """What waits in a bucket with this state, as rows of `WAITING`."""
+    settings = Settings(
+        made["protocol"], tuple(made["processes"]), made["parameters"], buckets=made["buckets"]
+    )
+    columns = pa.schema([("__row", pa.int64())]).serialize().to_pybytes()
+    bucket = Bucket.load(
+        msgspec.msgpack.encode(made), replace(settings, columns=columns, kernel="kernel" in made)
+    )
+    # Nothing comes, so nothing comes out: what is held is read.
+    bucket.advance(None, 0)
+    missing = bucket.find_missing()
+    own = {name: f"__{name}" for name in ("group", "receiver", "sender", "number")} | {"since_ms": "__since"}
+    rows = [] if bucket.rows is None else bucket.rows.select(list(own.values())).to_pylist()
+    held = [
+        {**{name: row[column] for name, column in own.items()}, "awaits": missing.get(place, [])}
+        for place, row in enumerate(rows)
+    ]
+    return sorted(held, key=lambda row: row["since_ms"])
 
 
 def sort_by_arrival(rows: pa.Table) -> pa.Table:
@@ -411,3 +427,39 @@ def sort_by_arrival(rows: pa.Table) -> pa.Table:
             return rows.take(order)
         keys = ["__arrival", *keys]
     return rows.take(pc.sort_indices(rows, [(key, "ascending") for key in keys]))
+
+
+def migrate_state(state: dict[str, Any], settings: Settings, schema: pa.Schema) -> bytes | None:
+    """The rows that wait in a state of 0.1, and their numbers as the payloads of the messages that machines hold.
+
+    What waited then were messages with payloads, in machines and in a table of the kernel. They become rows with the
+    columns of a packet; other columns are null.
+    """
+    names, rows = settings.processes, list[dict[str, Any]]()
+    columns = [field for field in schema if field.name not in WAITING_ROW.names]
+
+    def add(group: str, me: int, sender: int, number: int, payload: Any, **more: Any) -> None:
+        known = {"receiver": names[me], "sender": names[sender], "number": number}
+        own = {
+            f"__{name}": value for name, value in {**known, **more, "group": group, "row": len(rows)}.items()
+        }
+        known |= {"payload": payload, settings.group or "group": group}
+        rows.append({**{field.name: known.get(field.name) for field in columns}, **own})
+
+    table = state.get("kernel", {}).get("held")
+    for one in [] if table is None else from_ipc(table).to_pylist():
+        group, me = state["kernel"]["keys"][one["lane"]]
+        told = {"stamp": one["stamp"], "since": one["since"]}
+        add(group, me, one["source"], one["number"], one["payload"], **told)
+    for part in state["lanes"]:
+        receiver = MachineReceiver.load(settings, part, state["machines"])
+        pending = [packet["message"] for packet in part[3]["pending"] if packet["message"] is not None]
+        for told in pending:
+            packet = receiver.machine.held((told["sender"], told["number"]))
+            message = packet.message
+            assert message is not None
+            since = receiver.since[message.id]
+            told["payload"] = len(rows).to_bytes(8, "little")
+            own = {"stamp": stamp_of(packet), "since": since, "label": message.label}
+            add(receiver.group, receiver.machine.me, packet.source, message.number, message.payload, **own)
+    return to_ipc(pa.Table.from_pylist(rows, pa.schema([*columns, *WAITING_ROW]))) if rows else None

@@ -1,9 +1,6 @@
 """Causal order for a live stream of events that name their causes: an identifier, and those of what it follows.
 
-    rows ──▶ pack ──▶ shuffle by bucket of partitions ──▶ step: one call a bucket ──▶ unpack ──▶ rows
-
-A row comes out when all of its causes have come out, in its own partition. What decides is `CausesBucket`, which knows
-nothing of Spark:
+A row comes out when all of its causes have come out, in its own partition. No Spark: `operator` keeps the state.
 
   emitted    identifiers that came out, for the time `remember`. A cause that is not among them has not come, or is
              older: it is waited for, and named
@@ -22,7 +19,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from itertools import count
 from operator import itemgetter
 from typing import Any, Final
 
@@ -31,69 +27,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
-from antecede.spark.causes import ByCauses, id_type, list_causes, refuse_columns
-from antecede.spark.duration import REMEMBER, parse_duration
-from antecede.spark.frames import quote, read_time
-from antecede.spark.stream.operator import BUCKETS, name_partition, read_state, remember_rows, unpack
-from antecede.spark.stream.packets import encode_names, from_ipc, join_rows, make_lists, to_ipc
-from antecede.spark.stream.status import Status
-from antecede.watch.status import Cause
+from antecede.spark.stream.operator import BUCKETS, read_state
+from antecede.spark.stream.packets import encode_names, finish_rows, from_ipc, join_rows, to_ipc
+from antecede.spark.stream.status import NAMED, Cause, Status
 
-__all__ = ["CausesBucket", "CausesSettings", "order_causes"]
+__all__ = ["CausesBucket", "CausesSettings", "list_held"]
 
-STATE_VERSION: Final = 1
-NAMED: Final = 20
-OWN: Final = ("__bucket", "__partition", "__id", "__causes")
+STATE_VERSION: Final = 2
+OWN: Final = ("__partition", "__id", "__causes")
 
 Key = tuple[str, Any]
 """A partition, and an identifier in it."""
-
-
-def order_causes(
-    df: DataFrame,
-    asked: ByCauses,
-    *,
-    patience: str | None = None,
-    remember: str | None = None,
-    buckets: int = BUCKETS,
-) -> DataFrame:
-    """A stream of events that name their causes -> the same rows in causal order, with all of their columns.
-
-    Causes are looked for among the rows with the same values of `partition_by`. Added are `position` (0, 1, 2, ... in
-    each partition), `waits_for` (the causes without which a row was released) and `kind`: `delivered`, `released`,
-    `late` or `repeated`.
-
-    A row waits for ever or, with `patience`, for a time such as "30 seconds". `remember` says how long identifiers are
-    known: an older cause counts as one that has not come, and a partition from which nothing came for so long begins
-    again at position 0. Spark must keep state in RocksDB: see docs/stream.md.
-    """
-    settings = CausesSettings(
-        patience_ms=None if patience is None else parse_duration("order", "patience", patience),
-        remember_ms=parse_duration("order", "remember", remember or REMEMBER),
-        buckets=buckets,
-    )
-    refuse_columns(df, asked, added=("position", "waits_for", "kind"))
-    kind = id_type(df, asked)
-    bucket, partition = name_partition(asked.partition_by, buckets)
-    rows = df.select(
-        bucket,
-        partition,
-        F.col(quote(asked.id)).cast(kind).alias("__id"),
-        list_causes(df, asked).alias("__causes"),
-        *([] if asked.time is None else [read_time(df, asked.time).alias("__time")]),
-        *(F.col(quote(name)) for name in df.columns),
-    )
-    packed = remember_rows("order", rows, settings, buckets)
-    added = [
-        StructField("position", LongType()),
-        StructField("waits_for", ArrayType(kind)),
-        StructField("kind", StringType()),
-    ]
-    return unpack(packed, StructType([*df.schema.fields, *added]))
 
 
 class CausesSettings(Struct, frozen=True):
@@ -101,11 +46,8 @@ class CausesSettings(Struct, frozen=True):
     remember_ms: int = 604_800_000
     buckets: int = BUCKETS
 
-    def open(self, state: bytes | None, pieces: Iterable[bytes]) -> CausesBucket:
+    def open(self, state: bytes | None, pieces: Iterable[bytes] = ()) -> CausesBucket:
         return CausesBucket(self) if state is None else CausesBucket.load(state, pieces, self)
-
-
-# A bucket, without Spark
 
 
 class Held(Struct):
@@ -123,23 +65,21 @@ class Output:
 
     def __init__(self) -> None:
         self.rows: list[int] = []
-        self.special: dict[int, tuple[str, list[Any] | None]] = {}
-        """Place in `rows` -> what else the row is, and what it lacks."""
+        self.kinds: dict[int, str] = {}
+        """Place in `rows` -> what else the row is."""
+        self.lacks: dict[int, list[Any]] = {}
 
     def add(self, row: int, kind: str, lacks: list[Any] | None = None) -> None:
         if kind != "delivered":
-            self.special[len(self.rows)] = kind, lacks
+            self.kinds[len(self.rows)] = kind
+        if lacks:
+            self.lacks[len(self.rows)] = lacks
         self.rows.append(row)
 
     def list_kinds(self) -> pa.Array:
-        kinds = np.full(len(self.rows), "delivered", dtype=object)
-        for at, (kind, _) in self.special.items():
-            kinds[at] = kind
-        return pa.array(kinds, pa.string()) if self.special else pa.repeat("delivered", len(kinds))
-
-    def list_lacks(self, kind: pa.DataType) -> pa.Array:
-        lacks = {at: found for at, (_, found) in self.special.items() if found}
-        return make_lists(len(self.rows), lacks, pa.list_(kind))
+        if not self.kinds:
+            return pa.repeat("delivered", len(self.rows))
+        return pa.array([self.kinds.get(at, "delivered") for at in range(len(self.rows))], pa.string())
 
 
 class CausesBucket:
@@ -148,7 +88,7 @@ class CausesBucket:
     >>> bucket = CausesBucket(CausesSettings())
     >>> def rows(*events):
     ...     columns = [("__partition", pa.string()), ("__id", pa.string()), ("__causes", pa.list_(pa.string()))]
-    ...     return pa.Table.from_pylist([dict(zip(OWN[1:], ("", *event))) for event in events], pa.schema(columns))
+    ...     return pa.Table.from_pylist([dict(zip(OWN, ("", *event))) for event in events], pa.schema(columns))
     >>> out, status = bucket.advance(rows(("reply", ["question"]), ("hello", [])), 0)
     >>> out["__id"].to_pylist(), [(cause.sender, cause.held) for cause in status.causes]
     (['hello'], [('question', 1)])
@@ -184,11 +124,13 @@ class CausesBucket:
         self.fresh, self.touched = [], set()
         self._forget(now)
         came = 0 if rows is None else len(rows)
-        table, old = self._join(rows)
-        out = Output()
-        if table is not None and len(table) > old:
-            own = [table[name].slice(old).to_pylist() for name in OWN[1:]]
-            self._take_all(zip(count(old), *own, strict=False), now, out)
+        old = 0 if self.table is None else len(self.table)
+        table, out = join_rows(self.table, rows), Output()
+        if rows is not None:
+            keys = [name for name in ("__time", "__id") if name in rows.column_names]
+            order = pc.sort_indices(rows, [(key, "ascending") for key in keys])
+            own = (rows[name].take(order).to_pylist() for name in OWN)
+            self._take_all(zip((order.to_numpy() + old).tolist(), *own, strict=True), now, out)
         if self.settings.patience_ms is not None:
             self._expire(now - self.settings.patience_ms, now, out)
         if self.fresh:
@@ -196,12 +138,6 @@ class CausesBucket:
             for partition, many in Counter(map(itemgetter(0), self.fresh)).items():
                 self.known[partition] = self.known.get(partition, 0) + many
         return self._finish(table, out), self._status(now, came, out)
-
-    def _join(self, rows: pa.Table | None) -> tuple[pa.Table | None, int]:
-        if rows is not None:
-            keys = [name for name in ("__time", "__id", "__partition") if name in rows.column_names]
-            rows = rows.take(pc.sort_indices(rows, [(key, "ascending") for key in keys]))
-        return join_rows(self.table, rows), 0 if self.table is None else len(self.table)
 
     def _take_all(self, rows: Iterable[tuple[int, str, Any, list[Any]]], now: int, out: Output) -> None:
         emitted, held, waiters, given_up = self.emitted, self.held, self.waiters, self.given_up
@@ -220,7 +156,7 @@ class CausesBucket:
                 emitted.add(key)
                 self.fresh.append(key)
                 if key in waiters:
-                    self._emit_all(self._wake(key), out)
+                    self._emit(self._wake(key), out)
 
     def _take(self, row: int, partition: str, id: Any, causes: list[Any], now: int, out: Output) -> None:
         if id is None:
@@ -249,13 +185,10 @@ class CausesBucket:
         if missing:
             self.held[key] = one
         else:
-            self._emit(key, one, out)
+            self._emit([(key, one)], out)
 
-    def _emit(self, key: Key, one: Held, out: Output) -> None:
-        """Let a row out, and what waited for it alone."""
-        self._emit_all([(key, one)], out)
-
-    def _emit_all(self, ready: Iterable[tuple[Key, Held]], out: Output) -> None:
+    def _emit(self, ready: Iterable[tuple[Key, Held]], out: Output) -> None:
+        """Let rows out, and what waited for them alone."""
         queue = deque(ready)
         while queue:
             key, one = queue.popleft()
@@ -299,8 +232,7 @@ class CausesBucket:
             one = self.held.get(waiter)
             if one is not None and cause[1] in one.missing:
                 one.lacks.append(cause[1])
-        for waiter, one in list(self._wake(cause)):
-            self._emit(waiter, one, out)
+        self._emit(list(self._wake(cause)), out)
 
     def list_causes(self, key: Key) -> list[Key]:
         """What a row waits for, directly or through others, and is not here; in a circle, the rows that it names."""
@@ -347,9 +279,8 @@ class CausesBucket:
             place += len(one.rows)
         self.table = table.take(pa.array(kept, pa.int64()))
         found = table.take(pa.array(out.rows, pa.int64()))
-        found = found.append_column("position", self._place(found["__partition"]))
-        found = found.append_column("waits_for", out.list_lacks(table["__id"].type))
-        return found.append_column("kind", out.list_kinds())
+        waits = out.lacks, pa.list_(table["__id"].type)
+        return finish_rows(found, self._place(found["__partition"]), *waits, out.list_kinds())
 
     def _place(self, partitions: pa.ChunkedArray) -> pa.Array:
         """The next positions of these partitions, one for each row."""
@@ -367,7 +298,7 @@ class CausesBucket:
         return pa.array(positions, pa.int64())
 
     def _status(self, now: int, came: int, out: Output) -> Status:
-        kinds = [kind for kind, _ in out.special.values()]
+        kinds = list(out.kinds.values())
         return Status(
             now_ms=now,
             rows_in=came,
@@ -377,7 +308,6 @@ class CausesBucket:
             held=sum(len(one.rows) for one in self.held.values()),
             oldest_ms=min((one.since for one in self.held.values()), default=None),
             causes=self._causes(),
-            receivers=len(self.positions),
         )
 
     def _causes(self) -> tuple[Cause, ...]:

@@ -32,11 +32,11 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter, BadSnapshot
+from antecede.model import View
 from antecede.protocols.machine import SNAPSHOT_VERSION
 from antecede.spark.storage import (
     absolute,
@@ -51,10 +51,10 @@ from antecede.spark.storage import (
     readable,
     whole,
 )
-from antecede.spark.stream.bucket import Bucket, StampedSettings
+from antecede.spark.stream.api import dump_columns, select_packets
+from antecede.spark.stream.bucket import Bucket
 from antecede.spark.stream.packets import to_ipc
-from antecede.spark.stream.settings import Settings
-from antecede.spark.stream.stamps import select_columns
+from antecede.spark.stream.receiver import Settings
 from antecede.spark.stream.status import Status
 
 __all__ = ["KINDS", "Closing", "deliver_closed", "find_state", "read_status"]
@@ -80,17 +80,16 @@ def deliver_closed(
 
     As `order` with stamps, for one receiver. Whether `patience` has ended is looked at when something comes.
     """
-    settings = Settings.of(protocol, processes, parameters, patience)
     about = "stream by closed sets"
+    me = View(tuple(processes)).id(receiver)
+    named = {"columns": dump_columns(df), "receiver": me}
+    settings = Settings.of(protocol, processes, parameters, patience, **named)
     if settings.protocol not in KINDS:
         raise BadParameter.choice(about, "protocol", settings.protocol, KINDS)
-    me = settings.view.id(receiver)
     if not settings.machine(me).orders_at(me):
         raise BadParameter(about, f"receiver must be the one that the protocol orders for, not {receiver}")
-    rows = select_columns(df, "stamp", None, None).drop("__group")
-    columns = to_arrow_schema(StructType(df.schema.fields)).serialize().to_pybytes()
-    opened = StampedSettings(settings, columns, receiver=me)
-    closing = Closing(opened, absolute(out), join(absolute(checkpoint), "closed"))
+    rows = select_packets(df, "stamp", None, None).drop("__group")
+    closing = Closing(settings, absolute(out), join(absolute(checkpoint), "closed"))
     return rows.writeStream.foreachBatch(closing).option("checkpointLocation", absolute(checkpoint))
 
 
@@ -108,11 +107,11 @@ class Closing:
     """What is done with each micro-batch."""
 
     def __init__(
-        self, opened: StampedSettings, out: str, home: str, clock: Callable[[], float] = time.time
+        self, settings: Settings, out: str, home: str, clock: Callable[[], float] = time.time
     ) -> None:
-        self.opened, self.out, self.home, self.clock = opened, out, home, clock
-        assert opened.receiver is not None
-        self.receiver = opened.settings.processes[opened.receiver]
+        self.settings, self.out, self.home, self.clock = settings, out, home, clock
+        assert settings.receiver is not None
+        self.receiver = settings.processes[settings.receiver]
         self.last: State | None = None
         """What this query has written."""
 
@@ -137,16 +136,16 @@ class Closing:
     def _open(self, spark: SparkSession, batch: int) -> Bucket:
         """The bucket as it was after a micro-batch."""
         if batch < 0:
-            return self.opened.open(None)
+            return self.settings.open(None)
         found = self.last if self.last is not None and self.last.batch == batch else self._read(spark, batch)
         if found is not None:
-            return self.opened.open(found.bucket)
-        old = read_version_2(self.home, batch, self.opened)
+            return self.settings.open(found.bucket)
+        old = read_version_2(self.home, batch, self.settings)
         if old is None:
             raise BadSnapshot(
                 f"{self.home} has no state of micro-batch {batch}: begin with a new checkpoint and output"
             )
-        return self.opened.open(old)
+        return self.settings.open(old)
 
     def _read(self, spark: SparkSession, batch: int) -> State | None:
         """The state after a micro-batch, if it was written."""
@@ -229,7 +228,7 @@ def find_state(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> bytes
     return max(found, key=lambda one: one.batch).bucket if found else None
 
 
-def read_version_2(home: str, batch: int, opened: StampedSettings) -> bytes | None:
+def read_version_2(home: str, batch: int, settings: Settings) -> bytes | None:
     """The state of a bucket from what version 2 left after a micro-batch: files of Arrow on a local disk."""
     here = Path(local(home) or "", f"{batch:012d}")
     if local(home) is None or not (here / "state").exists():
@@ -237,11 +236,11 @@ def read_version_2(home: str, batch: int, opened: StampedSettings) -> bytes | No
     old = msgspec.msgpack.decode((here / "state").read_bytes())
     if old["version"] != 2:
         raise BadSnapshot.version("the stream by closed sets", old["version"], f"2 or {VERSION}")
-    decided, me = opened.settings.decided(), opened.receiver
+    decided, me = settings.decided(), settings.receiver
     assert me is not None
     for what, found, wanted in (
         ("settings", old["decided"], decided),
-        ("receiver", old["receiver"], opened.settings.processes[me]),
+        ("receiver", old["receiver"], settings.processes[me]),
     ):
         if found != wanted:
             raise BadSnapshot.changed(what, found, wanted)

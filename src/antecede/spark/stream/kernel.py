@@ -14,20 +14,33 @@ the order is the one in which a machine delivers; tests compare the two on rando
 
 Two hash tables, keyed by (receiver and sender, count): which packet of a channel is held, and the first of those that
 wait for it; `next_` leads to the others.
+
+Roots. What is missing is named at its root: messages that have not come, never those that are held themselves. Messages
+of one source come out one after the other, so what a missing message holds up is, for each source, all from some
+position on.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from antecede.jit import inlined, native
 from antecede.jit.hashtable import EMPTY, find, insert, is_full, new_table, remove, value_at
 
 __all__ = [
-    "CODES", "COPY", "DELIVERED", "DROPPED", "HELD", "arrive", "decode", "number_channels", "tables",
+    "CODES", "COPY", "DROPPED", "HELD", "MOST", "Numbers", "Root", "Rows", "Stamps", "Waits", "find_roots",
+    "number_channels",
 ]  # fmt: skip
+
+Numbers = NDArray[np.int64]
+NEVER: Final = np.iinfo(np.int64).max
+MOST: Final = 32
+"""Roots that are told of one receiver."""
 
 CODES: Final = {"fifo": 2, "matrix": 3, "monitor": 6, "broadcast": 11}
 FIRST, ONE, BITMAP, LIST = range(4)
@@ -217,7 +230,7 @@ def file(
 
 @native
 def arrive(
-    code: int, n: int, data: Any, ends: Any, mes: Any, lanes: Any, sources: Any, numbers: Any, channels: Any,
+    code: int, n: int, data: Any, ends: Any, mes: Any, sources: Any, lanes: Any, numbers: Any, channels: Any,
     position: Any, first: Any, last: Any, process: Any, count: Any, late: Any, delivered: Any, places: Any, state: Any,
     order: Any, placed: Any, held: Any, waiters: Any, next_: Any, queue: Any, woken: Any, set_: Any, rows_: Any,
     cursor: Any,
@@ -299,9 +312,63 @@ def arrive(
     return -1
 
 
-def tables(rows: int) -> tuple[Any, Any]:
-    """Empty tables for so many packets."""
-    return new_table(rows), new_table(rows)
+class Stamps(NamedTuple):
+    """Stamps to be read: of which protocol and how many processes, their bytes, and whose they are, at whom."""
+
+    code: int = 0
+    n: int = 0
+    octets: Any = np.zeros(1, np.uint8)
+    ends: Any = np.zeros(1, np.int32)
+    receivers: Any = np.zeros(1, np.int64)
+    sources: Any = np.zeros(1, np.int64)
+
+
+NO_STAMPS: Final = Stamps()
+
+
+class Rows:
+    """Rows for `arrive`, with what it notes of them."""
+
+    def __init__(
+        self, lane: Any, channel: Any, number: Any, position: Any, first: Any, last: Any, process: Any, count: Any,
+        late: Any, stamps: Stamps = NO_STAMPS,
+    ) -> None:  # fmt: skip
+        size = len(lane)
+        self.lane, self.channel, self.number, self.position = lane, channel, number, position
+        self.first, self.last, self.process, self.count = first, last, process, count
+        self.late, self.stamps = late, stamps
+        self.state = np.zeros(size, np.int8)
+        self._order, self._placed, *self._scratch = (np.zeros(size, np.int64) for _ in range(5))
+        self._tables = new_table(size), new_table(size)
+        self._sets = np.zeros(stamps.n + 8, np.int64), np.zeros(stamps.n + 8, np.int64)
+        self.cursor = np.zeros(3, np.int64)
+
+    def run(self, delivered: Numbers, places: Numbers) -> int:
+        ended = arrive(
+            *self.stamps, self.lane, self.number, self.channel, self.position, self.first, self.last, self.process,
+            self.count, self.late, delivered, places, self.state, self._order, self._placed, *self._tables,
+            *self._scratch, *self._sets, self.cursor,
+        )  # fmt: skip
+        return int(ended)
+
+    def waits(self, held: Numbers) -> Waits:
+        """What these rows wait for."""
+        sizes = self.last[held] - self.first[held]
+        starts = self.first[held] - np.concatenate([[0], np.cumsum(sizes)[:-1]])[: len(held)]
+        entries = np.repeat(starts, sizes) + np.arange(sizes.sum())
+        row = np.repeat(np.arange(len(held)), sizes)
+        named = row, self.process[entries], self.count[entries]
+        return Waits(self.lane[held], self.channel[held], self.position[held], *named)
+
+    @property
+    def order(self) -> Numbers:
+        """The rows that are delivered, in order."""
+        return self._order[: self.cursor[2]]
+
+    @property
+    def placed(self) -> Numbers:
+        """Their places at their receivers."""
+        return self._placed[: self.cursor[2]]
 
 
 # Vectors
@@ -331,3 +398,88 @@ def number_channels(lanes: Any, codes: Any, counts: Any, own: Any, table: Any, i
         at += 1
     cursor[0] = at
     return int(at)
+
+
+# Roots
+
+
+class Waits(NamedTuple):
+    """Held rows as arrays: of which receiver or partition, the how-manieth of its source, and which counts it names.
+
+    A source is a number in all lanes together: a process in one lane is another source than in the next.
+    """
+
+    lane: Numbers
+    source: Numbers
+    position: Numbers
+    row: Numbers
+    """Of each count that is named: which row names it."""
+    process: Numbers
+    needed: Numbers
+
+    @classmethod
+    def none(cls) -> Waits:
+        return cls(*(np.zeros(0, np.int64) for _ in range(6)))
+
+
+class Root(NamedTuple):
+    """Messages `first` to `last` of a source have not come; `blocked` are the held rows that wait for them."""
+
+    source: int
+    first: int
+    last: int
+    blocked: Numbers
+
+
+def find_roots(waits: Waits, delivered: Any, most: int | None = MOST) -> Iterator[tuple[int, Root]]:
+    """What is missing in each lane: the first of each source, then the second ones, and so on.
+
+    `delivered` is how far each source came; `most` is how many roots are looked for in a lane, all if None.
+
+    >>> own, needs = np.array([[7, 0, 3], [7, 1, 1], [7, 1, 5]]).T, np.array([[1, 0, 3]]).T
+    >>> for lane, root in find_roots(Waits(*own, *needs), np.array([1, 0])):
+    ...     print(lane, root.source, root.first, root.last, root.blocked.tolist())
+    7 0 2 2 [0, 1, 2]
+    7 1 2 4 [2]
+    """
+    lanes = np.unique(waits.lane)
+    rows, row_ends = sort_by_lane(waits.lane, lanes)
+    entries, entry_ends = sort_by_lane(waits.lane[waits.row], lanes)
+    for at, lane in enumerate(lanes.tolist()):
+        own = rows[row_ends[at] : row_ends[at + 1]]
+        asks = entries[entry_ends[at] : entry_ends[at + 1]]
+        sources = np.concatenate([waits.source[own], waits.process[asks]])
+        # By the numbers of this lane alone.
+        known, numbers = np.unique(sources, return_inverse=True)
+        source, process = numbers[: len(own)], numbers[len(own) :]
+        position, row, count = waits.position[own], np.searchsorted(own, waits.row[asks]), waits.needed[asks]
+        for sender, first, last in find_gaps(source, position, process, count, delivered[known], most):
+            begin = np.full(len(known), NEVER)
+            begin[sender] = first
+            while True:
+                earlier = begin.copy()
+                asking = row[count >= begin[process]]
+                np.minimum.at(begin, source[asking], position[asking])
+                if (begin == earlier).all():
+                    break
+            yield lane, Root(int(known[sender]), first, last, own[position >= begin[source]])
+
+
+def sort_by_lane(lane: Numbers, lanes: Numbers) -> tuple[Numbers, Numbers]:
+    """Places by lane, and where those of each lane end."""
+    order = np.argsort(lane, kind="stable")
+    return order, np.append(np.searchsorted(lane[order], lanes), len(lane))
+
+
+def find_gaps(
+    source: Numbers, position: Numbers, process: Numbers, count: Numbers, delivered: Numbers, most: int | None
+) -> list[tuple[int, int, int]]:
+    """(source, first, last) of what is not here, up to the last that is named or held."""
+    gaps: list[tuple[int, int, int, int]] = []
+    for sender, done in enumerate(delivered.tolist()):
+        here = np.unique(position[source == sender])
+        known = max(int(here.max(initial=0)), int(count[process == sender].max(initial=0)))
+        edges = [done, *here[here > done].tolist(), known + 1]
+        open_ = [(before + 1, after - 1) for before, after in pairwise(edges) if after - before > 1]
+        gaps += [(rank, sender, *gap) for rank, gap in enumerate(open_[:most])]
+    return [gap[1:] for gap in sorted(gaps)[:most]]

@@ -13,8 +13,8 @@ Spark hands it is the one that it gave: bytes are compared, by their digest.
 
 Two ways for Spark to keep the state of a bucket, beside each other because each is better for its own:
 
-    keep_rows       one value, written in each micro-batch: `vectors` and `stamps`, whose state is counts and what waits
-    remember_rows   what waits as one value, the head, and what must be remembered as a list of pieces to which each
+    by itself       one value, written in each micro-batch: `vectors` and `bucket`, whose state is counts and what waits
+    with memory     what waits as one value, the head, and what must be remembered as a list of pieces to which each
                     micro-batch adds, with a time to live (`transformWithState`): `causes`, and verification by causes.
                     A worker reads the list only if the head is not the one that it gave. A piece is msgpack: a list of
                     entries, each with its time first
@@ -27,28 +27,31 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from zlib import crc32
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructType
 
 from antecede.errors import BadParameter, BadSnapshot
 from antecede.spark.errors import errors_marked, mark_errors
 from antecede.spark.frames import quote
-from antecede.spark.stream.packets import from_ipc, to_ipc
+from antecede.spark.stream.kernel import Numbers
+from antecede.spark.stream.packets import encode_names, from_ipc, to_ipc
 from antecede.spark.stream.status import OBSERVED, Status
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "BUCKETS", "PROVIDER", "ROCKSDB", "BucketOfRows", "RememberingBucket", "RememberingSettings", "bucket_keys",
-    "keep_rows", "make_packer", "name_partition", "read_state", "remember_rows", "unpack",
+    "BUCKETS", "PROVIDER", "ROCKSDB", "BucketOfRows", "ByPartition", "bucket_keys", "hash_names", "make_packer",
+    "read_state", "run_buckets", "spread",
 ]  # fmt: skip
 
 BUCKETS: Final = 16
@@ -70,8 +73,8 @@ PACKED: Final = "bucket int, rows binary"
 STEPPED: Final = "rows binary, status string"
 
 
-Assign = Callable[[pa.Table, int], Any]
-"""From rows and a number of buckets to the bucket of each row, as a number from 0."""
+Assign = Callable[[pa.Table, int], tuple[pa.Table, Any]]
+"""From rows and a number of buckets to the rows that a bucket gets, and the bucket of each, as a number from 0."""
 
 
 class BucketOfRows(Protocol):
@@ -95,56 +98,89 @@ class RememberingBucket(BucketOfRows, Protocol):
         """The piece of the last micro-batch, if there is something to remember."""
 
 
-class RememberingSettings(Protocol):
+class BucketSettings(Protocol):
     @property
-    def remember_ms(self) -> int: ...
+    def buckets(self) -> int: ...
 
-    def open(self, state: bytes | None, pieces: Iterable[bytes]) -> RememberingBucket:
-        """The bucket that has this head and these pieces, or a new one."""
+    @property
+    def patience_ms(self) -> int | None:
+        """None: a bucket does not act when time has passed and nothing came."""
+
+    @property
+    def open(self) -> Callable[..., Any]:
+        """Make a bucket from its state, or from None; one that remembers also from its pieces."""
 
 
-def keep_rows(
+def run_buckets(
     rows: DataFrame,
-    open_bucket: Callable[[bytes | None], BucketOfRows],
-    buckets: int,
-    timed: bool,
-    assign: Assign | None = None,
+    settings: BucketSettings,
+    assign: Assign,
+    schema: StructType,
+    *,
+    owner: str = "order",
+    remember_ms: int | None = None,
 ) -> DataFrame:
-    """What comes out of the buckets of these rows, packed: `unpack` it.
+    """What comes out of the buckets of these rows, with this schema; `remember_ms` if they remember."""
+    pack, unpack = make_packer(bucket_keys(settings.buckets), assign), make_unpacker(schema.names)
+    packed = rows.mapInArrow(mark_errors(pack), PACKED).groupBy("bucket")
+    token = uuid.uuid4().hex
+    if remember_ms is None:
+        untimed = settings.patience_ms is None
+        waits = GroupStateTimeout.NoTimeout if untimed else GroupStateTimeout.ProcessingTimeTimeout
+        step = mark_errors(make_step(settings, token))
+        stepped = packed.applyInPandasWithState(step, STEPPED, "state binary", "append", waits)
+    else:
+        provider = str(rows.sparkSession.conf.get(PROVIDER))
+        if "RocksDB" not in provider:
+            found = provider.rpartition(".")[2]
+            advice = f"set {PROVIDER} to {ROCKSDB} in the session"
+            raise BadParameter(owner, f"the state store must be RocksDB, not {found}: {advice}")
+        processor = Processor(settings, remember_ms, token)
+        stepped = packed.transformWithStateInPandas(processor, STEPPED, "append", "ProcessingTime")
+    told = stepped.observe(OBSERVED, F.collect_list("status").alias("status"))
+    return told.select("rows").mapInArrow(mark_errors(unpack), schema)
 
-    `open_bucket` makes a bucket from its state, or a new one; `timed` if it acts when time has passed and nothing came.
-    `assign` gives the bucket of each row, as a number from 0; without it `__bucket` says it.
+
+class ByPartition(Struct, frozen=True):
+    """Assigns rows to buckets by columns of text, `keys`, and adds their names as `__partition`.
+
+    >>> rows = pa.table({"shop": ["eu", "us", "eu"], "__key 1": ["7", None, "7"]})
+    >>> ByPartition(("shop", "__key 1"))(rows, 4)[0]["__partition"].to_pylist()
+    ['["eu","7"]', '["us",null]', '["eu","7"]']
     """
-    waits = GroupStateTimeout.ProcessingTimeTimeout if timed else GroupStateTimeout.NoTimeout
-    step = mark_errors(make_step(open_bucket, uuid.uuid4().hex))
-    packed = pack(rows, buckets, assign).groupBy("bucket")
-    stepped = packed.applyInPandasWithState(step, STEPPED, "state binary", "append", waits)
-    return stepped.observe(OBSERVED, F.collect_list("status").alias("status")).select("rows")
+
+    keys: tuple[str, ...]
+
+    @classmethod
+    def of(cls, df: DataFrame, names: Sequence[str]) -> tuple[ByPartition, list[Column]]:
+        """By these columns, and those that are to be added to the rows for it: what is no text becomes text."""
+        others = [name for name in names if not isinstance(df.schema[name].dataType, StringType)]
+        texts = {name: f"__key {place}" for place, name in enumerate(others)}
+        added = [F.col(quote(name)).cast("string").alias(key) for name, key in texts.items()]
+        return cls(tuple(texts.get(name, name) for name in names)), added
+
+    def __call__(self, rows: pa.Table, buckets: int) -> tuple[pa.Table, Any]:
+        found: list[tuple[Any, ...]] = [()]
+        code = np.zeros(len(rows), np.int64)
+        for key in self.keys:
+            encoded = encode_names(rows[key])
+            known = [*encoded.dictionary.to_pylist(), None]
+            own = encoded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)
+            distinct, code = np.unique(code * len(known) + own, return_inverse=True)
+            found = [(*found[one // len(known)], known[one % len(known)]) for one in distinct.tolist()]
+        names = [msgspec.json.encode(one).decode() if one else "" for one in found]
+        rows = rows.drop_columns([key for key in self.keys if key.startswith("__key ")])
+        named = rows.append_column("__partition", pa.array(names, pa.string()).take(code))
+        return named, spread(hash_names(names)[code], buckets)
 
 
-def remember_rows(owner: str, rows: DataFrame, settings: RememberingSettings, buckets: int) -> DataFrame:
-    """What comes out of the buckets of these rows, packed. `rows` has the column `__bucket`."""
-    provider = str(rows.sparkSession.conf.get(PROVIDER))
-    if "RocksDB" not in provider:
-        raise BadParameter(
-            owner,
-            f"the state store must be RocksDB, not {provider.rpartition('.')[2]}: set {PROVIDER} "
-            f"to {ROCKSDB} in the session",
-        )
-    processor = Processor(settings, uuid.uuid4().hex)
-    packed = pack(rows, buckets).groupBy("bucket")
-    stepped = packed.transformWithStateInPandas(processor, STEPPED, "append", "ProcessingTime")
-    return stepped.observe(OBSERVED, F.collect_list("status").alias("status")).select("rows")
+def hash_names(names: Sequence[str | None]) -> Numbers:
+    return np.array([crc32((name or "").encode()) for name in names], np.int64)
 
 
-def name_partition(names: Sequence[str], buckets: int) -> tuple[Column, Column]:
-    """The bucket of a row, and its partition as text."""
-    keys = [F.col(quote(name)).cast("string") for name in names]
-    if not keys:
-        return F.lit(0).cast("int").alias("__bucket"), F.lit("").alias("__partition")
-    bucket = F.pmod(F.xxhash64(*keys), F.lit(buckets)).cast("int")
-    partition = F.to_json(F.array(*keys), {"ignoreNullFields": "false"})
-    return bucket.alias("__bucket"), partition.alias("__partition")
+def spread(hashed: Numbers, buckets: int) -> Numbers:
+    """From hashes to buckets. The highest of the low bits are the best mixed ones."""
+    return (hashed ^ hashed >> 16) % buckets
 
 
 def bucket_keys(count: int) -> Sequence[int]:
@@ -162,16 +198,7 @@ def bucket_keys(count: int) -> Sequence[int]:
 # Pack
 
 
-def pack(rows: DataFrame, buckets: int, assign: Assign | None = None) -> DataFrame:
-    return rows.mapInArrow(mark_errors(make_packer(bucket_keys(buckets), assign or read_bucket)), PACKED)
-
-
-def read_bucket(rows: pa.Table, buckets: int) -> Any:
-    """The bucket of each row, which Spark has found."""
-    return rows["__bucket"].to_numpy()
-
-
-def make_packer(keys: Sequence[int], assign: Assign = read_bucket) -> Any:
+def make_packer(keys: Sequence[int], assign: Assign) -> Any:
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         kept: list[pa.RecordBatch] = []
         rows = octets = 0
@@ -197,9 +224,9 @@ def empty_rows(keys: Sequence[int]) -> pa.RecordBatch:
     return pa.record_batch(columns, ["bucket", "rows"])
 
 
-def pack_rows(rows: pa.Table, keys: Sequence[int], assign: Assign = read_bucket) -> pa.RecordBatch:
+def pack_rows(rows: pa.Table, keys: Sequence[int], assign: Assign) -> pa.RecordBatch:
     """A row for each bucket: its rows as an Arrow stream."""
-    bucket = assign(rows, len(keys))
+    rows, bucket = assign(rows, len(keys))
     order = np.argsort(bucket, kind="stable")
     ends = np.searchsorted(bucket[order], np.arange(len(keys) + 1))
     arranged = rows.take(order).combine_chunks()
@@ -215,11 +242,11 @@ _buckets: OrderedDict[tuple[str, int], tuple[bytes, Any]] = OrderedDict()
 """(query, bucket) -> the digest of the state that it gave, and the bucket itself."""
 
 
-def make_step(open_bucket: Callable[[bytes | None], BucketOfRows], token: str) -> Any:
+def make_step(settings: BucketSettings, token: str) -> Any:
     def step(key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         before = bytes(state.get[0]) if state.exists else None
         now = state.getCurrentProcessingTimeMs()
-        after, bucket, out = advance_bucket((token, key[0]), before, open_bucket, frames, now)
+        after, bucket, out = advance_bucket((token, key[0]), before, settings.open, frames, now)
         state.update((after,))
         if bucket.deadline is not None:
             # At least a little later: Spark takes no time that is past.
@@ -232,13 +259,13 @@ def make_step(open_bucket: Callable[[bytes | None], BucketOfRows], token: str) -
 class Processor(StatefulProcessor):
     """Keeps one bucket for each key."""
 
-    def __init__(self, settings: RememberingSettings, token: str) -> None:
-        self.settings, self.token = settings, token
+    def __init__(self, settings: BucketSettings, remember_ms: int, token: str) -> None:
+        self.settings, self.remember_ms, self.token = settings, remember_ms, token
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle
         self.head = handle.getValueState("head", "state binary")
-        self.pieces = handle.getListState("emitted", "piece binary", self.settings.remember_ms)
+        self.pieces = handle.getListState("emitted", "piece binary", self.remember_ms)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:
         yield self.step(int(key[0]), rows, timerValues.getCurrentProcessingTimeInMs())
@@ -263,7 +290,8 @@ class Processor(StatefulProcessor):
 
     def open(self, state: bytes | None) -> RememberingBucket:
         pieces = () if state is None else (bytes(piece[0]) for piece in self.pieces.get())
-        return self.settings.open(state, pieces)
+        bucket: RememberingBucket = self.settings.open(state, pieces)
+        return bucket
 
     def add(self, bucket: RememberingBucket, now: int) -> None:
         """Add what is new to the list that Spark keeps. Many small pieces become one."""
@@ -273,7 +301,7 @@ class Processor(StatefulProcessor):
         self.pieces.appendValue((piece,))
         if bucket.serial % PIECES == 0:
             every = [one for found in self.pieces.get() for one in msgspec.msgpack.decode(bytes(found[0]))]
-            left = [one for one in every if one[0] + self.settings.remember_ms > now]
+            left = [one for one in every if one[0] + self.remember_ms > now]
             self.pieces.put([(msgspec.msgpack.encode(left),)])
 
     def close(self) -> None:
@@ -310,9 +338,9 @@ def take_bucket(
     """The bucket that has this state: the one that is kept, or one made from the state."""
     # Taken out: if this step fails half-way, what is kept is no longer what it was.
     kept = _buckets.pop(name, None)
-    if state is not None and kept is not None and kept[0] == digest(state):
-        return kept[1]
-    return open_bucket(state)
+    return (
+        kept[1] if state is not None and kept is not None and kept[0] == digest(state) else open_bucket(state)
+    )
 
 
 def keep_bucket(name: tuple[str, int], state: bytes, bucket: Any) -> None:
@@ -344,11 +372,6 @@ def read_state(data: bytes, kind: str, version: int, buckets: int) -> dict[str, 
 
 
 # Unpack
-
-
-def unpack(packed: DataFrame, schema: StructType) -> DataFrame:
-    """The rows that came out of the buckets."""
-    return packed.mapInArrow(mark_errors(make_unpacker(schema.names)), schema)
 
 
 def make_unpacker(names: Sequence[str]) -> Any:

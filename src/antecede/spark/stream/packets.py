@@ -48,42 +48,23 @@ if TYPE_CHECKING:
     from antecede.sim.run import RunSpec
 
 __all__ = [
-    "PACKETS",
-    "WAITING",
-    "encode_names",
-    "from_ipc",
-    "join_rows",
-    "make_lists",
-    "number_names",
-    "packet_of",
-    "packets_of",
-    "simulated",
-    "stamp_of",
-    "to_ipc",
-]
+    "ADDED", "GAVE_UP", "PACKETS", "WAITING", "encode_names", "finish_rows", "from_ipc", "join_rows", "number_names",
+    "packet_of", "packets_of", "simulated", "stamp_of", "to_ipc",
+]  # fmt: skip
 
 GAVE_UP: Final = pa.list_(
-    pa.struct(
-        [
-            pa.field("sender", pa.string()),
-            pa.field("first", pa.int64()),
-            pa.field("last", pa.int64()),
-            pa.field("counted", pa.string()),
-        ]
-    )
+    pa.struct({"sender": pa.string(), "first": pa.int64(), "last": pa.int64(), "counted": pa.string()})
 )
-
 WAITING: Final = pa.schema(
     [
-        pa.field("group", pa.string()),
-        pa.field("receiver", pa.string()),
-        pa.field("sender", pa.string()),
-        pa.field("number", pa.int64()),
-        pa.field("since_ms", pa.int64()),
-        pa.field("awaits", GAVE_UP),
+        *((name, pa.string()) for name in ("group", "receiver", "sender")),
+        *((name, pa.int64()) for name in ("number", "since_ms")),
+        ("awaits", GAVE_UP),
     ]
 )
 """A message that waits: at whom, whose, since when, and for which messages of whom."""
+ADDED: Final = ("position", "waits_for", "kind", "reason")
+"""The columns that rows come out with."""
 
 LIMITS: Final = Limits()
 NO_STAMP: Final = Stamp()
@@ -148,27 +129,17 @@ def packets_of(
     >>> packets_of([packet], view).to_pylist()[0] | {"stamp": ...}
     {'receiver': 'bob', 'sender': 'ann', 'number': 1, 'stamp': Ellipsis, 'payload': b'hello', 'arrival': 0}
     """
-    rows = []
-    labels = False
+    rows: list[dict[str, Any]] = []
     for at, packet in enumerate(packets, start=arrival):
         message = packet.message
-        row: dict[str, Any] = {
-            "receiver": view.name(packet.dest),
-            "sender": view.name(packet.source),
-            "number": None if message is None else message.number,
-            "stamp": stamp_of(packet),
-            "payload": None if message is None else message.payload,
-            "arrival": at,
-        }
-        if message is not None and message.label:
-            row["label"] = message.label
-            labels = True
-        if group is not None:
-            row["group"] = group
+        row = {"receiver": view.name(packet.dest), "sender": view.name(packet.source), "arrival": at}
+        row |= {"stamp": stamp_of(packet), "group": group}
+        if message is not None:
+            row |= {"number": message.number, "payload": message.payload, "label": message.label or None}
         rows.append(row)
-    names = [*PACKETS.names, *(["label"] if labels else []), *(["group"] if group is not None else [])]
-    schema = pa.schema([ALL_PACKETS.field(name) for name in names])
-    return pa.Table.from_pylist(rows, schema)
+    labels = ["label"] if any(row.get("label") for row in rows) else []
+    names = [*PACKETS.names, *labels, *(["group"] if group is not None else [])]
+    return pa.Table.from_pylist(rows, pa.schema([ALL_PACKETS.field(name) for name in names]))
 
 
 def simulated(spec: RunSpec, group: str | None = None) -> tuple[View, pa.Table]:
@@ -213,17 +184,25 @@ def join_rows(held: pa.Table | None, rows: pa.Table | None) -> pa.Table | None:
     return pa.concat_tables([held, rows], promote_options="permissive").combine_chunks()
 
 
-def make_lists(size: int, lists: Mapping[int, list[Any]], kind: pa.DataType) -> pa.Array:
-    """A column of lists of this type: these, by their places, and empty ones.
+def finish_rows(
+    rows: pa.Table, position: pa.Array, waits: Mapping[int, list[Any]], kind: pa.DataType, *texts: pa.Array
+) -> pa.Table:
+    """Rows with the columns of `ADDED`: what a row waits for by its place, as lists of this type; kinds, and reasons.
 
-    >>> make_lists(3, {1: [7]}, pa.list_(pa.int64())).to_pylist()
-    [[], [7], []]
+    >>> rows = pa.table({"id": ["a", "b"]})
+    >>> waits = {1: [7]}, pa.list_(pa.int64())
+    >>> finish_rows(rows, pa.array([0, 1]), *waits, pa.array(["delivered", "released"])).to_pylist()[1]
+    {'id': 'b', 'position': 1, 'waits_for': [7], 'kind': 'released'}
     """
-    if lists:
-        return pa.array([lists.get(at, []) for at in range(size)], kind)
-    return pa.ListArray.from_arrays(
-        pa.array(np.zeros(size + 1, np.int32)), pa.array([], kind.value_type), kind
-    )
+    size = len(rows)
+    if waits:
+        lists = pa.array([waits.get(at, []) for at in range(size)], kind)
+    else:
+        ends = pa.array(np.zeros(size + 1, np.int32))
+        lists = pa.ListArray.from_arrays(ends, pa.array([], kind.value_type), kind)
+    for name, column in zip(ADDED, (position, lists, *texts), strict=False):
+        rows = rows.append_column(name, column)
+    return rows
 
 
 def encode_names(column: pa.ChunkedArray) -> pa.DictionaryArray:

@@ -1,4 +1,4 @@
-"""The receivers of a stream: one with a machine, and those that the kernel serves.
+"""The receivers of a stream of packets: one with a machine, and those that the kernel serves.
 
 A machine decides everything. Whatever it offers is delivered at once, first what was offered first: so the order of
 delivery follows from the order of arrival alone, however the rows were cut into micro-batches.
@@ -10,26 +10,118 @@ something is gets a machine, made from what stands here, until all that was give
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+from msgspec import Struct
 
-from antecede.errors import NotEligible, PeerError
-from antecede.model import Effect, Id, Message, Packet
-from antecede.protocols import Listener, restore
+from antecede.errors import BadParameter, NotEligible, PeerError
+from antecede.model import Effect, Id, Message, Packet, View
+from antecede.protocols import PROTOCOLS, Listener, listen, restore
 from antecede.protocols.machine import SNAPSHOT_VERSION
+from antecede.spark.duration import parse_duration
 from antecede.spark.stream import kernel
-from antecede.spark.stream.roots import MOST, Root, Waits, find_roots
-from antecede.spark.stream.settings import Settings
+from antecede.spark.stream.kernel import NEVER, Numbers, Root, Waits, find_roots
 
-__all__ = ["CompiledReceivers", "MachineReceiver", "Output", "Taken", "octets_of", "read_number"]
+if TYPE_CHECKING:
+    from antecede.spark.stream.bucket import Bucket
 
-Numbers = NDArray[np.int64]
+__all__ = ["ORDERING", "CompiledReceivers", "Key", "MachineReceiver", "Output", "Settings", "read_number"]
+
+ORDERING: Final = ("fifo", "matrix", "bounded", "monitor", "history", "broadcast", "optimal")
+"""The protocols whose delivery is decided at the receiver, from the stamp."""
+ELSEWHERE: Final = {
+    "unordered": "it orders nothing",
+    "buffer": "its order is made by senders that wait, and acknowledgements that a stream does not see",
+    "permit": "its order is made by senders that wait for permits, which a stream does not see",
+    "separator": "its routers hold what passes them, which a stream does not see",
+    "contexts": "a stream of events that name their causes takes them as they are: order(id=..., causes=...)",
+    "underway": "its stamps leave out what was acknowledged, and a stream may not have that yet",
+    "sparing": "streams take the stamps of `bounded`, whose rule is the paper's",
+}
+"""Why the others cannot order a stream."""
+NO_COLUMNS: Final = pa.schema([]).serialize().to_pybytes()
+
+Key = tuple[str, int]
+"""A group, and a receiver in it."""
 MakePacket = Callable[[int, int], Packet[Any]]
 """From the place of a row and its receiver to the packet that it is."""
+
+
+class Settings(Struct, frozen=True):
+    """How packets are decided. Checked when made: what cannot order a stream is a `BadParameter`.
+
+    >>> Settings("permit", ("p1", "p2"))
+    Traceback (most recent call last):
+    antecede.errors.BadParameter: stream: protocol must be one of fifo, matrix, bounded, monitor, history, \
+broadcast, optimal, not 'permit' (its order is made by senders that wait for permits, which a stream does not see)
+    """
+
+    protocol: str
+    processes: tuple[str, ...]
+    parameters: dict[str, Any] = {}
+    patience_ms: int | None = None
+    """How long a message waits for causes that are not here, before they are given up. None: for ever."""
+    buckets: int = 1
+    """How many the receivers are spread over."""
+    columns: bytes = NO_COLUMNS
+    """The schema of the rows, as Arrow has it."""
+    group: str | None = None
+    """The column that tells groups apart."""
+    receiver: int | None = None
+    """The only one. None: all that there are."""
+    kernel: bool = True
+    """False: machines alone decide."""
+
+    def __post_init__(self) -> None:
+        if self.protocol not in ORDERING:
+            why = ELSEWHERE.get(self.protocol)
+            found = f"{self.protocol!r} ({why})" if why else repr(self.protocol)
+            raise BadParameter("stream", f"protocol must be one of {', '.join(ORDERING)}, not {found}")
+        if not self.processes:
+            raise BadParameter("stream", "processes must name all that take part, and names nobody")
+        self.machine(0)
+
+    @classmethod
+    def of(
+        cls,
+        protocol: str,
+        processes: Sequence[str],
+        parameters: Mapping[str, Any] | None = None,
+        patience: str | None = None,
+        **more: Any,
+    ) -> Settings:
+        """With the patience in words: "30 seconds"."""
+        milliseconds = None if patience is None else parse_duration("stream", "patience", patience)
+        return cls(protocol, tuple(processes), dict(parameters or {}), milliseconds, **more)
+
+    def machine(self, process: int, delivered: Sequence[int] | None = None) -> Listener:
+        """The machine that stands for a process, which sends elsewhere."""
+        return listen(self.protocol, View(self.processes), process, delivered, **self.parameters)
+
+    @property
+    def everyone(self) -> bool:
+        """Whether every message goes to all."""
+        return PROTOCOLS[self.protocol].to_all
+
+    def decided(self) -> dict[str, Any]:
+        """What a state must agree with: a query that is started again with other settings is not continued wrongly.
+
+        Patience may change from one start to the next.
+        """
+        return {
+            "protocol": self.protocol,
+            "processes": list(self.processes),
+            "parameters": self.machine(0).parameters,
+            "buckets": self.buckets,
+        }
+
+    def open(self, state: bytes | None) -> Bucket:
+        from antecede.spark.stream.bucket import Bucket
+
+        return Bucket(self) if state is None else Bucket.load(state, self)
 
 
 def read_number(message: Message | None) -> int:
@@ -41,7 +133,6 @@ def read_number(message: Message | None) -> int:
 class Output(NamedTuple):
     """A message that comes out; `lacks` are causes that were given up, as (sender, first, last, counted)."""
 
-    receiver: MachineReceiver
     position: int
     message: Message
     late: bool
@@ -78,30 +169,24 @@ class MachineReceiver:
                 continue
             late, lacks = machine.late(message), machine.lacks(message)
             causes = tuple((a.sender, a.first, a.last, a.counted) for a in lacks)
-            out.append(Output(self, self.position, message, late, causes))
+            out.append(Output(self.position, message, late, causes))
             self.position += 1
             self.since.pop(message.id, None)
             queue += machine.deliver(message)
 
     def expire(self, now: int, patience: int, out: list[Output]) -> None:
         """Give up what messages have waited for too long."""
-        while True:
-            tired = [key for key, since in self.since.items() if since + patience <= now]
-            if not tired or not self._give_up(tired, out):
+        while tired := [key for key, since in self.since.items() if since + patience <= now]:
+            before, skipped = len(out), False
+            for gap in self.machine.missing(tired):
+                try:
+                    self._deliver(self.machine.skip(*gap), out)
+                    skipped = True
+                except NotEligible:
+                    # Something that it follows is here, and goes first: the next round has it.
+                    continue
+            if not skipped and len(out) == before:
                 return
-
-    def _give_up(self, tired: list[Id], out: list[Output]) -> bool:
-        """Whether anything could be given up for these."""
-        before = len(out)
-        skipped = False
-        for gap in self.machine.missing(tired):
-            try:
-                self._deliver(self.machine.skip(*gap), out)
-                skipped = True
-            except NotEligible:
-                # Something that it follows is here, and goes first: the next round has it.
-                continue
-        return skipped or len(out) > before
 
     def list_rows(self) -> Iterator[int]:
         """The numbers of the rows that it holds."""
@@ -126,95 +211,71 @@ class MachineReceiver:
         return receiver
 
 
-# Served by the kernel
-
-
-class Taken(NamedTuple):
-    """What the kernel made of rows, by their places."""
-
-    order: Numbers
-    """Those that are delivered, in order."""
-    placed: Numbers
-    """Their positions at their receivers."""
-    held: Numbers
-    refused: list[tuple[int, str]]
-
-
 class CompiledReceivers:
-    """Receivers by number; `keys` says which they are."""
+    """Receivers that the kernel serves, by number."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.code = kernel.CODES[settings.protocol]
         self.n = len(settings.processes)
-        self.keys: list[tuple[str, int]] = []
-        """Of each receiver: its group and its process."""
+        self.numbers: dict[Key, int] = {}
         self.delivered: Numbers = np.zeros((0, self.n), np.int64)
         self.places: Numbers = np.zeros(0, np.int64)
         self.waits = Waits.none()
         """What each row that is held waits for, as of the last rows."""
 
-    @staticmethod
-    def serves(settings: Settings, me: int) -> bool:
-        return settings.protocol in kernel.CODES and settings.machine(me).orders_at(me)
+    def open(self, key: Key) -> int:
+        """The number of a receiver, which may be new; -1 if the protocol does not order there."""
+        if key not in self.numbers:
+            me = key[1]
+            if not self.settings.machine(me).orders_at(me):
+                return -1
+            self.numbers[key] = number = len(self.numbers)
+            if number == len(self.places):
+                more = max(8, number)
+                self.delivered = np.vstack([self.delivered, np.zeros((more, self.n), np.int64)])
+                self.places = np.concatenate([self.places, np.zeros(more, np.int64)])
+            self.delivered[number, me] = NEVER
+        return self.numbers[key]
 
-    def open(self, group: str, me: int) -> int:
-        """A new receiver."""
-        self.keys.append((group, me))
-        if len(self.keys) > len(self.places):
-            more = max(8, len(self.places))
-            self.delivered = np.vstack([self.delivered, np.zeros((more, self.n), np.int64)])
-            self.places = np.concatenate([self.places, np.zeros(more, np.int64)])
-        self.delivered[len(self.keys) - 1, me] = np.iinfo(np.int64).max
-        return len(self.keys) - 1
+    def take(self, lane: Any, source: Any, number: Any, stamp: Any, packet: MakePacket) -> tuple[Any, ...]:
+        """Take rows in this order: those that were held, and those that came.
 
-    def take(self, lane: Any, source: Any, number: Any, stamp: Any, packet: MakePacket) -> Taken:
-        """Take rows in this order: those that were held, and those that came."""
+        The rows that are delivered in order, their positions, those that are held, and why others are refused.
+        """
         total = len(lane)
         # Arrow's own memory is read-only: another type, for which all would be compiled again.
         lanes, sources, numbers = (np.array(part, np.int64) for part in (lane, source, number))
-        position, first, last, order, placed, next_, queue, woken = (
-            np.zeros(total, np.int64) for _ in range(8)
-        )
-        channels = lanes * self.n + sources
         octets, ends = octets_of(stamp)
         # Every entry takes a byte at least; what a machine is asked about takes its turn.
         room = int(ends[-1] - ends[0]) + self.n + 1 if total else 1
-        process, count = np.zeros(room, np.int64), np.zeros(room, np.int64)
+        mes = np.array([me for _, me in self.numbers] or [0], np.int64)[lanes]
+        stamps = kernel.Stamps(kernel.CODES[self.settings.protocol], self.n, octets, ends, mes, sources)
+        position, first, last = np.zeros((3, total), np.int64)
+        process, count = np.zeros((2, room), np.int64)
         late = np.zeros(total, np.int8)
-        state, cursor = np.zeros(total, np.int8), np.zeros(3, np.int64)
-        mes = np.array([me for _, me in self.keys] or [0], np.int64)[lanes]
-        scratch = np.zeros(self.n + 8, np.int64), np.zeros(self.n + 8, np.int64)
-        tables = kernel.tables(total)
+        rows = kernel.Rows(
+            lanes, lanes * self.n + sources, numbers, position, first, last, process, count, late, stamps
+        )
         refused: list[tuple[int, str]] = []
-        while True:
-            row = kernel.arrive(
-                self.code, self.n, octets, ends, mes, lanes, sources, numbers, channels,
-                position, first, last, process, count, late, self.delivered.reshape(-1), self.places, state,
-                order, placed, *tables, next_, queue, woken, *scratch, cursor,
-            )  # fmt: skip
-            if row < 0:
-                break
+        while (row := rows.run(self.delivered.reshape(-1), self.places)) >= 0:
             asked = self._ask_machine(row, int(mes[row]), packet)
             if isinstance(asked, str):
                 refused.append((row, asked))
-                state[row] = kernel.DROPPED
-                cursor[0] = row + 1
+                rows.state[row] = kernel.DROPPED
+                rows.cursor[0] = row + 1
                 continue
-            position[row], needs = asked
-            first[row] = used = int(cursor[1])
-            if used + len(needs) > len(process):
-                process, count = (np.concatenate([part, np.zeros_like(part)]) for part in (process, count))
-            for key, reached in needs:
-                process[used], count[used] = lanes[row] * self.n + key, reached
+            rows.position[row], found = asked
+            rows.first[row] = used = int(rows.cursor[1])
+            if used + len(found) > len(rows.process):
+                both = (rows.process, rows.count)
+                rows.process, rows.count = (np.concatenate([part, np.zeros_like(part)]) for part in both)
+            for key, reached in found:
+                rows.process[used], rows.count[used] = lanes[row] * self.n + key, reached
                 used += 1
-            last[row] = cursor[1] = used
-        out = int(cursor[2])
-        held = np.flatnonzero(state == kernel.HELD)
-        self.waits = Waits.of(
-            lanes[held], channels[held], position[held], first[held], last[held], process, count
-        )
-        return Taken(order[:out], placed[:out], held, refused)
+            rows.last[row] = rows.cursor[1] = used
+        held = np.flatnonzero(rows.state == kernel.HELD)
+        self.waits = rows.waits(held)
+        return rows.order, rows.placed, held, refused
 
     def _ask_machine(self, row: int, me: int, packet: MakePacket) -> str | tuple[int, list[tuple[int, int]]]:
         """Have a row that is not sure read and checked by a machine: its place and needs, or why it is no packet."""
@@ -228,26 +289,37 @@ class CompiledReceivers:
         place, needs = model.asks(made)
         return place[1], [need for need in needs if need[0] not in (me, made.source)]
 
-    def take_over(self, lane: int, receiver: MachineReceiver) -> None:
-        """Go on from what a machine has delivered."""
-        self.delivered[lane] = receiver.machine.reached()
-        self.delivered[lane, self.keys[lane][1]] = np.iinfo(np.int64).max
-        self.places[lane] = receiver.position
+    def release(self, key: Key) -> MachineReceiver:
+        """A machine that goes on from what was delivered here."""
+        number = self.numbers[key]
+        machine = self.settings.machine(key[1], self.delivered[number].tolist())
+        receiver = MachineReceiver(key[0], machine)
+        receiver.position = int(self.places[number])
+        return receiver
 
-    def find_roots(self, most: int | None = MOST) -> Iterator[tuple[int, int, Root]]:
-        """What is missing: at which receiver, and of whom."""
+    def take_over(self, receiver: MachineReceiver) -> None:
+        """Go on from what a machine has delivered."""
+        me = receiver.machine.me
+        number = self.open((receiver.group, me))
+        self.delivered[number] = receiver.machine.reached()
+        self.delivered[number, me] = NEVER
+        self.places[number] = receiver.position
+
+    def find_roots(self, most: int | None) -> Iterator[tuple[Key, Root]]:
+        """What is missing, and at which receiver."""
+        keys = list(self.numbers)
         for lane, root in find_roots(self.waits, self.delivered.reshape(-1), most):
-            yield lane, root.source % self.n, root
+            yield keys[lane], root
 
     def dump(self) -> dict[str, Any]:
-        used = len(self.keys)
+        used = len(self.numbers)
         counts = {"delivered": self.delivered[:used].tobytes(), "places": self.places[:used].tobytes()}
-        return {"keys": self.keys, **counts}
+        return {"keys": list(self.numbers), **counts}
 
     @classmethod
     def load(cls, settings: Settings, state: dict[str, Any]) -> CompiledReceivers:
         compiled = cls(settings)
-        compiled.keys = [(group, me) for group, me in state["keys"]]
+        compiled.numbers = {(group, me): number for number, (group, me) in enumerate(state["keys"])}
         compiled.delivered = np.frombuffer(state["delivered"], np.int64).reshape(-1, compiled.n).copy()
         compiled.places = np.frombuffer(state["places"], np.int64).copy()
         return compiled

@@ -5,57 +5,65 @@
                                of a query by closed sets
     waiting(spark, checkpoint) every message that waits, since when, and which messages of whom have not come: from the
                                state itself
+    spark.streams.addListener(Watch(print))            the `Progress` of each micro-batch of our streams in a session
+    spark.streams.addListener(Posting(checkpoint))     posts it where `antecede watch` looks; before the query starts
+    found = observe_findings(verify_stream(events))    so that a query's findings are told, too
 
 A query reports its status as observed metrics, so it costs no output and reaches any listener, also through Spark
 Connect. `waiting` reads the checkpoint of a query, running or not, from any session.
 
 A status is small whatever the stream holds. It names what is missing at its root: messages that have not come, never
 those that are held themselves; and how many messages each of them holds up, directly or through others.
+
+A query that is killed and started again goes on with the counts that are posted, and a micro-batch that is done again
+replaces what it had said.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
 
 import msgspec
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from msgspec import Struct
+from msgspec import Struct, structs
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 
 from antecede.errors import BadParameter
-from antecede.model import Awaited
-from antecede.spark.storage import absolute
-from antecede.spark.stream.packets import GAVE_UP, WAITING
-from antecede.spark.stream.settings import Settings
-from antecede.watch.status import Cause, describe_causes
-
-if TYPE_CHECKING:
-    from antecede.spark.stream.bucket import Bucket, Found
+from antecede.spark.storage import absolute, local
+from antecede.spark.stream.packets import WAITING
+from antecede.watch.status import CAUSES_MOST, PROCESSES_MOST, Board, Cause, Found, describe_causes
+from antecede.watch.status import Status as Posted
 
 __all__ = [
-    "OBSERVED",
-    "Cause",
-    "Progress",
-    "Status",
-    "combine_statuses",
-    "describe_bucket",
-    "status_of",
-    "waiting",
-]
+    "BOARD", "OBSERVED", "Cause", "Posting", "Progress", "Status", "Watch", "combine_statuses", "make_status",
+    "observe_findings", "posting", "sort_causes", "status_of", "waiting",
+]  # fmt: skip
 
 OBSERVED: Final = "antecede"
 """The name of the metrics that a query reports."""
+OBSERVED_FOUND: Final = "antecede_found"
 NAMED: Final = 20
-"""Causes that a status names."""
-LOOKED_AT: Final = 100
-"""Held messages of a receiver with a machine that are asked what they wait for: the oldest."""
+"""Causes, and findings, that a status names."""
+BOARD: Final = "status"
+"""The directory of statuses in a checkpoint."""
+HEARD_S: Final = 5
+"""How long to wait for what a listener hears last."""
+FURTHEST: Final = "furthest"
+"""Of a stream with many receivers, the frontier is that of whoever is furthest, sender by sender."""
 
 
 class Status(Struct, frozen=True):
@@ -69,41 +77,16 @@ class Status(Struct, frozen=True):
     gave_up: int = 0
     """Delivered without a cause that was given up."""
     held: int = 0
-    held_bytes: int = 0
-    """Stamps and payloads of what the kernel holds: what the state grows with."""
     oldest_ms: int | None = None
     """When the message came that waits the longest."""
     causes: tuple[Cause, ...] = ()
     """What has not come, that which holds up the most first."""
     frontier: dict[str, int] = {}
     """Process -> how many of its messages (by the stamps' count) were delivered at the receiver that has the most."""
-    receivers: int = 0
 
     def describe_waits(self) -> str:
         """What waits, and for what, in a sentence."""
         return describe_causes(self.causes, self.held) if self.causes else f"{self.held:,} wait"
-
-
-# Of a bucket
-
-
-def describe_bucket(bucket: Bucket, now: int, came: int, found: Found) -> Status:
-    """The status of a bucket after a micro-batch."""
-    kinds, rows = Counter(found.kinds), bucket.rows
-    return Status(
-        now_ms=now,
-        rows_in=came,
-        delivered=kinds["delivered"] + kinds["released"],
-        late=kinds["late"],
-        refused=kinds["refused"],
-        gave_up=len(found.waits),
-        held=0 if rows is None else len(rows),
-        held_bytes=0 if rows is None else rows.nbytes,
-        oldest_ms=None if rows is None else pc.min(rows["__since"]).as_py(),
-        causes=sort_causes([*causes_of_machines(bucket), *causes_of_kernel(bucket)]),
-        frontier=measure_frontier(bucket),
-        receivers=sum(number >= 0 for number in bucket.numbers.values()) + len(bucket.machines),
-    )
 
 
 def sort_causes(causes: Iterable[Cause]) -> tuple[Cause, ...]:
@@ -112,72 +95,19 @@ def sort_causes(causes: Iterable[Cause]) -> tuple[Cause, ...]:
     )
 
 
-def causes_of_machines(bucket: Bucket) -> Iterator[Cause]:
-    """What the oldest messages that machines hold wait for and is not here."""
-    names = bucket.settings.processes
-    for _, receiver in sorted(bucket.machines.items()):
-        found: dict[Awaited, list[int]] = {}
-        machine, since = receiver.machine, receiver.since
-        for key in sorted(since, key=lambda key: (since[key], key))[:LOOKED_AT]:
-            for root in machine.roots([key]):
-                found.setdefault(root, []).append(since[key])
-        for root, times in found.items():
-            yield Cause(
-                names[machine.me],
-                names[root.sender],
-                root.first,
-                root.last,
-                len(times),
-                min(times),
-                receiver.group,
-                root.counted,
-            )
-
-
-def causes_of_kernel(bucket: Bucket) -> Iterator[Cause]:
-    """What the messages that the kernel holds wait for and is not here."""
-    compiled, names = bucket.compiled, bucket.settings.processes
-    if compiled is None or bucket.rows is None:
-        return
-    since = bucket.rows["__since"].to_numpy()
-    for lane, sender, root in compiled.find_roots():
-        group, me = key = compiled.keys[lane]
-        if bucket.numbers[key] >= 0:
-            oldest = int(since[bucket.kernel_held[root.blocked]].min())
-            counted = bucket.settings.machine(me).counted
-            yield Cause(
-                names[me], names[sender], root.first, root.last, len(root.blocked), oldest, group, counted
-            )
-
-
-def measure_frontier(bucket: Bucket) -> dict[str, int]:
-    names = bucket.settings.processes
-    reached = [0] * bucket.n
-    if bucket.compiled is not None and bucket.compiled.keys:
-        counts = bucket.compiled.delivered[: len(bucket.compiled.keys)].copy()
-        counts[counts == np.iinfo(np.int64).max] = 0
-        reached = counts.max(axis=0).tolist()
-    for receiver in bucket.machines.values():
-        reached = list(map(max, reached, receiver.machine.reached()))
-    return {name: count for name, count in zip(names, reached, strict=True) if count}
-
-
 def combine_statuses(parts: Iterable[Status]) -> Status:
     """The status of all buckets."""
     whole = Status()
     for part in parts:
-        counts = ("rows_in", "delivered", "late", "refused", "gave_up", "held", "held_bytes", "receivers")
-        sums = {name: getattr(whole, name) + getattr(part, name) for name in counts}
+        counts = ("rows_in", "delivered", "late", "refused", "gave_up", "held")
         oldest = [ms for ms in (whole.oldest_ms, part.oldest_ms) if ms is not None]
-        furthest = dict(whole.frontier)
-        for name, count in part.frontier.items():
-            furthest[name] = max(furthest.get(name, 0), count)
+        names = {**whole.frontier, **part.frontier}
         whole = Status(
             now_ms=max(whole.now_ms, part.now_ms),
             oldest_ms=min(oldest, default=None),
             causes=sort_causes((*whole.causes, *part.causes)),
-            frontier=furthest,
-            **sums,
+            frontier={name: max(one.frontier.get(name, 0) for one in (whole, part)) for name in names},
+            **{name: getattr(whole, name) + getattr(part, name) for name in counts},
         )
     return whole
 
@@ -203,8 +133,7 @@ def status_of(progress: Any, checkpoint: str | os.PathLike[str] | None = None) -
     None if the query has no stream of ours, or the micro-batch had nothing to do. A query by closed sets tells
     Spark nothing: with its `checkpoint`, what it keeps there of its last micro-batches is looked up.
     """
-    value = fields_of(progress)
-    batch, metrics = int(value["batchId"]), observed_metrics(progress, OBSERVED)
+    batch, metrics = int(progress["batchId"]), observed_metrics(progress, OBSERVED)
     if metrics is not None:
         statuses = [msgspec.json.decode(text, type=Status) for text in metrics["status"] or ()]
     else:
@@ -215,16 +144,10 @@ def status_of(progress: Any, checkpoint: str | os.PathLike[str] | None = None) -
     if not statuses:
         return None
     status = combine_statuses(statuses)
-    seconds = value["durationMs"].get("triggerExecution", 0) / 1000
+    seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
     per = max(seconds, 0.001)
     out = status.delivered + status.late
-    return Progress(str(value["id"]), batch, status.rows_in / per, out / per, seconds, status)
-
-
-def fields_of(value: Any) -> dict[str, Any]:
-    """What Spark reports by name: a dictionary, or an object that has the names with an underscore."""
-    named = value if isinstance(value, Mapping) else vars(value)
-    return {key.lstrip("_"): item for key, item in named.items()}
+    return Progress(str(progress["id"]), batch, status.rows_in / per, out / per, seconds, status)
 
 
 def observed_metrics(progress: Any, name: str) -> dict[str, Any] | None:
@@ -236,7 +159,7 @@ def observed_metrics(progress: Any, name: str) -> dict[str, Any] | None:
     >>> observed_metrics({"observedMetrics": {"found": {"values": [3], "schema": schema}}}, "found")
     {'count': 3}
     """
-    found = (fields_of(progress).get("observedMetrics") or {}).get(name)
+    found = (progress.get("observedMetrics") or {}).get(name)
     if found is None:
         return None
     fields = dict(found) if isinstance(found, Mapping) else found.asDict()
@@ -278,34 +201,147 @@ def list_states(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def list_state(state: bytes) -> list[dict[str, Any]]:
     """What waits in a bucket with this state, as rows of `WAITING`."""
-    from antecede.spark.stream.bucket import Bucket, StampedSettings
-    from antecede.spark.stream.causes import list_held
-    from antecede.spark.stream.vectors import VectorBucket
+    from antecede.spark.stream import bucket, causes, vectors
 
     made = msgspec.msgpack.decode(state)
-    if "antecede causes" in made:
-        return list_held(made)
-    if "antecede vectors" in made:
-        return VectorBucket.list_held(made)
-    made = msgspec.msgpack.decode(made["packets"]) if "packets" in made else made
-    settings = Settings(
-        made["protocol"], tuple(made["processes"]), made["parameters"], buckets=made["buckets"]
+    home = causes if "antecede causes" in made else vectors if "antecede vectors" in made else bucket
+    held: list[dict[str, Any]] = home.list_held(made)
+    return held
+
+
+# Listeners
+
+
+def observe_findings(findings: DataFrame) -> DataFrame:
+    """The findings of `verify_stream`, counted where a listener sees it: how many, and the first of a micro-batch."""
+    one = F.struct(*(F.col(name) for name in Found.__struct_fields__))
+    return findings.observe(
+        OBSERVED_FOUND, F.count(F.lit(1)).alias("count"), F.to_json(F.min(one)).alias("first")
     )
-    columns = pa.schema([("__row", pa.int64())]).serialize().to_pybytes()
-    opened = StampedSettings(settings, columns, kernel="kernel" in made)
-    bucket = Bucket.load(state, opened)
-    # Nothing comes, so nothing comes out: what is held is read.
-    bucket.advance(None, 0)
-    missing = bucket.find_missing()
-    own = {name: f"__{name}" for name in ("group", "receiver", "sender", "number")} | {"since_ms": "__since"}
-    rows = [] if bucket.rows is None else bucket.rows.select(list(own.values())).to_pylist()
-    held = [
-        {
-            **{name: row[column] for name, column in own.items()},
-            "awaits": [
-                dict(zip(GAVE_UP.value_type.names, root, strict=True)) for root in missing.get(place, ())
-            ],
-        }
-        for place, row in enumerate(rows)
-    ]
-    return sorted(held, key=lambda row: row["since_ms"])
+
+
+@contextmanager
+def posting(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> Iterator[None]:
+    """Within this, the query with this checkpoint can be watched, if the checkpoint is on this machine."""
+    here = local(checkpoint)
+    if here is None:
+        yield
+        return
+    listener = Posting(here)
+    spark.streams.addListener(listener)
+    try:
+        yield
+        listener.ended.wait(HEARD_S)
+    except BaseException:
+        # It may be that none was started.
+        if listener.busy:
+            listener.ended.wait(HEARD_S)
+        raise
+    finally:
+        spark.streams.removeListener(listener)
+
+
+class Watch(StreamingQueryListener):
+    """Calls back with the `Progress` of each micro-batch of our streams in a session."""
+
+    def __init__(self, callback: Callable[[Progress], None]) -> None:
+        self.callback = callback
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        if (progress := status_of(event.progress)) is not None:
+            self.callback(progress)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        pass
+
+
+class Posting(StreamingQueryListener):
+    """Posts each micro-batch of one query at a time: the one that is called `query`, or whichever starts."""
+
+    def __init__(self, checkpoint: str | os.PathLike[str], query: str | None = None) -> None:
+        self.checkpoint = os.fspath(checkpoint)
+        self.board = Board(os.path.join(self.checkpoint, BOARD))
+        self._asked, self._name = query, "stream"
+        self._own: str | None = None
+        """The one that is at work."""
+        self.ended = threading.Event()
+        """Listeners hear of an end a little later, and one that is removed hears nothing: this can be waited for."""
+        self._last: Posted | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a query was started and has not ended, as far as was heard."""
+        return self._own is not None
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        if self._own is None and self._asked in (None, event.name):
+            self._own = str(event.id)
+            self.ended.clear()
+            self._name = event.name or "stream"
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        if str(event.progress.id) == self._own:
+            before = self._before(event.progress.batchId)
+            told = status_of(event.progress, self.checkpoint)
+            self._post(make_status(event.progress, self._name, told, before))
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        if str(event.id) != self._own:
+            return
+        self._own = None
+        if (last := self._before(1 << 62)) is not None:
+            why = "stopped" if event.exception is None else event.exception.split("\n")[0][:300]
+            self._post(structs.replace(last, ended=why))
+        self.ended.set()
+
+    def _post(self, status: Posted) -> None:
+        self.board.write(status)
+        self._last = status
+
+    def _before(self, batch: int) -> Posted | None:
+        """The latest status of an earlier batch."""
+        if self._last is not None and self._last.batch < batch:
+            return self._last
+        return next((one for one in reversed(self.board.read()) if one.batch < batch), None)
+
+
+def make_status(
+    progress: Any, query: str, told: Progress | None = None, before: Posted | None = None
+) -> Posted:
+    """What Spark and the stream (`told`) say of a micro-batch, as a page shows it, with the counts of all before it."""
+    status = Posted(
+        query=query,
+        batch=int(progress["batchId"]),
+        time_ms=time.time_ns() // 1_000_000,
+        duration_ms=int(progress["durationMs"].get("triggerExecution", 0)),
+        rows_in=sum(int(source["numInputRows"] or 0) for source in progress["sources"]),
+        rows_out=max(0, int(progress["sink"]["numOutputRows"])),
+    )
+    if before is not None:
+        kept = ("all_given_up", "all_late", "all_refused", "all_found", "found")
+        status = structs.replace(status, **{name: getattr(before, name) for name in kept})
+    if told is not None:
+        one = told.status
+        furthest = sorted(one.frontier.items())[:PROCESSES_MOST]
+        status = structs.replace(
+            status,
+            rows_in=one.rows_in,
+            rows_out=one.delivered + one.late,
+            held=one.held,
+            oldest_ms=one.oldest_ms,
+            causes=one.causes[:CAUSES_MOST],
+            frontier={FURTHEST: dict(furthest)} if furthest else {},
+            all_given_up=status.all_given_up + one.gave_up,
+            all_late=status.all_late + one.late,
+            all_refused=status.all_refused + one.refused,
+        )
+    found = observed_metrics(progress, OBSERVED_FOUND)
+    if found is None:
+        return status
+    many = int(found["count"] or 0)
+    named = (msgspec.json.decode(found["first"], type=Found),) if found["first"] else ()
+    newest = (*status.found, *named)[-NAMED:]
+    return structs.replace(status, rows_out=many, all_found=status.all_found + many, found=newest)

@@ -34,27 +34,18 @@ from antecede.spark.causes import ByCauses
 from antecede.spark.duration import REMEMBER, parse_duration
 from antecede.spark.errors import raise_task_errors
 from antecede.spark.storage import absolute
-from antecede.spark.stream.checkpoint import Checkpoint
-from antecede.spark.stream.operator import (
-    BUCKETS,
-    PROVIDER,
-    ROCKSDB,
-    name_partition,
-    read_state,
-    remember_rows,
-    unpack,
-)
+from antecede.spark.stream.operator import BUCKETS, PROVIDER, ROCKSDB, ByPartition, read_state, run_buckets
 from antecede.spark.stream.packets import from_ipc, to_ipc
-from antecede.spark.stream.run import make_session
+from antecede.spark.stream.query import Checkpoint, make_session
 from antecede.spark.stream.status import Status
-from antecede.spark.stream.verify_files import Findings, Running, write_findings
+from antecede.spark.stream.verify import Findings, Noting, write_findings
 from antecede.spark.tables import StreamFiles
 from antecede.spark.verify.by_causes import findings_schema, refuse_request, select_judged
 from antecede.spark.verify.growing import GrowingPartition
 
 __all__ = ["JudgingBucket", "JudgingSettings", "verify_files", "verify_live"]
 
-STATE_VERSION: Final = 1
+STATE_VERSION: Final = 2
 
 KINDS: Final = ("violation", "duplicate", "missing", "refused")
 
@@ -95,10 +86,11 @@ def verify_live(
         parse_duration("verify", "remember", remember or REMEMBER),
         buckets,
     )
-    bucket, partition = name_partition(asked.partition_by, buckets)
+    judged = select_judged(rows, asked, consumer)
     # Columns of partitions stay as they are: findings name them.
-    judged = select_judged(rows, asked, consumer).select(bucket, partition, "*")
-    return unpack(remember_rows("verify", judged, settings, buckets), schema)
+    assign, keys = ByPartition.of(judged, asked.partition_by)
+    added = judged.select("*", *keys)
+    return run_buckets(added, settings, assign, schema, owner="verify", remember_ms=settings.remember_ms)
 
 
 class JudgingSettings(Struct, frozen=True):
@@ -163,8 +155,7 @@ class JudgingBucket:
         told = self._tell(found, now)
         self.checked = max(self.checked, due)
         self._forget(now)
-        known = sum(len(partition.events) for partition in self.partitions.values())
-        status = Status(now_ms=now, rows_in=came, delivered=0 if told is None else len(told), receivers=known)
+        status = Status(now_ms=now, rows_in=came, delivered=0 if told is None else len(told))
         return told, status
 
     def _take(self, rows: pa.Table, now: int) -> set[str]:
@@ -280,7 +271,7 @@ def verify_files(
     *,
     patience: str | None = None,
     remember: str | None = None,
-    **running: Unpack[Running],
+    **noting: Unpack[Noting],
 ) -> Findings:
     """Events in files that appear -> findings as Parquet. Started again, it goes on where it was."""
     kept = Checkpoint(checkpoint)
@@ -294,14 +285,4 @@ def verify_files(
 
         identity = {"command": "verify", "input": absolute(files.path), "consumer": consumer}
         identity |= msgspec.to_builtins(asked)
-        return write_findings(
-            own,
-            find,
-            KINDS,
-            identity,
-            out,
-            checkpoint,
-            timed=True,
-            claimed=lambda: kept.write_columns(msgspec.json.encode(table)),
-            **running,
-        )
+        return write_findings(own, find, KINDS, identity, out, kept, timed=True, columns=table, **noting)
