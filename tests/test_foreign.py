@@ -6,7 +6,7 @@ import random
 import pytest
 
 from antecede.errors import BadParameter
-from antecede.trace.foreign import lines, shiviz, tlaplus, tracing
+from antecede.trace.foreign import lines, shiviz
 from antecede.trace.foreign.log import LOG, READ
 
 HOST_FIRST = r"(?<host>\S*) (?<clock>{.*})\n(?<event>.*)"
@@ -249,7 +249,7 @@ def test_tokens_are_messages():
         TRACING % ("ann", "GenerateTokenTrace", '{"Token":"t1"}', '{"ann":1}')
         + TRACING % ("bob", "ReceiveTokenTrace", '{"Token":"t1"}', '{"bob":1,"ann":1}')
         + TRACING % ("bob", "Thought", '{"of": "cake"}', '{"bob":2,"ann":1}'),
-        tracing.read,
+        lines.read_tracing,
     )
     assert short(rows) == [
         ("ann", 0, "GenerateTokenTrace", 1),
@@ -284,7 +284,7 @@ def test_tokens_are_messages():
 def test_a_broken_line_of_tracing_is_kept(line, reason):
     line = (line if isinstance(line, bytes) else line.encode()).removesuffix(b"\n")
     good = (TRACING % ("ann", "x", "{}", '{"ann":1}')).encode()
-    rows = by_line(good + line + b"\n" + good, tracing.read)
+    rows = by_line(good + line + b"\n" + good, lines.read_tracing)
     assert [at for *_, at in short(rows)] == [1, 3]
     [(at, text, why)] = list_rejected(rows)
     assert (at, text) == (2, line.decode(errors="replace"))
@@ -297,7 +297,7 @@ def test_events_of_tlaplus():
         '{"event":">","node":0,"pkt":{"snd":0,"rcv":1,"msg":{"type":"pl"},"vc":{"0":1}}}\n'
         '{"event":"<","node":1,"pkt":{"snd":0,"rcv":1,"msg":{"type":"pl"},"vc":{"0":1,"1":1}}}\n'
         '{"event":"d","node":1,"pkt":{"vc":{"0":1,"1":2}}}\n',
-        tlaplus.read,
+        lines.read_tlaplus,
     )
     assert short(rows) == [("0", 0, ">", 2), ("1", 0, "<", 3), ("1", 1, "d", 4)]
     assert [row["kind"] for row in rows] == ["send", "deliver", None]
@@ -317,7 +317,7 @@ def test_events_of_tlaplus():
     ],
 )
 def test_a_broken_line_of_tlaplus_is_kept(line, reason):
-    rows = by_line('{"N":2}\n' + line, tlaplus.read)
+    rows = by_line('{"N":2}\n' + line, lines.read_tlaplus)
     [(at, text, why)] = list_rejected(rows)
     assert (at, text) == (2, line)
     assert reason in why

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from antecede.trace.foreign import lines, shiviz, tlaplus, tracing
+from antecede.trace.foreign import lines, shiviz
 
 LOGS = Path(__file__).parents[2] / "shared" / "data" / "logs"
 
@@ -71,7 +71,7 @@ def test_executions_of_a_model_checker():
 
 
 def test_a_log_of_tracing():
-    read, left = by_line("tracing-example1.jsonl", tracing.read)
+    read, left = by_line("tracing-example1.jsonl", lines.read_tracing)
     assert (len(read), len({row["process"] for row in read}), len(left)) == (809, 11, 0)
     tokens = [[row["message"] for row in read if row["kind"] == kind] for kind in ("send", "deliver")]
     assert len(tokens[0]) == len(tokens[1]) == 179
@@ -79,6 +79,6 @@ def test_a_log_of_tracing():
 
 
 def test_a_log_of_tlaplus():
-    read, left = by_line("EWD998ChanTrace.ndjson", tlaplus.read)
+    read, left = by_line("EWD998ChanTrace.ndjson", lines.read_tlaplus)
     assert (len(read), len({row["process"] for row in read}), len(left)) == (654, 5, 0)
     assert before_a_cause(read) == 539

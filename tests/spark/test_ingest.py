@@ -10,7 +10,7 @@ import pytest
 from antecede.errors import BadParameter
 from antecede.oracle import check
 from antecede.trace import events_of, read_runs
-from antecede.trace.foreign import lines, tracing
+from antecede.trace.foreign import lines
 
 LOGS = Path(__file__).parents[3] / "shared" / "data" / "logs"
 real = pytest.mark.skipif(not LOGS.is_dir(), reason=f"no logs at {LOGS}: they are no part of the project")
@@ -155,7 +155,7 @@ def test_files_of_any_storage_are_read_with_exact_line_numbers(spark, tmp_path, 
     expected = []
     for name in ("a.jsonl", "b.jsonl", "c.jsonl.gz"):
         data = text[:50].encode() if name == "b.jsonl" else text.encode()
-        for batch in lines.read(io.BytesIO(data), f"file:{tmp_path}/{name}", name, tracing.read):
+        for batch in lines.read(io.BytesIO(data), f"file:{tmp_path}/{name}", name, lines.read_tracing):
             expected += batch.to_pylist(maps_as_pydicts="strict")
     source = tasks.list_log_files(spark, [tmp_path], "tracing", Expressions())
     assert rows_of(tasks.read_log_files(spark, source)) == expected

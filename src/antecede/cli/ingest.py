@@ -18,8 +18,14 @@ from antecede.cli.sentences import print_sentence
 from antecede.cli.spark_session import open_work
 from antecede.cli.tables import SHOWN, count_things, print_json
 from antecede.errors import BadParameter
-from antecede.trace.foreign.formats import FORMATS, refuse_absent_columns, refuse_request
-from antecede.trace.foreign.spans import SPAN_FORMATS, choose_columns, refuse_span_request
+from antecede.trace.foreign.formats import (
+    FORMATS,
+    SPAN_FORMATS,
+    choose_columns,
+    refuse_absent_columns,
+    refuse_request,
+    refuse_span_request,
+)
 
 if TYPE_CHECKING:
     from antecede.spark.ingest.api import Counts, Ingested

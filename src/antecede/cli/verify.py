@@ -195,7 +195,7 @@ def choose(
 
 def is_stated(runs: pa.Table, causality: str | None) -> bool:
     """Whether runs are to be judged by the causes that spans state: by default, if they were made of spans."""
-    from antecede.trace.foreign.spans import is_stated
+    from antecede.trace.foreign.formats import is_stated
 
     return causality == "stated" or (
         causality is None and any(map(is_stated, runs["parameters"].to_pylist()))

@@ -22,7 +22,6 @@ from antecede.errors import BadParameter
 from antecede.spark.run_tasks import plan_tasks
 from antecede.spark.storage import absolute, escape_path, files, open_file, readable
 from antecede.trace.foreign import lines, shiviz
-from antecede.trace.foreign.formats import LINES
 from antecede.trace.foreign.log import LOG, READ
 from antecede.trace.foreign.shiviz import Expressions
 
@@ -142,6 +141,6 @@ def read_file(source: LogFiles, name: str, file: IO[bytes]) -> Iterator[pa.Recor
     raw = file if codec is None else pa.CompressedInputStream(file, codec)
     text = cast(IO[bytes], io.BufferedReader(raw, 1 << 20))
     run = source.runs[name]
-    if source.format in LINES:
-        return lines.read(text, name, run, LINES[source.format])
+    if source.format in lines.LINES:
+        return lines.read(text, name, run, lines.LINES[source.format])
     return shiviz.read(text, name, run, source.asked)

@@ -28,7 +28,7 @@ from antecede.spark.spans.otlp import read_otlp
 from antecede.spark.spans.schema import REJECTED, SPANS, parse_columns
 from antecede.spark.spans.table import read_table
 from antecede.spark.storage import absolute, escape_path, join, whole
-from antecede.trace.foreign.spans import refuse_span_request
+from antecede.trace.foreign.formats import refuse_span_request
 
 __all__ = ["SpanCounts", "Spans", "count_spans", "read_spans", "write_spans"]
 

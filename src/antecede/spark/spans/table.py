@@ -22,7 +22,7 @@ from antecede.spark.spans.documents import name_file
 from antecede.spark.spans.schema import LARGEST, MESSAGING, ROWS, SpanRows, derive_resource, is_none
 from antecede.spark.storage import escape_path
 from antecede.spark.tables import one_format
-from antecede.trace.foreign.spans import MAPS, OTEL_TRACES, SPAN_LISTS, choose_columns
+from antecede.trace.foreign.formats import MAPS, OTEL_TRACES, SPAN_LISTS, choose_columns
 
 __all__ = ["read_table"]
 
@@ -108,8 +108,11 @@ def describe_rows(table: DataFrame, mapping: Mapping[str, str]) -> DataFrame:
     known = table.select(
         "*", *(column.alias(f"__{ours}") for ours, column in columns.items()), row.alias("__row")
     )
+    # A column of lists that are mostly null takes quadratic time on its way to Python (`hide_null_lists`).
+    empty = {MAP: "map()", LIST: "array()"}
+    shown = {ours: f"coalesce(__{ours}, CAST({empty[kind]} AS {kind}))" for ours, kind in LISTS.items()}
     return known.selectExpr("*", f"coalesce({broken}, CASE {cases} END) AS __reason").selectExpr(
-        *(f"__{ours} AS {ours}" for ours in columns),
+        *(f"{shown.get(ours, f'__{ours}')} AS {ours}" for ours in columns),
         f"`{FILE}` AS file",
         f"if(__reason IS NULL, NULL, coalesce(`{BROKEN}`, __row)) AS text",
         "__reason AS reason",
@@ -138,7 +141,8 @@ def add_row(rows: SpanRows, row: Mapping[str, Any], no_cause: Collection[str]) -
     if start is not None and duration is not None:
         end = start + duration if start + duration <= LARGEST else None
     traces, spans = (given(name) or () for name in SPAN_LISTS)
-    links = [f"{of}:{id}" for of, id in zip(traces, spans, strict=True) if of is not None and id is not None]
+    both = zip(traces, spans, strict=False)
+    links = [f"{of}:{id}" for of, id in both if of is not None and id is not None]
     parent = None if is_none(given("parent")) or given("parent") in no_cause else given("parent")
     who, find = derive_resource(resource.get), attributes.get
     rows.add(

@@ -10,8 +10,8 @@ line that could not be read, and `text` is that line.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -52,19 +52,10 @@ class Rows:
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self._runs: list[str] = []
-        self._processes: list[str | None] = []
-        self._indices: list[int | None] = []
-        self._kinds: list[str | None] = []
-        self._messages: list[str | None] = []
-        self._vectors: list[Mapping[str, int] | None] = []
-        self._texts: list[str | None] = []
-        self._fields: list[str | None] = []
-        self._lines: list[int] = []
-        self._reasons: list[str | None] = []
+        self._rows: list[tuple[Any, ...]] = []
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._rows)
 
     def add(
         self,
@@ -78,53 +69,27 @@ class Rows:
         fields: str | None = None,
     ) -> None:
         """An event, with a vector that `refusal_of_clock` does not refuse."""
-        self._runs.append(run)
-        self._lines.append(line)
-        self._processes.append(process)
-        self._indices.append(vector[process] - 1)
-        self._vectors.append(vector)
-        self._texts.append(text)
-        self._kinds.append(kind)
-        self._messages.append(message)
-        self._fields.append(fields)
-        self._reasons.append(None)
+        index = vector[process] - 1
+        self._rows.append(
+            (run, process, index, kind, message, vector, text, fields, self.file, line, None, None)
+        )
 
     def reject(self, run: str, line: int, text: str, reason: str) -> None:
         """A line, and why it could not be read."""
-        self._runs.append(run)
-        self._lines.append(line)
-        self._texts.append(text)
-        self._reasons.append(reason)
-        for absent in (
-            self._processes,
-            self._indices,
-            self._vectors,
-            self._kinds,
-            self._messages,
-            self._fields,
-        ):
-            absent.append(None)
+        absent = (None,) * 5
+        self._rows.append((run, *absent, text, None, self.file, line, None, reason))
 
     def batch(self) -> pa.RecordBatch:
         """The rows, with the columns of `READ`."""
-        columns = [
-            pa.array(self._runs, pa.string()),
-            pa.array(self._processes, pa.string()),
-            pa.array(self._indices, pa.int64()),
-            pa.array(self._kinds, pa.string()),
-            pa.array(self._messages, pa.string()),
-            pack_maps(self._vectors),
-            pa.array(self._texts, pa.string()),
-            pa.array(self._fields, pa.string()),
-            pa.array([self.file] * len(self), pa.string()),
-            pa.array(self._lines, pa.int64()),
-            pa.nulls(len(self), pa.int64()),
-            pa.array(self._reasons, pa.string()),
+        columns = zip(READ, zip(*self._rows, strict=True) if self._rows else ((),) * len(READ), strict=True)
+        arrays = [
+            pack_maps(values) if field.name == "vector" else pa.array(values, field.type)
+            for field, values in columns
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=READ)
+        return pa.RecordBatch.from_arrays(arrays, schema=READ)
 
 
-def pack_maps(vectors: list[Mapping[str, int] | None]) -> pa.Array:
+def pack_maps(vectors: Sequence[Mapping[str, int] | None]) -> pa.Array:
     """Vectors without their zeros."""
     offsets: list[int | None] = [0]
     keys: list[str] = []
