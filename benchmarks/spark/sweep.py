@@ -20,7 +20,7 @@ from antecede.sim.experiment import Experiment, Run, expand
 from antecede.sim.sweep import perform
 from antecede.sim.sweep import sweep as sweep_here
 from antecede.spark import connect
-from antecede.spark.sweep.api import sweep
+from antecede.spark.sweep import sweep
 
 PROTOCOLS = ("history", "matrix", "fifo", "optimal")
 

@@ -14,7 +14,7 @@ from antecede.oracle import check
 from antecede.sim.experiment import Experiment, expand
 from antecede.sim.sweep import perform, read
 from antecede.sim.sweep import sweep as sweep_here
-from antecede.spark.sweep.api import estimate_cost, sweep
+from antecede.spark.sweep import estimate_cost, sweep
 from antecede.trace import event_files, events_of, read_runs
 
 SMALL = {"grid": {"protocol": ["fifo", "history"], "processes": 4, "messages": 60, "seeds": 2}}
@@ -158,7 +158,7 @@ def test_what_a_killed_sweep_has_made_is_kept(spark, small, tmp_path):
 
 def test_ctrl_c_keeps_what_is_done_and_the_same_call_goes_on(spark, small, tmp_path, monkeypatch):
     # The package has a function of the same name.
-    module = importlib.import_module("antecede.spark.sweep.api")
+    module = importlib.import_module("antecede.spark.sweep")
     kept = module.run_job
 
     def stopped(session, runs, root, traces, perform, results):
@@ -199,7 +199,7 @@ def test_the_longest_runs_come_first(small):
 SCRIPT = """
 import sys
 from antecede.sim.experiment import expand
-from antecede.spark.sweep.api import sweep
+from antecede.spark.sweep import sweep
 swept = sweep(spark, expand({"grid": {"protocol": ["fifo", "history"], "processes": 4, "messages": 60, "seeds": 2}}, "small"), sys.argv[1])
 print(swept.made, swept.results.count())
 """  # noqa: E501

@@ -96,7 +96,7 @@ def _run_on_spark(
     if jobs and (master or remote):
         raise BadParameter("sweep", "--jobs does not go with --master or --remote: give one of them")
     with open_work(f"local[{jobs}]" if jobs else master, remote, "simulating") as work:
-        from antecede.spark.sweep.api import sweep as run_all
+        from antecede.spark.sweep import sweep as run_all
 
         swept = run_all(work.spark, experiment, out, traces=traces)
     for failure in swept.failures:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from antecede.spark.session import connect, ship
     from antecede.spark.spans.api import Spans, read_spans
     from antecede.spark.stream.verify import verify_stream
-    from antecede.spark.sweep.api import Swept, sweep
+    from antecede.spark.sweep import Swept, sweep
     from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS, Trace
     from antecede.spark.verify.api import CausesVerification, Verification, verify
 
@@ -69,7 +69,7 @@ HOMES: Final = {
     "session": ("connect", "ship"),
     "spans.api": ("Spans", "read_spans"),
     "stream.verify": ("verify_stream",),
-    "sweep.api": ("Swept", "sweep"),
+    "sweep": ("Swept", "sweep"),
     "trace.api": ("SPARK_EVENTS", "SPARK_RUNS", "Trace"),
     "verify.api": ("CausesVerification", "Verification", "verify"),
 }

@@ -18,11 +18,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Final
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter
@@ -32,7 +32,6 @@ from antecede.spark.ingest import to_trace
 from antecede.spark.ingest.clocks import FINDINGS, check_clocks
 from antecede.spark.ingest.table import map_columns, read_table
 from antecede.spark.ingest.tasks import SPARK_LOG, SPARK_REJECTED, list_log_files, read_log_files
-from antecede.spark.ingest.writer import write_events, write_runs
 from antecede.spark.storage import absolute, escape_path, join, whole
 from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS
 from antecede.trace.foreign import shiviz
@@ -68,6 +67,7 @@ class Ingested:
     """Where it was written."""
     _read: DataFrame | None = field(default=None, repr=False)
     """All that was read, if it is not written: events, with what else a table says, and rows with a reason."""
+    _counts: Counts | None = field(default=None, repr=False)
 
     # Planned when they are asked for: a plan of many steps takes longer to make than a small log to read.
 
@@ -112,49 +112,51 @@ class Ingested:
         self._read.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             with raise_task_errors(), whole(out, replace=replace) as aside:
-                self._write(aside)
+                counts = self._write(aside)
         finally:
             self._read.unpersist()
         spark, place = self.log.sparkSession, absolute(out)
-        return Ingested(at(spark, place, "log"), self.format, place)
+        return Ingested(at(spark, place, "log"), self.format, place, _counts=counts)
 
-    def _write(self, aside: str) -> None:
+    def _write(self, aside: str) -> Counts:
         spark = self.log.sparkSession
-        self.log.write.parquet(join(aside, "log"))
-        known = self.log.where("kind is not null and message is not null").count()
-        clocks = self.clocks if known else check_clocks(self.log, messages=False)
-        clocks.write.parquet(join(aside, "clocks"))
+        known = F.count_if(F.col("kind").isNotNull() & F.col("message").isNotNull())
+        log = write_counted(self.log, join(aside, "log"), known=known, vectors=F.count("vector"))
+        clocks = self.clocks if log["known"] else check_clocks(self.log, messages=False)
+        wrong = write_counted(clocks, join(aside, "clocks"))
         clocks = at(spark, aside, "clocks")
-        if known:
+        if log["known"]:
             events = to_trace.make_events(self._full, self._messages, clocks)
         else:
             events = spark.createDataFrame([], SPARK_EVENTS)
-        write_events(events, known, join(aside, "events"))
-        self.rejected.write.parquet(join(aside, "rejected"))
-        events, rejected = at(spark, aside, "events"), at(spark, aside, "rejected")
-        runs = to_trace.make_runs(self._full, events, rejected, clocks, self.format)
-        write_runs(runs, join(aside, "runs.parquet"))
+        messages = to_trace.write_events(events, log["known"], join(aside, "events"))
+        rejected = write_counted(self.rejected, join(aside, "rejected"))
+        parts = at(spark, aside, "events"), at(spark, aside, "rejected")
+        runs = to_trace.make_runs(self._full, *parts, clocks, self.format)
+        told = to_trace.write_runs(runs, join(aside, "runs.parquet"))
+        return Counts(
+            runs=len(told),
+            events=log["rows"],
+            rejected=rejected["rows"],
+            clocks=wrong["rows"],
+            messages=messages,
+            unknown=sum("unknown" in run for run in told),
+            vectors=log["vectors"],
+            tied=sum(run.get("tied", 0) for run in told),
+        )
 
     def counts(self) -> Counts:
-        """Count everything, in one job."""
-        unknown = F.get_json_object("parameters", "$.unknown")
-        tied = F.get_json_object("parameters", "$.tied").cast("bigint")
-        tables = {
-            "runs": self.runs,
-            "events": self.log,
-            "vectors": self.log.where("vector is not null"),
-            "rejected": self.rejected,
-            "clocks": self.clocks,
-            "messages": self.events.where("kind = 'send'"),
-            "unknown": self.runs.where(unknown.isNotNull()),
-        }
-        parts = [
-            table.select(F.lit(name).alias("name"), F.lit(1).alias("one")) for name, table in tables.items()
-        ]
-        parts.append(self.runs.where(tied > 0).select(F.lit("tied").alias("name"), tied.alias("one")))
-        sums = reduce(DataFrame.union, parts).groupBy("name").agg(F.sum("one").alias("count"))
-        found = {row["name"]: row["count"] for row in sums.collect()}
-        return Counts(**{name: found.get(name, 0) for name in (*tables, "tied")})
+        """What was written, in numbers."""
+        assert self._counts is not None, "write it first"
+        return self._counts
+
+
+def write_counted(table: DataFrame, path: str, **more: Column) -> dict[str, int]:
+    """Write a table, and count its rows, and more, in the same job."""
+    seen = Observation()
+    counts = {"rows": F.count(F.lit(1)), **more}
+    table.observe(seen, *(column.alias(name) for name, column in counts.items())).write.parquet(path)
+    return seen.get
 
 
 def ingest(

@@ -10,20 +10,35 @@ delivered nowhere leaves the run unknown: nobody can tell whether it is missing.
 
 `clock` is the sum of an event's vector, which grows along happened-before if the clocks are right. In a run whose
 clocks are not, it is null.
+
+A file of events says that it is in order (`antecede.trace.schema`), so readers need no sort: that is a note in the
+footer, which Spark's own writer cannot make. So tasks write with PyArrow. A task writes under a hidden name and then
+renames the file: a task that is tried again, or runs twice, changes nothing.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from antecede.spark.ingest.tasks import SPARK_REJECTED
+from antecede.spark.storage import place, put
 from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS
-from antecede.trace.schema import version
+from antecede.trace.schema import EVENTS, ORDER, ORDER_KEY, RUNS, version
 
-__all__ = ["NOBODY", "collect_messages", "find_repeated_sends", "make_events", "make_runs"]
+__all__ = [
+    "NOBODY", "collect_messages", "find_repeated_sends", "make_events", "make_runs", "write_events", "write_runs",
+]  # fmt: skip
 
 NOBODY: Final = "(nobody)"
 """The sender of what was never sent."""
@@ -159,3 +174,141 @@ def explain_unknown() -> Column:
         say_count("wrong", "an entry of a clock is wrong", "entries of clocks are wrong"),
     )
     return F.when(reasons != "", reasons)
+
+
+# Files
+
+FULL: Final = 1_000_000
+"""Events of a file at most, about."""
+PARAMETERS: Final = pa.schema([("parameters", pa.string())])
+STRINGS: Final = [field.name for field in EVENTS if pa.types.is_string(field.type)]
+
+
+def write_events(events: DataFrame, rows: int, directory: str) -> int:
+    """Write about so many events, sorted by (run, clock, process, index); give the number of messages sent."""
+    keys = ("run", "clock", "process", "index")
+    files = -(-rows // FULL)
+    spread = events.repartitionByRange(files, *keys) if files > 1 else events.repartition(1)
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows, sends = write_sorted(batches, directory)
+        yield pa.RecordBatch.from_pydict({"rows": [rows], "sends": [sends]})
+
+    told = spread.sortWithinPartitions(*keys).mapInArrow(write, "rows bigint, sends bigint").collect()
+    if not any(row["rows"] for row in told):
+        # A directory without a file is no table.
+        EventFile(directory, "00000.parquet", {ORDER_KEY: ORDER}).write_empty()
+    return sum(row["sends"] for row in told)
+
+
+def write_runs(runs: DataFrame, path: str) -> list[dict[str, Any]]:
+    """Write the table of runs as one file, which is what a trace has, in one task; give the parameters of each."""
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        put(path, to_bytes(pa.Table.from_pylist(rows, RUNS)))
+        yield pa.RecordBatch.from_pydict({"parameters": [row["parameters"] for row in rows]}, PARAMETERS)
+
+    told = runs.coalesce(1).mapInArrow(write, "parameters string").collect()
+    if not told:
+        put(path, to_bytes(RUNS.empty_table()))
+    return [json.loads(row["parameters"]) for row in told]
+
+
+def to_bytes(table: pa.Table) -> bytes:
+    data = pa.BufferOutputStream()
+    pq.write_table(table, data)
+    return bytes(data.getvalue().to_pybytes())
+
+
+# In tasks
+
+
+def write_sorted(batches: Iterable[pa.RecordBatch], directory: str) -> tuple[int, int]:
+    """Write a task's events; give how many they and the sends among them are.
+
+    Runs without clocks have files of their own, in no order.
+    """
+    context = TaskContext.get()
+    part = context.partitionId() if context else 0
+    rows = sends = 0
+    writers = {
+        True: EventFile(directory, f"{part:05d}.parquet", {ORDER_KEY: ORDER}),
+        False: EventFile(directory, f"{part:05d}-unordered.parquet", {}),
+    }
+    try:
+        for batch in batches:
+            rows += batch.num_rows
+            sends += pc.sum(pc.equal(batch.column("kind"), "send")).as_py() or 0
+            for events in part_runs(pa.Table.from_batches([batch]).cast(EVENTS)):
+                writers[events["clock"].null_count == 0].write(events)
+        for writer in writers.values():
+            writer.show()
+    except BaseException:
+        for writer in writers.values():
+            writer.drop()
+        raise
+    return rows, sends
+
+
+def part_runs(events: pa.Table) -> Iterator[pa.Table]:
+    """The events of each run: sorted events are cut where their run changes."""
+    if not len(events):
+        return
+    run = events["run"].combine_chunks()
+    changes = pc.not_equal(run[1:], run[:-1]).to_numpy(zero_copy_only=False)
+    ends = [*(np.flatnonzero(changes) + 1), len(events)]
+    for start, end in pairwise([0, *ends]):
+        yield events.slice(int(start), int(end - start))
+
+
+class EventFile:
+    """A file of events that is not seen before it is whole. Each run has row groups of its own."""
+
+    def __init__(self, directory: str, name: str, notes: dict[bytes, bytes]) -> None:
+        self._system, self._directory = place(directory)
+        context = TaskContext.get()
+        attempt = context.taskAttemptId() if context else 0
+        self._path = f"{self._directory}/{name}"
+        self._aside = f"{self._directory}/.{name}.{attempt}.part"
+        self._notes = notes
+        self._writer: pq.ParquetWriter | None = None
+        self._held: list[pa.Table] = []
+
+    def write(self, events: pa.Table) -> None:
+        """Add events of one run."""
+        if self._held and self._held[0]["run"][0] != events["run"][0]:
+            self._flush()
+        self._held.append(events)
+        if sum(map(len, self._held)) >= 1 << 17:
+            self._flush()
+
+    def show(self) -> None:
+        """Make the file visible, if it has events."""
+        self._flush()
+        if self._writer is not None:
+            self._writer.add_key_value_metadata(self._notes)
+            self._writer.close()
+            self._system.move(self._aside, self._path)
+
+    def write_empty(self) -> None:
+        self._open()
+        self.show()
+
+    def drop(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._system.delete_file(self._aside)
+
+    def _flush(self) -> None:
+        if self._held:
+            self._open().write_table(pa.concat_tables(self._held))
+            self._held = []
+
+    def _open(self) -> pq.ParquetWriter:
+        if self._writer is None:
+            self._system.create_dir(self._directory, recursive=True)
+            self._writer = pq.ParquetWriter(
+                self._aside, EVENTS, filesystem=self._system, use_dictionary=STRINGS
+            )
+        return self._writer

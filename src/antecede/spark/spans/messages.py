@@ -25,7 +25,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from antecede.spark.ingest.writer import write_events, write_runs
+from antecede.spark.ingest.to_trace import write_events, write_runs
 from antecede.spark.spans.schema import parse_columns
 from antecede.spark.storage import join
 from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS

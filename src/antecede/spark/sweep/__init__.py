@@ -1,1 +1,0 @@
-"""The runs of an experiment on Spark, one task a run."""
