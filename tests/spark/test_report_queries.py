@@ -15,7 +15,7 @@ from antecede.errors import BadParameter, BadTrace
 from antecede.report import headline, local, queries, render, selection
 from antecede.report.data import Failed
 from antecede.report.gather import gather_local, gather_report
-from antecede.report.results import FINDINGS, VERDICTS
+from antecede.report.queries import FINDINGS, VERDICTS
 from antecede.report.selection import Range
 from antecede.sim import RunSpec
 from antecede.spark import Trace, measure, verify

@@ -7,7 +7,7 @@ selection which events a page carries: whole runs if they are small, else window
 encoding  the values as compact columns of JSON
 page      the columns, the style and the script as one text
 
-gather    a trace, or a directory of results, as these values, by Spark: with `results` and `queries`
+gather    a trace, or a directory of results, as these values, by `queries` on Spark, or by `local`
 
 The script is written by hand, in files by idea (`core.js`, `diagram.js` ...), and put together by `page`.
 """

@@ -1,6 +1,6 @@
 """Gather what a page shows of a trace. What comes back is bounded, however long the trace.
 
-Spark is asked by `queries`, of what `results` finds. A small trace on this machine's disk is asked by `local`, whose
+Spark is asked by `queries`. A small trace on this machine's disk is asked by `local`, whose
 functions have the same names: functions here take one of these two modules as `ask`.
 """
 
@@ -12,16 +12,14 @@ from types import ModuleType
 from typing import Any
 
 import msgspec
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import antecede
 from antecede import storage
-from antecede.report import local, queries, selection
+from antecede.report import local, queries
 from antecede.report.data import Event, Finding, Report, Window
 from antecede.report.promises import find_promise
-from antecede.report.queries import Rows
-from antecede.report.results import FINDINGS, Results, read_results
+from antecede.report.queries import FINDINGS, Results, Rows, read_results
 from antecede.report.selection import (
     BUCKETS,
     MOST,
@@ -35,15 +33,14 @@ from antecede.report.selection import (
     parse_window,
     plan_selection,
 )
-from antecede.report.tables import Tables, assemble, find_extent, sort_findings
+from antecede.report.tables import Tables, assemble, sort_findings
 from antecede.spark.measure.api import measure
 from antecede.spark.measure.figures import TABLES
 from antecede.spark.spans.verify import read_aliases, read_messages, verify_spans
 from antecede.spark.trace.api import Trace
 from antecede.spark.verify.api import verify
-from antecede.trace import EVENTS
 from antecede.trace.footers import LocalTrace
-from antecede.trace.foreign.spans import is_stated
+from antecede.trace.foreign.formats import is_stated
 from antecede.verification.embedded import EMBEDDED_MOST, verify_local
 
 __all__ = ["gather_local", "gather_report"]
@@ -64,12 +61,7 @@ def gather_report(
     results = read_results(spark, path)
     table = queries.collect_rows(trace.runs) if trace.table is None else trace.table.to_pylist()
     runs = sorted(table, key=lambda run: str(run["run"]).encode())
-    events = read_small(trace)
-    extents = (
-        {row["run"]: msgspec.convert(row, Extent) for row in queries.find_extents(trace)}
-        if events is None
-        else find_extents(events)
-    )
+    extents = {row["run"]: msgspec.convert(row, Extent) for row in queries.find_extents(trace)}
     ranges = [parse_window(text, extents) for text in windows]
     say("verifying")
     stated = all(is_stated(run["parameters"]) for run in runs) and bool(runs)
@@ -77,11 +69,7 @@ def gather_report(
     say("measuring")
     priced = price_runs(queries, trace, results.measures or measure_trace(trace), runs, judged["verdicts"])
     say("choosing windows")
-    shown: dict[str, Any] = (
-        select_events(queries, trace, extents, group_findings(judged["findings"]), ranges)
-        if events is None
-        else {"events": events, "windows": [(r.run, Window(r.title, r.axis, r.low, r.high)) for r in ranges]}
-    )
+    shown = select_events(queries, trace, extents, group_findings(judged["findings"]), ranges)
     tables = Tables(
         runs=runs,
         **judged,
@@ -157,7 +145,11 @@ def verify_trace(trace: Trace, results: Results) -> tuple[DataFrame, Rows]:
     """Findings and verdicts: of a small local trace by this process, as `antecede verify` does it."""
     if results.findings is not None and results.verdicts is not None:
         return results.findings, queries.collect_rows(results.verdicts)
-    if trace.path is None or storage.local(trace.path) is None or count_events(trace) > EMBEDDED_MOST:
+    if (
+        trace.path is None
+        or storage.local(trace.path) is None
+        or sum(file.rows for file in trace.files or ()) > EMBEDDED_MOST
+    ):
         verified = verify(trace)
         return verified.findings, queries.collect_rows(verified.runs)
     assert trace.table is not None
@@ -190,26 +182,6 @@ def group_findings(rows: Rows) -> dict[str, tuple[Finding, ...]]:
 
 
 # Events
-
-
-def count_events(trace: Trace) -> int:
-    return sum(file.rows for file in trace.files or ())
-
-
-def read_small(trace: Trace) -> Rows | None:
-    """All events of a local trace of which the page carries every run as a whole; None of any other."""
-    if trace.table is None or trace.files is None or count_events(trace) > selection.RUN:
-        return None
-    tables = [pq.read_table(storage.local(file.path), columns=EVENTS.names) for file in trace.files]
-    return [row for table in tables for row in table.to_pylist()]
-
-
-def find_extents(events: Rows) -> dict[str, Extent]:
-    """How long each run is, of events that are all there."""
-    runs: dict[str, Rows] = {}
-    for row in events:
-        runs.setdefault(row["run"], []).append(row)
-    return {run: find_extent(run, rows) for run, rows in runs.items()}
 
 
 def select_events(

@@ -15,19 +15,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Struct
 
 from antecede.report.selection import Extent, Range
 from antecede.report.tables import find_extent
-from antecede.spark.measure.api import add_shares, describe, follow_here, list_shares, tied
-from antecede.spark.measure.facts import FACTS, PARTS, count_shares, finish_table
-from antecede.spark.measure.figures import QUANTITIES, TABLES
+from antecede.spark.measure.api import KNOWN, add_shares, count_here, describe, follow_here, tied
+from antecede.spark.measure.figures import TABLES, add_up_here, tell_figures
 from antecede.spark.measure.tasks import Found
 from antecede.storage import join, local
 from antecede.trace import EVENTS
 from antecede.trace.footers import LocalTrace
-from antecede.trace.foreign.spans import is_stated
+from antecede.trace.foreign.formats import is_stated
 from antecede.trace.plan import Plan, plan
 from antecede.verification import KINDS
 from antecede.verification.embedded import verify_local
@@ -244,115 +244,24 @@ def measure_trace(trace: Small) -> dict[str, Rows]:
         if one.error is None
     ]
     received = {str(row["run"]): bool(row["received"]) for row in known}
-    tasks = list_shares(trace.planned, {run: processes[run] for run in received}, received)
-    parts = (batch for shares in tasks for batch in count_shares(shares))
-    facts = [
-        fact
-        for fact in pa.Table.from_batches(
-            finish_table(pa.Table.from_batches(parts, PARTS)), FACTS
-        ).to_pylist()
-        if received[fact["run"]] or fact["quantity"] != "wait_ns"
-    ]
-    by_run, by_process = add_up(facts, received, "run"), add_up(facts, received, "run", "process")
-    delays = [fact for fact in facts if fact["quantity"] == "delay_ns"]
-    cells: Counter[tuple[Any, ...]] = Counter()
-    for fact in facts:
-        if fact["low"] is not None:
-            cells[fact["run"], fact["quantity"], fact["low"], fact["high"]] += fact["count"]
+    measured = {run: processes[run] for run in received}
+    facts = count_here(trace.planned, measured, received, pa.Table.from_pylist(known, KNOWN))
+    cells = facts.filter(pc.field("low").is_valid()).group_by(["run", "quantity", "low", "high"])
+    by_run = {row["run"]: row for row in add_up_here(facts, "run").to_pylist()}
+    by_process = {
+        (row["run"], row["process"]): row for row in add_up_here(facts, "run", "process").to_pylist()
+    }
+    delays = add_up_here(facts.filter(pc.field("quantity") == "delay_ns"), "run", "sender", "process")
     return {
-        "runs": [{**by_run.get((row["run"],), tell_figures({})), **row} for row in known],
+        "runs": [{**by_run.get(row["run"], tell_figures(())), **row} for row in known],
         "processes": [
-            {"run": run, "process": process, **by_process.get((run, process), tell_figures({}))}
-            for run in received
-            for process in processes[run]
+            {**by_process.get((run, process), tell_figures(())), "run": run, "process": process}
+            for run, names in measured.items()
+            for process in names
         ],
         "channels": [
-            {
-                "run": run,
-                "sender": sender,
-                "receiver": receiver,
-                "messages": found["copies"],
-                "deliveries": found["delivered"],
-                "delay_ns_mean": found["delay_ns_mean"],
-            }
-            for (run, sender, receiver), found in add_up(delays, received, "run", "sender", "process").items()
+            {**row, "receiver": row["process"], "messages": row["copies"], "deliveries": row["delivered"]}
+            for row in delays.to_pylist()
         ],
-        "histograms": name_rows(("run", "quantity", "low", "high"), cells),
+        "histograms": cells.aggregate([("count", "sum")]).rename_columns({"count_sum": "count"}).to_pylist(),
     }
-
-
-class Cell(Struct):
-    """Values of a quantity that lie in one bucket."""
-
-    middle: int | None
-    count: int = 0
-    total: int = 0
-    total_received: int = 0
-    least: float = math.inf
-    greatest: float = -math.inf
-
-
-Cells = dict[tuple[str, int | None], Cell]
-"""By quantity and the bucket's least value; without a bucket, None."""
-
-
-def add_up(facts: Rows, received: Mapping[str, bool], *keys: str) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """The figures of each key: what `antecede.spark.measure.figures.add_up` makes of many facts."""
-    groups: dict[tuple[Any, ...], Cells] = {}
-    for fact in facts:
-        cells = groups.setdefault(tuple(fact[key] for key in keys), {})
-        cell = cells.setdefault((fact["quantity"], fact["low"]), Cell(fact["middle"]))
-        total = int(fact["total"] or 0)
-        cell.count += fact["count"]
-        cell.total += total
-        cell.total_received += total if received[fact["run"]] else 0
-        if fact["least"] is not None:
-            cell.least, cell.greatest = min(cell.least, fact["least"]), max(cell.greatest, fact["greatest"])
-    return {key: tell_figures(cells) for key, cells in groups.items()}
-
-
-def tell_figures(cells: Cells) -> dict[str, Any]:
-    """Counts, the distribution of each quantity, `wait_share` and `duration_ns`."""
-    counts: Counter[str] = Counter()
-    for (quantity, _), cell in cells.items():
-        counts[quantity] += cell.count
-    at = [cell for (name, _), cell in cells.items() if name not in QUANTITIES]
-    told: dict[str, Any] = {
-        "events": sum(cell.count for cell in at),
-        "sends": counts["send"],
-        "copies": counts["delay_ns"],
-        "deliveries": counts["deliver"],
-        "delivered": sum(
-            cell.count for (name, low), cell in cells.items() if name == "delay_ns" and low is not None
-        ),
-        "control_packets": counts["control send"],
-        "control_per_message": counts["control send"] / counts["send"] if counts["send"] else None,
-    }
-    for quantity in QUANTITIES:
-        own = sorted(
-            (low, cell) for (name, low), cell in cells.items() if name == quantity and low is not None
-        )
-        told |= tell_spread(quantity, [cell for _, cell in own])
-    whole = sum(cell.total_received for (name, _), cell in cells.items() if name == "delay_ns")
-    waited = [cell.total for (name, _), cell in cells.items() if name == "wait_ns"]
-    told["wait_share"] = sum(waited) / whole if whole and waited else None
-    told["duration_ns"] = max(c.greatest for c in at) - min(c.least for c in at) if at else 0
-    return told
-
-
-def tell_spread(quantity: str, cells: Sequence[Cell]) -> dict[str, float | None]:
-    """Mean, quantiles and greatest of buckets in their order; None where there are no values."""
-    names = [f"{quantity}_{name}" for name in ("mean", "p50", "p99", "max")]
-    if not cells:
-        return dict.fromkeys(names)
-    size, greatest = sum(cell.count for cell in cells), max(cell.greatest for cell in cells)
-    found: list[float | None] = [sum(cell.total for cell in cells) / size]
-    for percent in (50, 99):
-        until = 0
-        for cell in cells:
-            until += cell.count
-            if until * 100 >= size * percent:
-                assert cell.middle is not None
-                found.append(min(cell.middle, greatest))
-                break
-    return dict(zip(names, [*found, greatest], strict=True))

@@ -4,37 +4,44 @@ Everything here ends in rows on the driver, so everything here is bounded: by th
 of bands and buckets, of events in a window. Each function is one job that reads the columns it needs, and a range of
 clocks reads only the row groups whose statistics have it.
 
+What a directory of results holds already need not be computed again (`read_results`). Any of these may be missing:
+
+    trace/           the trace
+    findings/        what `verify` found
+    verdicts/        its verdict of each run
+    measures/        runs/, processes/, channels/, histograms/: what `measure` found
+    failures.jsonl   runs of a sweep that failed
+
 A *band* is a number of neighbouring processes, in the order in which the run names them: one process while there are
 few.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from antecede.report.selection import Range
+from antecede.spark.measure.figures import TABLES
+from antecede.spark.storage import absolute, escape_path, files, join
 from antecede.spark.trace.api import SPARK_EVENTS, Trace
-from antecede.verification import KINDS
+from antecede.verification import KINDS, schema
 
 __all__ = [
-    "add_channels",
-    "count_density",
-    "count_findings",
-    "read_messages",
-    "read_ranges",
+    "FINDINGS", "Results", "Rows", "add_channels", "add_histograms", "collect_rows", "collect_runs", "count_density",
+    "count_findings", "find_extents", "read_first_findings", "read_messages", "read_ranges", "read_results",
     "read_runs",
-    "find_extents",
-    "read_first_findings",
-    "add_histograms",
-    "collect_runs",
-    "collect_rows",
-]
+]  # fmt: skip
+
 
 Rows = list[dict[str, Any]]
 
@@ -234,3 +241,49 @@ def place_processes(trace: Trace, bands: int) -> DataFrame:
 def make_table(spark: SparkSession, schema: str, values: Iterable[tuple[Any, ...]]) -> DataFrame:
     """A table of the driver's, to be joined where the events are."""
     return F.broadcast(spark.createDataFrame(list(values), schema))
+
+
+# Results
+
+FINDINGS: Final = from_arrow_schema(schema.FINDINGS)
+VERDICTS: Final = from_arrow_schema(schema.VERDICTS)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Tables that were written; None is not there."""
+
+    findings: DataFrame | None
+    verdicts: DataFrame | None
+    measures: dict[str, DataFrame] | None
+    """Its tables by name: all four, or nothing."""
+    failures: DataFrame | None
+
+
+def read_results(spark: SparkSession, path: str | os.PathLike[str]) -> Results:
+    """What is in a directory of results, or beside the trace of one."""
+    root = absolute(path)
+    measures = {
+        name: read_table(spark, join(root, "measures", name), columns) for name, columns in TABLES.items()
+    }
+    there = {name: found for name, found in measures.items() if found is not None}
+    return Results(
+        read_table(spark, join(root, "findings"), FINDINGS),
+        read_table(spark, join(root, "verdicts"), VERDICTS),
+        there if len(there) == len(TABLES) else None,
+        read_failures(spark, root),
+    )
+
+
+def read_table(spark: SparkSession, path: str, columns: StructType | str) -> DataFrame | None:
+    found = files(spark, path)
+    return spark.read.schema(columns).parquet(*map(escape_path, found)) if found else None
+
+
+def read_failures(spark: SparkSession, root: str) -> DataFrame | None:
+    found = files(spark, join(root, "failures.jsonl"), "*.jsonl")
+    return (
+        spark.read.schema("run string, reason string, command string").json([*map(escape_path, found)])
+        if found
+        else None
+    )

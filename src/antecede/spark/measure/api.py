@@ -21,7 +21,8 @@ from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -41,7 +42,7 @@ from antecede.spark.measure.facts import (
     finish_facts,
     finish_table,
 )
-from antecede.spark.measure.figures import COUNTS, QUANTITIES, TABLES, add_up, spread
+from antecede.spark.measure.figures import COUNTS, QUANTITIES, TABLES, add_up, add_up_here, spread
 from antecede.spark.measure.tasks import COLUMNS, Found, follow_shares, follow_sorted, share_runs
 from antecede.spark.measure.tasks import Share as RunShare
 from antecede.spark.order.by_trace import with_clock
@@ -82,27 +83,27 @@ class Measures:
     _known: DataFrame = field(repr=False)
     _names: DataFrame = field(repr=False)
     _facts: DataFrame = field(repr=False)
+    _here: pa.Table | None = field(default=None, repr=False)
+    """The facts, if they are few and were counted in this process."""
 
     @cached_property
     def runs(self) -> DataFrame:
         """One row a run: also of one without events."""
-        table = self._known.join(add_up(self._facts, "run"), "run", "left").fillna(
-            0, [*COUNTS, "duration_ns"]
-        )
-        return table.select("run", "protocol", "processes", *figures())
+        table = self._known.join(self._add_up("run"), "run", "left").fillna(0, [*COUNTS, "duration_ns"])
+        return table.select("run", "protocol", "processes", *ALIKE)
 
     @cached_property
     def processes(self) -> DataFrame:
         """One row for each process of each run: also of those to which nothing happened."""
         counts = ["sends", "deliveries", "control_packets"]
-        added = add_up(self._facts, "run", "process")
+        added = self._add_up("run", "process")
         table = self._names.join(added, ["run", "process"], "left").fillna(0, counts)
         return table.select("run", "process", *counts, *spread("delay_ns"), *spread("wait_ns"))
 
     @cached_property
     def channels(self) -> DataFrame:
         """One row for each pair of processes of which one sent to the other."""
-        return add_up(self._facts.where("quantity = 'delay_ns'"), "run", "sender", "process").select(
+        return self._add_up("run", "sender", "process", of="delay_ns").select(
             "run",
             "sender",
             F.col("process").alias("receiver"),
@@ -131,9 +132,16 @@ class Measures:
             F.max("longest_chain").alias("longest_chain"),
             F.max("duration_ns").alias("duration_ns"),
         )
-        added = add_up(self._facts, "protocol").drop("duration_ns")
+        added = self._add_up("protocol").drop("duration_ns")
         table = by_run.join(added, "protocol", "left").fillna(0, [*COUNTS])
-        return table.select("protocol", "runs", "processes", *figures())
+        return table.select("protocol", "runs", "processes", *ALIKE)
+
+    def _add_up(self, *keys: str, of: str | None = None) -> DataFrame:
+        """The figures of each key; `of` one quantity alone."""
+        if self._here is None:
+            return add_up(self._facts if of is None else self._facts.where(F.col("quantity") == of), *keys)
+        facts = self._here if of is None else self._here.filter(pc.field("quantity") == of)
+        return self._facts.sparkSession.createDataFrame(add_up_here(facts, *keys))
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the first four tables as Parquet into PATH/measures, or nothing."""
@@ -147,17 +155,12 @@ class Measures:
         self._facts.unpersist()
 
 
-def figures() -> list[str | Column]:
-    """The columns that a run and all runs of a protocol have alike."""
-    return [
-        *COUNTS,
-        F.try_divide("control_packets", "sends").alias("control_per_message"),
-        *(name for quantity in QUANTITIES for name in spread(quantity)),
-        "wait_share",
-        "concurrency",
-        "longest_chain",
-        "duration_ns",
-    ]
+ALIKE: Final = (
+    *(*COUNTS, "control_per_message"),
+    *(name for quantity in QUANTITIES for name in spread(quantity)),
+    *("wait_share", "concurrency", "longest_chain", "duration_ns"),
+)
+"""The columns that a run and all runs of a protocol have alike."""
 
 
 def measure(trace: Trace) -> Measures:
@@ -175,22 +178,24 @@ def measure(trace: Trace) -> Measures:
     runs = add_shares(found)
     refused = {run: BadTrace(*one.error) for run, one in runs.items() if one.error is not None}
     measured = [row for row in rows if row["run"] not in refused]
-    known = trace.spark.createDataFrame(
-        pa.Table.from_pylist(
-            [describe(row, runs.get(row["run"], Found(row["run"]))) for row in measured], KNOWN
-        )
+    known_table = pa.Table.from_pylist(
+        [describe(row, runs.get(row["run"], Found(row["run"]))) for row in measured], KNOWN
     )
+    known = trace.spark.createDataFrame(known_table)
     received = {row["run"]: runs[row["run"]].received for row in measured if row["run"] in runs}
     # All tables come from the facts, which are small beside the events. A run that is not known has none.
-    facts = count_facts(trace, planned, {run: processes[run] for run in received}, received)
-    facts = facts.join(F.broadcast(known.select("run", "protocol", "received")), "run")
     names = trace.runs.join(known.select("run"), "run", "left_semi")
-    return Measures(
-        refused,
-        known,
-        names.select("run", F.explode("processes").alias("process")),
-        facts.where("received or quantity <> 'wait_ns'").persist(),
-    )
+    named = names.select("run", F.explode("processes").alias("process"))
+    measured_processes = {run: processes[run] for run in received}
+    if trace.files is not None and is_small(trace) and not planned.blind:
+        here = count_here(planned, measured_processes, received, known_table)
+        facts = trace.spark.createDataFrame(here)
+        return Measures(refused, known, named, facts, here)
+    facts = count_facts(trace, planned, measured_processes, received)
+    facts = facts.join(F.broadcast(known.select("run", "protocol", "received")), "run")
+    facts = facts.where("received or quantity <> 'wait_ns'")
+    told = F.when(F.col("received"), F.col("total"))
+    return Measures(refused, known, named, facts.withColumn("total_received", told).persist())
 
 
 def describe(row: Mapping[str, Any], found: Found) -> dict[str, object]:
@@ -234,15 +239,24 @@ def count_facts(
         found.append(finish(rows.mapInArrow(mark_errors(count), from_arrow_schema(PARTS)), schema))
     if trace.files is not None:
         tasks = list_shares(planned, processes, received)
-        if is_small(trace):
-            counted = (batch for shares in tasks for batch in count_shares(shares))
-            facts = finish_table(pa.Table.from_batches(counted, PARTS))
-            found.append(trace.spark.createDataFrame(pa.Table.from_batches(facts, FACTS), schema))
-        elif tasks or not loose:
+        if tasks or not loose:
             found.append(
                 finish(plan_tasks(trace.spark, tasks, count_shares, from_arrow_schema(PARTS)), schema)
             )
     return reduce(DataFrame.unionByName, found)
+
+
+def count_here(
+    planned: Plan, processes: Mapping[str, tuple[str, ...]], received: Mapping[str, bool], known: pa.Table
+) -> pa.Table:
+    """The facts of these runs, counted in this process, with what is `known` of their runs."""
+    tasks = list_shares(planned, processes, received)
+    parts = pa.Table.from_batches((batch for shares in tasks for batch in count_shares(shares)), PARTS)
+    facts = pa.Table.from_batches(finish_table(parts), FACTS)
+    facts = facts.join(known.select(["run", "protocol", "received"]), "run", use_threads=False)
+    facts = facts.filter(pc.field("received") | (pc.field("quantity") != "wait_ns"))
+    nothing = pa.scalar(None, facts["total"].type)
+    return facts.append_column("total_received", pc.if_else(facts["received"], facts["total"], nothing))
 
 
 def list_shares(
