@@ -12,13 +12,13 @@ Vectors in text are JSON: an object, or an array.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 import pyarrow as pa
 from msgspec import Struct
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructField, StructType
@@ -31,14 +31,19 @@ from antecede.spark.storage import absolute, escape_path, files, local, readable
 from antecede.spark.stream.query import Checkpoint
 from antecede.spark.trace.api import refuse_files
 
-__all__ = ["StreamFiles", "TableFiles", "one_format", "open_reader", "read_table", "refuse_directory"]
+__all__ = [
+    "BROKEN", "FILE", "StreamFiles", "TableFiles", "name_file", "open_reader", "read_files", "read_table",
+    "refuse_directory",
+]  # fmt: skip
 
 FORMATS: Final = {".parquet": "parquet", ".csv": "csv"} | dict.fromkeys(
     (".json", ".jsonl", ".ndjson"), "json"
 )
 PACKED: Final = (".gz", ".bz2", ".zst", ".lz4")
-BROKEN: Final = "_corrupt_record"
+CORRUPT: Final = "_corrupt_record"
 """Where Spark puts a line that is no JSON."""
+FILE, BROKEN = "antecede.file", "antecede.broken"
+"""Columns that `read_files` adds: the file of a row, and the text of a row that is none."""
 NO_COLUMNS: Final = {
     "parquet": "the table has no columns",
     "csv": "the first line of a CSV file must name the columns, and there is none",
@@ -148,6 +153,37 @@ def one_format(owner: str, names: Sequence[str]) -> str:
     return format
 
 
+def read_files(
+    spark: SparkSession, owner: str, names: Sequence[str], fields: Mapping[str, str | None]
+) -> DataFrame:
+    """The table in these files, with the columns `FILE` and `BROKEN`.
+
+    JSON has no columns before it is read: `fields` names them, with the types of those that are no text.
+    """
+    format, places = one_format(owner, names), [escape_path(name) for name in names]
+    if format == "parquet":
+        table = spark.read.parquet(*places).withColumn(BROKEN, F.lit(None).cast("string"))
+    else:
+        kinds = dict(fields)
+        if format == "csv":
+            kinds = dict.fromkeys(spark.read.options(**CSV).csv(places).columns)
+            if not kinds:
+                raise BadTrace(names[0], "the file is empty; its first line must name the columns")
+        # Without `columnPruning` Spark counts the values of each line, whatever columns are asked for.
+        options = {**CSV, "columnPruning": False} if format == "csv" else {}
+        schema = ", ".join(
+            f"{quote(name)} {kind or 'string'}" for name, kind in {**kinds, BROKEN: None}.items()
+        )
+        reader = spark.read.format(format).schema(schema).options(columnNameOfCorruptRecord=BROKEN, **options)
+        table = reader.load(places)
+    return table.withColumn(FILE, name_file())
+
+
+def name_file() -> Column:
+    """The file of a row. Spark writes the beginning of a local path in two ways."""
+    return F.regexp_replace("_metadata.file_path", "^file:/+", "file:/")
+
+
 def describe_files(
     spark: SparkSession, path: str, names: Sequence[str], vector: str | None = None
 ) -> TableFiles:
@@ -169,7 +205,7 @@ def describe_files(
         raise BadTrace(
             absolute(path), f"Spark cannot read the files as one table: {describe_failure(error)}"
         ) from None
-    if not set(table.columns) - {BROKEN}:
+    if not set(table.columns) - {CORRUPT}:
         raise BadTrace(absolute(path), NO_COLUMNS[format])
     schema, text = table.schema, None
     if vector is not None and vector in table.columns and format != "parquet":

@@ -31,13 +31,12 @@ from urllib.parse import unquote
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window, WindowSpec
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
 
-from antecede.errors import BadParameter, BadTrace
-from antecede.spark.frames import CSV, quote, to_nanoseconds
+from antecede.errors import BadParameter
+from antecede.spark.frames import quote, to_nanoseconds
 from antecede.spark.ingest.tasks import list_files, name_runs
-from antecede.spark.storage import absolute, escape_path
-from antecede.spark.tables import one_format
+from antecede.spark.storage import absolute
+from antecede.spark.tables import BROKEN, FILE, read_files
 from antecede.trace.foreign.formats import refuse_absent_columns
 
 __all__ = ["COLUMNS", "map_columns", "read_table"]
@@ -71,11 +70,10 @@ WORDS: Final = {
 }
 """A type, for people."""
 
-FILE: Final = "antecede.file"
 RUN: Final = "antecede.run"
 AT: Final = "antecede.at"
-OWN: Final = (FILE, RUN, AT)
-"""Columns that `read_table` adds: the file of a row, the run that is named for it, and the place in it."""
+OWN: Final = (FILE, BROKEN, RUN, AT)
+"""Columns that reading adds; of them `RUN` is the run that is named for a file, and `AT` the place of a row in it."""
 
 
 def read_table(
@@ -83,24 +81,12 @@ def read_table(
 ) -> DataFrame:
     """The table in these files: Parquet, CSV with a first line of names, or JSON Lines, by the end of their names."""
     names = list_files(spark, paths)
-    format = one_format("ingest", names)
-    places = [escape_path(name) for name in names]
-    if format == "parquet":
-        table = spark.read.parquet(*places)
-    elif format == "csv":
-        table = spark.read.options(**CSV).csv(places)
-    else:
-        # JSON has no columns before it is read: those that are asked for are taken as they are written.
-        types = {"vector": MapType(StringType(), StringType()), "to": ArrayType(StringType())}
-        fields = [StructField(name, types.get(ours, StringType())) for ours, name in mapping.items()]
-        table = spark.read.schema(StructType(fields)).json(places)
-    if not table.columns:
-        raise BadTrace(names[0], "the file is empty; its first line must name the columns")
+    types = {"vector": "map<string,string>", "to": "array<string>"}
+    fields = {name: types.get(ours) for ours, name in mapping.items()}
+    table = read_files(spark, "ingest", names, fields)
     # Within a block of a file ids grow with the rows.
     at = F.struct("_metadata.file_block_start", F.monotonically_increasing_id())
-    # Spark writes the beginning of a local path in two ways.
-    path = F.regexp_replace("_metadata.file_path", "^file:/+", "file:/")
-    placed = table.withColumns({FILE: path, AT: at})
+    placed = table.withColumn(AT, at)
     written = {absolute(unquote(path)): re.sub("^file:/+", "file:/", path) for path in table.inputFiles()}
     runs = [(written[name], name, run) for name, run in name_runs(names).items() if name in written]
     known = spark.createDataFrame(runs, f"`{FILE}` string, __name string, `{RUN}` string")

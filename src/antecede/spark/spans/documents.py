@@ -15,14 +15,15 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 from msgspec import Raw
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from antecede.spark.errors import mark_errors
 from antecede.spark.spans.schema import ROWS, SpanRows, Wrong
 from antecede.spark.storage import escape_path
+from antecede.spark.tables import name_file
 
-__all__ = ["decode_documents", "define", "name_file", "read_documents"]
+__all__ = ["decode_documents", "define", "read_documents"]
 
 TOGETHER: Final = 1 << 13
 """Rows of a batch, about."""
@@ -67,11 +68,6 @@ def read_documents(
     records = spark.read.option("lineSep", "\n{").text([escape_path(name) for name in names])
     texts = records.select(name_file().alias("file"), F.col("value").cast("binary"))
     return texts.mapInArrow(mark_errors(work), ROWS)
-
-
-def name_file() -> Column:
-    """The file of a row. Spark writes the beginning of a local path in two ways."""
-    return F.regexp_replace("_metadata.file_path", "^file:/+", "file:/")
 
 
 def find_texts(record: bytes) -> Iterator[bytes]:

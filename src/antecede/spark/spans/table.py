@@ -15,21 +15,15 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from antecede.errors import BadTrace
 from antecede.spark.errors import mark_errors
-from antecede.spark.frames import CSV, quote, to_nanoseconds
-from antecede.spark.spans.documents import name_file
+from antecede.spark.frames import quote, to_nanoseconds
 from antecede.spark.spans.schema import LARGEST, MESSAGING, ROWS, SpanRows, derive_resource, is_none
-from antecede.spark.storage import escape_path
-from antecede.spark.tables import one_format
+from antecede.spark.tables import BROKEN, FILE, read_files
 from antecede.trace.foreign.formats import MAPS, OTEL_TRACES, SPAN_LISTS, choose_columns
 
 __all__ = ["read_table"]
 
-FILE: Final = "antecede.file"
-BROKEN: Final = "antecede.broken"
 OWN: Final = (FILE, BROKEN)
-"""Columns that reading adds: the file of a row, and the text of a row that is none."""
 TIMES: Final = ("start_ns", "end_ns", "duration_ns")
 MAP, LIST = "map<string,string>", "array<string>"
 LISTS: Final = dict.fromkeys(MAPS, MAP) | dict.fromkeys(SPAN_LISTS, LIST)
@@ -43,14 +37,8 @@ def read_table(
     process: Sequence[str] = (),
 ) -> DataFrame:
     """The spans in these files, and what cannot be read."""
-    format = one_format("read_spans", names)
-    if format == "parquet":
-        table = spark.read.parquet(*(escape_path(name) for name in names))
-        table = table.withColumns({FILE: name_file(), BROKEN: F.lit(None).cast("string")})
-    elif format == "csv":
-        table = read_csv(spark, names)
-    else:
-        table = read_json(spark, names, OTEL_TRACES if mapping is None else mapping)
+    wanted = OTEL_TRACES if mapping is None else mapping
+    table = read_files(spark, "read_spans", names, {name: LISTS.get(ours) for ours, name in wanted.items()})
     chosen = choose_columns(mapping, [name for name in table.columns if name not in OWN])
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -62,26 +50,6 @@ def read_table(
                 yield rows.take()
 
     return describe_rows(table, chosen).mapInArrow(mark_errors(work), ROWS)
-
-
-def read_csv(spark: SparkSession, names: list[str]) -> DataFrame:
-    places = [escape_path(name) for name in names]
-    columns = spark.read.options(**CSV).csv(places).columns
-    if not columns:
-        raise BadTrace(names[0], "the file is empty; its first line must name the columns")
-    types = ", ".join(f"{quote(name)} string" for name in (*columns, BROKEN))
-    # Without `columnPruning` Spark counts the values of each line, whatever columns are asked for.
-    options = {**CSV, "columnNameOfCorruptRecord": BROKEN, "columnPruning": False}
-    table = spark.read.options(**options).schema(types).csv(places)
-    return table.withColumn(FILE, name_file())
-
-
-def read_json(spark: SparkSession, names: list[str], mapping: Mapping[str, str]) -> DataFrame:
-    """JSON has no columns before it is read: those of the mapping are taken as they are written."""
-    fields = {name: LISTS.get(ours, "string") for ours, name in mapping.items()} | {BROKEN: "string"}
-    schema = ", ".join(f"{quote(name)} {kind}" for name, kind in fields.items())
-    reader = spark.read.option("columnNameOfCorruptRecord", BROKEN).schema(schema)
-    return reader.json([escape_path(name) for name in names]).withColumn(FILE, name_file())
 
 
 def describe_rows(table: DataFrame, mapping: Mapping[str, str]) -> DataFrame:
