@@ -27,9 +27,9 @@ from antecede.process.inputs import (
 from antecede.process.views.members import Roll
 from antecede.protocols import PROTOCOLS, create
 from antecede.sim import RunSpec, processes
+from antecede.sim.checking import Checker
 from antecede.sim.faults import Always, Outage, Partition, Random, check, needs_journal, needs_links, parse
 from antecede.sim.processes import Host
-from antecede.sim.run import Judge
 from antecede.trace.schema import SEND
 from antecede.wire import Limits
 from antecede.wire.bundles import encode_bundle
@@ -285,10 +285,10 @@ def test_what_crosses_the_network_is_counted_in_the_bytes_that_nodes_send():
 
 
 def run(**fields: Any) -> tuple[list[Event], Any, Any]:
-    found = Judge()
-    simulation = RunSpec(**fields).build(found.record)
+    simulation = RunSpec(**fields).build()
+    checker = Checker(simulation, simulation.spec.messages)
     summary = simulation.finish()
-    return found.events, summary, found.verdict(simulation)
+    return checker.events, summary, checker.verdict()
 
 
 FAULTS = {

@@ -12,7 +12,8 @@ import pytest
 
 from antecede.errors import AntecedeError
 from antecede.protocols import PROTOCOLS
-from antecede.sim import Judge, RunSpec, Simulation, Summary
+from antecede.sim import RunSpec, Simulation, Summary
+from antecede.sim.checking import Checker
 from antecede.sim.workloads import WORKLOADS
 from antecede.trace import TraceWriter
 from antecede.trace.schema import DELIVER, RECEIVE, SEND
@@ -125,12 +126,12 @@ NETWORKS = ("exponential:50ms", "zones:lan=1ms,bandwidth=1Mbit/s", "uniform:0,10
 
 
 def judge_run(one: RunSpec) -> tuple[Simulation, Any]:
-    judge = Judge()
-    simulation = one.build(judge.record)
+    simulation = one.build()
+    checker = Checker(simulation, one.messages)
     summary = simulation.finish()
     assert summary.complete, f"{one.command()}: {summary.stuck}"
     assert summary.sent == one.messages
-    return simulation, judge.verdict(simulation)
+    return simulation, checker.verdict()
 
 
 @pytest.mark.parametrize("protocol", [name for name, kind in PROTOCOLS.items() if kind.order == "causal"])
@@ -173,9 +174,9 @@ def run_with_delta(delta_ms: int) -> tuple[Summary, bool]:
         network="uniform:0,20ms",
         workload="groups:size=3,rate=100/s",
     )
-    simulation, judge = one.build(), Judge()
-    simulation.record(judge.record)
-    return simulation.finish(), judge.verdict(simulation).ok
+    simulation = one.build()
+    checker = Checker(simulation, one.messages)
+    return simulation.finish(), checker.verdict().ok
 
 
 def test_histories_forget_what_is_older_than_any_delay_and_lose_nothing() -> None:
@@ -361,10 +362,10 @@ def test_a_script_is_run_until_it_has_sent_enough(tmp_path: Path) -> None:
 
 def test_a_script_shows_what_a_protocol_does(tmp_path: Path) -> None:
     for protocol, ok in (("matrix", True), ("permit", True), ("fifo", False)):
-        judge = Judge()
-        simulation = script(tmp_path, TRIANGLE, protocol, messages=300).build(judge.record)
+        simulation = script(tmp_path, TRIANGLE, protocol, messages=300).build()
+        checker = Checker(simulation, 300)
         simulation.finish()
-        assert judge.verdict(simulation).ok == ok
+        assert checker.verdict().ok == ok
 
 
 def test_a_run_that_gets_stuck_says_what_waits(tmp_path: Path) -> None:

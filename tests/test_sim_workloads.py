@@ -11,8 +11,9 @@ import pytest
 
 from antecede.model import Id, Message, View
 from antecede.oracle import happened_before
-from antecede.sim import Judge, RunSpec
+from antecede.sim import RunSpec
 from antecede.sim.chance import stream
+from antecede.sim.checking import Checker
 from antecede.sim.workloads import WORKLOADS, create
 from antecede.topology import shapes
 from antecede.trace.schema import DELIVER, SEND
@@ -73,12 +74,10 @@ def test_a_chain_goes_on_and_comes_back() -> None:
     rows = rows_of("chain:length=3", messages=300)
     starts = Counter(row[0] for row in sends(rows))
     assert sum(starts.values()) == 300
-    judge = Judge()
-    simulation = RunSpec(protocol="matrix", processes=6, messages=90, workload="chain:length=3").build(
-        judge.record
-    )
+    simulation = RunSpec(protocol="matrix", processes=6, messages=90, workload="chain:length=3").build()
+    checker = Checker(simulation)
     simulation.finish()
-    order = happened_before(event for event in judge.events if event.kind != "receive")
+    order = happened_before(checker.events)
     # Each chain of three is a chain of causes: a third of all messages has at least two that precede it.
     deep = sum(len(order.past(message)) >= 2 for message in order.sends)
     assert deep >= 30
@@ -88,11 +87,11 @@ def test_an_answer_follows_what_it_answers() -> None:
     """On a network that reorders, a reply overtakes its question at a third process only without causal order."""
     broken = {}
     for protocol in ("unordered", "optimal"):
-        judge = Judge()
         spec = RunSpec(protocol=protocol, processes=5, messages=200, workload="document:comments=90%", seed=3)
-        simulation = spec.build(judge.record)
+        simulation = spec.build()
+        checker = Checker(simulation, spec.messages)
         simulation.finish()
-        broken[protocol] = bool(judge.verdict(simulation).violations)
+        broken[protocol] = bool(checker.verdict().violations)
     assert broken == {"unordered": True, "optimal": False}
 
 

@@ -11,7 +11,7 @@ Read `run` first, then `engine`; the words of a spec are explained in `network`,
 
 from __future__ import annotations
 
-from antecede.sim.run import Judge, RunSpec, Simulation
+from antecede.sim.run import RunSpec, Simulation
 from antecede.sim.summary import Distribution, Summary
 
-__all__ = ["Distribution", "Judge", "RunSpec", "Simulation", "Summary"]
+__all__ = ["Distribution", "RunSpec", "Simulation", "Summary"]

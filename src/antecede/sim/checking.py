@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from antecede.model import Event
-from antecede.oracle import check
+from antecede.oracle import Verdict, check
 from antecede.sim.run import Simulation
 from antecede.sim.watch import Watch
 from antecede.trace.schema import KINDS
@@ -31,7 +31,8 @@ class Checker:
         self.watch = Watch(n, self.judged)
         self.small = simulation.spec.messages <= small
         self.record = self._both if self.small else self.watch.record
-        self._events: list[Event] = []
+        self.events: list[Event] = []
+        """Of a small run: what was sent and delivered."""
         simulation.record(self.record)
 
     def _both(
@@ -39,7 +40,12 @@ class Checker:
     ) -> None:
         self.watch.record(process, kind, sender, number, to, control)
         if not control and KINDS[kind] != "receive":
-            self._events.append(Event(process, KINDS[kind], sender, number, to or ()))
+            self.events.append(Event(process, KINDS[kind], sender, number, to or ()))
+
+    def verdict(self) -> Verdict:
+        """What the oracle says of a small run."""
+        assert self.small
+        return check(self.events, len(self.simulation.view), self.simulation.finished, self.judged)
 
     def findings(self, order: Literal["none", "fifo", "causal"]) -> list[str]:
         """What is wrong, a line for each; if the run is finished, also what was never delivered."""
@@ -47,7 +53,7 @@ class Checker:
         findings = self.watch.findings(order, complete, view)
         if not self.small:
             return findings
-        verdict = check(self._events, len(view), complete, self.judged)
+        verdict = self.verdict()
         if verdict.keeps(order) == bool(findings):
             return [f"disagreement: the oracle says {verdict.explain(view)[:200]}", *findings]
         return findings and verdict.explain(view).splitlines()

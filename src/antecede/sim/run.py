@@ -17,8 +17,6 @@ import msgspec
 from msgspec import Struct
 
 from antecede.errors import BadParameter, InputError
-from antecede.model import Event
-from antecede.oracle import Verdict, check
 from antecede.protocols import PROTOCOLS, Machine, create
 from antecede.sim import scripts, workloads
 from antecede.sim.chance import stream
@@ -30,9 +28,9 @@ from antecede.sim.specs import Spec, count
 from antecede.sim.summary import Summary
 from antecede.sim.troubles import install
 from antecede.sim.workloads import Workload
-from antecede.trace.schema import KINDS, RunInfo
+from antecede.trace.schema import RunInfo
 
-__all__ = ["Judge", "RunSpec", "Simulation"]
+__all__ = ["RunSpec", "Simulation"]
 
 STEPS = 4096
 """Between two looks at the clock, or at Ctrl-C."""
@@ -222,29 +220,3 @@ def _each(key: str, text: str, n: int) -> list[int]:
             "simulate", f"{key} must have values for {n} processes, and {text} has {len(values)}"
         )
     return values
-
-
-class Judge:
-    """Records a run's events, and lets the oracle judge them."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def record(
-        self,
-        process: int,
-        kind: int,
-        sender: int,
-        number: int,
-        to: tuple[int, ...] | None,
-        control: bool,
-        *_: Any,
-    ) -> None:
-        if not control:
-            self.events.append(Event(process, KINDS[kind], sender, number, to or ()))
-
-    def verdict(self, simulation: Simulation) -> Verdict:
-        machine = simulation.engine.machines[0]
-        at = [process for process in range(len(simulation.view)) if machine.orders_at(process)]
-        events = [event for event in self.events if event.kind != "receive"]
-        return check(events, len(simulation.view), complete=simulation.finished, at=at)
