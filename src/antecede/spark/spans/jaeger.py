@@ -75,8 +75,8 @@ def add_span(rows: SpanRows, file: str, span: Any, processes: dict[str, Any]) ->
     resource, find = look_up(process.tags), look_up(span.tags)
     service, instance = derive_resource(resource)
     who = (to_text(process.serviceName) or service, instance or resource("hostname"))
-    others = [link for link in links if link != f"{trace}:{parent}"]
-    name, kind = to_text(span.operationName), find("span.kind")
+    others = tuple(link for link in links if link != f"{trace}:{parent}")
+    name, kind = span.operationName, find("span.kind")
     rows.add(file, trace, own, parent, others, name, kind, start, end, who, resource, find)
 
 

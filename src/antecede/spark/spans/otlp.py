@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +24,7 @@ from antecede.spark.spans.schema import (
     Wrong,
     derive_resource,
     is_none,
+    join_known,
     read_integer,
     to_text,
 )
@@ -64,23 +66,27 @@ def read_otlp(rows: SpanRows, file: str, text: bytes) -> None:
     for group in (group for groups in known for group in groups):
         resource = look_up(group and group.resource and group.resource.attributes)
         who = derive_resource(resource)
+        process = None if rows.process else join_known(who)
         scopes = [*(group.scopeSpans or ()), *(group.instrumentationLibrarySpans or ())] if group else ()
         for span in (span for scope in scopes if scope for span in scope.spans or ()) if group else (None,):
-            rows.attempt(add_span, file, span, resource, who)
+            rows.attempt(add_span, file, span, resource, who, process)
 
 
-def add_span(rows: SpanRows, file: str, span: Any, resource: Find, who: Who) -> None:
+def add_span(rows: SpanRows, file: str, span: Any, resource: Find, who: Who, process: str | None) -> None:
     trace, own = read_id(span.traceId, "traceId", 16), read_id(span.spanId, "spanId", 8)
     parent = None if is_none(span.parentSpanId) else read_id(span.parentSpanId, "parentSpanId", 8)
-    links = [read_link(link) for link in span.links or () if link is None or not is_empty(link)]
-    start, end = (read_time(getattr(span, name), name) for name in ("startTimeUnixNano", "endTimeUnixNano"))
+    links: Sequence[str] = ()
+    if span.links:
+        links = tuple(read_link(link) for link in span.links if link is None or not is_empty(link))
+    start = read_time(span.startTimeUnixNano, "startTimeUnixNano")
+    end = read_time(span.endTimeUnixNano, "endTimeUnixNano")
     attributes, find = bytes(span.attributes or b"null"), None
     if attributes[:1] not in b"[n":
         raise Wrong("it is no OTLP in JSON")
     # Most spans are of no message: their attributes are not decoded.
     if rows.process or b"messaging." in attributes:
         find = look_up(decode_documents(ATTRIBUTES, attributes, "OTLP in JSON"))
-    rows.add(file, trace, own, parent, links, to_text(span.name), span.kind, start, end, who, resource, find)
+    rows.add(file, trace, own, parent, links, span.name, span.kind, start, end, who, resource, find, process)
 
 
 def look_up(attributes: Any) -> Find:

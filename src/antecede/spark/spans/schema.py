@@ -53,10 +53,10 @@ TYPES: Final = {
     "bigint": pa.int64(),
     "timestamp": pa.timestamp("us", "UTC"),
 }
-KINDS: Final = {
+KINDS: Final[dict[Any, str]] = {
     word: name
     for number, name in enumerate(("internal", "server", "client", "producer", "consumer"), 1)
-    for word in (str(number), name, f"span_kind_{name}")
+    for word in (number, str(number), name, f"span_kind_{name}")
 }
 OPERATIONS: Final = {"publish": "send", "deliver": "process"}
 """Types of operations that had another name in older conventions."""
@@ -103,8 +103,8 @@ class SpanRows:
         trace_id: str,
         span_id: str,
         parent_id: str | None,
-        links: list[str],
-        name: str | None,
+        links: Sequence[str],
+        name: Any,
         kind: Any,
         start_ns: int | None,
         end_ns: int | None,
@@ -115,18 +115,21 @@ class SpanRows:
     ) -> None:
         """A span. `links` are ids with their traces, `attributes` are None where none is of a message."""
         parent = None if parent_id is None else f"{trace_id}:{parent_id}"
-        causes = [] if parent is None else [parent]
+        # Lists would keep Python's garbage collector busy.
+        causes: tuple[str, ...] = () if parent is None else (parent,)
         if links:
-            causes = list(dict.fromkeys(causes + links))
-        known = name_kind(to_text(kind))
+            causes = tuple(dict.fromkeys((*causes, *links)))
+        known = name_kind(kind)
         messaging = NO_MESSAGE if attributes is None else derive_messaging(attributes, known)
-        if process is None and self.process:
+        if self.process and process is None:
             # Of the process or else of the span.
             told = [resource(of) or (attributes and attributes(of)) or None for of in self.process]
             process = join_known(told)
         process = process or join_known(who)
         ids = (f"{trace_id}:{span_id}", causes, parent, links, trace_id, span_id)
-        self._rows.append((*ids, name, known, *who, process, start_ns, end_ns, *messaging, file, None, None))
+        self._rows.append(
+            (*ids, to_text(name), known, *who, process, start_ns, end_ns, *messaging, file, None, None)
+        )
 
     def reject(self, file: str, text: str | None, reason: str) -> None:
         """A span, or a text, and why it cannot be read."""
@@ -184,9 +187,9 @@ def join_known(parts: Iterable[str | None]) -> str | None:
     return "/".join([part for part in parts if part is not None]) or None
 
 
-def name_kind(kind: str | None) -> str | None:
+def name_kind(kind: Any) -> str | None:
     """`producer` for 4, Producer and SPAN_KIND_PRODUCER; None for a kind that is not specified, or unknown."""
-    return KINDS.get((kind or "").lower())
+    return KINDS.get(kind) or KINDS.get(str(kind).lower())
 
 
 def is_none(id: str | None) -> bool:
