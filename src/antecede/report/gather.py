@@ -36,7 +36,7 @@ from antecede.report.selection import (
 from antecede.report.tables import Tables, assemble, sort_findings
 from antecede.spark.measure.api import measure
 from antecede.spark.measure.figures import TABLES
-from antecede.spark.spans.verify import read_aliases, read_messages, verify_spans
+from antecede.spark.spans.verify import list_messages, read_aliases, read_messages, verify_spans
 from antecede.spark.trace.api import Trace
 from antecede.spark.verify.api import verify
 from antecede.trace.footers import LocalTrace
@@ -135,8 +135,7 @@ def judge_spans(trace: Trace) -> dict[str, Any]:
 def name_messages(trace: Trace, findings: Rows, events: Rows) -> Rows:
     """What the user calls the messages that the page has."""
     assert trace.path is not None
-    keys = {(row["sender"], row["number"]) for row in (*findings, *events)}
-    keys |= {(one["sender"], one["number"]) for row in findings for one in row["chain"] or ()}
+    keys = list_messages(findings) | {(row["sender"], row["number"]) for row in events}
     messages = read_messages(trace.spark, trace.path)
     return [] if messages is None else read_aliases(messages, keys)
 

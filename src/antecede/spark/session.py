@@ -30,7 +30,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -121,16 +121,14 @@ def connect(
 
 @contextmanager
 def open_session(
-    master: str | None = None,
-    remote: str | None = None,
-    *,
-    settings: Mapping[str, str] | None = None,
-    log: str | os.PathLike[str] | None = None,
-    small: bool = False,
+    master: str | None = None, remote: str | None = None, **options: Any
 ) -> Iterator[SparkSession]:
-    """A session, stopped at the end unless it was there before. Workers elsewhere get the package that runs here."""
+    """A session, stopped at the end unless it was there before. Workers elsewhere get the package that runs here.
+
+    `options` are those of `connect`.
+    """
     before = SparkSession.getActiveSession()
-    spark = connect(master, remote, settings=settings, log=log, small=small)
+    spark = connect(master, remote, **options)
     try:
         if remote is not None or not (master or "local").startswith("local"):
             ship(spark)
