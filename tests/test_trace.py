@@ -30,11 +30,11 @@ from antecede.trace import (
     SEND,
     RunInfo,
     TraceWriter,
-    event_files,
     events_of,
     read_events,
     read_runs,
 )
+from antecede.trace.footers import read_local_trace
 
 NAMES = ("p1", "p2", "p10")
 
@@ -71,6 +71,10 @@ def rows_of(directory: Path, run: str | None = None) -> list[dict]:
 
 
 # What is written is read
+
+
+def event_files(directory):
+    return sorted((Path(directory) / "events").glob("[!._]*.parquet"))
 
 
 def test_every_column_comes_back(tmp_path):
@@ -203,8 +207,8 @@ def test_a_file_says_that_it_is_in_order_exactly_when_it_is(tmp_path, rows, orde
     with TraceWriter(tmp_path, info(), row_group=4) as writer:
         for number, (process, clock) in enumerate(rows):
             writer.append(process, SEND, process, number, (0,), clock=clock)
-    [file] = event_files(tmp_path)
-    assert file.ordered == ordered == order_noted(file.path)
+    [file] = read_local_trace(tmp_path).files
+    assert file.ordered == ordered == order_noted(Path(file.path.removeprefix("file:")))
 
 
 def test_names_are_dictionaries_on_disk(tmp_path):
@@ -249,7 +253,7 @@ def test_files_that_overlap_are_put_in_order(tmp_path, ordered, plain, monkeypat
                 writer.append(process, SEND, process, number, to, clock=clock)
     rows = sorted(rows_of(tmp_path), key=lambda row: (row["clock"], row["process"], row["index"]))
     for file in event_files(tmp_path):
-        file.path.unlink()
+        file.unlink()
     scatter(tmp_path, rows, 4, rng, ordered, plain)
     for run in ("r1", "r2"):
         assert rows_of(tmp_path, run) == [row for row in rows if row["run"] == run]
@@ -279,7 +283,7 @@ def test_no_more_than_a_row_group_is_ever_held(tmp_path):
             assert len(writer._to) <= 8
             assert len(writer._labels) < 16
             assert len(writer._buffer) == size
-    groups = [pq.read_metadata(file.path).num_row_groups for file in event_files(tmp_path)]
+    groups = [pq.read_metadata(file).num_row_groups for file in event_files(tmp_path)]
     assert groups == [4] * 8
 
 

@@ -15,7 +15,8 @@ from antecede.sim.experiment import Experiment, expand
 from antecede.sim.sweep import perform, read
 from antecede.sim.sweep import sweep as sweep_here
 from antecede.spark.sweep import estimate_cost, sweep
-from antecede.trace import event_files, events_of, read_runs
+from antecede.trace import events_of, read_runs
+from antecede.trace.footers import read_local_trace
 
 SMALL = {"grid": {"protocol": ["fifo", "history"], "processes": 4, "messages": 60, "seeds": 2}}
 
@@ -43,9 +44,9 @@ def test_a_sweep_writes_what_the_plain_runner_writes(spark, small, tmp_path):
     sweep_here(small, tmp_path / "b", jobs=1, traces=True)
     assert (swept.made, swept.runs, swept.failures) == (4, 4, ())
     assert figures(tmp_path / "a") == figures(tmp_path / "b")
-    for file in event_files(tmp_path / "b" / "trace"):
-        twin = tmp_path / "a" / "trace" / "events" / file.path.name
-        assert twin.read_bytes() == file.path.read_bytes()
+    for file in read_local_trace(tmp_path / "b" / "trace").files:
+        own = Path(file.path.removeprefix("file:"))
+        assert (tmp_path / "a" / "trace" / "events" / own.name).read_bytes() == own.read_bytes()
         assert file.ordered
     assert read_runs(tmp_path / "a" / "trace") == read_runs(tmp_path / "b" / "trace")
     assert list_hidden(tmp_path / "a") == list_hidden(tmp_path / "b") == []

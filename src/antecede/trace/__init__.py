@@ -7,7 +7,7 @@ rows     rows of integers on their way into Arrow
 layout   where the files are, and how they become visible
 """
 
-from antecede.trace.reader import EventFile, event_files, events_of, read_events, read_runs
+from antecede.trace.reader import events_of, read_events, read_runs
 from antecede.trace.schema import (
     ABSENT,
     DELIVER,
@@ -34,8 +34,6 @@ __all__ = [
     "read_events",
     "read_runs",
     "events_of",
-    "event_files",
-    "EventFile",
     "EVENTS",
     "READ",
     "RUNS",

@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from antecede.blob import pack, unpack
 from antecede.errors import BadTrace
-from antecede.trace.columns import Column, Names, Rows, by_run, refuse_nulls, rows_of
+from antecede.trace.columns import Column, Names, Rows, by_run, rows_of
 from antecede.trace.plan import Cut
+from antecede.trace.schema import refuse_nulls
 
 __all__ = ["Packed", "decode", "encode", "pack_rows"]
 

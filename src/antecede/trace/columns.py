@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from antecede.errors import BadTrace
 from antecede.jit import allocating, is_compiling
-from antecede.trace.schema import ABSENT, EVENTS, KINDS
+from antecede.trace.schema import ABSENT, KINDS, refuse_nulls
 
 __all__ = ["ENCODED_COLUMNS", "ORDER_COLUMNS", "Names", "Rows", "by_run", "rows_of"]
 
@@ -228,13 +228,6 @@ def by_run(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
         if len(rows):
             yield column.dictionary[int(codes[rows[0]])].as_py(), batch.take(pa.array(rows))
-
-
-def refuse_nulls(batch: pa.RecordBatch, place: str) -> None:
-    """Nulls where the contract has none."""
-    for name in batch.schema.names:
-        if name in EVENTS.names and not EVENTS.field(name).nullable and (n := batch.column(name).null_count):
-            raise BadTrace(place, f"column {name} has {n} nulls, and may have none")
 
 
 def integers(column: pa.Array) -> Column:

@@ -19,12 +19,11 @@ from msgspec import Struct
 
 from antecede.errors import BadTrace
 from antecede.storage import absolute, join, local, open_file
-from antecede.trace.reader import refuse_columns
-from antecede.trace.schema import EVENTS, ORDER, ORDER_KEY, RUN_KEY, RUNS
+from antecede.trace.schema import EVENTS, ORDER, ORDER_KEY, RUN_KEY, RUNS, refuse_columns
 
 __all__ = [
-    "Footer", "Group", "LocalTrace", "locate", "open_parquet", "read_footer", "read_footers", "read_local_trace",
-    "read_runs_table",
+    "Footer", "Group", "LocalTrace", "list_local", "locate", "open_parquet", "read_footer", "read_footers",
+    "read_local_trace", "read_runs_table",
 ]  # fmt: skip
 
 THREADS: Final = 8
@@ -51,6 +50,13 @@ class Footer(Struct, frozen=True):
     @property
     def rows(self) -> int:
         return sum(group.rows for group in self.groups)
+
+    @property
+    def clocks(self) -> tuple[int, int] | None:
+        """The least and the greatest clock, if each row has one and the file tells."""
+        spans = [group.clocks for group in self.groups if group.clocks is not None]
+        whole = spans and len(spans) == len(self.groups)
+        return (min(low for low, _ in spans), max(high for _, high in spans)) if whole else None
 
 
 @contextmanager

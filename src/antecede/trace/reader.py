@@ -10,39 +10,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from msgspec import Struct
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.model import Event
+from antecede.storage import absolute
+from antecede.trace.footers import Footer, list_local, open_parquet, read_footers
 from antecede.trace.layout import Layout
-from antecede.trace.schema import EVENTS, KINDS, ORDER, ORDER_KEY, READ, RUN_KEY, RUNS, RunInfo
+from antecede.trace.schema import EVENTS, KINDS, READ, RUNS, RunInfo, refuse_columns, refuse_nulls
 
-__all__ = ["read_runs", "read_events", "events_of", "event_files", "EventFile"]
+__all__ = ["events_of", "read_events", "read_runs"]
 
 BATCH: Final = 1 << 16
 KEYS: Final = ("clock", "process", "index")
-
-
-class EventFile(Struct, frozen=True):
-    """What an event file says of itself, without its rows being read."""
-
-    path: Path
-    rows: int
-    ordered: bool
-    """Whether its rows are in the order (clock, process, index)."""
-    run: str | None
-    """The run, if it holds one only."""
-    clocks: tuple[int, int] | None
-    """The first and the last clock, if each row has one and the file tells."""
+STRINGS: Final = [field.name for field in EVENTS if pa.types.is_string(field.type)]
 
 
 def read_runs(path: str | os.PathLike[str]) -> list[RunInfo]:
@@ -53,9 +40,11 @@ def read_runs(path: str | os.PathLike[str]) -> list[RunInfo]:
         raise BadTrace(str(layout.root), f"{found}: a trace is a directory with runs.parquet and events/")
     if not layout.runs.exists():
         raise BadTrace(str(layout.runs), "the file is missing: it lists the trace's runs")
-    with parquet(layout.runs, RUNS) as file:
+    with open_parquet(absolute(layout.runs)) as source:
+        file = pq.ParquetFile(source)
+        refuse_columns(layout.runs, file.schema_arrow, RUNS)
         table = file.read(columns=RUNS.names)
-        refuse_nulls(layout.runs, table, RUNS)
+    refuse_nulls(table, str(layout.runs), RUNS)
     try:
         runs = [RunInfo.of_row(row) for row in table.to_pylist()]
     except (msgspec.MsgspecError, BadParameter) as error:
@@ -63,15 +52,6 @@ def read_runs(path: str | os.PathLike[str]) -> list[RunInfo]:
             str(layout.runs), f"a run needs a name, processes and parameters in JSON: {error}"
         ) from None
     return sorted(runs, key=lambda run: run.run.encode())
-
-
-def event_files(path: str | os.PathLike[str]) -> list[EventFile]:
-    """List the event files of a trace, in the order of their names, which is the order of time within a run."""
-    layout = Layout(path)
-    if not layout.events.is_dir():
-        raise BadTrace(str(layout.events), "the directory is missing: it has the trace's event files")
-    # Hidden names are files in the making.
-    return [describe_file(path) for path in sorted(layout.events.glob("[!._]*.parquet"))]
 
 
 def read_events(
@@ -91,7 +71,10 @@ def read_events(
         if name not in READ.names:
             raise BadParameter.choice("read_events", "a column", name, READ.names)
     wanted = READ if columns is None else pa.schema([READ.field(name) for name in columns])
-    files = event_files(path)
+    events = Layout(path).events
+    if not events.is_dir():
+        raise BadTrace(str(events), "the directory is missing: it has the trace's event files")
+    files = read_footers(list_local(absolute(events)))
     plan = [(name, files_of(path, name, files)) for name in (runs if run is None else [run])]
     batches = (
         batch.select(wanted.names) for name, own in plan for batch in run_events(name, own, wanted.names)
@@ -123,71 +106,7 @@ def events_of(path: str | os.PathLike[str], run: str) -> list[Event]:
 # Files
 
 
-@contextmanager
-def parquet(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
-    """A Parquet file with at least these columns. Whatever is wrong with it is said of the file, by name."""
-    try:
-        strings = [field.name for field in schema if pa.types.is_string(field.type)]
-        with pq.ParquetFile(path, read_dictionary=strings if schema is EVENTS else None) as file:
-            refuse_columns(path, file.schema_arrow, schema)
-            yield file
-    except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise BadTrace(str(path), f"the file is not a complete Parquet file: {reason}") from None
-
-
-def refuse_columns(path: Path | str, found: pa.Schema, expected: pa.Schema) -> None:
-    """Further columns are someone's own: they are not read."""
-    for field in expected:
-        if field.name not in found.names:
-            raise BadTrace(
-                str(path),
-                f"column {field.name} ({name_type(field.type)}) is missing; the columns are {', '.join(found.names)}",
-            )
-        kind = found.field(field.name).type
-        if name_type(kind) != name_type(field.type):
-            raise BadTrace(
-                str(path),
-                f"column {field.name} has type {name_type(kind)}, and must have type {name_type(field.type)}",
-            )
-
-
-def refuse_nulls(path: Path, rows: pa.RecordBatch | pa.Table, schema: pa.Schema) -> None:
-    for name in rows.schema.names:
-        if not schema.field(name).nullable and (nulls := rows.column(name).null_count):
-            raise BadTrace(str(path), f"column {name} has {nulls} nulls, and may have none")
-
-
-def name_type(kind: pa.DataType) -> str:
-    """A type as docs/trace.md writes it: how strings and lists are stored is not part of it."""
-    if pa.types.is_dictionary(kind):
-        return name_type(kind.value_type)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return f"list<{name_type(kind.value_type)}>"
-    return {"large_string": "string", "large_binary": "binary"}.get(str(kind), str(kind))
-
-
-def describe_file(path: Path) -> EventFile:
-    with parquet(path, EVENTS) as file:
-        notes = file.metadata.metadata or {}
-        run = notes[RUN_KEY].decode() if RUN_KEY in notes else None
-        runs = span(file.metadata, "run")
-        if run is None and runs is not None and runs[0] == runs[1]:
-            run = runs[0]
-        ordered = notes.get(ORDER_KEY) == ORDER
-        return EventFile(path, file.metadata.num_rows, ordered, run, span(file.metadata, "clock"))
-
-
-def span(metadata: pq.FileMetaData, column: str) -> tuple[Any, Any] | None:
-    """The least and the greatest value of a column, if the file's statistics tell and no value is null."""
-    at = [metadata.schema.column(i).path for i in range(metadata.num_columns)].index(column)
-    statistics = [metadata.row_group(group).column(at).statistics for group in range(metadata.num_row_groups)]
-    if not statistics or not all(s is not None and s.has_min_max and s.null_count == 0 for s in statistics):
-        return None
-    return min(s.min for s in statistics), max(s.max for s in statistics)
-
-
-def files_of(path: str | os.PathLike[str], run: str, files: Sequence[EventFile]) -> list[EventFile]:
+def files_of(path: str | os.PathLike[str], run: str, files: Sequence[Footer]) -> list[Footer]:
     """The files that hold events of the run, or may."""
     own = [file for file in files if file.run in (None, run)]
     if not own:
@@ -198,7 +117,7 @@ def files_of(path: str | os.PathLike[str], run: str, files: Sequence[EventFile])
 # Order
 
 
-def run_events(run: str, files: Sequence[EventFile], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def run_events(run: str, files: Sequence[Footer], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The events of one run in order, with at least these columns."""
     filled = [file for file in files if file.rows]
     if in_sequence(filled):
@@ -209,18 +128,18 @@ def run_events(run: str, files: Sequence[EventFile], columns: Sequence[str]) -> 
     yield from in_order(batch for file in filled for batch in file_events(file, run, names))
 
 
-def in_sequence(files: Sequence[EventFile]) -> bool:
+def in_sequence(files: Sequence[Footer]) -> bool:
     """Whether each file is in order, and ends before the next begins."""
     clocks = [file.clocks for file in files if file.ordered and file.clocks is not None]
     return len(clocks) == len(files) and all(before[1] < after[0] for before, after in pairwise(clocks))
 
 
-def file_events(file: EventFile, run: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def file_events(file: Footer, run: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The events of a run in one file, as they stand there."""
     names = [*columns, *({"run"} - set(columns) if file.run is None else ())]
-    with parquet(file.path, EVENTS) as source:
-        for batch in source.iter_batches(BATCH, columns=names):
-            refuse_nulls(file.path, batch, EVENTS)
+    with open_parquet(file.path) as source:
+        for batch in pq.ParquetFile(source, read_dictionary=STRINGS).iter_batches(BATCH, columns=names):
+            refuse_nulls(batch, file.path)
             if file.run is None:
                 batch = batch.filter(pc.equal(batch.column("run"), run))
             if "kind" in columns:
@@ -229,10 +148,10 @@ def file_events(file: EventFile, run: str, columns: Sequence[str]) -> Iterator[p
                 yield cast_columns(batch, columns)
 
 
-def refuse_kinds(path: Path, kinds: pa.Array) -> None:
+def refuse_kinds(path: str, kinds: pa.Array) -> None:
     for kind in pc.unique(kinds).to_pylist():
         if kind not in KINDS:
-            raise BadTrace(str(path), f"an event is of kind {kind}; the kinds are {', '.join(KINDS)}")
+            raise BadTrace(path, f"an event is of kind {kind}; the kinds are {', '.join(KINDS)}")
 
 
 def cast_columns(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:

@@ -22,7 +22,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
-from antecede.errors import BadParameter
+from antecede.errors import BadParameter, BadTrace
 
 __all__ = [
     "EVENTS",
@@ -38,6 +38,8 @@ __all__ = [
     "ORDER",
     "RUN_KEY",
     "RunInfo",
+    "refuse_columns",
+    "refuse_nulls",
 ]
 
 EVENTS: Final = pa.schema(
@@ -99,6 +101,38 @@ def version() -> str:
         return installed_version("antecede")
     except PackageNotFoundError:  # a source tree on the path
         return "unknown"
+
+
+def refuse_columns(path: object, found: pa.Schema, expected: pa.Schema) -> None:
+    """Further columns are someone's own: they are not read."""
+    for field in expected:
+        if field.name not in found.names:
+            raise BadTrace(
+                str(path),
+                f"column {field.name} ({name_type(field.type)}) is missing; the columns are {', '.join(found.names)}",
+            )
+        kind = found.field(field.name).type
+        if name_type(kind) != name_type(field.type):
+            raise BadTrace(
+                str(path),
+                f"column {field.name} has type {name_type(kind)}, and must have type {name_type(field.type)}",
+            )
+
+
+def refuse_nulls(rows: pa.RecordBatch | pa.Table, place: str, schema: pa.Schema = EVENTS) -> None:
+    """Nulls where the contract has none."""
+    for name in (name for name in schema.names if name in rows.schema.names):
+        if not schema.field(name).nullable and (nulls := rows.column(name).null_count):
+            raise BadTrace(place, f"column {name} has {nulls} nulls, and may have none")
+
+
+def name_type(kind: pa.DataType) -> str:
+    """A type as docs/trace.md writes it: how strings and lists are stored is not part of it."""
+    if pa.types.is_dictionary(kind):
+        return name_type(kind.value_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"list<{name_type(kind.value_type)}>"
+    return {"large_string": "string", "large_binary": "binary"}.get(str(kind), str(kind))
 
 
 class RunInfo(Struct, frozen=True, kw_only=True):

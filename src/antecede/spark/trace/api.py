@@ -34,7 +34,7 @@ from antecede.trace.footers import (
     read_local_trace,
     read_runs_table,
 )
-from antecede.trace.reader import refuse_columns
+from antecede.trace.schema import refuse_columns
 
 __all__ = ["SPARK_EVENTS", "SPARK_RUNS", "Trace", "refuse_files"]
 
