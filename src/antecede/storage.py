@@ -30,20 +30,9 @@ from pyarrow import fs
 from antecede.errors import BadParameter, CannotWrite
 
 __all__ = [
-    "absolute",
-    "join",
-    "local",
-    "make_directory",
-    "open_file",
-    "place",
-    "put",
-    "readable",
-    "vacant",
-    "whole",
-    "all_whole",
-    "refuse_existing",
-    "refuse_file",
-]
+    "absolute", "join", "local", "make_directory", "open_file", "place", "put", "readable", "vacant", "whole",
+    "all_whole", "refuse_existing", "refuse_file",
+]  # fmt: skip
 
 
 def absolute(path: str | os.PathLike[str]) -> str:

@@ -18,18 +18,6 @@ from antecede.report.selection import Extent, Range, Selection, list_story_keys,
 from antecede.report.tables import Tables, assemble
 
 __all__ = [
-    "render",
-    "headline",
-    "assemble",
-    "Tables",
-    "Report",
-    "Run",
-    "Finding",
-    "Message",
-    "Window",
-    "plan_selection",
-    "list_story_keys",
-    "Selection",
-    "Extent",
-    "Range",
-]
+    "render", "headline", "assemble", "Tables", "Report", "Run", "Finding", "Message", "Window", "plan_selection",
+    "list_story_keys", "Selection", "Extent", "Range",
+]  # fmt: skip

@@ -12,22 +12,9 @@ from typing import Literal
 from msgspec import Struct
 
 __all__ = [
-    "Alias",
-    "Channels",
-    "Density",
-    "EVENT_KINDS",
-    "Event",
-    "Failed",
-    "Finding",
-    "Histogram",
-    "KINDS",
-    "Message",
-    "Price",
-    "ProcessPrice",
-    "Report",
-    "Run",
-    "Window",
-]
+    "Alias", "Channels", "Density", "EVENT_KINDS", "Event", "Failed", "Finding", "Histogram", "KINDS", "Message",
+    "Price", "ProcessPrice", "Report", "Run", "Window",
+]  # fmt: skip
 
 Kind = Literal["violation", "fifo_break", "duplicate", "unsent", "unaddressed", "undelivered"]
 KINDS: tuple[Kind, ...] = ("violation", "fifo_break", "duplicate", "unsent", "unaddressed", "undelivered")

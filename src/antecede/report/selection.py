@@ -31,19 +31,9 @@ from antecede.errors import BadParameter
 from antecede.report.data import Event, Finding
 
 __all__ = [
-    "BUCKETS",
-    "MOST",
-    "Extent",
-    "Selection",
-    "Range",
-    "limit_channel_bands",
-    "limit_density_bands",
-    "choose_detailed",
-    "limit_findings",
-    "plan_selection",
-    "list_story_keys",
-    "parse_window",
-]
+    "BUCKETS", "MOST", "Extent", "Selection", "Range", "limit_channel_bands", "limit_density_bands",
+    "choose_detailed", "limit_findings", "plan_selection", "list_story_keys", "parse_window",
+]  # fmt: skip
 
 RUN = 5_000
 """Events of a run up to which it is carried whole."""

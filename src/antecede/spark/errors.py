@@ -38,16 +38,9 @@ from antecede.errors import AntecedeError, BadTrace
 from antecede.spark.session import SparkError
 
 __all__ = [
-    "decode_error",
-    "describe_failure",
-    "encode_error",
-    "errors_marked",
-    "find_error",
-    "mark_errors",
-    "raise_marked",
-    "raise_task_errors",
-    "was_interrupted",
-]
+    "decode_error", "describe_failure", "encode_error", "errors_marked", "find_error", "mark_errors", "raise_marked",
+    "raise_task_errors", "was_interrupted",
+]  # fmt: skip
 
 MARK: Final = "antecede-error: "
 UNREADABLE: Final = ("FAILED_READ_FILE", "CANNOT_READ_FILE_FOOTER")

@@ -23,18 +23,9 @@ from pyspark.sql.types import (
 from antecede.errors import BadParameter
 
 __all__ = [
-    "CSV",
-    "WHOLE",
-    "hide_null_lists",
-    "join_by",
-    "quote",
-    "read_time",
-    "refuse_column_names",
-    "refuse_other_tables",
-    "refuse_unlike_vectors",
-    "show_null_lists",
-    "to_nanoseconds",
-]
+    "CSV", "WHOLE", "hide_null_lists", "join_by", "quote", "read_time", "refuse_column_names", "refuse_other_tables",
+    "refuse_unlike_vectors", "show_null_lists", "to_nanoseconds",
+]  # fmt: skip
 
 WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
 

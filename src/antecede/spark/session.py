@@ -43,16 +43,9 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.shell.progress import ProgressHandler, StageInfo
 
 __all__ = [
-    "INTERPRETED",
-    "SparkError",
-    "SparkSession",
-    "archive",
-    "connect",
-    "is_connect",
-    "open_session",
-    "ship",
+    "INTERPRETED", "SparkError", "SparkSession", "archive", "connect", "is_connect", "open_session", "ship",
     "watch_progress",
-]
+]  # fmt: skip
 
 SparkError: Final = (PySparkException, Py4JError)
 """What Spark raises, for callers that do not import it: its own errors, and those of Java that it passes on."""

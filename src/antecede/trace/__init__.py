@@ -25,22 +25,6 @@ from antecede.trace.schema import (
 from antecede.trace.writer import GROUPS_PER_FILE, ROW_GROUP, TraceWriter
 
 __all__ = [
-    "TraceWriter",
-    "RunInfo",
-    "SEND",
-    "RECEIVE",
-    "DELIVER",
-    "ABSENT",
-    "read_events",
-    "read_runs",
-    "events_of",
-    "EVENTS",
-    "READ",
-    "RUNS",
-    "KINDS",
-    "ORDER",
-    "ORDER_KEY",
-    "RUN_KEY",
-    "ROW_GROUP",
-    "GROUPS_PER_FILE",
-]
+    "TraceWriter", "RunInfo", "SEND", "RECEIVE", "DELIVER", "ABSENT", "read_events", "read_runs", "events_of",
+    "EVENTS", "READ", "RUNS", "KINDS", "ORDER", "ORDER_KEY", "RUN_KEY", "ROW_GROUP", "GROUPS_PER_FILE",
+]  # fmt: skip

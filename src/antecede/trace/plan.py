@@ -28,18 +28,9 @@ from antecede.errors import BadTrace
 from antecede.trace.footers import Footer, Group
 
 __all__ = [
-    "ROWS",
-    "Chunk",
-    "Cut",
-    "Part",
-    "Piece",
-    "Plan",
-    "plan_by_origin",
-    "group_parts",
-    "choose_cuts",
-    "explain_plan",
+    "ROWS", "Chunk", "Cut", "Part", "Piece", "Plan", "plan_by_origin", "group_parts", "choose_cuts", "explain_plan",
     "plan",
-]
+]  # fmt: skip
 
 ROWS: Final = 1 << 21
 """Rows that a task sorts: some tenths of a second of work, and some hundred megabytes."""

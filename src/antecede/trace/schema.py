@@ -25,22 +25,9 @@ from msgspec import Struct
 from antecede.errors import BadParameter, BadTrace
 
 __all__ = [
-    "EVENTS",
-    "READ",
-    "ENCODED",
-    "RUNS",
-    "KINDS",
-    "SEND",
-    "RECEIVE",
-    "DELIVER",
-    "ABSENT",
-    "ORDER_KEY",
-    "ORDER",
-    "RUN_KEY",
-    "RunInfo",
-    "refuse_columns",
-    "refuse_nulls",
-]
+    "EVENTS", "READ", "ENCODED", "RUNS", "KINDS", "SEND", "RECEIVE", "DELIVER", "ABSENT", "ORDER_KEY", "ORDER",
+    "RUN_KEY", "RunInfo", "refuse_columns", "refuse_nulls",
+]  # fmt: skip
 
 EVENTS: Final = pa.schema(
     [

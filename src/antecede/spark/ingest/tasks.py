@@ -26,14 +26,8 @@ from antecede.trace.foreign.log import LOG, READ
 from antecede.trace.foreign.shiviz import Expressions
 
 __all__ = [
-    "SPARK_LOG",
-    "SPARK_REJECTED",
-    "LogFiles",
-    "list_files",
-    "list_log_files",
-    "name_runs",
-    "read_log_files",
-]
+    "SPARK_LOG", "SPARK_REJECTED", "LogFiles", "list_files", "list_log_files", "name_runs", "read_log_files",
+]  # fmt: skip
 
 SPARK_LOG: Final = from_arrow_schema(LOG)
 SPARK_READ: Final = from_arrow_schema(READ)

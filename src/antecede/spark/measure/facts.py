@@ -37,18 +37,9 @@ from antecede.trace.parquet import read_part
 from antecede.trace.plan import Part
 
 __all__ = [
-    "COPY",
-    "ERROR",
-    "FACTS",
-    "PARTS",
-    "READ",
-    "Share",
-    "bound",
-    "count_batches",
-    "count_shares",
-    "finish_facts",
+    "COPY", "ERROR", "FACTS", "PARTS", "READ", "Share", "bound", "count_batches", "count_shares", "finish_facts",
     "finish_table",
-]
+]  # fmt: skip
 
 ERROR: Final = 1 / 128
 """How wrong a quantile can be, as a share of its value."""

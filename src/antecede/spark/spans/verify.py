@@ -29,14 +29,9 @@ from antecede.spark.verify.by_causes import CausesVerification
 from antecede.storage import all_whole
 
 __all__ = [
-    "SpansVerification",
-    "describe_late",
-    "list_messages",
-    "name_trace_findings",
-    "read_aliases",
-    "read_messages",
+    "SpansVerification", "describe_late", "list_messages", "name_trace_findings", "read_aliases", "read_messages",
     "verify_spans",
-]
+]  # fmt: skip
 
 COUNTS: Final = ("violations", "fifo_breaks", "duplicates", "unsent", "unaddressed", "undelivered")
 
