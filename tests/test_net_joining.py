@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from antecede.errors import NodeFailed, NotMember
+from antecede.errors import BadConfig, NodeFailed, NotMember
 from antecede.net import Change, Memory, Node, Settings, anyone, config
 from antecede.net.transports.keys import make_keys
 from tests.net_world import PATIENCE_S
@@ -372,3 +372,25 @@ def test_a_file_says_who_may_join(tmp_path):
         path = tmp_path / "ann.toml"
         path.write_text(f'name = "ann"\n{text}\n[peers]\nbob = "127.0.0.1:7002"\n')
         assert config.load(path).node(tmp_path)._admit is rule
+
+
+def test_a_node_is_made_from_a_file_and_its_paths_are_those_of_the_file(tmp_path, monkeypatch):
+    (tmp_path / "etc").mkdir(mode=0o700)
+    path = tmp_path / "etc" / "ann.toml"
+    path.write_text(
+        'name = "ann"\nprotocol = "matrix"\njournal = "ann.db"\nlisten = "127.0.0.1:0"\n'
+        '[peers]\nbob = "127.0.0.1:1"\n[groups]\nall = ["ann", "bob"]\n[settings]\ndrain_s = 0\n'
+    )
+    monkeypatch.chdir(tmp_path)
+
+    async def main() -> None:
+        for sent in (0, 1):
+            async with Node.from_file("etc/ann.toml") as ann:
+                assert (ann.name, ann.members, ann.sent) == ("ann", ("ann", "bob"), sent)
+                assert ann.status().protocol == "matrix"
+                await ann.send("all", b"hello")
+
+    asyncio.run(main())
+    assert (tmp_path / "etc" / "ann.db").exists()
+    with pytest.raises(BadConfig, match="cannot be read: No such file"):
+        Node.from_file(tmp_path / "nobody.toml")
