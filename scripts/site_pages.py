@@ -30,7 +30,7 @@ PUBLIC = ("antecede", "antecede.spark", "antecede.testing", "antecede.net", "ant
 
 def main(out: Path) -> None:
     shutil.rmtree(out, ignore_errors=True)
-    shutil.copytree(ROOT / "docs", out)
+    shutil.copytree(ROOT / "docs", out, ignore=shutil.ignore_patterns("theme"))
     pages = {path: path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     pages |= {path: path.name for path in ROOT.glob("*.md")} | {ROOT / "README.md": "index.md"}
     results = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
