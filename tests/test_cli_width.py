@@ -29,6 +29,11 @@ CALLS = {
     "a counterexample": ["check", "--protocol", "fifo"],
     "a soak": ["soak", "--seconds", "0.1", "--messages", "50"],
     "a simulation": ["simulate", "--protocol", "matrix", "--messages", "50"],
+    "a simulation out of order": ["simulate", "--protocol", "unordered", "--messages", "50", "--check"],
+    "a sweep": ["sweep", "stuck.toml", "--out", "swept", "--local", "--jobs", "1"],
+    "logs that are not there": ["ingest", "a.log", "--format", "shiviz", "--out", "a"],
+    "a node without a file": ["node", "--config", "nowhere.toml"],
+    "a node that cannot be": ["node", "--config", "node.toml"],
     "the triangle": ["triangle"],
 }
 
@@ -46,6 +51,17 @@ def place(tmp_path_factory) -> Path:
     place: Path = tmp_path_factory.mktemp("width")
     request = ["simulate", "--protocol", "unordered", "--messages", "200", "--json"]
     assert run([*request, "--out", str(place / "trace")]) == 0
+    # p3 takes first what it may take only second, and the run is stuck.
+    program = (
+        "p1: send x to p3; send y to p2\np2: receive y; send z to p3\np3: receive from p2; receive from p1\n"
+    )
+    (place / "stuck.txt").write_text(program)
+    (place / "stuck.toml").write_text(
+        "[grid]\nprotocol = 'matrix'\nmessages = 9\nworkload = 'script:stuck.txt'\n"
+    )
+    (place / "node.toml").write_text(
+        "name = 'ann'\npeers = {ann = '127.0.0.1:0'}\nprotocol = 'no protocol of ours'\n"
+    )
     return place
 
 
@@ -60,9 +76,23 @@ def test_no_line_is_cut_or_longer_than_the_terminal(monkeypatch, place, name, co
     lines = CONTROL.sub("", terminal.getvalue()).splitlines()
     assert any(lines)
     for line in lines:
-        # A word is not broken: a path is to be copied.
-        assert len(line) <= columns or len(line.split()) == 1, line
+        # A word is not broken, nor is a command: a path or a command is to be copied.
+        copied = line.startswith("  antecede ") or len(line.split()) == 1
+        assert len(line) <= columns or copied, line
         assert "…" not in line
+
+
+@pytest.mark.parametrize("name", ["a simulation out of order", "a sweep"])
+def test_a_command_that_repeats_a_run_is_not_folded(monkeypatch, place, name):
+    terminal = Terminal()
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert run(CALLS[name]) == 1
+    lines = terminal.getvalue().splitlines()
+    [command] = [line for line in lines if line.startswith("  antecede simulate ")]
+    assert len(command) > 60
+    assert command.endswith(("--check", "--workload script:stuck.txt"))
 
 
 def test_the_width_is_that_of_the_terminal(place):

@@ -14,12 +14,21 @@ import textwrap
 __all__ = ["print_sentence"]
 
 
-def print_sentence(sentence: str) -> None:
-    """Print a sentence of one line or several."""
+def print_sentence(sentence: str, command: str = "") -> None:
+    """Print a sentence of one line or several, and the command that it ends with: on a terminal in a line of its own.
+
+    A command is never folded, so that it can be copied.
+    """
     wide = find_width()
-    for line in sentence.split("\n"):
+    lines = sentence.split("\n")
+    if wide is not None:
+        lines = [part for line in lines for part in wrap_sentence(line, wide)] + [f"  {command}"] * bool(
+            command
+        )
+    elif command:
         # A script may read what is no terminal line by line.
-        print("\n".join([line] if wide is None else wrap_sentence(line, wide)), file=sys.stderr, flush=True)
+        lines[-1] += f" {command}"
+    print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 def wrap_sentence(line: str, wide: int) -> list[str]:

@@ -5,7 +5,6 @@ The simulator and Arrow are imported by the functions that use them: the other c
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -181,12 +180,11 @@ def _report(
         print_sentence(line)
     if findings:
         more = f" ({len(findings)} findings)" if len(findings) > 10 else ""
-        print(
-            f"no{more}: {findings[0]}; seed {spec.seed}, repeat with: {spec.command()} --check",
-            file=sys.stderr,
+        print_sentence(
+            f"no{more}: {findings[0]}; seed {spec.seed}, repeat with:", f"{spec.command()} --check"
         )
     if shorter is not None:
-        print(f"shorter: {shorter}", file=sys.stderr)
+        print_sentence("shorter:", shorter)
 
 
 def print_summary(console: Console, summary: Summary) -> None:

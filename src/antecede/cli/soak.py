@@ -219,13 +219,13 @@ def _produce_outcomes(plan: Plan, jobs: int, is_enough: Callable[[], bool]) -> I
 
 def _report_failure(plan: Plan, number: int, outcome: Outcome, shorter: bool) -> Failure:
     command = plan.command(number, outcome)
-    print(f"run {number}: {outcome.findings[0]}\n  {command}", file=sys.stderr, flush=True)
+    print_sentence(f"run {number}: {outcome.findings[0]}; repeat with:", command)
     shrunk = None
     if shorter:
         found = _shrink(plan, outcome)
         if found != command:
             shrunk = found
-            print(f"  shorter: {shrunk}", file=sys.stderr, flush=True)
+            print_sentence("shorter:", shrunk)
     return Failure(number, command, outcome.findings[:5], shrunk)
 
 

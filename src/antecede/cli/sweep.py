@@ -5,7 +5,6 @@ The simulator, Arrow and Spark are imported by the functions that use them: the 
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -81,8 +80,6 @@ def _run_here(experiment: Experiment, out: str, jobs: int, traces: bool) -> tupl
         def note(result: Row | Failure) -> None:
             made.append(result.run)
             show(1)
-            if isinstance(result, Failure):
-                _complain(result)
 
         results = run_all(experiment, out, jobs=jobs, traces=traces, note=note)
     return len(made), [result for result in results if isinstance(result, Failure)]
@@ -99,16 +96,7 @@ def _run_on_spark(
         from antecede.spark.sweep import sweep as run_all
 
         swept = run_all(work.spark, experiment, out, traces=traces)
-    for failure in swept.failures:
-        _complain(failure)
     return swept.made, swept.failures
-
-
-def _complain(failure: Failure) -> None:
-    print(
-        f"failed: case {failure.case}, seed {failure.seed}: {failure.reason}; repeat with: {failure.command}",
-        file=sys.stderr,
-    )
 
 
 def _report(
@@ -129,6 +117,9 @@ def _report(
             "seconds": round(spent, 3),
         }
         print_json(outcome)
+    for failed in failures:
+        told = f"failed: case {failed.case}, seed {failed.seed}: {failed.reason}; repeat with:"
+        print_sentence(told, failed.command)
     before = f", {total - made} of them before" if made < total else ""
     print_sentence(f"{total - len(failures)} of {total} runs{before}: {place}/results.jsonl")
     if failures:
