@@ -69,6 +69,7 @@ class View(Struct, frozen=True):
 
     @classmethod
     def of(cls, *names: str) -> View:
+        """The view of these processes, in this order."""
         return cls(names)
 
     @classmethod
@@ -89,6 +90,7 @@ class View(Struct, frozen=True):
         raise UnknownProcess(process, self.names)
 
     def name(self, process: int) -> str:
+        """The name of the process at a position."""
         return self.names[process] if 0 <= process < len(self.names) else f"#{process}"
 
 
@@ -108,6 +110,7 @@ class Message(Struct, frozen=True, gc=False):
 
     @property
     def id(self) -> Id:
+        """Sender and number, which no other message has."""
         return (self.sender, self.number)
 
 

@@ -77,6 +77,7 @@ class Delivery(Named, frozen=True, eq=False, gc=False):
 
     @property
     def payload(self) -> bytes:
+        """What the sender gave to `send`."""
         return self._message.payload
 
     @property
@@ -86,6 +87,7 @@ class Delivery(Named, frozen=True, eq=False, gc=False):
 
     @property
     def tracestate(self) -> str:
+        """What tracing systems added to it, as W3C Trace Context writes it; empty if there was nothing."""
         return self._message.context.partition("\n")[2]
 
     def context(self) -> Any:
@@ -93,7 +95,7 @@ class Delivery(Named, frozen=True, eq=False, gc=False):
         return extract(self._message.context)
 
     def ack(self) -> Durable:
-        """Say that it has been processed: it will not come again, for sure once the answer has been awaited."""
+        """Say that the message is processed, and need not come again. Await the answer: then no crash undoes it."""
         return self._acknowledge(self._numbering, self._message)
 
     def __repr__(self) -> str:

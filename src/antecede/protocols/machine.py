@@ -114,7 +114,7 @@ class Machine(ABC):
         return False
 
     def pass_time(self, now: int) -> None:
-        """It is so late, in any unit that does not change."""
+        """Tell the machine what time it is, in any unit that stays the same."""
 
     def stamp_entries(self, label: str = "") -> int:
         """How many numbers or identifiers the stamp of the next message of a label can have, at most."""
@@ -218,11 +218,11 @@ class Machine(ABC):
         """What is held here, and exactly which messages it waits for."""
 
     def cut(self, process: int) -> list[Effect]:
-        """Nothing more will ever come from this process. Others may still hear of it."""
+        """Take note that nothing more will ever come here from this process. Others may still hear of it."""
         return []
 
     def forget(self, process: int) -> list[Effect]:
-        """Nothing more will ever come from this process, to anyone: wait for it no longer.
+        """Take note that nothing more will ever come from this process, to anyone: wait for it no longer.
 
         To be repeated after whatever else happens, until nothing follows from it.
         """

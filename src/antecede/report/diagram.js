@@ -23,7 +23,7 @@ function modelOf(run) {
     const whose = m => `${short(alias[m][0] || 'a message', LONG)} of ${short(names[sender[m]], LONG)}`;
     const own = model.name, few = model.brief;
     Object.assign(model, {id: m => alias[m] && alias[m][1], name: m => alias[m] ? whose(m) : own(m),
-      brief: m => alias[m] && alias[m][0] ? short(alias[m][0], 10) : few(m)});
+      brief: m => alias[m] && alias[m][0] ? short(alias[m][0], 14) : few(m)});
   }
   kind.forEach((k, e) => {
     if (k === SEND) model.send[message[e]] = e; else model.arrivals[message[e]].push(e);

@@ -125,7 +125,7 @@ def _random(kind: Literal["partition", "pause", "crash"], text: str) -> Random:
     down = options.option("down", duration, 10**9)
     options.end()
     if mean < 1 or down < 1:
-        raise BadParameter("faults", f"{kind} must have times longer than none, and is {text!r}")
+        raise BadParameter("faults", f"{kind} must have times longer than 0, and is {text!r}")
     return Random(kind, mean, down)
 
 

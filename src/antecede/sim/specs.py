@@ -140,7 +140,7 @@ def bits_per_second(owner: str, what: str, text: str) -> int:
     """`10Mbit/s`."""
     found = int(_parse_number(owner, what, text, _BITS, "a bandwidth such as 10Mbit/s"))
     if found < 1:
-        raise BadParameter(owner, f"{what} must be more than none, not {text!r}")
+        raise BadParameter(owner, f"{what} must be more than 0, not {text!r}")
     return found
 
 

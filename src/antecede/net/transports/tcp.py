@@ -87,13 +87,14 @@ plain=True
             self._tls.check_name(name)
 
     def check(self, address: str) -> None:
+        """Raise `BadParameter` if this address is on another machine, and neither TLS nor `plain` is given."""
         if not is_loopback(parse_address(address)[0]) and self._guarded:
             raise BadParameter(
                 "peers", f"{address} is on another machine, or reached from one: give TLS, or plain=True"
             )
 
     def learn(self, peer: str, address: str) -> None:
-        """Where a peer that joined is found."""
+        """Note where a peer that joined is found."""
         self.check(address)
         self._addresses[peer] = address
 

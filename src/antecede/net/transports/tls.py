@@ -38,7 +38,7 @@ class Tls(Struct, frozen=True):
     key: str | PathLike[str]
 
     def context(self, server: bool) -> ssl.SSLContext:
-        """For one side of a connection."""
+        """Read the files, for one side of a connection. Raises `BadParameter` if they cannot be read."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         # Names are of processes, not of hosts: they are compared where the hello is.

@@ -32,7 +32,7 @@ class Connection(Protocol):
     local: bool
 
     async def open(self) -> None:
-        """Do what comes before the first byte, such as to prove names. Raises `BadHello` if the other end cannot."""
+        """Do what comes before the first byte, such as proving names. Raises `BadHello` if the other end cannot."""
 
     async def read(self) -> bytes:
         """Some bytes, none at the end. Raises `OSError` if the connection broke."""
