@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping
 from html import escape
 
-__all__ = ["filled", "whole"]
+__all__ = ["fill", "make_page"]
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -32,7 +32,7 @@ PAGE = """<!doctype html>
 """
 
 
-def whole(
+def make_page(
     title: str,
     style: str,
     script: str,
@@ -43,7 +43,7 @@ def whole(
 ) -> str:
     """The page. `parts` are HTML for the body, besides `title`; `asks` lets the script ask where the page came from.
 
-    >>> page = whole("<b>", "", "ask()", "<h1>{{title}}</h1>", asks=True)
+    >>> page = make_page("<b>", "", "ask()", "<h1>{{title}}</h1>", asks=True)
     >>> page.startswith("<!doctype html>"), "<b>" in page, "<h1>&lt;b&gt;</h1>" in page
     (True, False, True)
     """
@@ -51,13 +51,13 @@ def whole(
     policy = ["default-src 'none'", *(["connect-src 'self'"] if asks else []), "style-src 'unsafe-inline'"]
     policy += [f"script-src 'sha256-{digest}'", "img-src data:"]
     own = {"title": escape(title), "policy": "; ".join(policy), "style": style, "script": script}
-    return filled(PAGE, {**own, "body": filled(body, {**own, **(parts or {})})})
+    return fill(PAGE, {**own, "body": fill(body, {**own, **(parts or {})})})
 
 
-def filled(template: str, parts: Mapping[str, str]) -> str:
+def fill(template: str, parts: Mapping[str, str]) -> str:
     """In one pass: what was put in is not looked at again.
 
-    >>> filled("{{a}}, {{b}}", {"a": "{{b}}", "b": "2"})
+    >>> fill("{{a}}, {{b}}", {"a": "{{b}}", "b": "2"})
     '{{b}}, 2'
     """
     first, *pieces = template.split("{{")

@@ -160,7 +160,7 @@ def happened_before(events: Iterable[Event]) -> Order:
         raise BadRun(
             "happened-before", f"has a cycle, which no run can have: {' before '.join(cycle)}"
         ) from None
-    return Order(events, sends, tuple(pasts), _known(events))
+    return Order(events, sends, tuple(pasts), _collect_known(events))
 
 
 def check(
@@ -191,17 +191,17 @@ def check(
     """
     order = happened_before(events)
     _check_numbers(order.events, processes)
-    delivered = _delivered(order.events)
+    delivered = _group_deliveries(order.events)
     firsts = {q: list(dict.fromkeys(messages)) for q, messages in delivered.items()}
     judged = [q for q in sorted(firsts) if at is None or q in at]
     copies = [Copy(message, q) for q in sorted(firsts) for message in firsts[q]]
-    missing = _missing(order, firsts)
+    missing = _find_missing(order, firsts)
     return Verdict(
         deliveries=sum(map(len, delivered.values())),
         violations=tuple(v for q in judged for v in _overtaken(order, q, firsts[q])),
-        skipped=tuple(v for q in judged for v in _skipped(order, q, firsts[q], missing)),
+        skipped=tuple(v for q in judged for v in _find_skipped(order, q, firsts[q], missing)),
         fifo_breaks=tuple(v for q in judged for v in _fifo_breaks(order, q, firsts[q])),
-        duplicates=tuple(Copy(m, q) for q in sorted(delivered) for m in _repeated(delivered[q])),
+        duplicates=tuple(Copy(m, q) for q in sorted(delivered) for m in _find_repeated(delivered[q])),
         unsent=tuple(copy for copy in copies if copy.message not in order.sends),
         unaddressed=tuple(copy for copy in copies if _is_unaddressed(order, copy)),
         undelivered=tuple(missing) if complete else (),
@@ -244,7 +244,7 @@ def _direct(events: tuple[Event, ...], sends: Mapping[Id, int]) -> dict[int, lis
     return direct
 
 
-def _known(events: tuple[Event, ...]) -> dict[Id, frozenset[Id]]:
+def _collect_known(events: tuple[Event, ...]) -> dict[Id, frozenset[Id]]:
     """Message -> what its sender had sent or delivered when it sent it."""
     known: dict[Id, frozenset[Id]] = {}
     at: dict[int, set[Id]] = {}
@@ -268,7 +268,7 @@ def _check_numbers(events: tuple[Event, ...], processes: int | None) -> None:
 # What can be wrong.
 
 
-def _delivered(events: tuple[Event, ...]) -> dict[int, list[Id]]:
+def _group_deliveries(events: tuple[Event, ...]) -> dict[int, list[Id]]:
     """Process -> what it delivered, in its order, repetitions included."""
     delivered: dict[int, list[Id]] = {}
     for event in events:
@@ -277,7 +277,7 @@ def _delivered(events: tuple[Event, ...]) -> dict[int, list[Id]]:
     return delivered
 
 
-def _missing(order: Order, firsts: Mapping[int, list[Id]]) -> list[Copy]:
+def _find_missing(order: Order, firsts: Mapping[int, list[Id]]) -> list[Copy]:
     """What was addressed to a process and not delivered there."""
     return [
         Copy(message, q)
@@ -295,7 +295,7 @@ def _overtaken(order: Order, q: int, firsts: list[Id]) -> Iterator[Violation]:
                 break
 
 
-def _skipped(order: Order, q: int, firsts: list[Id], missing: list[Copy]) -> Iterator[Violation]:
+def _find_skipped(order: Order, q: int, firsts: list[Id], missing: list[Copy]) -> Iterator[Violation]:
     for copy in missing:
         for by in firsts if copy.at == q else ():
             if order.precedes(copy.message, by):
@@ -311,7 +311,7 @@ def _fifo_breaks(order: Order, q: int, firsts: list[Id]) -> Iterator[Violation]:
                 break
 
 
-def _repeated(messages: list[Id]) -> list[Id]:
+def _find_repeated(messages: list[Id]) -> list[Id]:
     return [message for position, message in enumerate(messages) if message in messages[:position]]
 
 

@@ -247,7 +247,7 @@ def enumerate_programs(
     shapes: list[Shape] = []
     for lengths in product(range(messages + 1), repeat=n):
         if sum(lengths) == messages:
-            keeping = _keeping(lengths, renamings)
+            keeping = _pick_renamings(lengths, renamings)
             if keeping is not None:
                 scripts = [product(allowed[p], repeat=length) for p, length in enumerate(lengths)]
                 shapes += _least(product(*scripts), [(p, images[p]) for p in keeping])
@@ -267,7 +267,9 @@ def _least(shapes: Iterable[Shape], renamings: list[tuple[tuple[int, ...], list[
             yield shape
 
 
-def _keeping(lengths: tuple[int, ...], renamings: list[tuple[int, ...]]) -> list[tuple[int, ...]] | None:
+def _pick_renamings(
+    lengths: tuple[int, ...], renamings: list[tuple[int, ...]]
+) -> list[tuple[int, ...]] | None:
     """The renamings that keep these lengths of scripts; None if one puts longer scripts first.
 
     So most shapes are refused before any renaming is tried on them.

@@ -239,11 +239,11 @@ class Steps:
         machine, sent = ran
         before = dict(state.past).get(step.label, 0)
         known = dict(state.known) | {number: before}
-        packets = self._posted(sent, known)
+        packets = self._post(sent, known)
         if self.direct and state.vertex not in step.to:
             del known[number]
         past = _grow_past(state.past, step.label, 1 << number)
-        local = Local(state.vertex, machine, state.position + 1, past, state.delivered, _sorted(known))
+        local = Local(state.vertex, machine, state.position + 1, past, state.delivered, _sort(known))
         return Move(self._intern(local), packets, 0, number, False)
 
     def _deliver(self, state: Local, message: Message, by_receive: bool) -> Move:
@@ -258,7 +258,7 @@ class Steps:
         machine, sent = ran
         known = dict(state.known)
         before = known[number]
-        packets = self._posted(sent, known)
+        packets = self._post(sent, known)
         if self.direct:
             del known[number]
         local = Local(
@@ -267,7 +267,7 @@ class Steps:
             state.position + by_receive,
             _grow_past(state.past, message.label, before | 1 << number),
             state.delivered | 1 << number,
-            _sorted(known),
+            _sort(known),
         )
         suspects = self._suspects(before & ~state.delivered, number) if self.judged[state.vertex] else 0
         return Move(self._intern(local), packets, suspects, number, True)
@@ -300,10 +300,10 @@ class Steps:
         known = dict(state.known)
         if value.message is not None:
             known.setdefault(bit(value.message.id, self.n), before)
-        after = state._replace(machine=machine, known=_sorted(known))
-        return Arrival(self._intern(after), self._posted(sent, known))
+        after = state._replace(machine=machine, known=_sort(known))
+        return Arrival(self._intern(after), self._post(sent, known))
 
-    def _posted(self, packets: list[Packet[Any]], known: dict[int, int]) -> Posted:
+    def _post(self, packets: list[Packet[Any]], known: dict[int, int]) -> Posted:
         """Transmitted packets, each with the past of its message, as (destination, number)."""
         result = []
         for packet in packets:
@@ -347,7 +347,7 @@ class Steps:
         return self._freeze(machine.me, machine), packets
 
 
-def _sorted(known: dict[int, int]) -> tuple[tuple[int, int], ...]:
+def _sort(known: dict[int, int]) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(known.items()))
 
 

@@ -126,12 +126,12 @@ class Journal:
                 raise BadJournal(
                     self.place, f"has {len(snapshots)} snapshots instead of one: what it held is lost"
                 )
-            core = self._restored(snapshots[0], new)
+            core = self._restore(snapshots[0], new)
             for given in self._inputs(rows):
                 core.apply(given, 0)
             if list(tables.tips) != [(self.position, self._crc)]:
                 last = max((tip[0] for tip in tables.tips if isinstance(tip[0], int)), default=0)
-                raise self._damaged(f"the end after input {self.position}", self.position, last)
+                raise self._describe_damage(f"the end after input {self.position}", self.position, last)
             self._check_anchor()
         except CannotWrite:
             raise
@@ -155,12 +155,12 @@ class Journal:
         except OSError as error:
             raise CannotWrite(self.place, error.strerror or str(error), "nothing was changed") from None
 
-    def _restored(self, row: Row, new: Core | None) -> Core:
+    def _restore(self, row: Row, new: Core | None) -> Core:
         position, half, state, start, size, crc = row
         self._bulk.half = 1 if half else 0
         state = self._found(state, start, size)
         if _crc(position, 0, state, 0) != crc:
-            raise self._damaged("the snapshot", 0, 0)
+            raise self._describe_damage("the snapshot", 0, 0)
         self.position, self._crc, self._state = position, crc, len(state)
         try:
             core = Core.restore(msgspec.msgpack.decode(state), None if new is None else new.limits)
@@ -192,7 +192,7 @@ class Journal:
             sound = _crc(position, count, record, self._crc) == crc and position == self.position + count
             inputs = decode_inputs(record) if sound else []
             if len(inputs) != count or not count:
-                raise self._damaged(f"inputs {self.position + 1}..{position}", self.position, last)
+                raise self._describe_damage(f"inputs {self.position + 1}..{position}", self.position, last)
             yield from inputs
             self.position, self._crc = position, crc
             self._since += count
@@ -233,7 +233,7 @@ class Journal:
             "missing, or of another time",
         )
 
-    def _damaged(self, what: str, sound: int, last: int) -> BadJournal:
+    def _describe_damage(self, what: str, sound: int, last: int) -> BadJournal:
         lost = (
             f"inputs {sound + 1}..{last}, or some of them, are lost"
             if last > sound
@@ -274,18 +274,18 @@ class Journal:
         self._crc = _crc(self.position, count, record, self._crc)
         self._since += count
         self._bytes += len(record)
-        return (self.position, count, *self._stored(record), self._crc)
+        return (self.position, count, *self._prepare(record), self._crc)
 
     def _put_snapshot(self, snapshot: dict[str, Any]) -> None:
         state = msgspec.msgpack.encode(snapshot)
         self._crc = _crc(self.position, 0, state, 0)
         self._since, self._bytes, self._state = 0, 0, len(state)
-        row = (self.position, self._bulk.half, *self._stored(state), self._crc)
+        row = (self.position, self._bulk.half, *self._prepare(state), self._crc)
         if self.full:
             self._bulk.sync()
         self._disk.replace(row)
 
-    def _stored(self, record: bytes | bytearray) -> tuple[bytes | None, int | None, int | None]:
+    def _prepare(self, record: bytes | bytearray) -> tuple[bytes | None, int | None, int | None]:
         """What the tables hold of a record: itself, or its place."""
         if len(record) < LARGE_BYTES:
             return bytes(record), None, None

@@ -14,7 +14,7 @@ from importlib.resources import files
 
 import msgspec
 
-from antecede.html import whole
+from antecede.html import make_page
 from antecede.report.data import Report
 from antecede.report.encoding import encode_report
 
@@ -39,7 +39,7 @@ def render(report: Report) -> str:
         "headline": escape(headline(report)),
         "data": msgspec.json.encode(encode_report(report)).decode().translate(UNSAFE),
     }
-    return whole(report.title, _read_file("page.css"), script, _read_file("page.html"), parts)
+    return make_page(report.title, _read_file("page.css"), script, _read_file("page.html"), parts)
 
 
 def headline(report: Report) -> str:

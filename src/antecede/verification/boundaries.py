@@ -103,7 +103,7 @@ class Walk:
             missing,
             given,
             self._clocks,
-            self._crossing(flights),
+            self._number_crossing(flights),
             self._seen,
         )
         for symbol, (message, flight) in enumerate(zip(ids, flights, strict=True)):
@@ -113,7 +113,7 @@ class Walk:
                     del self.flights[message]
         return Boundary(chunk, summary, self._base, self._clocks, self._seen, flights, said)
 
-    def _crossing(self, flights: list[Flight | None]) -> Array:
+    def _number_crossing(self, flights: list[Flight | None]) -> Array:
         """The clocks of symbols. What is in no one's flight brings no news."""
         crossing = np.zeros((len(flights), self.n), np.int64)
         for symbol, flight in enumerate(flights):
@@ -125,18 +125,18 @@ class Walk:
     def _leave(self, boundary: Boundary) -> None:
         """The clocks after the chunk, of processes and of the messages that are delivered later."""
         summary, base, clocks = boundary.summary, self._base, self._clocks
-        crossing = self._crossing(boundary.flights)
+        crossing = self._number_crossing(boundary.flights)
         self._seen = resolve_seen(
             summary.seen, summary.heard, summary.marks, base, clocks, crossing, self._seen
         )
         self._clocks = resolve(summary.clocks, summary.heard, summary.marks, base, clocks, crossing)
-        used = self._used(boundary)
+        used = self._list_used(boundary)
         rows = (summary.flight_clocks[used], summary.flight_heard[used], summary.flight_marks[used])
         for row, clock in zip(used, resolve(*rows, base, clocks, crossing), strict=True):
             self.flights[self._id(summary, row)] = self._flight(boundary, row, clock)
         self._base = base + summary.sends
 
-    def _used(self, boundary: Boundary) -> Array:
+    def _list_used(self, boundary: Boundary) -> Array:
         """Rows of the messages in flight that a later chunk delivers."""
         uses = [self._last_use.get(message, -1) for message in ids_of(boundary.summary.flights)]
         return np.flatnonzero(np.array(uses, np.int64) > boundary.chunk)

@@ -218,8 +218,8 @@ class Scanner:
             MORE_TABLE: self._more_table,
             MORE_RECORDS: self._more_records,
             MORE_SYMBOLS: self._more_symbols,
-            MORE_DEFERRED: self._more_deferred,
-            MORE_WATCHED: self._more_watched,
+            MORE_DEFERRED: self._grow_deferred,
+            MORE_WATCHED: self._grow_watched,
         }
         more[status]()
 
@@ -268,7 +268,7 @@ class Scanner:
     def _more_records(self) -> None:
         self._wider(records=(2 * len(self.state.records), self.state.records.shape[1]))
 
-    def _more_deferred(self) -> None:
+    def _grow_deferred(self) -> None:
         rows, state = 2 * len(self.state.deferred), self.state
         self._wider(deferred=(rows, 5), deferred_marks=(rows, state.deferred_marks.shape[1]))
 
@@ -284,7 +284,7 @@ class Scanner:
             deferred_marks=(len(state.deferred_marks), bits),
         )
 
-    def _more_watched(self) -> None:
+    def _grow_watched(self) -> None:
         self.watched = more_watched(self.watched)
         self._allow()
 

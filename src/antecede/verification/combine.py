@@ -83,10 +83,10 @@ def combine(
     walk = Walk(summaries)
     findings, unknown, late = [Findings.none()], [np.zeros((0, 6), np.int64)], list[Array]()
     for boundary in walk.walk():
-        findings += _decided(boundary)
+        findings += _collect_decided(boundary)
         unknown.append(unknown_of(boundary))
         late.append(list_late(boundary))
-    findings.append(_undelivered(walk))
+    findings.append(_find_undelivered(walk))
     unknown_rows, all_late = np.concatenate(unknown), Late.concatenate(late)
     settled, wanted = Resolved(Findings.none(), Ids.none(), ()), Ids.none()
     if len(unknown_rows) and found is None:
@@ -103,12 +103,12 @@ def combine(
         keep=settled.keep,
         again=settled.again,
         trails=trails_of(summaries, all_late, keep or Ids.none()) if complete and len(all_late) else {},
-        unsorted=_unsorted(summaries, walk.n),
+        unsorted=_list_unsorted(summaries, walk.n),
         _late=all_late,
     )
 
 
-def _decided(boundary: Boundary) -> list[Findings]:
+def _collect_decided(boundary: Boundary) -> list[Findings]:
     """Deferred deliveries that were repeated, or at strangers."""
     summary, said = boundary.summary, boundary.said
     kinds = []
@@ -124,7 +124,7 @@ def _block(walk: Walk) -> tuple[int, int]:
     return walk.summaries[0].block if len(walk.summaries) == 1 else (0, walk.n)
 
 
-def _undelivered(walk: Walk) -> Findings:
+def _find_undelivered(walk: Walk) -> Findings:
     """What is owed to someone at the end of the run."""
     low, high = _block(walk)
     owed = [
@@ -141,7 +141,7 @@ def _undelivered(walk: Walk) -> Findings:
     return Findings.plain(UNDELIVERED, process, sender, number, np.full(len(rows), -1))
 
 
-def _unsorted(summaries: Sequence[Summary], n: int) -> tuple[int, ...]:
+def _list_unsorted(summaries: Sequence[Summary], n: int) -> tuple[int, ...]:
     greatest = np.zeros(n, np.int64)
     started, strange = np.zeros(n, bool), np.zeros(n, bool)
     for summary in summaries:

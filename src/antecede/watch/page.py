@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from antecede.errors import BadParameter
-from antecede.html import whole
+from antecede.html import make_page
 from antecede.watch.status import Board, Status
 
 __all__ = ["LOOPBACK", "Page", "render"]
@@ -39,7 +39,7 @@ def render(title: str) -> str:
     >>> "&lt;b&gt;" in render("<b>")
     True
     """
-    return whole(title, _read_file("page.css"), _read_file("page.js"), _read_file("page.html"), asks=True)
+    return make_page(title, _read_file("page.css"), _read_file("page.js"), _read_file("page.html"), asks=True)
 
 
 class Page(ThreadingHTTPServer):

@@ -119,7 +119,7 @@ class Reader:
         """The line in which that is."""
         self._ended = False
         self._more()
-        self._pattern, self._delimiter = self._opening(asked)
+        self._pattern, self._delimiter = self._read_opening(asked)
         self._others = [name for name in self._pattern.groupindex if name not in NEEDED]
         self._groups = (*NEEDED, *self._others)
 
@@ -152,7 +152,7 @@ class Reader:
             self._text = self._text[:-1]
         self._text += text.replace("\r\n", "\n")
 
-    def _opening(self, asked: Expressions) -> tuple[re.Pattern[str], re.Pattern[str] | None]:
+    def _read_opening(self, asked: Expressions) -> tuple[re.Pattern[str], re.Pattern[str] | None]:
         """The expressions. Those that the file itself gives are no part of the log."""
         own = ["", ""]
         lines = self._text.split("\n", 2)
