@@ -167,6 +167,18 @@ def test_a_report_of_spans_speaks_of_spans_and_says_which_causality(open_page, t
         page.screenshot(path=tmp_path / f"spans-{width}-{scheme}.png", full_page=True)
 
 
+def test_the_name_of_a_span_is_whole_at_the_left_edge(open_page):
+    parts = spans()
+    for alias in parts["aliases"]:
+        alias["name"] = f"send {alias['name']}"
+    page = open_page(parts, 360)
+    boxes = [name.bounding_box() for name in page.locator("text.process").all()]
+    edge = max(box["x"] + box["width"] for box in boxes)
+    names = page.locator("g.event text")
+    assert "send ordered" in names.all_text_contents()
+    assert min(name.bounding_box()["x"] for name in names.all()) > edge
+
+
 # Whatever the data, it opens and fits.
 
 

@@ -349,7 +349,7 @@ class Diagram {
     const rest = this.finding || this.gap < 20 ? [] : nodes.filter(e => !this.model.control[e]);
     for (const e of [...told, ...rest]) {
       if (named.has(e)) continue;
-      const half = this.model.brief(this.model.message[e]).length * 3.5 + 2, x = this.px(e), own = this.side(e);
+      const half = this.halfName(e), x = this.px(e) + this.shift(e), own = this.side(e);
       const side = (this.role(e) ? [own, -own] : [own]).find(side => {
         const others = taken.get(`${this.model.process[e]} ${side}`) || [];
         return !others.some(([a, b]) => x - half < b && x + half > a);
@@ -360,6 +360,12 @@ class Diagram {
       named.set(e, side);
     }
     return named;
+  }
+  halfName(e) { return this.model.brief(this.model.message[e]).length * 3.5 + 2; }
+  // A name at the left edge begins there, and is not cut.
+  shift(e) {
+    const room = this.px(e) - (this.gutter - 6);
+    return room < 0 ? 0 : Math.max(0, this.halfName(e) - room);
   }
   // Names stand on the side where the message's own line is not.
   side(e) {
@@ -382,7 +388,7 @@ class Diagram {
     const words = {late: 'delivered too late: the overtaken message', overtaken: 'the overtaken message', by: 'the message that overtook it', chain: 'on the chain between them'}[role];
     const node = draw('g', {class: `event ${role}${faint}${e === this.cursor ? ' cursor' : ''}`, transform: `translate(${x.toFixed(1)} ${y})`, 'data-event': e, 'data-tip': ''},
       draw('circle', {class: 'target', r: 9}), sign,
-      this.named.has(e) ? draw('text', {y: this.named.get(e) < 0 ? -11 : 18, 'text-anchor': 'middle'}, model.brief(model.message[e])) : null);
+      this.named.has(e) ? draw('text', {x: this.shift(e), y: this.named.get(e) < 0 ? -11 : 18, 'text-anchor': 'middle'}, model.brief(model.message[e])) : null);
     node.tip = () => sayEvent(this.run, model, e, words);
     node.addEventListener('click', () => { this.cursor = e; this.paint(); });
     return node;
