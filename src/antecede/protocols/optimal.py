@@ -89,19 +89,18 @@ class Optimal(Receiver):
         return _keep(row, ~to)
 
     def _put(self, row: LogRow) -> None:
-        before = self._row_of.get(row[0])
-        if row is not before:
-            self._rows.discard(before)
-            self._row_of[row[0]] = row
-            self._rows.add(row)
+        self._rows.discard(self._row_of.get(row[0]))
+        self._row_of[row[0]] = row
+        self._rows.add(row)
 
     def _position(self, packet: Packet[Any]) -> Need:
         return packet.source, packet.message.number  # type: ignore[union-attr]
 
     def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
-        bit = 1 << self.me
-        listing = [row for row in packet.stamp.log if row[1] & bit]
-        return [(row[0], clock) for row in listing for clock, dests in row[2] if dests & bit]
+        bit, log, own = 1 << self.me, packet.stamp.log, self._row_of.get(self.me)
+        # Of our rows only our own lists us, while a message to ourselves is not delivered.
+        rows = log if own and own[1] & bit else log - self._rows
+        return [(row[0], clock) for row in rows if row[1] & bit for clock, dests in row[2] if dests & bit]
 
     def _learn(self, packet: Packet[Any]) -> None:
         message, log, mine = packet.message, packet.stamp.log, self._row_of
@@ -119,18 +118,19 @@ class Optimal(Receiver):
         for sender, row in theirs.items():
             if row[1] & bit:
                 row = _keep(row, ~bit)
-            if sender in mine:
-                row = self._merge(mine[sender], row)
-            self._put(row)
+            known = mine.get(sender)
+            if known is not None:
+                row = self._merge(known, row)
+            if row is not known:
+                self._put(row)
 
     def _merge(self, mine: LogRow, theirs: LogRow) -> LogRow:
         ours, others = mine[2], theirs[2]
-        newest_mine, newest_theirs = ours[-1][0], others[-1][0]
-        if others[0][0] > newest_mine:
+        if others[0][0] > ours[-1][0]:
             return theirs
-        if newest_theirs < ours[0][0]:
+        if others[-1][0] < ours[0][0]:
             return mine
-        told = dict(others)
+        told, newest_mine, newest_theirs = dict(others), ours[-1][0], others[-1][0]
         both = [(clock, dests & told[clock]) for clock, dests in ours if clock in told]
         one = [entry for entry in ours if entry[0] > newest_theirs]
         one += [entry for entry in others if entry[0] > newest_mine]
@@ -142,19 +142,20 @@ class Optimal(Receiver):
     def _check(self, packet: Packet[Any]) -> None:
         message, source, log = packet.message, packet.source, packet.stamp.log
         assert message is not None
+        me, number, beyond = self.me, message.number, 1 << self.n
         rows, known = log - self._rows, self._row_of.get(source)
-        if known and known[2][-1][0] >= message.number and known in log:
+        if known and known[2][-1][0] >= number and known in log:
             rows |= {known}
         # Other rows of ours were checked when we learned them.
-        for row in rows:
-            sender, listed, entries = row
-            oldest, newest = entries[0][0], entries[-1][0]
-            if sender == self.me and newest > self.sent:
-                raise self._unsent(packet, newest, self.sent)
-            if sender == source and newest >= message.number:
-                raise self._bad_stamp(packet, f"its log has ({sender}, {newest}), which was sent later")
-            if not 0 <= sender < self.n or oldest < 1 or listed < 0 or listed >> self.n:
-                raise self._bad_stamp(packet, self._bad_entry(sender, oldest))
+        for sender, listed, entries in rows:
+            if sender == me and entries[-1][0] > self.sent:
+                raise self._unsent(packet, entries[-1][0], self.sent)
+            if sender == source and entries[-1][0] >= number:
+                raise self._bad_stamp(
+                    packet, f"its log has ({sender}, {entries[-1][0]}), which was sent later"
+                )
+            if not 0 <= sender < self.n or not 0 <= listed < beyond or entries[0][0] < 1:
+                raise self._bad_stamp(packet, self._bad_entry(sender, entries[0][0]))
 
 
 ALL = -1
