@@ -135,8 +135,9 @@ class Sparing(Bounded):
 
     def _note(self, i: int, j: int, count: int) -> None:
         """Learn M[i, j]; what we sent ourselves we know, and what we have met or told needs no entry."""
-        if self.me not in (i, j) and count > max(self._told[j].get(i, 0), self._columns[j].get(i, 0)):
-            self._columns[j][i] = count
+        me, column = self.me, self._columns[j]
+        if i != me and j != me and count > column.get(i, 0) and count > self._told[j].get(i, 0):
+            column[i] = count
 
     def _listen(self, delivered: Sequence[int] | None) -> None:
         Receiver._listen(self, delivered)
