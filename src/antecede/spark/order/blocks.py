@@ -52,8 +52,7 @@ from antecede.spark.order.partitions import one_array
 
 __all__ = ["find_partition_cycles", "order_blocks"]
 
-MISSING, BACK, TIED, COPIED, SPREAD = range(5)
-"""What is said of a cause that an event names, or of an event with several rows, in one block or in some."""
+MISSING, BACK, TIED = range(3)
 ROW, OUTSIDE, EXPORT = range(3)
 """What a row of a block is: an event, a cause outside and what it waits for, an event that others ask about."""
 Cycle = tuple[int, list[str]]
@@ -103,12 +102,13 @@ def order_blocks(rows: DataFrame, asked: ByCauses, sizes: Sequence[int], full: i
     slim = rows.select("__part", name.alias("__name"), causes.alias("__causes"), time.alias("__time"))
     with raise_task_errors():
         slim, blocks = locate_events(slim, sizes, full)
-        moved, links, kinds = find_moves(slim)
+        moved, links, copies = find_moves(slim)
         slim = move_events(slim, moved)
         counts = {row["__block"]: row["count"] for row in slim.groupBy("__block").count().collect()}
+        kinds = {row["kind"] for row in links.select("kind").distinct().collect()}
         outside: DataFrame | None = None
         cycles: list[Cycle] = []
-        if kinds:
+        if kinds or copies:
             outside, cycles = survey(slim, links if MISSING in kinds else None, len(blocks.bounds))
     located = rows.withColumn("__block", blocks.locate(F.col("__part"), put_first(rows, time)))
     if moved is not None:
@@ -155,36 +155,35 @@ def cut_blocks(slim: DataFrame, sizes: Sequence[int], full: int) -> Blocks:
 # Which events move
 
 
-def find_moves(slim: DataFrame) -> tuple[DataFrame | None, DataFrame, set[int]]:
-    """Events that move, and to which block; what is said of causes and copies, and which kinds of that there are."""
-    moved, links = None, link_events(slim, None)
-    kinds = {row["kind"] for row in links.select("kind").distinct().collect()}
-    if SPREAD in kinds:
-        moved = links.where(F.col("kind") == SPREAD).select(*EVENT, "__to")
-        links = link_events(slim, moved)
-    back = links.where(F.col("kind") == BACK).groupBy(*EVENT).agg(F.max("__to").alias("__to"))
-    return raise_blocks(slim, moved, back), links, kinds
-
-
-def link_events(slim: DataFrame, moved: DataFrame | None) -> DataFrame:
-    """(event, cause, the block of the cause, kind), and copies (event, no cause, their first block, kind)."""
+def find_moves(slim: DataFrame) -> tuple[DataFrame | None, DataFrame, bool]:
+    """Events that move, and to which block; causes that are missing, in later blocks, or tied; are there copies?"""
     events = slim.groupBy(*EVENT).agg(
         F.min("__time").alias("__first"),
         F.min("__block").alias("__low"),
         F.max("__block").alias("__high"),
         F.count(F.lit(1)).alias("__rows"),
     )
-    both = list_edges(move_events(slim, moved)).join(name_causes(events), CAUSE, "left")
-    kind = (
-        F.when(F.col("__first").isNull(), MISSING)
-        .when(F.col("__low") > F.col("__block"), BACK)
-        .when(F.col("__first") >= F.col("__time"), TIED)
-    )
-    told = both.select(*EVENT, "__cause", F.col("__low").alias("__to"), kind.alias("kind"))
-    spread = f"if(__low != __high, {SPREAD}, {COPIED}) kind"
-    copies = events.where("__rows > 1").selectExpr(*EVENT, "null __cause", "__low __to", spread)
-    links = told.where("kind is not null").unionByName(copies)
-    return links.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+    events = events.persist(StorageLevel.DISK_ONLY)
+    try:
+        copies = events.where("__rows > 1").select(*EVENT, F.col("__low").alias("__to"), "__high")
+        copies = copies.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+        doubled = not copies.isEmpty()
+        moved = copies.where("__to != __high").drop("__high") if doubled else None
+        if moved is not None and moved.isEmpty():
+            moved = None
+        edges = list_edges(move_events(slim, moved))
+        both = edges.join(name_causes(events), CAUSE, "left")
+        kind = (
+            F.when(F.col("__first").isNull(), MISSING)
+            .when(F.col("__low") > F.col("__block"), BACK)
+            .when(F.col("__first") >= F.col("__time"), TIED)
+        )
+        told = both.select(*EVENT, "__cause", F.col("__low").alias("__to"), kind.alias("kind"))
+        links = told.where("kind is not null").localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+    finally:
+        events.unpersist()
+    back = links.where(F.col("kind") == BACK).groupBy(*EVENT).agg(F.max("__to").alias("__to"))
+    return raise_blocks(slim, moved, back), links, doubled
 
 
 def list_edges(slim: DataFrame) -> DataFrame:
