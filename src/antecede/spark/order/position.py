@@ -207,8 +207,20 @@ def locate_cells(
     keyed: DataFrame, group: Sequence[str], grid: Grid, of: NDArray[np.bool_] | None = None
 ) -> DataFrame:
     """The rows of these groups with their cells, or all rows: one of a group that nobody counted has no cell."""
-    known = F.broadcast(keyed.sparkSession.createDataFrame(grid.table(of)))
-    found = keyed.join(known, list(group), "left" if of is None else "inner")
+    table = grid.table(of)
+    if len(grid.counts) == 1:
+        # All rows should be of one group: no need to look it up for each.
+        [known] = table.to_pylist()
+        types = {"__many": "boolean", "__bits": "int"}
+        mine = F.lit(True)
+        for name in group:
+            mine &= F.col(name) == F.lit(known.pop(name))
+        found = keyed.withColumns(
+            {name: F.lit(value).cast(types.get(name, "long")) for name, value in known.items()}
+        ).withColumn("__group", F.when(mine, F.col("__group")))
+    else:
+        how = "left" if of is None else "inner"
+        found = keyed.join(F.broadcast(keyed.sparkSession.createDataFrame(table)), list(group), how)
     inside = F.greatest(F.least(F.col("__key"), F.col("__high")), F.col("__low"))
     found = found.withColumn("__at", inside)
     number = F.expr("shiftright(__at, __bits) - shiftright(__low, __bits)")
