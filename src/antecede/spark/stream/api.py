@@ -101,11 +101,14 @@ def order_causes(df: DataFrame, asked: Asked, buckets: int) -> DataFrame:
     assert asked.id is not None
     assert asked.causes is not None
     named = ByCauses(asked.id, asked.causes, asked.partition_by or (), asked.time, asked.no_cause)
-    settings = CausesSettings(asked.patience_ms, asked.remember_ms, buckets)
+    durations = asked.patience_ms, asked.remember_ms
     refuse_columns(df, named, added=ADDED[:3])
     kind = id_type(df, named)
-    own = [F.col(quote(asked.id)).cast(kind).alias("__id"), list_causes(df, named).alias("__causes")]
-    rows, assign = select_rows(df, asked, own)
+    # A column that is what a bucket needs does not cross into Python twice.
+    id = asked.id if df.schema[asked.id].dataType == kind else "__id"
+    settings = CausesSettings(*durations, buckets, id)
+    own = [] if id == asked.id else [F.col(quote(asked.id)).cast(kind).alias(id)]
+    rows, assign = select_rows(df, asked, [*own, list_causes(df, named).alias("__causes")])
     schema = add_columns(df.schema.fields, ArrayType(kind), ADDED[:3])
     return run_buckets(rows, settings, assign, schema, remember_ms=settings.remember_ms)
 

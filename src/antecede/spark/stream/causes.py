@@ -35,7 +35,6 @@ from antecede.spark.stream.status import NAMED, Cause, Status
 __all__ = ["CausesBucket", "CausesSettings", "list_held"]
 
 STATE_VERSION: Final = 2
-OWN: Final = ("__partition", "__id", "__causes")
 
 Key = tuple[str, Any]
 """A partition, and an identifier in it."""
@@ -45,6 +44,8 @@ class CausesSettings(Struct, frozen=True):
     patience_ms: int | None = None
     remember_ms: int = 604_800_000
     buckets: int = BUCKETS
+    id: str = "__id"
+    """The column of identifiers, of the type that causes have."""
 
     def open(self, state: bytes | None, pieces: Iterable[bytes] = ()) -> CausesBucket:
         return CausesBucket(self) if state is None else CausesBucket.load(state, pieces, self)
@@ -88,7 +89,8 @@ class CausesBucket:
     >>> bucket = CausesBucket(CausesSettings())
     >>> def rows(*events):
     ...     columns = [("__partition", pa.string()), ("__id", pa.string()), ("__causes", pa.list_(pa.string()))]
-    ...     return pa.Table.from_pylist([dict(zip(OWN, ("", *event))) for event in events], pa.schema(columns))
+    ...     named = [{"__partition": "", "__id": id, "__causes": causes} for id, causes in events]
+    ...     return pa.Table.from_pylist(named, pa.schema(columns))
     >>> out, status = bucket.advance(rows(("reply", ["question"]), ("hello", [])), 0)
     >>> out["__id"].to_pylist(), [(cause.sender, cause.held) for cause in status.causes]
     (['hello'], [('question', 1)])
@@ -127,9 +129,10 @@ class CausesBucket:
         old = 0 if self.table is None else len(self.table)
         table, out = join_rows(self.table, rows), Output()
         if rows is not None:
-            keys = [name for name in ("__time", "__id") if name in rows.column_names]
+            keys = [name for name in ("__time", self.settings.id) if name in rows.column_names]
             order = pc.sort_indices(rows, [(key, "ascending") for key in keys])
-            own = (rows[name].take(order).to_pylist() for name in OWN)
+            names = ("__partition", self.settings.id, "__causes")
+            own = (rows[name].take(order).to_pylist() for name in names)
             self._take_all(zip((order.to_numpy() + old).tolist(), *own, strict=True), now, out)
         if self.settings.patience_ms is not None:
             self._expire(now - self.settings.patience_ms, now, out)
@@ -279,7 +282,7 @@ class CausesBucket:
             place += len(one.rows)
         self.table = table.take(pa.array(kept, pa.int64()))
         found = table.take(pa.array(out.rows, pa.int64()))
-        waits = out.lacks, pa.list_(table["__id"].type)
+        waits = out.lacks, pa.list_(table[self.settings.id].type)
         return finish_rows(found, self._place(found["__partition"]), *waits, out.list_kinds())
 
     def _place(self, partitions: pa.ChunkedArray) -> pa.Array:
