@@ -403,8 +403,8 @@ def wake_table(quick: bool, only: Sequence[str]) -> list[str]:
         "|---|--:|--:|--:|",
     ]
     for protocol in only:
-        if protocol in ("unordered", "underway"):
-            # The one holds nothing. Each send of the other looks at all that is not acknowledged: 100,000 in the end.
+        if protocol == "unordered":
+            # It holds nothing.
             continue
         small = min(time_release(protocol, few) for _ in range(5))
         large = time_release(protocol, many)

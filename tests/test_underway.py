@@ -3,7 +3,7 @@
 from typing import Any
 
 from antecede.model import Packet, View
-from antecede.protocols import create
+from antecede.protocols import create, underway
 from antecede.protocols.underway import Receipt, Settled
 
 
@@ -53,3 +53,16 @@ def test_what_is_known_of_others_does_not_grow_with_what_they_send():
         p3.deliver(message)
         p1.receive(Packet(2, 0, Receipt(message.number)))
     assert len(p3.dump()["_rows"][0]) == 1
+
+
+def test_a_send_looks_at_the_last_message_to_each_however_many_are_not_acknowledged(monkeypatch):
+    p1, looked_at, latest = create("underway", View.numbered(3), 0), list[int](), underway._latest
+
+    def look(row: dict[int, int]) -> dict[int, int]:
+        looked_at.append(len(row))
+        return latest(row)
+
+    monkeypatch.setattr(underway, "_latest", look)
+    for number in range(20):
+        p1.send(1 + number % 2)
+    assert max(looked_at) <= 3

@@ -31,7 +31,7 @@ Where it beats both, and where not: `python -m experiments.tables underway`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from antecede.errors import BadParameter
@@ -91,6 +91,8 @@ class Underway(Receiver):
         self.k = k
         self._rows: list[dict[int, int]] = [{} for _ in range(self.n)]
         """_rows[i]: number -> all j with M[i, j] = number, as bits. Of our own, all that are not acknowledged."""
+        self._newest: dict[int, int] = {}
+        """Of our own row, M alone: a send looks at no more than n messages, however many are not acknowledged."""
         self._settled = [0] * self.n
         """S"""
         self._owed: list[dict[int, tuple[int, int]]] = [{} for _ in range(self.n)]
@@ -113,7 +115,8 @@ class Underway(Receiver):
 
     def _send(self, message: Message) -> list[Effect]:
         me, log = self.me, self._log()
-        self._rows[me][message.number] = mask(message.to)
+        to = self._rows[me][message.number] = mask(message.to)
+        self._newest = _latest({**self._newest, message.number: to})
         effects: list[Effect] = []
         if me in message.to:
             effects += self._receive(Packet(me, me, UnderwayStamp(log), message))
@@ -123,10 +126,8 @@ class Underway(Receiver):
         return effects
 
     def _log(self) -> Log:
-        rows = enumerate(self._rows)
-        return tuple(
-            [(i, number, dests) for i, row in rows for number, dests in sorted(_latest(row).items())]
-        )
+        rows = [*self._rows[: self.me], self._newest, *self._rows[self.me + 1 :]]
+        return tuple([(i, number, row[number]) for i, row in enumerate(rows) for number in sorted(row)])
 
     def _post(self, anyhow: bool = False) -> list[Effect]:
         """The packets of those messages in the output buffer that may leave."""
@@ -207,10 +208,11 @@ class Underway(Receiver):
         acknowledged = [one for one, dests in mine.items() if one <= number and dests & bit]
         if not acknowledged:
             return []
-        for one in acknowledged:
-            mine[one] &= ~bit
-            if not mine[one]:
-                del mine[one]
+        for row in (mine, self._newest):
+            for one in [one for one in acknowledged if one in row]:
+                row[one] &= ~bit
+                if not row[one]:
+                    del row[one]
         return self._settle_up_to(self.me, min(mine, default=self.sent + 1) - 1) or self._post()
 
     def _settle_up_to(self, process: int, number: int) -> list[Effect]:
@@ -240,6 +242,10 @@ class Underway(Receiver):
             Waiting(message, tuple([Awaited(i, number, number) for i, number, _ in log]), "unsent", reason)
             for message, log in self._output
         ]
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        self._newest = _latest(dict(self._rows[self.me]))
+        super()._load(state)
 
     def _check(self, packet: Packet[Any]) -> None:
         stamp, message, n, me = packet.stamp, packet.message, self.n, self.me
