@@ -37,7 +37,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from antecede.errors import BadTrace
 from antecede.spark.causes import ByCauses
 from antecede.spark.errors import raise_marked, raise_task_errors
-from antecede.spark.frames import quote, read_time, refuse_column_names
+from antecede.spark.frames import join_by, quote, read_time, refuse_column_names
 from antecede.spark.order.by_causes import order_by_causes
 from antecede.spark.order.graph import sort_events
 from antecede.spark.order.partitions import (
@@ -78,45 +78,49 @@ class ByTrace(Struct, frozen=True):
 
 def order_trace(trace: Trace, *, time: str | None = None, partitions: int | None = None) -> DataFrame:
     """The events with `position` and `waits_for`. This reads a few columns at once, to count."""
-    trace = read_all_columns(trace)
-    refuse_column_names("order", trace.events, {"time": time})
+    events = read_all_columns(trace).events
+    refuse_column_names("order", events, {"time": time})
+    columns, no_messages = (
+        [*map(quote, events.columns), "position"],
+        F.array().cast(MESSAGES).alias("waits_for"),
+    )
     with raise_task_errors():
-        runs = survey_runs(trace.events)
-        bad = {run for run, _ in explain_wrong(runs)}
-        good = leave_out(trace.events, bad)
-        found, _ = find_unsent(good)
-        bad |= set(runs_with(found, "wrong").to_pylist())
-        known = drop_runs(runs, bad)
-        timed = known["lacking"] if time is None else known["rows"]
-        concerned = pc.or_(pc.greater(timed, 0), pc.is_in(known["run"], runs_with(found, "lacking")))
-        by_causes = known.filter(concerned)
-        twice = pc.is_in(by_causes["run"], runs_with(found, "twice"))
-        bad |= names_of(by_causes.filter(twice))
-        by_causes, others = drop_runs(by_causes, bad), known.filter(pc.invert(concerned))
-        good = leave_out(trace.events, bad)
-        columns = [*map(quote, trace.events.columns), "position", "waits_for"]
-        parts: list[DataFrame] = []
-        if len(others) or not len(by_causes):
-            bounds = others.select(["run", "rows", "low", "high"]).rename_columns(
-                ["run", "__rows", "__low", "__high"]
-            )
-            rows = good if not len(by_causes) else name_runs(good, by_causes, "left_anti")
-            sorted_rows = number_rows(rows, ["run"], "clock", ["process", "index"], bounds, partitions)
+        runs = survey_runs(events)
+        ways = choose_ways(runs, find_unsent(events)[0], timed=time is not None)
+        parts = []
+        if len(own := runs.filter(pc.equal(ways, "clocked"))) or not len(runs):
+            bounds = own.select(["run", "rows", "low", "high"])
+            bounds = bounds.rename_columns(["run", "__rows", "__low", "__high"])
+            rows = events if len(own) == len(runs) else name_runs(events, own)
+            ordered = number_rows(rows, ["run"], "clock", ["process", "index"], bounds, partitions)
             # After the sort: a constant need not be shuffled.
-            parts.append(sorted_rows.withColumn("waits_for", F.array().cast(MESSAGES)).select(*columns))
-        long = pc.greater(by_causes["rows"], LARGEST)
-        for some, work in ((pc.invert(long), order_short), (long, order_linked)):
-            if len(own := by_causes.filter(some)):
-                keyed = add_times(name_runs(good, own, "inner"), time)
-                parts.append(work(keyed).select(*columns))
-    if bad:
-        none = F.lit(None).cast("long").alias("position"), F.array().cast(MESSAGES).alias("waits_for")
-        parts.append(trace.events.where(is_one_of(bad)).select("*", *none))
+            parts.append(ordered.select(*columns, no_messages))
+        for way, work in (("short", order_short), ("long", order_linked)):
+            if len(own := runs.filter(pc.equal(ways, way))):
+                keyed = add_times(name_runs(events, own, "inner"), time)
+                parts.append(work(keyed).select(*columns, "waits_for"))
+        if len(own := runs.filter(pc.equal(ways, "refused"))):
+            nowhere = F.lit(None).cast("long").alias("position")
+            parts.append(name_runs(events, own).select("*", nowhere, no_messages))
     return reduce(DataFrame.unionByName, parts)
 
 
-def runs_with(found: pa.Table, count: str) -> pa.Array:
-    return found.filter(pc.greater(found[count], 0))["run"].combine_chunks()
+def choose_ways(runs: pa.Table, found: pa.Table, *, timed: bool) -> pa.Array:
+    """How each run is ordered, by what `survey_runs` and `find_unsent` say of it."""
+    told = {row["run"]: row for row in found.to_pylist()}
+    fine = {"wrong": 0, "twice": 0, "lacking": 0}
+    ways = []
+    for row in runs.select(["run", "rows", "lacking", "wrong"]).to_pylist():
+        about = told.get(row["run"], fine)
+        if row["wrong"] is not None or about["wrong"]:
+            ways.append("refused")
+        elif not (timed or row["lacking"] or about["lacking"]):
+            ways.append("clocked")
+        elif about["twice"]:
+            ways.append("refused")
+        else:
+            ways.append("long" if row["rows"] > LARGEST else "short")
+    return pa.array(ways, pa.string())
 
 
 def add_times(events: DataFrame, time: str | None) -> DataFrame:
@@ -171,10 +175,10 @@ def order_runs(table: pa.Table, columns: list[str]) -> pa.Table:
     return ordered.append_column("waits_for", waits)
 
 
-def name_runs(events: DataFrame, runs: pa.Table, how: str) -> DataFrame:
+def name_runs(events: DataFrame, runs: pa.Table, how: str = "left_semi") -> DataFrame:
     """The events of these runs; `inner`: with `__lacking`, how many of a run have no clock; `left_anti`: of others."""
     names = runs.select(["run", "lacking"]).rename_columns(["run", "__lacking"])
-    return events.join(F.broadcast(events.sparkSession.createDataFrame(names)), "run", how)
+    return join_by(events, F.broadcast(events.sparkSession.createDataFrame(names)), ["run"], how)
 
 
 def read_all_columns(trace: Trace) -> Trace:
@@ -188,25 +192,6 @@ def read_all_columns(trace: Trace) -> Trace:
         return trace
     schema = StructType([*trace.events.schema, *others])
     return replace(trace, events=reading.schema(schema).parquet(escape_path(join(trace.path, "events"))))
-
-
-def names_of(runs: pa.Table) -> set[str | None]:
-    return set(runs["run"].to_pylist())
-
-
-def drop_runs(table: pa.Table, runs: set[str | None]) -> pa.Table:
-    return (
-        table.filter(pc.invert(pc.is_in(table["run"], pa.array(list(runs), pa.string())))) if runs else table
-    )
-
-
-def is_one_of(runs: set[str | None]) -> Column:
-    named = F.coalesce(F.col("run").isin(*(run for run in runs if run is not None)), F.lit(False))
-    return named | F.col("run").isNull() if None in runs else named
-
-
-def leave_out(rows: DataFrame, runs: set[str | None]) -> DataFrame:
-    return rows.where(~is_one_of(runs)) if runs else rows
 
 
 def link_events(events: DataFrame) -> DataFrame:
@@ -349,7 +334,8 @@ def explain_refused(ordered: DataFrame, asked: ByTrace) -> DataFrame:
     known = spark.createDataFrame(told, schema)
     if len(told) == len(rows):
         return known
-    others = bring_together(leave_out(bad, {run for run, *_ in told}), ["run"], SORTED)
+    others = name_runs(bad, surveyed.filter(surveyed["wrong"].is_valid()), "left_anti") if told else bad
+    others = bring_together(others, ["run"], SORTED)
     return map_partitions(others, try_runs, schema, enough=TOGETHER).unionByName(known)
 
 
