@@ -276,6 +276,26 @@ def test_what_is_refused_is_not_acknowledged_even_where_a_gap_is_told_at_once():
     assert there.core.refused[0].kind == "WireError"
 
 
+@pytest.mark.parametrize("protocol", ["permit", "fifo"])
+def test_a_number_beyond_what_a_trace_can_hold_is_refused(protocol):
+    """In a later view it is added to what its sender had sent before: so the wire alone cannot bound it."""
+    roll = Roll(2, PAIR.names, (0, 1), (5, 0), {}, {}, 2)
+    here, there = (Core.new(protocol, PAIR, me, epoch=1, roll=roll) for me in (0, 1))
+    for one, peer in ((here, 1), (there, 0)):
+        one.arrive(peer, GREETING, now=0)
+    here.apply(Send((1,), b"good"), 0)
+    [(_, good)] = payload_of(here.turn(0))
+    [packet] = decode_bundle(good.payload, 0, 1, Limits())
+    assert packet.message is not None
+    for number, refused in ((2**63 - 1 - 5, False), (2**63 - 5, True)):
+        core = Core.restore(there.snapshot())
+        core.record.on = True
+        forged = replace(packet, message=replace(packet.message, number=number))
+        core.arrive(0, replace(good, payload=encode_bundle([forged], OWN)), now=0)
+        assert (0 in core.refused) is refused
+        assert all(entry.number < 2**63 for entry in core.record.events)
+
+
 def test_a_packet_that_came_too_early_to_be_judged_is_refused_when_it_can_be():
     star = shapes.star(3)
     view, hub = star.view, star.id("hub")

@@ -13,6 +13,7 @@ from antecede.errors import BadFrame
 from antecede.model import Effect, Message, Packet
 from antecede.process.views.members import is_note
 from antecede.wire.bundles import decode_parts
+from antecede.wire.octets import MAX_UINT
 
 if TYPE_CHECKING:
     from antecede.process.core import Core
@@ -52,9 +53,16 @@ def receive_payload(core: Core, source: int, payload: bytes) -> None:
         core.touched[source] = None
 
 
+def _too_many(number: int) -> BadFrame:
+    """No trace could hold it: what came in the views before is added to the number that the wire bounds."""
+    return BadFrame(f"a message has number {number}, and nobody sends so many")
+
+
 def _note_rows(core: Core, source: int, to: tuple[int, ...], rows: Sequence[tuple[int, int, bytes]]) -> None:
     """Messages of a peer to us, in rows, have arrived."""
     base = core.numbering.base(source)
+    if base and rows and (highest := max(rows)[0] + base) > MAX_UINT:
+        raise _too_many(highest)
     core.arrived += [(source, number + base) for number, _, _ in rows]
     core.held[source] += len(rows)
     if core.record.on:
@@ -71,10 +79,13 @@ def _note_packets(core: Core, source: int, packets: Sequence[Packet[Any]]) -> No
         message = packet.message
         if message is not None and me in message.to:
             if message.sender == there:
-                arrived.append((source, message.number + base))
+                identity = source, message.number + base
                 mine += 1
             else:
-                arrived.append(numbering.identify(message))
+                identity = numbering.identify(message)
+            if identity[1] > MAX_UINT:
+                raise _too_many(identity[1])
+            arrived.append(identity)
             if recording:
                 core.record.event("receive", numbering.outward(message))
     core.held[source] += mine
