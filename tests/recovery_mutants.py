@@ -190,7 +190,7 @@ def count_gaps_as_received(patch: pytest.MonkeyPatch) -> None:
     def arrived(self: Link, frame: Frame, now: int) -> list[Any]:
         payloads = real(self, frame, now)
         if self._early and not self.ordered:
-            self._received += self._early.bit_length()
+            self.received += self._early.bit_length()
             self._early = 0
         return payloads
 

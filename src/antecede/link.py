@@ -39,13 +39,18 @@ __all__ = ["Frame", "Link", "EARLY_BITS"]
 SNAPSHOT_VERSION = 1
 
 EARLY_BITS = 64
+"""How far beyond the first gap a frame says what has arrived."""
 LOST = (
     "it came back without its journal, or from an older copy. Start it with the newest; if that is lost, remove it, "
     "and let it join under another name"
 )
-"""How far beyond the first gap a frame says what has arrived."""
 
 MILLISECOND = 1_000_000
+
+OPTIONS = (
+    "window", "ordered", "timeout_ns", "least_timeout_ns", "most_timeout_ns", "ack_delay_ns", "epoch", "peer",
+)  # fmt: skip
+"""What an end is made with, as a snapshot keeps it."""
 
 
 class Frame(Struct, frozen=True, gc=False):
@@ -111,12 +116,12 @@ class Link:
         self.met = peer > 0
         """Whether the other end knows our incarnation."""
         self.resent = self.refused = 0
-        # What we send: all up to _acked has arrived, all up to _flown has been transmitted, _last is the newest.
-        self._last = self._acked = self._flown = self._resumed = 0
+        self.last = self.acked = self._flown = self._resumed = 0
+        """What we send: all up to `acked` has arrived, all up to `_flown` was transmitted, `last` is the newest."""
         self._payloads: dict[int, Any] = {}
         """Whatever has not been acknowledged, by number, in order."""
-        # What we receive: everything up to _received, and number _received + 1 + i where bit i of _early is set.
-        self._received = self._early = 0
+        self.received = self._early = 0
+        """What we have: all up to `received`, and number `received` + 1 + i where bit i of `_early` is set."""
         self._kept: dict[int, Any] = {}
         """Payloads that wait for an earlier number, if ordered."""
         self._forget_times()
@@ -141,26 +146,6 @@ class Link:
     # What a driver asks
 
     @property
-    def room(self) -> int:
-        """How many payloads can be sent before they have to wait here."""
-        return max(0, self._acked + self.window - self._last)
-
-    @property
-    def last(self) -> int:
-        """The number of the last payload that was sent."""
-        return self._last
-
-    @property
-    def received(self) -> int:
-        """All numbers of the other end up to this one have been handed over."""
-        return self._received
-
-    @property
-    def acked(self) -> int:
-        """The other end has this number, and all before it."""
-        return self._acked
-
-    @property
     def owes(self) -> bool:
         """Whether an acknowledgement waits for something to ride on."""
         return self._ack_due is not None
@@ -180,7 +165,7 @@ class Link:
         due, flights = self._due, self._flights
         while due and ((flight := flights.get(due[0][1])) is None or flight[2] != due[0][0]):
             heappop(due)
-        if self._flown != self._last and self.met and self._may_fly():
+        if self._flown != self.last and self.met and self._may_fly():
             return 0
         earliest = due[0][0] if due else None
         if self._ack_due is not None and (earliest is None or self._ack_due < earliest):
@@ -190,9 +175,9 @@ class Link:
         return earliest
 
     def send(self, payload: Any, now: int) -> list[Frame]:
-        """Hand over a payload for the other end. Beyond the window it waits here: see `room`."""
-        self._last += 1
-        self._payloads[self._last] = payload
+        """Hand over a payload for the other end. Beyond the window it waits here."""
+        self.last += 1
+        self._payloads[self.last] = payload
         return self._fly(now)
 
     def receive(self, frame: Frame, now: int) -> tuple[list[Any], list[Frame]]:
@@ -243,7 +228,7 @@ class Link:
         """Transmit again, at once, what was in flight over a connection that is lost: after the other end's hail."""
         self.resent += sum(number in self._payloads for number in self._flights)
         self._flights, self._due = {}, []
-        self._flown = self._acked
+        self._flown = self.acked
         return self._fly(now)
 
     def restart(self) -> None:
@@ -253,27 +238,20 @@ class Link:
         """
         self.epoch += 1
         self.met = False
-        self._resumed, self._flown = self._last, self._acked
+        self._resumed, self._flown = self.last, self.acked
         self._forget_times()
 
     def snapshot(self) -> dict[str, Any]:
         """All that a restart needs, as plain data if the payloads are. Times are no part of it."""
         return {
             "version": SNAPSHOT_VERSION,
-            "window": self.window,
-            "ordered": self.ordered,
-            "timeout_ns": self.timeout_ns,
-            "least_timeout_ns": self.least_timeout_ns,
-            "most_timeout_ns": self.most_timeout_ns,
-            "ack_delay_ns": self.ack_delay_ns,
-            "epoch": self.epoch,
-            "peer": self.peer,
+            **{name: getattr(self, name) for name in OPTIONS},
             "met": self.met,
-            "last": self._last,
+            "last": self.last,
             "resumed": self._resumed,
-            "acked": self._acked,
+            "acked": self.acked,
             "unacknowledged": [list(item) for item in self._payloads.items()],
-            "received": self._received,
+            "received": self.received,
             "early": self._early,
             "kept": [list(item) for item in sorted(self._kept.items())],
         }
@@ -284,16 +262,7 @@ class Link:
         if snapshot.get("version") != SNAPSHOT_VERSION:
             raise BadSnapshot.version("the link", snapshot.get("version"), SNAPSHOT_VERSION)
         try:
-            link = cls(
-                window=snapshot["window"],
-                ordered=snapshot["ordered"],
-                timeout_ns=snapshot["timeout_ns"],
-                least_timeout_ns=snapshot["least_timeout_ns"],
-                most_timeout_ns=snapshot["most_timeout_ns"],
-                ack_delay_ns=snapshot["ack_delay_ns"],
-                epoch=snapshot["epoch"],
-                peer=snapshot["peer"],
-            )
+            link = cls(**{name: snapshot[name] for name in OPTIONS})
             link._load(snapshot)
         except (LookupError, TypeError, ValueError, BadParameter) as error:
             raise BadSnapshot(
@@ -303,15 +272,15 @@ class Link:
 
     def _load(self, snapshot: Mapping[str, Any]) -> None:
         self.met = bool(snapshot["met"])
-        self._last, self._acked = int(snapshot["last"]), int(snapshot["acked"])
-        self._resumed, self._flown = int(snapshot["resumed"]), self._acked
+        self.last, self.acked = int(snapshot["last"]), int(snapshot["acked"])
+        self._resumed, self._flown = int(snapshot["resumed"]), self.acked
         self._payloads = {int(number): payload for number, payload in snapshot["unacknowledged"]}
-        self._received, self._early = int(snapshot["received"]), int(snapshot["early"])
+        self.received, self._early = int(snapshot["received"]), int(snapshot["early"])
         self._kept = {int(number): payload for number, payload in snapshot["kept"]}
-        if not 0 <= self._acked <= self._last or any(
-            not self._acked < number <= self._last for number in self._payloads
+        if not 0 <= self.acked <= self.last or any(
+            not self.acked < number <= self.last for number in self._payloads
         ):
-            raise ValueError(f"unacknowledged numbers beyond {self._acked}..{self._last}")
+            raise ValueError(f"unacknowledged numbers beyond {self.acked}..{self.last}")
         self._forget_times()
 
     # What arrives
@@ -328,21 +297,21 @@ class Link:
 
     def _check_acks(self, frame: Frame) -> None:
         highest = frame.ack + frame.early.bit_length()
-        if highest > self._last:
+        if highest > self.last:
             raise BadFrame(
-                f"the peer acknowledges payload {highest}, and this node knows of {self._last} that it sent: it came "
+                f"the peer acknowledges payload {highest}, and this node knows of {self.last} that it sent: it came "
                 "back without its journal, or from an older copy. Start it with the newest"
             )
 
     def _check_greeting(self, frame: Frame) -> None:
         """An end that restarted knows all that it ever acknowledged or sent, or it has lost something for good."""
         self._check_acks(frame)
-        known = self._received + self._early.bit_length()
+        known = self.received + self._early.bit_length()
         if frame.number < known:
             raise BadFrame(
                 f"the peer knows of {frame.number} payloads that it sent, and {known} have arrived here: {LOST}"
             )
-        for number in range(min(frame.ack, self._acked) + 1, self._last + 1):
+        for number in range(min(frame.ack, self.acked) + 1, self.last + 1):
             held = number <= frame.ack or frame.early >> (number - frame.ack - 1) & 1
             if not held and number not in self._payloads:
                 raise BadFrame(
@@ -354,14 +323,14 @@ class Link:
         self.peer = epoch
         self._flights, self._due = {}, []
         self._round_trip, self._patience = None, 0
-        self._flown = self._acked
+        self._flown = self.acked
 
     def _take_acks(self, frame: Frame, now: int) -> None:
-        if frame.ack > self._acked:
-            for number in range(self._acked + 1, frame.ack + 1):
+        if frame.ack > self.acked:
+            for number in range(self.acked + 1, frame.ack + 1):
                 if self._payloads.pop(number, self) is not self:
                     self._sample(number, now)
-            self._acked = frame.ack
+            self.acked = frame.ack
             self._flown = max(self._flown, frame.ack)
         early = frame.early
         while early:
@@ -372,7 +341,7 @@ class Link:
             early ^= low
 
     def _take_payload(self, frame: Frame, now: int) -> list[Any]:
-        ahead = frame.number - self._received - 1
+        ahead = frame.number - self.received - 1
         if ahead < 0 or ahead >= self.window or self._early >> ahead & 1:
             # The acknowledgement was lost, or is on its way.
             self._ack_due = now
@@ -385,21 +354,21 @@ class Link:
             self._kept[frame.number] = frame.payload
         while self._early & 1:
             self._early >>= 1
-            self._received += 1
+            self.received += 1
         if not self.ordered:
             return [frame.payload]
-        ready = [number for number in self._kept if number <= self._received]
+        ready = [number for number in self._kept if number <= self.received]
         return [self._kept.pop(number) for number in sorted(ready)]
 
     # What leaves
 
     def _may_fly(self) -> bool:
-        return self._flown < self._last and self._flown < self._acked + self._most_flying
+        return self._flown < self.last and self._flown < self.acked + self._most_flying
 
     def _fly(self, now: int) -> list[Frame]:
         """Transmit what the window has room for."""
         frames: list[Frame] = []
-        if self._flown == self._last or not self.met:
+        if self._flown == self.last or not self.met:
             return frames
         while self._may_fly():
             self._flown += 1
@@ -427,15 +396,15 @@ class Link:
         heappush(self._due, (due, number))
         self._ack_due = None
         early = self._early & ((1 << EARLY_BITS) - 1)
-        return Frame(self.epoch, self.peer, number, self._received, early, self._payloads[number])
+        return Frame(self.epoch, self.peer, number, self.received, early, self._payloads[number])
 
     def _make_bare(self, greets: bool = False) -> Frame:
         self._ack_due = None
         greets = greets or not self.met
         early = self._early & ((1 << EARLY_BITS) - 1)
         # What was sent since the restart says nothing about what was forgotten by it.
-        number = self._resumed if greets else self._last
-        return Frame(self.epoch, self.peer, number, self._received, early, None, True, greets)
+        number = self._resumed if greets else self.last
+        return Frame(self.epoch, self.peer, number, self.received, early, None, True, greets)
 
     # How long to wait
 

@@ -135,30 +135,30 @@ def _permits(packets: Sequence[Any]) -> list[Any]:
     return [(p.message.number, p.stamp.sequence << 1 | p.stamp.flagged, p.message.payload) for p in packets]
 
 
+def _numbers(packets: Sequence[Any]) -> list[Any]:
+    return [packet.stamp.number for packet in packets]
+
+
+def _taken(packets: Sequence[Any]) -> list[Any]:
+    return [packet.stamp.sequence for packet in packets]
+
+
 MESSAGES: dict[type[Stamp], tuple[type[Messages], Write]] = {
     Plain: (PlainRun, _sequences),
     FifoStamp: (FifoRun, _sequences),
     MatrixStamp: (MatrixRun, _matrices),
     PermitStamp: (PermitRun, _permits),
 }
-STAMPS: dict[type[Messages], Callable[[Any], Stamp]] = {
-    PlainRun: Plain,
-    FifoRun: FifoStamp,
-    MatrixRun: MatrixStamp,
-    PermitRun: PermitStamp.from_number,
-}
 CONTROLS: dict[type[Stamp], tuple[type[Controls], Write]] = {
-    Acknowledge: (AcknowledgeRun, lambda packets: [packet.stamp.number for packet in packets]),
-    Release: (ReleaseRun, lambda packets: [packet.stamp.number for packet in packets]),
-    Taken: (TakenRun, lambda packets: [packet.stamp.sequence for packet in packets]),
-    Grant: (GrantRun, lambda packets: [packet.stamp.number for packet in packets]),
+    Acknowledge: (AcknowledgeRun, _numbers),
+    Release: (ReleaseRun, _numbers),
+    Taken: (TakenRun, _taken),
+    Grant: (GrantRun, _numbers),
 }
-CONTROL_STAMPS: dict[type[Controls], Callable[[Any], Stamp]] = {
-    AcknowledgeRun: Acknowledge,
-    ReleaseRun: Release,
-    TakenRun: Taken,
-    GrantRun: Grant,
+STAMPS: dict[type[Run], Callable[[Any], Stamp]] = {
+    form: stamp for stamp, (form, _) in (*MESSAGES.items(), *CONTROLS.items())
 }
+STAMPS[PermitRun] = PermitStamp.from_number
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Annotated[list[Run], Meta(max_length=PACKETS)])
@@ -262,7 +262,7 @@ def _packets(run: Run, source: int, dest: int, limits: Limits) -> list[Packet[An
         case Whole():
             return [_decode(raw, source, limits) for raw in run.packets]
         case _:
-            control = CONTROL_STAMPS[type(run)]
+            control = STAMPS[type(run)]
             return [Packet(source, dest, control(n)) for n in run.numbers]
 
 

@@ -40,6 +40,7 @@ from typing import Any, TypeAlias, assert_never
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from antecede import wire
 from antecede.errors import BadHello, WireError
@@ -122,18 +123,7 @@ class Hello(Struct, frozen=True):
 
     @classmethod
     def of(cls, name: str, to: str, view: tuple[str, ...], terms: Terms, hail: Frame) -> Hello:
-        return cls(
-            name,
-            to,
-            terms.protocol,
-            view,
-            encode_frame(hail),
-            wire=terms.wire,
-            parameters=terms.parameters,
-            packet_bytes=terms.packet_bytes,
-            payload_bytes=terms.payload_bytes,
-            window=terms.window,
-        )
+        return cls(name=name, to=to, view=view, frame=encode_frame(hail), **asdict(terms))
 
     @property
     def hail(self) -> Frame:
@@ -141,9 +131,7 @@ class Hello(Struct, frozen=True):
 
     @property
     def terms(self) -> Terms:
-        return Terms(
-            self.protocol, self.parameters, self.packet_bytes, self.payload_bytes, self.window, self.wire
-        )
+        return Terms(**{name: getattr(self, name) for name in Terms.__struct_fields__})
 
 
 class Join(Struct, frozen=True):
@@ -177,10 +165,9 @@ Record: TypeAlias = Hello | Frame | Beat | Bye | Join | Welcome
 Greeting: TypeAlias = Hello | Join | Welcome
 
 _ENCODER = msgspec.msgpack.Encoder()
+GREETINGS: dict[type[Greeting], int] = {Hello: HELLO, Join: JOIN, Welcome: WELCOME}
 _DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
-    HELLO: msgspec.msgpack.Decoder(Hello),
-    JOIN: msgspec.msgpack.Decoder(Join),
-    WELCOME: msgspec.msgpack.Decoder(Welcome),
+    code: msgspec.msgpack.Decoder(kind) for kind, code in GREETINGS.items()
 }
 
 
@@ -189,12 +176,8 @@ def pack(record: Record, agreed: tuple[int, int] = (0, 0), limits: wire.Limits |
     match record:
         case Frame():
             kind, body = FRAME, encode_frame(record, agreed, limits or wire.Limits())
-        case Hello():
-            kind, body = HELLO, _ENCODER.encode(record)
-        case Join():
-            kind, body = JOIN, _ENCODER.encode(record)
-        case Welcome():
-            kind, body = WELCOME, _ENCODER.encode(record)
+        case Hello() | Join() | Welcome():
+            kind, body = GREETINGS[type(record)], _ENCODER.encode(record)
         case Beat():
             kind, body = BEAT, bytes([record.paused])
         case Bye():
