@@ -233,8 +233,8 @@ MUTANTS = [
         "test_a_rule_decides_who_may_join",
     ),
     Mutant(
-        "security", "queues count messages alone", "net/pressure.py",
-        "out.pending >= settings.queue or out.size >= settings.queue_bytes or", "out.pending >= settings.queue or",
+        "security", "queues count messages alone", "process/room.py",
+        "out.pending >= bounds.queue or out.size >= bounds.queue_bytes or", "out.pending >= bounds.queue or",
         "test_send_waits_for_bytes_as_it_does_for_messages",
     ),
     Mutant(
