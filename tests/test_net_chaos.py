@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import doctest
+import os
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,12 @@ import pytest
 
 from benchmarks.chaos import plan
 from benchmarks.chaos.__main__ import main, move, run
-from benchmarks.chaos.census import take_census
+from benchmarks.chaos.census import read_diary, take_census
 from benchmarks.chaos.diary import AGAIN, DONE, HANDED, RECORD, SENT, START, Diary, Tail, read
 from benchmarks.chaos.fleet import LOOK_S, Options, free_addresses
 from benchmarks.chaos.judge import account, list_events
 from benchmarks.chaos.plan import Plan, node_names
-from benchmarks.chaos.resident import Resident, Terms
+from benchmarks.chaos.resident import Resident, Terms, open_diary
 from benchmarks.chaos.town import Asked, House
 from tests.nats_server import program
 
@@ -186,3 +187,13 @@ def test_the_census_misses_what_was_never_handed_over(tmp_path):
     assert "c came to view 2 of ('a', 'c'), another to one of ('a', 'b')" in found
     assert "antecede verify ended with 2" in found
     assert "not handed" not in "\n".join(take_census(tmp_path, list(lines), {"a"}, set()).wrong)
+
+
+def test_a_line_of_a_diary_that_a_kill_has_cut_in_two_counts_as_never_written(tmp_path):
+    path = tmp_path / "a.diary"
+    for words in (b"start 0\nhanded b 1", b"start 0\nhanded b 12\n"):
+        file = open_diary(path)
+        os.write(file, words)
+        os.close(file)
+    diary = read_diary("a", path.read_text())
+    assert (diary.lives, diary.handed) == (2, {("b", 12)})

@@ -19,6 +19,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from msgspec import Struct
 
+from benchmarks.chaos.resident import TORN
+
 __all__ = ["Census", "take_census"]
 
 SHOWN = 3
@@ -57,10 +59,13 @@ def read_diary(name: str, text: str) -> Diary:
     ['a was handed message 1 of b again, and not told so']
     >>> read_diary("a", "start 0\\nsent 1 b\\nsent 2 b\\nstart 1\\n").sent
     {1: ('b',)}
+    >>> read_diary("a", "start 0\\nhanded b 1 torn\\nstart 0\\nhanded b 12\\nhanded b 1").handed
+    {('b', 12)}
     """
     diary, done = Diary(), set[tuple[str, int]]()
-    for line in text.splitlines():
-        match line.split():
+    # A kill may leave a part of the last line.
+    for line in text.split("\n")[:-1]:
+        match [] if line.endswith(TORN) else line.split():
             case ["start", sent]:
                 # What was sent beyond that, a kill has undone: nobody had waited for it to be durable.
                 diary.sent = {number: to for number, to in diary.sent.items() if number <= int(sent)}

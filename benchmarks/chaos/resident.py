@@ -75,12 +75,25 @@ class Resident(Struct, frozen=True):
         return Path(self.directory, f"{self.name}.diary")
 
 
+TORN = " torn"
+"""What a life adds to a line of the diary that a kill has cut in two: the line counts as never written."""
+
+
+def open_diary(path: Path) -> int:
+    """The diary, to append to; what it ends with is a whole line, or said to be none."""
+    torn = path.exists() and path.read_bytes()[-1:] not in (b"", b"\n")
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    if torn:
+        os.write(file, f"{TORN}\n".encode())
+    return file
+
+
 class Application:
     """What runs on the node."""
 
     def __init__(self, job: Resident) -> None:
         self.job = job
-        self._file = os.open(job.diary(), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._file = open_diary(job.diary())
         self._done: asyncio.Queue[tuple[Durable, str, int]] = asyncio.Queue()
         self.hushed = asyncio.Event()
         terms = job.terms

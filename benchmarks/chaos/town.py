@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from benchmarks.chaos.fleet import LOOK_S, Child, Stuck, free_addresses
-from benchmarks.chaos.resident import Resident, Terms
+from benchmarks.chaos.resident import TORN, Resident, Terms
 from benchmarks.chaos.weather import Pair, Weather
 
 __all__ = ["Asked", "Town", "Went"]
@@ -84,7 +84,7 @@ class House(Child):
         self._looked += len(data)
         *lines, self._rest = (self._rest + data.decode()).split("\n")
         for line in lines:
-            word, _, rest = line.partition(" ")
+            word, _, rest = ("", "", "") if line.endswith(TORN) else line.partition(" ")
             if word == "sent":
                 self.sent = int(rest.split()[0])
             elif word == "start":
