@@ -46,7 +46,7 @@ def read(file: IO[bytes], name: str, run: str, read_line: Line, most: int = ROWS
     """Read a file, some rows at a time. `name` is the file's in the rows.
 
     >>> import io
-    >>> [batch] = read(io.BytesIO(b'{"event":"d","node":1,"pkt":{"vc":{"1":2}}}\n'), "a.ndjson", "a", read_tlaplus)
+    >>> [batch] = read(io.BytesIO(b'{"event":"d","node":1,"pkt":{"vc":{"1":2}}}'), "a.ndjson", "a", read_tlaplus)
     >>> batch.select(["process", "index", "line"]).to_pylist()
     [{'process': '1', 'index': 1, 'line': 1}]
     """
