@@ -58,11 +58,13 @@ demo: $(INSTALLED) java ## see messages delivered out of order, and in causal or
 	@$(BIN)/antecede demo $(or $(ARGS),--out demo)
 
 # Tests on Spark run in two processes, file by file, and the longest first (tests/spark/conftest): most of their time one
-# of them alone waits for Spark to plan. More would cost more Javas than they gain. 5: no test has the name asked for.
+# of them alone waits for Spark to plan. More would cost more Javas than they gain. Both parts run, so that one report
+# tells all. 5: no test has the name asked for.
 .PHONY: test
 test: $(INSTALLED) java archive ## run the tests on the installed wheel
-	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --ignore tests/spark $(ARGS) || [ $$? = 5 ]
-	$(BIN)/python -m pytest -n $(SPARKS) --dist loadgroup --no-loadscope-reorder tests/spark $(ARGS) || [ $$? = 5 ]
+	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --ignore tests/spark $(ARGS) || [ $$? = 5 ] || failed=1; \
+	$(BIN)/python -m pytest -n $(SPARKS) --dist loadgroup --no-loadscope-reorder tests/spark $(ARGS) || [ $$? = 5 ] || failed=1; \
+	exit $${failed:-0}
 
 # The oldest PySpark that pyproject.toml allows, beside the locked one. It is fetched, so no other command needs it.
 LOWEST := $(shell sed -n 's/.*pyspark\[connect\]>=\([0-9.]*\).*/\1/p' pyproject.toml)
