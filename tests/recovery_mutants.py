@@ -17,8 +17,9 @@ from antecede.process.core import Core
 from antecede.process.inputs import Acknowledge, Input, Restart, Turn
 from antecede.process.journal import Journal
 from antecede.process.views.change import Changing
-from antecede.process.views.members import Plan, State, Stopped
+from antecede.process.views.members import Plan
 from antecede.process.views.membership import Membership
+from antecede.process.views.notes import State, Stopped
 from antecede.process.views.round import Counts
 from antecede.process.write_ahead import WriteAhead
 from antecede.sim.nodes.node import SimNode

@@ -1,4 +1,4 @@
-"""Each finding of the review of the runtime (N1 to N25, and the security list): the rule that repairs it, and its test.
+"""Each finding of the review of the runtime (N1 to N25, the security list, and later ones): its rule, and its test.
 
     python -m tests.review_mutants [N5 N18 ...]
 
@@ -120,7 +120,7 @@ MUTANTS = [
         "test_who_cannot_select_says_so_at_once",
     ),
     Mutant(
-        "N13", "a number is taken for so many zeros", "net/node.py",
+        "N13", "a number is taken for so many zeros", "net/arguments.py",
         "return bytes(memoryview(payload))", "return bytes(payload)",
         "test_a_payload_is_bytes",
     ),
@@ -187,7 +187,7 @@ MUTANTS = [
     ),
     Mutant(
         "N22", "another event loop is not noticed", "net/lifecycle.py",
-        "if self._loop is not asyncio.get_running_loop():", "if False:",
+        "if get_ident() != self._ident or self._loop is None or not self._loop.is_running():", "if False:",
         "test_a_node_is_used_in_the_loop_that_started_it",
     ),
     Mutant(
@@ -239,7 +239,7 @@ MUTANTS = [
     ),
     Mutant(
         "security", "a peer that goes on regardless fills our memory", "net/peers/peer.py",
-        "if held > most or size > most_bytes:", "if False:",
+        "if held > self._most or size > self._most_bytes:", "if False:",
         "test_a_peer_that_goes_on_regardless_is_cut_off_before_it_fills_our_memory",
     ),
     Mutant(
@@ -257,6 +257,51 @@ MUTANTS = [
         "security", "anyone reads metrics", "net/serve/health.py",
         "if not is_loopback(parse_address(address)[0]) and not open_to_others:", "if False:",
         "test_others_read_metrics_only_if_the_operator_says_so",
+    ),
+    Mutant(
+        "later", "whoever obeys is cut off", "net/peers/peer.py",
+        "self._most = 4 * max(settings.held, queue)", "self._most = 4 * settings.held",
+        "test_a_peer_with_a_longer_queue_is_not_refused",
+    ),
+    Mutant(
+        "later", "a peer asks for all our memory", "net/peers/terms.py",
+        "if stated is not None and stated > most:", "if False:",
+        "test_a_peer_on_other_terms_is_refused",
+    ),
+    Mutant(
+        "later", "a task is cancelled, and nobody does its work", "net/driver.py",
+        "elif task in self._dismissed or self.failure is not None:", "elif True:",
+        "test_a_task_that_somebody_else_cancels_stops_the_node",
+    ),
+    Mutant(
+        "later", "two threads send at once", "net/node.py",
+        "if get_ident() != self._ident:", "if False:",
+        "test_a_node_is_used_in_the_thread_that_started_it",
+    ),
+    Mutant(
+        "later", "an older copy of a journal is taken for the newest", "process/core.py",
+        "self.epoch = max(self.epoch + 1, restart.epoch)", "self.epoch = self.epoch + 1",
+        "test_an_older_copy_of_a_journal_is_refused_however_much_was_sent_since",
+    ),
+    Mutant(
+        "later", "other groups are ignored", "process/journal.py",
+        "for what, found, expected in facts:", "for what, found, expected in facts[:4]:",
+        "test_the_journal_of_another_node_is_refused",
+    ),
+    Mutant(
+        "later", "one that joins has its sponsor refused", "net/peers/joining.py",
+        "if (odd := check_joiner(_joiner(host, join))) is not None:", "if odd := None:",
+        "test_one_that_cannot_join_is_told_why_and_harms_nobody",
+    ),
+    Mutant(
+        "later", "a span fails, and a message is lost", "net/node.py",
+        'self._crash(error, "in the span of a message that was handed over")', "raise",
+        "test_a_span_that_fails_after_the_fact_stops_the_node",
+    ),
+    Mutant(
+        "later", "a file is written by two nodes", "net/observe/recorder.py",
+        "await outlast(asyncio.to_thread(self.write, events))", "await asyncio.to_thread(self.write, events)",
+        "test_a_node_that_fails_while_it_records_is_closed_once_the_file_is_there",
     ),
 ]  # fmt: skip
 

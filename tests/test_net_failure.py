@@ -6,6 +6,7 @@ An exception is planted at every call from the shell into the process, at every 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -371,6 +372,36 @@ def test_the_recorder_is_a_part_of_the_node(tmp_path, monkeypatch):
     asyncio.run(main())
 
 
+def test_a_node_that_fails_while_it_records_is_closed_once_the_file_is_there(tmp_path, monkeypatch):
+    """The next one with its journal writes the same events to the same file."""
+    begun, go, write = threading.Event(), threading.Event(), Recorder.write
+
+    def wait(recorder: Recorder, events: Any) -> Path:
+        begun.set()
+        go.wait(PATIENCE_S)
+        return write(recorder, events)
+
+    monkeypatch.setattr(Recorder, "write", wait)
+
+    async def main() -> None:
+        a = build(Memory(), "a", tmp_path, trace=tmp_path / "trace")
+        async with asyncio.timeout(PATIENCE_S):
+            await a.start()
+            await a.send("a", b"note to self")
+            while not begun.is_set():
+                await asyncio.sleep(0.01)
+            a._host.stop(Surprise("boo"), "here")
+            closing = asyncio.ensure_future(a.close())
+            await asyncio.wait({closing}, timeout=0.1)
+            assert not closing.done()
+            go.set()
+            with pytest.raises(NodeFailed):
+                await closing
+            assert list((tmp_path / "trace" / "events").iterdir())
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("callback", ["state", "changed"])
 def test_a_callback_that_raises_stops_the_node(callback, tmp_path):
     async def main() -> None:
@@ -392,6 +423,40 @@ def test_a_callback_that_raises_stops_the_node(callback, tmp_path):
             if not joining.cancelled():
                 c.settings = Settings(drain_s=0.0)
                 await c.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("which", "kept"),
+    [("", True), ("", False), ("Host.run", True), ("Mesh.run", False), ("Mesh._dial", False)],
+)
+def test_a_task_that_somebody_else_cancels_stops_the_node(which, kept, tmp_path):
+    """As programs do when they end: or the node would look up, take messages, and send none of them."""
+
+    async def main() -> None:
+        network = Memory()
+        a, b = (build(network, name, tmp_path if kept else None) for name in "ab")
+        async with asyncio.timeout(PATIENCE_S):
+            await a.start()
+            await b.start()
+            await a.send("b", b"hello")
+            await b.receive()
+            tasks = [
+                task
+                for task in asyncio.all_tasks() - {asyncio.current_task()}
+                if which in getattr(task.get_coro(), "__qualname__", "")
+            ]
+            assert tasks
+            for task in tasks:
+                task.cancel()
+            with pytest.raises(NodeFailed, match="somebody else cancelled it"):
+                await a.wait_closed()
+            with pytest.raises(NodeFailed):
+                await a.send("b", b"nobody would hear of this")
+            for node in (a, b):
+                with suppress(NodeFailed):
+                    await node.close()
 
     asyncio.run(main())
 

@@ -19,12 +19,13 @@ from antecede.net import Memory, Node
 from antecede.net.storage.journal import open_journal
 from antecede.process.core import Core
 from antecede.process.inputs import Acknowledge, Input, Send, Take, Turn
+from antecede.process.views.members import Roll
 
 VIEW = View.of("a", "b")
 
 
-def new(protocol: str = "fifo", me: str = "a", view: View = VIEW) -> Core:
-    return Core.new(protocol, view, me, epoch=1)
+def new(protocol: str = "fifo", me: str = "a", view: View = VIEW, **groups: Any) -> Core:
+    return Core.new(protocol, view, me, epoch=1, roll=Roll.first(view.names, groups.get("groups", {})))
 
 
 def written(path: Path, groups: int = 5, every: int = 1000) -> Core:
@@ -143,6 +144,8 @@ def test_a_file_that_is_no_journal_is_refused_and_left_alone(tmp_path, content):
         (new(me="b"), "belongs to node a, and not to b"),
         (new(protocol="matrix"), "belongs to protocol fifo, and not to matrix"),
         (new(view=View.of("a", "b", "c")), "belongs to view a, b, and not to a, b, c"),
+        # What is sent to a group would go to whoever was in it when the journal began.
+        (new(groups={"all": ["a"]}), "belongs to groups none, and not to all: a"),
     ],
 )
 def test_the_journal_of_another_node_is_refused(tmp_path, other, told):

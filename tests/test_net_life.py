@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -155,6 +156,38 @@ def test_a_node_is_used_in_the_loop_that_started_it():
         loop.run_until_complete(node.close())
     finally:
         loop.close()
+
+
+def test_a_node_is_used_in_the_thread_that_started_it(tmp_path):
+    """Also in the middle of a turn. What two threads do at once would get the same numbers, and be lost as repeats."""
+
+    async def main() -> None:
+        settings = Settings(drain_s=0)
+        async with build(Memory(), "a", tmp_path / "a.db", settings=settings) as node:
+            await node.send("a", b"")
+            received = await node.receive()
+            await node.send("b", b"", durable=False)
+            assert node._host.stirred
+            for call in (
+                lambda: asyncio.run(node.send("a", b"")),
+                lambda: asyncio.run(node.receive()),
+                received.ack,
+            ):
+                refused: list[BaseException] = []
+
+                def run(call: Callable[[], object] = call, refused: list[BaseException] = refused) -> None:
+                    try:
+                        call()
+                    except WrongLoop as error:
+                        refused.append(error)
+
+                thread = Thread(target=run)
+                thread.start()
+                thread.join()
+                assert refused
+            assert node.sent == 2
+
+    asyncio.run(main())
 
 
 # Closing

@@ -126,11 +126,11 @@ ODD_NAMES = ["", "\ud800", "n" * 257]
 def test_a_name_is_text_that_peers_can_be_told(odd):
     transport = Memory().at("a")
     for name, peers, groups in ((odd, ["a"], {}), ("a", [odd], {}), ("a", ["b"], {odd: ["b"]})):
-        with pytest.raises(BadParameter, match="Unicode text of 1 to 256 bytes"):
+        with pytest.raises(BadParameter, match="Unicode text of 1 to 255 bytes"):
             Node(name, peers, groups=groups, transport=transport)
-    with pytest.raises(BadParameter, match="Unicode text of 1 to 256 bytes"):
+    with pytest.raises(BadParameter, match="Unicode text of 1 to 255 bytes"):
         Node.join("a", ["b"], groups=[odd], transport=transport)
-    with pytest.raises(BadParameter, match="Unicode text of 1 to 256 bytes"):
+    with pytest.raises(BadParameter, match="Unicode text of 1 to 255 bytes"):
         Node("a", ["b"], trace="trace", run=odd, transport=transport)
 
 

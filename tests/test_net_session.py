@@ -29,7 +29,7 @@ from antecede.net.peers.session import (
     pack,
 )
 from antecede.net.peers.terms import Terms
-from antecede.process.views.members import AnyNote, decode_note
+from antecede.process.views.notes import AnyNote, decode_note
 from antecede.wire import Limits
 from antecede.wire.feed import answer, question
 
@@ -74,7 +74,7 @@ def test_garbage_is_refused_or_waits_for_more(data, greeted):
         (bytes(4), "a record has 0 bytes"),
         (pack(Beat(True)), "a record of kind 3 came before the hello"),
         (pack(HELLO) + pack(HELLO), "a second hello came"),
-        (pack(HELLO) + (1000).to_bytes(4, "big"), "a record has 1000 bytes, and may have 1..147"),
+        (pack(HELLO) + (1000).to_bytes(4, "big"), "a record has 1000 bytes, and may have 1..247"),
         (pack(HELLO) + b"\0\0\0\1\x09", "a record of kind 9"),
         (pack(HELLO) + b"\0\0\0\2\x03\x02", "a record of kind 3 with 1 bytes"),
         (b"\0\0\0\3\x01\xff\xff", "the hello cannot be read"),
@@ -82,7 +82,7 @@ def test_garbage_is_refused_or_waits_for_more(data, greeted):
 )
 def test_a_record_that_cannot_be_is_refused_at_once(data, told):
     with pytest.raises((WireError, BadHello), match=told):
-        Session(9, Limits(packet_bytes=100)).feed(data)
+        Session(9, Limits(packet_bytes=200)).feed(data)
 
 
 @pytest.mark.parametrize(
@@ -118,13 +118,19 @@ def test_a_hello_of_another_system_is_refused(change, told):
             "sends payloads of up to 2048 bytes, and billing takes 1024: .*payload_bytes",
         ),
         ({"wire": 2}, "orders writes packets of version 2, and billing writes 1: upgrade the older"),
+        ({"groups": (1, "sha256 5")}, "orders has other groups than billing: give all founders the same"),
+        # What a peer has under way is what we may have to hold of it: it cannot ask for all our memory.
+        ({"queue": 1 << 20}, "orders has up to 1048576 messages on their way, and billing takes 65536: give"),
+        ({"queue_bytes": 1 << 40}, "up to 1099511627776 bytes on their way, and billing takes 67108864"),
     ],
 )
 def test_a_peer_on_other_terms_is_refused(change, told):
-    terms = Terms("matrix", {"k": 5}, 4096, 1024, 64)
+    terms = Terms("matrix", {"k": 5}, 4096, 1024, 64, groups=(1, "sha256 3"))
     ours = Hello.of("billing", "orders", VIEW, terms, Link(epoch=9).hail())
     theirs = Hello.of("orders", "billing", VIEW, terms, Link(epoch=7).hail())
     check_hello(theirs, ours)
+    # Views differ while one of the two has not heard of a change.
+    check_hello(replace(theirs, groups=(2, "sha256 5")), ours)
     with pytest.raises(BadHello, match=told):
         check_hello(replace(theirs, **change), ours)
 

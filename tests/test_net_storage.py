@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import shutil
@@ -17,6 +18,7 @@ import pytest
 from antecede.disk import sync_directory, sync_file
 from antecede.errors import BadJournal, CannotWrite
 from antecede.model import View
+from antecede.net import Memory, Node, Settings
 from antecede.net.storage import journal as storage
 from antecede.net.storage.journal import open_journal
 from antecede.process.core import Core
@@ -101,6 +103,42 @@ def test_no_damage_of_the_log_opens_an_older_state(tmp_path, sync, size):
             # What SQLite does not look at, no damage.
             assert sent == INPUTS, damage
     assert refused > 10
+
+
+def test_an_older_copy_of_a_journal_is_refused_however_much_was_sent_since(tmp_path):
+    """It comes back as often as its process did after the copy was made, and has sent more than its peer ever saw."""
+    settings = Settings(first_retry_s=0.01, last_retry_s=0.05, beat_s=0.1, dead_s=0.5, drain_s=0.5)
+    network, copy = Memory(), tmp_path / "copy"
+
+    def build(name: str) -> Node:
+        journal = tmp_path / name / "journal.db"
+        return Node(
+            name, VIEW.names, protocol="fifo", transport=network.at(name), journal=journal, settings=settings
+        )
+
+    async def main() -> None:
+        for name in VIEW.names:
+            (tmp_path / name).mkdir()
+        async with build("a") as a, build("b") as b:
+            await a.send("b", b"before")
+            (await b.receive()).ack()
+        shutil.copytree(tmp_path / "a", copy)
+        async with build("a") as a, build("b") as b:
+            for _ in range(5):
+                await a.send("b", b"after")
+                (await b.receive()).ack()
+        shutil.rmtree(tmp_path / "a")
+        shutil.copytree(copy, tmp_path / "a")
+        async with asyncio.timeout(30), build("a") as a:
+            for _ in range(8):
+                await a.send("b", b"and what becomes of this?")
+            async with build("b") as b:
+                while not a.status().refused:
+                    assert a.status().queued["b"], "b has dropped it, as what it had seen before"
+                    await asyncio.sleep(0.01)
+                assert "from an older copy" in a.status().refused["b"]
+
+    asyncio.run(main())
 
 
 def test_a_journal_that_lost_its_database_does_not_begin_as_new(tmp_path):

@@ -16,7 +16,8 @@ from antecede.net import Memory, Node, Settings, Tcp
 from antecede.net.peers.session import Beat, Bye, Hello, Join, Session, pack
 from antecede.net.peers.terms import Terms
 from antecede.process.inputs import Propose
-from antecede.process.views.members import Joiner, Plan, Report, encode_note
+from antecede.process.views.members import Joiner, Plan
+from antecede.process.views.notes import Report, encode_note
 from antecede.protocols import create
 from antecede.protocols.permit import Grant
 from antecede.protocols.unordered import Plain
@@ -110,6 +111,11 @@ def join(**change: Any) -> bytes:
         (join(groups=("a",)), "a is the name of a node: choose another name for the group"),
         (join(name="all"), "all is the name of a group: choose another name for the node"),
         (join(name="a"), "a is a member already: start it with its journal"),
+        # Whoever asked others to let it in would be refused by them, for good.
+        (join(name="c" * 256), "have 1 to 255 characters each, and there are at most 4096"),
+        (join(name=""), "have 1 to 255 characters each, and there are at most 4096"),
+        (join(groups=("g" * 256,)), "have 1 to 255 characters each, and there are at most 4096"),
+        (join(groups=tuple(f"g{at}" for at in range(5000))), "have 1 to 255 characters each, and"),
         (join(to="a"), "c looks for a, and b listens here"),
         (join(parameters={"k": [1, {}]}), "Expected `bool | int | float | str | null`, got `array`"),
         (join(parameters={"k": 1}), "c has parameters {'k': 1}, which cannot be: unordered"),
@@ -319,6 +325,52 @@ def test_a_peer_that_obeys_is_not_cut_off_however_little_is_held(caplog):
 
     asyncio.run(main())
     assert "was asked to pause" not in caplog.text
+
+
+@pytest.mark.parametrize("met", ["before", "after"])
+@pytest.mark.parametrize(
+    ("sender", "receiver", "size"),
+    [
+        ({"queue": 256}, {"queue": 32, "held": 32}, 1),
+        ({}, {"queue_bytes": 50_000, "held_bytes": 50_000}, 5000),
+    ],
+    ids=["messages", "bytes"],
+)
+def test_a_peer_with_a_longer_queue_is_not_refused(sender, receiver, size, met):
+    """It obeys, and has more under way than four times what we hold: it said so when we met."""
+
+    async def main():
+        network, limits = Memory(), Limits(payload_bytes=100_000)
+        p1, p2 = (
+            Node(
+                name,
+                ["p1", "p2"],
+                protocol="fifo",
+                transport=network.at(name),
+                settings=msgspec.structs.replace(IMPATIENT, limits=limits, **own),
+            )
+            for name, own in (("p1", sender), ("p2", receiver))
+        )
+        async with asyncio.timeout(PATIENCE_S), p1:
+            if met == "before":
+                await p2.start()
+                await p1.send("p2", b"hello")
+                await p2.receive()
+            for number in range(250):
+                await p1.send("p2", str(number).encode().ljust(size))
+            if met == "after":
+                await p2.start()
+            while sum(p2.status().held.values()) < 200 or not p1._mesh.paused:
+                assert p2.counts["refused_frame"] == 0
+                await asyncio.sleep(0)
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert [int((await p2.receive()).payload) for _ in range(250)] == list(range(250))
+            assert p2.counts["pauses"] > 0
+            assert (p2.counts["refused_frame"], p2.counts["connections"]) == (0, 1)
+            await p2.close()
+
+    asyncio.run(main())
 
 
 def test_a_peer_in_an_earlier_incarnation_is_told_so():

@@ -16,8 +16,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, TraceState
 
-from antecede.errors import BadParameter
-from antecede.net.observe.tracing import LONGEST, current, extract, join_headers
+from antecede.errors import BadParameter, NodeFailed
+from antecede.net.observe.tracing import LONGEST, NodeSpans, current, extract, join_headers
 from antecede.net.serve.lines import Lines
 from tests.net_world import PATIENCE_S, in_memory
 
@@ -66,6 +66,40 @@ def test_a_context_survives_a_restart(tmp_path):
 
     asyncio.run(sending())
     assert asyncio.run(receiving()) == (PARENT, "vendor=1")
+
+
+@pytest.mark.parametrize("call", ["send", "receive"])
+def test_a_span_that_fails_after_the_fact_stops_the_node(tmp_path, monkeypatch, call):
+    """Processors of spans are the application's. A message that was taken, and not handed over, would be lost; one that
+    was sent, though `send` raised, would be sent twice."""
+
+    class Odd:
+        def __enter__(self) -> Odd:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def set_attribute(self, name: str, value: str) -> None:
+            raise RuntimeError("no room for spans")
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no room for spans")
+
+    async def main() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            async with in_memory(1, journal=tmp_path / "a.db") as (node,):
+                await node.send("p1", b"once")
+                monkeypatch.setattr(
+                    NodeSpans, *(("send", lambda *_: Odd()) if call == "send" else ("deliver", fail))
+                )
+                with pytest.raises(NodeFailed, match="no room for spans"):
+                    await (node.send("p1", b"") if call == "send" else node.receive())
+                assert node.failure is not None
+            monkeypatch.undo()
+            async with in_memory(1, journal=tmp_path / "a.db") as (node,):
+                assert (await node.receive()).payload == b"once"
+
+    asyncio.run(main())
 
 
 def test_it_passes_through_lines_of_json():

@@ -13,20 +13,19 @@ from antecede.model import View
 from antecede.process.core import Core
 from antecede.process.inputs import Propose, Send
 from antecede.process.views import change, pieces
-from antecede.process.views.members import (
+from antecede.process.views.leader import JOINERS
+from antecede.process.views.members import Joiner, Plan, Roll
+from antecede.process.views.notes import (
     MARK,
     Ahead,
     Ask,
     Go,
     Install,
     Installed,
-    Joiner,
     Later,
     Note,
-    Plan,
     Report,
     Resume,
-    Roll,
     Settle,
     State,
     Stop,
@@ -34,7 +33,6 @@ from antecede.process.views.members import (
     Withdrawn,
     encode_note,
 )
-from antecede.process.views.membership import JOINERS
 from antecede.wire.bundles import encode_bundle
 
 NAMES = ("a", "b", "c")

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from antecede.process.views.change import Changing
-from antecede.process.views.members import Ahead, AnyNote, Joiner, Plan, Report, Roll, Stop, Stopped
+from antecede.process.views.members import Joiner, Plan, Roll
 from antecede.process.views.membership import Membership
+from antecede.process.views.notes import Ahead, AnyNote, Report, Stop, Stopped
 from antecede.process.views.round import Counts
 from tests.view_explore import Story, explore
 

@@ -27,7 +27,8 @@ from antecede.process.inputs import (
     encode_inputs,
 )
 from antecede.process.views import pieces
-from antecede.process.views.members import Handed, Plan, Roll, Stop, encode_note
+from antecede.process.views.members import Plan, Roll
+from antecede.process.views.notes import Handed, Stop, encode_note
 from antecede.process.views.pieces import cut_up
 from antecede.protocols import PROTOCOLS
 from antecede.protocols.separator import Separator

@@ -34,7 +34,8 @@ from antecede.model import Event
 from antecede.oracle import check
 from antecede.process import core, snapshots
 from antecede.process.inputs import Propose, Send, Withdraw
-from antecede.process.views.members import Plan, Roll, is_note
+from antecede.process.views.members import Plan, Roll
+from antecede.process.views.notes import is_note
 from tests.view_steps import Flight, Local, Post, Processes, Unmet, Wrong
 
 __all__ = ["Found", "Story", "explore"]

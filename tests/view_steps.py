@@ -13,7 +13,8 @@ from antecede.link import Frame
 from antecede.model import View
 from antecede.process.core import Core
 from antecede.process.inputs import Pass, Take
-from antecede.process.views.members import Change, Roll, is_note
+from antecede.process.views.members import Change, Roll
+from antecede.process.views.notes import is_note
 
 __all__ = ["Flight", "Local", "Post", "Processes", "Unmet", "Wrong"]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from antecede.net import Node, Settings
-from antecede.net.node import NodeOptions
+from antecede.net.arguments import NodeOptions
 from antecede.process.views.members import Change
 
 SETTINGS = Settings(

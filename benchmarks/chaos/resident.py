@@ -31,8 +31,8 @@ from msgspec import Struct
 
 from antecede.errors import Closed, NotMember, UnknownProcess
 from antecede.net import Node, Settings
+from antecede.net.arguments import NodeOptions
 from antecede.net.delivery import Durable
-from antecede.net.node import NodeOptions
 from antecede.process.views.members import Change
 
 __all__ = ["Resident", "Terms"]

@@ -175,11 +175,13 @@ class Closed(CallerError):
 
 
 class WrongLoop(CallerError):
-    """A node was used in another event loop than the one that started it."""
+    """A node was used in another event loop, or another thread, than the one that started it."""
 
     def __init__(self, node: str) -> None:
         self.node = node
-        super().__init__(f"node {node} runs in another event loop: use it in the one that started it")
+        super().__init__(
+            f"node {node} runs in another event loop: use it in the one, and the thread, that started it"
+        )
 
 
 class NotDrained(CallerError):

@@ -231,12 +231,13 @@ class Link:
         self._flown = self.acked
         return self._fly(now)
 
-    def restart(self) -> None:
-        """Become the next incarnation: after a crash, once the snapshot is restored and the journal replayed.
+    def restart(self, epoch: int = 0) -> None:
+        """Become the next incarnation, or this later one: after a crash, once the snapshot is restored and the journal
+        replayed. One that any copy of this end was in before would not be noticed as new.
 
         The new state must be durable before `tick` lets the greeting out.
         """
-        self.epoch += 1
+        self.epoch = max(self.epoch + 1, epoch)
         self.met = False
         self._resumed, self._flown = self.last, self.acked
         self._forget_times()

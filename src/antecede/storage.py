@@ -30,8 +30,8 @@ from pyarrow import fs
 from antecede.errors import BadParameter, CannotWrite
 
 __all__ = [
-    "absolute", "join", "local", "make_directory", "open_file", "place", "put", "readable", "vacant", "whole",
-    "all_whole", "refuse_existing", "refuse_file",
+    "absolute", "join", "local", "make_directory", "open_file", "place", "put", "readable", "remove_directory",
+    "vacant", "whole", "all_whole", "refuse_existing", "refuse_file",
 ]  # fmt: skip
 
 
@@ -115,6 +115,12 @@ def make_directory(path: str) -> str:
     system, inside = place(path)
     system.create_dir(inside)
     return path
+
+
+def remove_directory(path: str) -> None:
+    """Remove a directory and all that is in it. For storage that PyArrow reads."""
+    system, inside = place(path)
+    system.delete_dir(inside)
 
 
 def put(path: str | os.PathLike[str], data: bytes) -> None:

@@ -124,10 +124,14 @@ class Commits(WriteAhead[Out]):
         if not self._lazy:
             self._lazy = True
             self._loop.call_later(LAZY_S, self._end_laziness)
-        self._size += size
-        if type(given) is Arrive:
-            self._gathering += size
-        return super().write(given)
+        if size:
+            self._size += size
+            if type(given) is Arrive:
+                self._gathering += size
+        # As `WriteAhead` does it: three of these come with each message.
+        self.position += 1
+        self._batch.append(given)
+        return self.position
 
     def _end_laziness(self) -> None:
         self._lazy = False

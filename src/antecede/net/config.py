@@ -60,7 +60,8 @@ import msgspec
 from msgspec import Struct
 
 from antecede.errors import BadConfig
-from antecede.net.node import Node, NodeOptions
+from antecede.net.arguments import NodeOptions
+from antecede.net.node import Node
 from antecede.net.peers.joining import Admit, admit_listed, anyone
 from antecede.net.settings import Settings
 from antecede.net.transports.nats import Nats

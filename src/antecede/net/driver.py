@@ -95,6 +95,7 @@ class Host:
         self._loop = asyncio.get_running_loop()
         self.stopped = asyncio.Event()
         """Set once `failure` says why."""
+        self._dismissed: set[asyncio.Task[None]] = set()
         self.stirred = False
         """A turn is under way, and its end is planned."""
         self.on_turnover: Callable[[], None] = lambda: None
@@ -136,7 +137,7 @@ class Host:
     ) -> Message:
         """The application sends a message, here as the machine has it."""
         core, quick = self.core, self.quick
-        if not quick:
+        if self.failure is not None or core.record.on:
             self._begin()
         try:
             message = core.send(to, payload, label, context, after)
@@ -165,10 +166,12 @@ class Host:
                 # There is no use for the application's own: nothing comes again.
                 self.happen(Acknowledge(*identity))
             return
-        self._begin()
+        if self.failure is not None or core.record.on:
+            self._begin()
         try:
             core.take(identity, keep=self._journaled or core.machine.explicit)
-            self._write(Take(*identity))
+            # Nothing arrives with this, so there is nothing to note.
+            self.commits.write(Take(*identity))
             if not self._journaled:
                 core.acknowledge(identity)
             if not self.stirred:
@@ -180,10 +183,11 @@ class Host:
         """The application has processed a message: the position of the input."""
         if not self.core.steady:
             return self.happen(Acknowledge(*identity))
-        self._begin()
+        if self.failure is not None or self.core.record.on:
+            self._begin()
         try:
             self.core.acknowledge(identity)
-            return self._write(Acknowledge(*identity))
+            return self.commits.write(Acknowledge(*identity))
         except BaseException as error:
             self.crash(error, "in an input Acknowledge")
 
@@ -348,16 +352,29 @@ class Host:
         self.commits.end()
 
     def start_task(self, work: Coroutine[Any, Any, None], during: str) -> asyncio.Task[None]:
-        """Run a task of the node. If it raises, the host stops: no exception of a task is lost."""
+        """Run a task of the node. If it raises, the host stops: no exception of a task is lost. So it does if somebody
+        else cancels the task: nobody would do its work any more."""
         task = asyncio.ensure_future(work)
 
         def look(task: asyncio.Task[None]) -> None:
-            error = None if task.cancelled() else task.exception()
+            if not task.cancelled():
+                error = task.exception()
+            elif task in self._dismissed or self.failure is not None:
+                error = None
+            else:
+                error = asyncio.CancelledError("somebody else cancelled it")
+            self._dismissed.discard(task)
             if error is not None:
                 self.stop(error, during)
 
         task.add_done_callback(look)
         return task
+
+    def dismiss(self, task: asyncio.Task[None]) -> None:
+        """End a task of the node whose work is done."""
+        if not task.done():
+            self._dismissed.add(task)
+            task.cancel()
 
     def crash(self, error: BaseException, during: str) -> NoReturn:
         """Stop because of an error that nobody expected, and raise what all others are told."""

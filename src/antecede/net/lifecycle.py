@@ -14,11 +14,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from os import PathLike
 from random import Random
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar
 
@@ -32,6 +33,7 @@ from antecede.net.peers.joining import Admit, ask_to_join
 from antecede.net.peers.mesh import Mesh
 from antecede.net.peers.session import Join
 from antecede.net.pressure import Pressure
+from antecede.net.signal import outlast
 from antecede.net.storage.journal import open_journal
 from antecede.net.transports.transport import Certified, Connection, Transport
 from antecede.net.views import Member
@@ -79,6 +81,7 @@ class Lifecycle(Member):
     def __init__(self) -> None:
         self._phase: Literal["new", "starting", "running", "closing", "closed"] = "new"
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._ident = 0
         self._journal: Journal | None = None
         self._thread: ThreadPoolExecutor | None = None
         """Where the journal is opened, replayed, written and closed."""
@@ -107,7 +110,7 @@ class Lifecycle(Member):
         """Come to life: from the journal, if there is one. If it fails or is cancelled, nothing is left open."""
         if self._phase != "new":
             raise Closed(self.name, "was started before: a node lives once, so make a new one")
-        self._phase, self._loop = "starting", asyncio.get_running_loop()
+        self._phase, self._loop, self._ident = "starting", asyncio.get_running_loop(), get_ident()
         try:
             await self._open()
         except BaseException:
@@ -160,7 +163,7 @@ class Lifecycle(Member):
             self._recorder = make_recorder(self._trace, self._run, core)
         if core is not self._new:
             # A new incarnation, durable before anyone hears of it: its frames wait for this input.
-            for given in core.list_first_inputs(self._recorder is not None, settings.limits):
+            for given in core.list_first_inputs(self._recorder is not None, settings.limits, make_epoch()):
                 host.happen(given)
             host.since = dict.fromkeys(core.inbox, clock())
             self._untold = bool(core.untold)
@@ -293,7 +296,7 @@ class Lifecycle(Member):
     async def _silence(self) -> None:
         """End all tasks, and with them the connections; listen no more."""
         for task in self._tasks:
-            task.cancel()
+            self._host.dismiss(task)
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self._transport.close()
@@ -301,7 +304,7 @@ class Lifecycle(Member):
     async def _release(self) -> None:
         """Give back all that is open, whatever a transport of the application's own raises."""
         if self._tasks:
-            self._minding.cancel()
+            self._host.dismiss(self._minding)
             await asyncio.wait({self._minding})
         try:
             await self._silence()
@@ -342,21 +345,9 @@ class Lifecycle(Member):
         return await outlast(asyncio.get_running_loop().run_in_executor(self._thread, work))
 
     def _check_loop(self) -> None:
-        if self._loop is not asyncio.get_running_loop():
+        # One loop runs in a thread at a time. To ask which takes a system call, ten times as long.
+        if get_ident() != self._ident or self._loop is None or not self._loop.is_running():
             raise WrongLoop(self.name)
-
-
-async def outlast(work: Awaitable[T]) -> T:
-    """Wait for the end of this, however often we are cancelled meanwhile; then the cancellation goes on."""
-    doing, cancelled = asyncio.ensure_future(work), None
-    while not doing.done():
-        try:
-            await asyncio.wait({doing})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled from doing.exception()
-    return doing.result()
 
 
 def make_recorder(trace: str | PathLike[str], run: str, core: Core) -> Recorder:

@@ -47,12 +47,24 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 from sys import modules
-from typing import Any, Literal, Self, TypedDict, Unpack
+from threading import get_ident
+from typing import Any, Literal, Self, Unpack
 
 from msgspec.structs import replace
 
-from antecede.errors import BadParameter, Closed, Unsupported, WrongType
-from antecede.model import CausalContext, Id, Message, View
+from antecede.errors import BadParameter, Closed, Unsupported, WrongLoop, WrongType
+from antecede.model import CausalContext, Id, Message
+from antecede.net.arguments import (
+    Buffer,
+    NodeOptions,
+    check_bytes,
+    check_name,
+    check_names,
+    check_options,
+    group_names,
+    make_join,
+    make_view,
+)
 from antecede.net.delivery import Delivery, Durable, Sent
 from antecede.net.lifecycle import Lifecycle, make_recorder
 from antecede.net.observe.tracing import OPENTELEMETRY, NodeSpans, current
@@ -62,42 +74,22 @@ from antecede.net.status import Observed
 from antecede.net.transports.tcp import Tcp
 from antecede.net.transports.tls import Tls
 from antecede.net.transports.transport import Transport
-from antecede.net.views import check_name, group_names, make_join
 from antecede.process.inputs import Merge
 from antecede.process.outbox import Outgoing
 from antecede.process.views.members import Change, Roll, Where
 from antecede.process.views.numbering import Numbering
 from antecede.protocols import PROTOCOLS
 
-__all__ = ["Node", "NodeOptions"]
+__all__ = ["Node"]
 
 log = logging.getLogger(__name__)
 
 YIELD_EVERY = 512
 """Messages sent or handed over without a pause, before others get their turn: what one turn sends goes together."""
+YIELD_BYTES = 1 << 11
+"""Bytes of a payload that count as one more: what is sent should still be at hand when it is written and read."""
 YIELD_EVERY_PEER = 64
 """The same, for each process of the system: with many of them, some still go together to each."""
-
-Buffer = bytes | bytearray | memoryview
-"""What a payload may be."""
-
-
-class NodeOptions(TypedDict, total=False):
-    """What `Node` and `Node.join` take alike: see `Node`."""
-
-    protocol: str
-    parameters: Mapping[str, Any] | None
-    state: Callable[[], bytes | Awaitable[bytes]] | None
-    changed: Callable[[Change], Awaitable[None] | None] | None
-    admit: Admit | None
-    listen: str | None
-    journal: str | PathLike[str] | None
-    sync: Literal["full", "normal"]
-    trace: str | PathLike[str] | None
-    run: str
-    tls: Tls | None
-    transport: Transport | None
-    settings: Settings | None
 
 
 class Node(Observed):
@@ -202,7 +194,7 @@ class Node(Observed):
         if isinstance(peers, str) or not isinstance(peers, Iterable):
             raise WrongType("peers of a node", "names, or names with their addresses", peers)
         peers = peers if isinstance(peers, Mapping) else tuple(peers)
-        _check_options(options)
+        check_options(options)
         for kind, some in (
             ("node", (name, *peers)),
             ("group", groups),
@@ -212,7 +204,7 @@ class Node(Observed):
                 check_name(kind, one)
         self.name, self.settings = name, options.get("settings") or Settings()
         addresses = dict(peers) if isinstance(peers, Mapping) else {}
-        view = self._named = _view({name, *peers}, options.get("parameters") or {})
+        view = self._named = make_view({name, *peers}, options.get("parameters") or {})
         if clash := groups & set(view.names):
             raise BadParameter(
                 "node", f"groups must not have the names of processes: {', '.join(sorted(clash))}"
@@ -279,15 +271,14 @@ class Node(Observed):
         causal context, or several (`one | two`), follows what they have and nothing else.
         """
         if type(payload) is not bytes:
-            payload = _check_bytes(payload)
+            payload = check_bytes(payload)
         host = self._host
         if self._closing or host.failure is not None:
             self._check_open()
-        if not host.stirred:
-            # Once a turn: to ask which loop runs takes as long as a fourth of all this.
+        if not host.stirred or get_ident() != self._ident:
             self._check_loop()
-        self._turns -= 1
-        if not self._turns:
+        self._turns -= 1 + len(payload) // YIELD_BYTES
+        if self._turns <= 0:
             await self._pause()
             self._check_open()
         core, most = host.core, self._most
@@ -299,20 +290,32 @@ class Node(Observed):
             or (core.unsent and (len(core.unsent) >= most or core.unsent_bytes >= self._most_bytes))
             or self._mesh.paused
         ):
-            targets = await self._find_room(_check_names(to), echo)
+            targets = await self._find_room(check_names(to), echo)
         else:
             # It is plain that there is room: for most messages.
             targets = easy[0]
         if context is None and OPENTELEMETRY in modules:
-            with self._spans.send(",".join(map(core.view.name, targets))) as span:
-                sent = Sent(core.numbering, host.send(targets, payload, label, current(), after))
-                span.set_attribute("messaging.message.id", f"{self.name}.{sent.number}")
+            sent = self._send_in_span(targets, payload, label, after)
         else:
             sent = Sent(core.numbering, host.send(targets, payload, label, context or "", after))
         if self._explicit:
             sent = replace(sent, causal_context=core.context_of(sent._message))
         if durable and (commits := host.commits).position > commits.position_durable:
             await commits.wait(commits.position)
+        return sent
+
+    def _send_in_span(
+        self, targets: tuple[int, ...], payload: bytes, label: str, after: CausalContext | None
+    ) -> Sent:
+        host, sent = self._host, None
+        try:
+            with self._spans.send(",".join(map(host.core.view.name, targets))) as span:
+                sent = Sent(host.core.numbering, host.send(targets, payload, label, current(), after))
+                span.set_attribute("messaging.message.id", f"{self.name}.{sent.number}")
+        except BaseException as error:
+            if sent is not None:
+                self._crash(error, "in the span of a message that was sent")
+            raise
         return sent
 
     def merge(self, source: str, *, into: str) -> None:
@@ -365,17 +368,17 @@ class Node(Observed):
         Under a protocol that has one order for all senders, `sender` is refused.
         """
         host = self._host
-        if not host.stirred:
+        if not host.stirred or get_ident() != self._ident:
             self._check_loop()
         self._turns -= 1
-        if not self._turns:
+        if self._turns <= 0:
             await self._pause()
         if sender is not None:
             if not host.core.machine.selective:
                 able = ", ".join(name for name, kind in PROTOCOLS.items() if kind.selective)
                 why = f"messages cannot be received by sender ({sender!r}); protocols that can: {able}"
                 raise Unsupported(host.core.machine.name, why)
-            _check_names(sender)
+            check_names(sender)
         elif host.quick and not self._closing and not self._untold:
             # As below, where all that could be asked is known.
             message = host.take_first()
@@ -383,7 +386,7 @@ class Node(Observed):
                 self._taken += 1
                 numbering = host.core.numbering
                 if self._mesh.pausing:
-                    self._mesh.watch(numbering.identify(message)[0])
+                    self._watch(numbering.identify(message)[0])
                 first = Delivery(numbering, message, False, self._acknowledge)
                 return self._show(first) if OPENTELEMETRY in modules else first
         wanted = None if sender is None else host.core.view.id(sender)
@@ -395,8 +398,19 @@ class Node(Observed):
 
     def _show(self, delivery: Delivery) -> Delivery:
         """A message that is handed over has a span, if the program uses OpenTelemetry."""
-        self._spans.deliver(delivery.sender, delivery.number, delivery.to, delivery.traceparent)
+        try:
+            self._spans.deliver(delivery.sender, delivery.number, delivery.to, delivery.traceparent)
+        except BaseException as error:
+            # It was taken, and nobody else will hear of it.
+            self._crash(error, "in the span of a message that was handed over")
         return delivery
+
+    def _watch(self, sender: int) -> None:
+        """A message of this sender was taken: perhaps it may go on."""
+        try:
+            self._mesh.watch(sender)
+        except BaseException as error:
+            self._crash(error, "when a message was handed over")
 
     def __aiter__(self) -> Self:
         return self
@@ -436,73 +450,27 @@ class Node(Observed):
         return self._hand_over(message)
 
     def _hand_over(self, message: Message) -> Delivery:
-        again = message.id in self._host.core.repeats
+        repeats = self._host.core.repeats
+        again = bool(repeats) and message.id in repeats
         self._host.take(message)
         self._taken += 1
         if self._mesh.pausing:
-            self._mesh.watch(message.sender)
-        return Delivery(self._host.core.outside, message, again, self._acknowledge, self._context(message.id))
+            self._watch(message.sender)
+        context = self._context(message.id) if self._explicit else None
+        return Delivery(self._host.core.outside, message, again, self._acknowledge, context)
 
-    def _context(self, identity: Id) -> CausalContext | None:
+    def _context(self, identity: Id) -> CausalContext:
         """The causal context of the message that was just taken."""
-        if not self._explicit:
-            return None
         latest, known = self._host.core.latest
         return known if latest == identity else CausalContext()
 
     def _acknowledge(self, numbering: Numbering, message: Message) -> Durable:
         if self._journal is None:
             return self._nothing
+        if get_ident() != self._ident:
+            raise WrongLoop(self.name)
         position = self._host.acknowledge(numbering.identify(message))
         if self._full:
             self._full = False
             self._host.arrivals.fire()
         return Durable(self._host.commits.wait, position)
-
-
-def _view(names: set[str], parameters: Mapping[str, Any]) -> View:
-    """All names in an order that every node finds by itself: sorted, or as the topology has them if there is one."""
-    topology = parameters.get("topology")
-    if topology is None:
-        return View(tuple(sorted(names)))
-    ordered = tuple(topology["names"] if isinstance(topology, Mapping) else topology.names)
-    if set(ordered) != names:
-        raise BadParameter(
-            "node",
-            f"the names of the peers must be those of the topology, {', '.join(ordered)}, not "
-            f"{', '.join(sorted(names))}",
-        )
-    return View(ordered)
-
-
-def _check_options(options: NodeOptions) -> None:
-    """Refuse now what would stop the node when it is called."""
-    given: Mapping[str, object] = options
-    for name in ("state", "changed", "admit"):
-        if given.get(name) is not None and not callable(given[name]):
-            raise WrongType(f"{name} of a node", "a function", given[name])
-    if not isinstance(given.get("settings") or Settings(), Settings):
-        raise WrongType("settings of a node", "Settings", given["settings"])
-
-
-def _check_names(to: str | Iterable[str]) -> tuple[str, ...]:
-    """The names of processes and groups that were given."""
-    hint = 'as in send("bob", ...) or send(["ann", "bob"], ...)'
-    try:
-        names = (to,) if isinstance(to, str) else tuple(to)
-    except TypeError:
-        raise WrongType("a destination", "a name, or several", to, hint) from None
-    for name in names:
-        if not isinstance(name, str):
-            raise WrongType("a destination", "a name, or several", name, hint)
-    return names
-
-
-def _check_bytes(payload: object) -> bytes:
-    """A payload that is bytes-like, as bytes."""
-    try:
-        return bytes(memoryview(payload))  # type: ignore[arg-type]
-    except TypeError:
-        text = isinstance(payload, str)
-        hint = "encode it first, as in text.encode()" if text else "make bytes of it first"
-        raise WrongType("a payload", "bytes, bytearray or memoryview", payload, hint) from None

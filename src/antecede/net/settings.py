@@ -11,7 +11,11 @@ from antecede.errors import BadParameter, WrongType
 from antecede.wire import Limits
 from antecede.wire.octets import check_count
 
-__all__ = ["Backoff", "Settings"]
+__all__ = ["MOST_QUEUE", "MOST_QUEUE_BYTES", "Backoff", "Settings"]
+
+MOST_QUEUE = 1 << 16
+MOST_QUEUE_BYTES = 64 << 20
+"""What every node takes of a peer that obeys, whatever its own queue is: messages, and bytes."""
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,14 +33,14 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
     queue: int = 1024
     """Messages that one peer has not acknowledged, and messages that the protocol does not let out yet: beyond, `send`
-    waits."""
-    queue_bytes: int = 64 << 20
+    waits. At most 65,536."""
+    queue_bytes: int = MOST_QUEUE_BYTES
     """The same in bytes, for each peer, and for what the protocol does not let out. What one turn of the event loop
-    sends may go beyond."""
+    sends may go beyond. If it is more than 64 MiB, peers need as much."""
     held: int = 1024
     """Messages of one sender that have arrived and were not taken: beyond, that sender is asked to pause, and its
     `send` to us waits until half of them are taken. Nothing is dropped. A peer that goes on regardless is cut off at
-    four times as many, or four times `queue` if that is more, until then."""
+    four times as many, or four times its own `queue` if that is more, until then."""
     held_bytes: int = 64 << 20
     """The same in bytes."""
     unacknowledged: int = 1024
@@ -75,6 +79,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
                     raise WrongType(f"settings.{name}", "a number of seconds", value)
             elif name != "limits":
                 check_count("settings", name, value)
+        if self.queue > MOST_QUEUE:
+            raise BadParameter("settings", f"queue must be {MOST_QUEUE} or less, not {self.queue}")
         if not isinstance(self.limits, Limits):
             raise WrongType("settings.limits", "Limits", self.limits)
         if not 0 < self.first_retry_s <= self.last_retry_s or not 0 < self.beat_s < self.dead_s:

@@ -1,10 +1,14 @@
-"""A change that many may wait for."""
+"""Waiting: for a change that many may wait for, and for an end that no cancellation may overtake."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
 
-__all__ = ["Signal"]
+__all__ = ["Signal", "outlast"]
+
+T = TypeVar("T")
 
 
 class Signal:
@@ -26,3 +30,16 @@ class Signal:
             if not waiter.done():
                 waiter.set_result(None)
         self.waiters.clear()
+
+
+async def outlast(work: Awaitable[T]) -> T:
+    """Wait for the end of this, however often we are cancelled meanwhile; then the cancellation goes on."""
+    doing, cancelled = asyncio.ensure_future(work), None
+    while not doing.done():
+        try:
+            await asyncio.wait({doing})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled from doing.exception()
+    return doing.result()

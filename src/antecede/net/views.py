@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from inspect import isawaitable
 from typing import Any, NoReturn
@@ -15,19 +15,15 @@ from typing import Any, NoReturn
 from antecede.errors import BadParameter, Closed, NotMember, WrongType
 from antecede.model import View
 from antecede.net.driver import Host
-from antecede.net.peers.session import Join
-from antecede.net.peers.terms import flat_parameters
 from antecede.net.settings import Settings
 from antecede.process.inputs import Pass, Propose, Told, Waive
 from antecede.process.outbox import Outgoing
 from antecede.process.views.change import check_state
-from antecede.process.views.members import Change, Plan, Where
+from antecede.process.views.members import Change, Plan
 
-__all__ = ["Member", "check_name", "group_names", "make_join"]
+__all__ = ["Member"]
 
 log = logging.getLogger(__name__)
-
-NAME_BYTES = 256
 
 
 class Member:
@@ -35,8 +31,8 @@ class Member:
 
     # What each message needs. CPython finds a slot at once, and other attributes only while there are at most 30.
     __slots__ = (
-        "__dict__", "__weakref__", "_closing", "_easy", "_host", "_journal", "_me", "_mesh", "_most", "_most_bytes",
-        "_nothing", "_taken", "_turns", "_untold", "_yield_every", "view",
+        "__dict__", "__weakref__", "_closing", "_easy", "_host", "_ident", "_journal", "_me", "_mesh", "_most",
+        "_most_bytes", "_nothing", "_taken", "_turns", "_untold", "_yield_every", "view",
     )  # fmt: skip
     name: str
     settings: Settings
@@ -44,6 +40,8 @@ class Member:
     state: Callable[[], bytes | Awaitable[bytes]] | None
     changed: Callable[[Change], Awaitable[None] | None] | None
     _host: Host
+    _ident: int
+    """Of the thread that runs it."""
     _me: int
     _closing: bool
     _told: bool
@@ -218,53 +216,7 @@ class Member:
             self._host.happen(Told(change.number))
         self._untold = False
 
-    def _crash(self, error: Exception, during: str) -> NoReturn:
+    def _crash(self, error: BaseException, during: str) -> NoReturn:
         # Whoever receives hears of it.
         self._told = True
         self._host.crash(error, during)
-
-
-def check_name(kind: str, name: object) -> None:
-    """Refuse what cannot be the name of a node, a group or a run: peers are told it, and journals keep it."""
-    if not isinstance(name, str):
-        raise WrongType(f"name of a {kind}", "text", name)
-    size = len(name.encode(errors="replace"))
-    if not 1 <= size <= NAME_BYTES or any("\ud800" <= one <= "\udfff" for one in name):
-        raise BadParameter(
-            "node", f"the name of a {kind} must be Unicode text of 1 to {NAME_BYTES} bytes, and has {size}"
-        )
-
-
-def group_names(
-    view: View, groups: Mapping[str, Iterable[str]] | Iterable[str] | None
-) -> dict[str, list[str]]:
-    """Groups as a founder is told them: each with its members."""
-    if groups is None:
-        return {}
-    if not isinstance(groups, Mapping):
-        raise BadParameter(
-            "node", "groups need the members of each: only a node that joins gives names alone"
-        )
-    for members in groups.values():
-        if isinstance(members, str) or not isinstance(members, Iterable):
-            raise WrongType("a group", "a list of names", members, "as in groups={'all': ['ann', 'bob']}")
-    found = {group: list(members) for group, members in groups.items()}
-    for members in found.values():
-        for name in members:
-            view.id(name)
-    return found
-
-
-def make_join(
-    name: str,
-    view: View,
-    protocol: str,
-    parameters: Mapping[str, Any] | None,
-    groups: Iterable[str] | None,
-    where: Where | None = None,
-) -> Join:
-    """What one that joins asks for."""
-    if len(view) < 2:
-        raise BadParameter("node", "a node that joins needs peers: members to ask")
-    flat = flat_parameters(protocol, parameters or {})
-    return Join(name, "", protocol, flat, "", tuple(groups or ()), where=where)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from antecede.errors import BadFrame
 from antecede.model import Effect, Message, Packet
-from antecede.process.views.members import is_note
+from antecede.process.views.notes import is_note
 from antecede.wire.bundles import decode_parts
 from antecede.wire.octets import MAX_UINT
 

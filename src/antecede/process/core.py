@@ -49,8 +49,9 @@ Errors
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, TypeAlias, assert_never
 
 from msgspec.structs import replace
@@ -270,32 +271,29 @@ class Core:
 
     def next_message(self, sender: int | None = None) -> Message | None:
         """The message of the inbox to take next: what may have been taken before a restart comes first."""
-        for identity in self.repeats:
-            if sender in (None, identity[0]) and identity in self.inbox:
+        for identity in chain(self.repeats, self.inbox) if self.repeats else self.inbox:
+            if (sender is None or sender == identity[0]) and identity in self.inbox:
                 return self.numbering.outward(self.inbox[identity])
-        for identity, message in self.inbox.items():
-            if sender in (None, identity[0]):
-                return self.numbering.outward(message)
         return None
 
-    def offer(self, fresh: Container[Id], sender: int | None = None) -> Message | Change | None:
+    def offer(self, fresh: Collection[Id], sender: int | None = None) -> Message | Change | None:
         """What the application is to have next, of this sender if one is given: what it took before a restart comes
         first. What is `fresh`, so that its arrival is not durable, is not offered yet."""
         if self.again:
             return self.again[0] if sender in (None, self.again[0].sender) else None
         offered = self.next_message(sender) if self.steady else self.changing.offer(sender)
-        return None if isinstance(offered, Message) and offered.id in fresh else offered
+        return None if fresh and isinstance(offered, Message) and offered.id in fresh else offered
 
     def is_drained(self, peers: Iterable[int]) -> bool:
         """Whether nothing waits to leave, and these peers have acknowledged all that did."""
         return not (self.unsent or self.gathered or any(self.links[peer].unacknowledged for peer in peers))
 
-    def list_first_inputs(self, recording: bool, limits: wire.Limits | None) -> list[Input]:
+    def list_first_inputs(self, recording: bool, limits: wire.Limits | None, epoch: int = 0) -> list[Input]:
         """What happens to a process that comes back from its journal before anything else does."""
         wanted, me = self.changing.membership.wanted.join, self.view.name(self.me)
         # Whoever wanted to join by us has lost its connection, and asks again.
         names = tuple(joiner.name for joiner in wanted if joiner.by == me)
-        return [Restart(recording, limits), *([Withdraw(names)] if names else [])]
+        return [Restart(recording, limits, epoch), *([Withdraw(names)] if names else [])]
 
     # Inputs
 
@@ -618,9 +616,9 @@ class Core:
             held = [one.message for one in self.changing.waiting() if one.where == "held"]
             self.repeats |= {message.id: None for message in held if self.me in message.to}
         self.closed = False
-        self.epoch += 1
+        self.epoch = max(self.epoch + 1, restart.epoch)
         for link in self.links.values():
-            link.restart()
+            link.restart(self.epoch)
         # What had gathered was sent under the limits, and by the rules, of that time.
         out = self.turn(now)
         if restart.limits is not None:

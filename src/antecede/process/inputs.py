@@ -105,6 +105,9 @@ class Restart(Struct, frozen=True, gc=False, array_like=True, tag=4):
     """Whether it keeps its events for a trace, from now on."""
     limits: Limits | None = None
     """What it may send from now on; None: as before. What was sent or accepted before stays as it is."""
+    epoch: int = 0
+    """The least incarnation. One more than the last is not enough: an older copy of a journal would come to those that
+    its process had after the copy was made, and nobody could tell the two apart."""
 
 
 class Time(Struct, frozen=True, gc=False, array_like=True, tag=5):

@@ -175,6 +175,9 @@ class Journal:
         if core.changing.roll.number == 1:
             facts.append(("view", ", ".join(core.view.names), ", ".join(new.view.names)))
             facts.append(("parameters", str(_parameters_at_first(core)), str(_parameters_at_first(new))))
+            facts.append(
+                ("groups", core.changing.roll.describe_groups(), new.changing.roll.describe_groups())
+            )
         else:
             # Who is a member is the journal's to say: views have changed since the node was described.
             facts.append(("parameters", str(core.parameters), str(new.changing.parameters_in(core))))

@@ -30,6 +30,7 @@ from msgspec.structs import replace
 from antecede.errors import AntecedeError, CannotWrite
 from antecede.model import View
 from antecede.net.driver import Host
+from antecede.net.signal import outlast
 from antecede.process.events import Entry
 from antecede.process.inputs import Recorded
 from antecede.trace import EVENTS, RUN_KEY, RUNS, RunInfo, read_runs
@@ -82,7 +83,8 @@ class Recorder:
             self._view = host.core.view
             self._run = replace(self._run, processes=self._view.names)
         await host.commits.wait(host.commits.position)
-        await asyncio.to_thread(self.write, events)
+        # To the end, also if the node fails: the next one writes the same file.
+        await outlast(asyncio.to_thread(self.write, events))
         host.happen(Recorded(events[-1].index + 1))
 
     def write(self, events: Sequence[Entry]) -> Path:

@@ -37,6 +37,7 @@ from antecede.net.transports.transport import Connection, Transport
 from antecede.process.inputs import Propose, Withdraw
 from antecede.process.views.members import Joiner, Plan, Roll
 from antecede.process.views.round import Progress
+from antecede.process.views.validation import check_joiner
 
 __all__ = ["Admit", "Joins", "Newcomer", "admit_listed", "anyone", "ask_to_join"]
 
@@ -352,6 +353,8 @@ def _check(host: Host, join: Join) -> None:
             + f", and the system has {ours}"[:300]
             + ": give all nodes the same"
         )
+    if (odd := check_joiner(_joiner(host, join))) is not None:
+        raise BadHello(f"{join.name[:100]} cannot join: {odd}")
     roll = core.changing.roll
     if core.me not in roll.members:
         raise BadHello(f"{host.name} is no member any more: ask another node")

@@ -154,7 +154,7 @@ class Mesh:
                 self._timer.cancel()
             tasks = list(self._tasks)
             for task in tasks:
-                task.cancel()
+                self.host.dismiss(task)
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def wake(self) -> None:
@@ -249,11 +249,11 @@ class Mesh:
             self.peers.pop(number).drop()
             self._reception.forget(number)
             if number in self._dialling:
-                self._dialling.pop(number).cancel()
+                self.host.dismiss(self._dialling.pop(number))
         if core.me not in roll.members:
             # Who has left waits for no one. But one that led the change has a word for all who are still there.
             for number in [number for number in self._dialling if not self.peers[number].connected]:
-                self._dialling.pop(number).cancel()
+                self.host.dismiss(self._dialling.pop(number))
         for number in core.links:
             if number not in self.peers:
                 peer = self.peers[number] = Peer(self._shared, number)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antecede.errors import BadFrame, BadHello, PeerError, Refused
 from antecede.link import Frame, Link
@@ -33,8 +34,8 @@ from antecede.net.peers.session import (
     pack,
     pack_frame,
 )
-from antecede.net.peers.terms import Terms
-from antecede.net.settings import Settings
+from antecede.net.peers.terms import Terms, digest
+from antecede.net.settings import MOST_QUEUE, MOST_QUEUE_BYTES, Settings
 from antecede.net.transports.transport import Connection, Direct
 
 __all__ = ["Peer", "Shared", "name_refusal"]
@@ -84,6 +85,8 @@ class Peer:
         """Why the last connection with it was refused, here or there."""
         self._channel: Channel | None = None
         self._holding = Holding()
+        self._most = self._most_bytes = 0
+        """Messages and bytes that are held of it at most."""
 
     @property
     def paused(self) -> bool:
@@ -105,7 +108,18 @@ class Peer:
         names = core.view.name(core.me), self.name
         if self.number not in core.links:
             raise Gone(f"{self.name} is no member any more")
-        return Hello.of(*names, core.changing.founders, self._shared.terms, core.hail(self.number))
+        return Hello.of(*names, core.changing.founders, self._state_terms(), core.hail(self.number))
+
+    def _state_terms(self) -> Terms:
+        """What we state to it: more may be under way than our settings allow now, from before a restart."""
+        core, settings, out = self.host.core, self.settings, self.host.core.out[self.number]
+        pending, size = out.pending + len(core.unsent), out.size + core.unsent_bytes
+        return replace(
+            self._shared.terms,
+            queue=max(settings.queue, min(pending, MOST_QUEUE)),
+            queue_bytes=max(settings.queue_bytes, min(size, MOST_QUEUE_BYTES)),
+            groups=(core.changing.roll.number, digest(core.changing.roll.describe_groups())),
+        )
 
     def drop(self) -> None:
         """Have no more to do with it."""
@@ -216,6 +230,7 @@ class Peer:
         self.host.room.fire()
         link = channel.link
         link.limit(hello.window)
+        self._expect(hello)
         before = link.acked, link.received
         self._shared.wake()
         try:
@@ -227,7 +242,7 @@ class Peer:
             await self._read(channel)
         finally:
             for task in filter(None, (writing, channel.catching_up)):
-                task.cancel()
+                self.host.dismiss(task)
             if self._channel is channel:
                 self._channel = None
                 self._paused.discard(self.number)
@@ -239,6 +254,13 @@ class Peer:
             self.refusal = None
             return True
         return False
+
+    def _expect(self, hello: Hello) -> None:
+        """Whoever obeys has a queue under way when it is asked to pause, another that its protocol lets out later, and
+        sends a third if it hears of the first before."""
+        settings, queue = self.settings, self.host.core.window if hello.queue is None else hello.queue
+        self._most = 4 * max(settings.held, queue)
+        self._most_bytes = 4 * max(settings.held_bytes, hello.queue_bytes or 0)
 
     async def _read(self, channel: Channel) -> None:
         connection = channel.connection
@@ -316,12 +338,10 @@ class Peer:
         if held < settings.held and size < settings.held_bytes and not self._pausing:
             return
         self.watch()
-        # One that obeys may have as many under way as its link takes.
-        most, most_bytes = 4 * max(settings.held, core.window), 4 * settings.held_bytes
-        if held > most or size > most_bytes:
+        if held > self._most or size > self._most_bytes:
             raise BadFrame(
                 f"{self.name} was asked to pause, and went on: {held} of its messages wait, with {size} bytes, and at "
-                f"most {most} may, with {most_bytes}"
+                f"most {self._most} may, with {self._most_bytes}"
             )
 
 

@@ -120,6 +120,9 @@ class Hello(Struct, frozen=True):
     packet_bytes: int | None = None
     payload_bytes: int | None = None
     window: int | None = None
+    queue: int | None = None
+    queue_bytes: int | None = None
+    groups: tuple[int, str] | None = None
 
     @classmethod
     def of(cls, name: str, to: str, view: tuple[str, ...], terms: Terms, hail: Frame) -> Hello:

@@ -1,8 +1,11 @@
 """What two nodes must agree on before they carry messages for each other: each states its terms in its hello.
 
-  equal     the protocol, its parameters, and the version of the wire
+  equal     the protocol, its parameters, the version of the wire,
+            and who is in which group, if both are in the same view
   fits      whatever one node may send, the other takes: packets and payloads of so many bytes
   smaller   the window: each node has no more payloads under way than the other takes
+  told      the queue: messages, and their bytes, that a node has under way before it can hear that it is to pause. The
+            other takes four times as much, so that whoever obeys is never cut off, and no more than `MOST_QUEUE`
 
 Terms that a peer does not state, because it is older than they are, are not compared.
 
@@ -25,10 +28,11 @@ from msgspec import Meta, Struct
 from antecede import wire
 from antecede.errors import BadHello, BadParameter
 from antecede.model import View
+from antecede.net.settings import MOST_QUEUE, MOST_QUEUE_BYTES
 from antecede.process.views.change import parameters_among
 from antecede.protocols import create
 
-__all__ = ["Parameters", "Terms", "check_terms", "flat_parameters", "state_parameters"]
+__all__ = ["Parameters", "Terms", "check_terms", "digest", "flat_parameters", "state_parameters"]
 
 Scalar: TypeAlias = bool | int | float | Annotated[str, Meta(max_length=256)] | None
 Parameters: TypeAlias = Annotated[dict[Annotated[str, Meta(max_length=64)], Scalar], Meta(max_length=32)]
@@ -44,6 +48,10 @@ class Terms(Struct, frozen=True):
     payload_bytes: int | None = None
     window: int | None = None
     wire: int = wire.VERSION
+    queue: int | None = None
+    queue_bytes: int | None = None
+    groups: tuple[int, str] | None = None
+    """The number of the view, and a digest of its groups."""
 
 
 def state_parameters(protocol: str, parameters: Mapping[str, Any], founders: Sequence[str]) -> Parameters:
@@ -71,6 +79,11 @@ def _state(value: Any) -> Scalar:
         or (isinstance(value, str) and len(value) <= 256)
     ):
         return value
+    return digest(value)
+
+
+def digest(value: Any) -> str:
+    """What stands for something large."""
     return "sha256 " + sha256(msgspec.msgpack.encode(value, order="deterministic")).hexdigest()
 
 
@@ -101,6 +114,8 @@ def check_terms(ours: Terms, theirs: Terms, peer: str, me: str) -> None:
             + f", and {me} has {ours.parameters}"[:300]
             + ": give all nodes the same"
         )
+    if ours.groups and theirs.groups and ours.groups[0] == theirs.groups[0] and ours.groups != theirs.groups:
+        raise BadHello(f"{peer} has other groups than {me}: give all founders the same")
     for name, what in (("packet_bytes", "packets"), ("payload_bytes", "payloads")):
         there, here = getattr(theirs, name), getattr(ours, name)
         if there is None or here is None or there == here:
@@ -110,3 +125,12 @@ def check_terms(ours: Terms, theirs: Terms, peer: str, me: str) -> None:
             f"{peer} {verb} {what} of up to {there} bytes, and {me} {ours_verb} {here}: give both nodes the same "
             f"limits.{name}"
         )
+    for name, what, most in (
+        ("queue", "messages", MOST_QUEUE),
+        ("queue_bytes", "bytes", max(MOST_QUEUE_BYTES, ours.queue_bytes or 0)),
+    ):
+        stated = getattr(theirs, name)
+        if stated is not None and stated > most:
+            raise BadHello(
+                f"{peer} has up to {stated} {what} on their way, and {me} takes {most}: give {peer} a smaller {name}"
+            )

@@ -23,19 +23,9 @@ from antecede.errors import BadFrame, BadParameter, CallerError, UnknownProcess,
 from antecede.link import Link
 from antecede.model import Awaited, Id, Message, Packet, View, Waiting
 from antecede.process.upgrade import could_run_alone
-from antecede.process.views.members import (
-    AnyNote,
-    Change,
-    Handed,
-    Lost,
-    Plan,
-    Roll,
-    State,
-    decode_note,
-    encode_note,
-    is_note,
-)
+from antecede.process.views.members import Change, Lost, Plan, Roll
 from antecede.process.views.membership import Membership
+from antecede.process.views.notes import AnyNote, Handed, State, decode_note, encode_note, is_note
 from antecede.process.views.pieces import STATE_BYTES, Pieces, cut_up
 from antecede.process.views.round import Counts
 from antecede.process.views.routes import Routes

@@ -16,7 +16,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from antecede.errors import CallerError
-from antecede.process.views.members import Plan, Report, Roll
+from antecede.process.views.members import Plan, Roll
+from antecede.process.views.notes import Report
 
 __all__ = ["Body", "Counts", "Led", "Progress"]
 

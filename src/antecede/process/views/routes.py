@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from antecede.errors import BadFrame, BadParameter
-from antecede.process.views.members import Handed, Roll
+from antecede.process.views.members import Roll
+from antecede.process.views.notes import Handed
 from antecede.process.views.pieces import Pieces, cut_up
 from antecede.protocols import Machine
 from antecede.protocols.handover import decode_handover

@@ -30,18 +30,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from antecede.errors import BadFrame
-from antecede.process.views.members import (
-    HIGHEST,
+from antecede.process.views.members import HIGHEST, Joiner, Plan, Roll
+from antecede.process.views.notes import (
     Ahead,
     AnyNote,
     Ask,
     Go,
     Install,
     Later,
-    Plan,
     Report,
     Resume,
-    Roll,
     Settle,
     Stop,
     Stopped,
@@ -52,7 +50,7 @@ if TYPE_CHECKING:
     from antecede.process.views.membership import Membership
     from antecede.process.views.round import Body
 
-__all__ = ["vet"]
+__all__ = ["check_joiner", "vet"]
 
 NAME_BYTES, NAMES = 255, 4096
 """Of a name, an address or a group; and in one wish, at most."""
@@ -114,8 +112,21 @@ def _doubt_wish(now: Membership, source: int, plan: Plan) -> str | None:
         return "which speaks for others"
     if name in plan.remove:
         return "which wants to be removed"
-    told = [one for joiner in plan.join for one in (joiner.name, joiner.address, *joiner.groups)]
+    told = [one for joiner in plan.join for one in _list_names(joiner)]
     return None if _are_short((*told, *plan.remove)) else "with names that are too long, or too many"
+
+
+def _list_names(joiner: Joiner) -> tuple[str, ...]:
+    return (joiner.name, joiner.address, *joiner.groups)
+
+
+def check_joiner(joiner: Joiner) -> str | None:
+    """Why nobody may ask others to let this one join, if so: they would refuse whoever asks."""
+    if _are_short(_list_names(joiner)) and all((joiner.name, *joiner.groups)):
+        return None
+    return (
+        f"names, groups and addresses have 1 to {NAME_BYTES} characters each, and there are at most {NAMES}"
+    )
 
 
 def _are_short(names: Sequence[str]) -> bool:

@@ -19,7 +19,8 @@ from antecede.process.core import Core, Out
 from antecede.process.inputs import Adopt, Arrive, Input, Propose, Turn, Waive, Withdraw
 from antecede.process.journal import Journal
 from antecede.process.room import Room
-from antecede.process.views.members import Plan, is_note
+from antecede.process.views.members import Plan
+from antecede.process.views.notes import is_note
 from antecede.process.write_ahead import WriteAhead
 from antecede.sim.nodes.application import Application
 from antecede.sim.nodes.disk import MemoryDisk
