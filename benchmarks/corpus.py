@@ -18,26 +18,24 @@ from antecede.link import Frame, Link
 from antecede.model import Packet, View
 from antecede.net.peers.session import Beat, Bye, Code, Hello, Join, Welcome, pack
 from antecede.net.peers.terms import Terms
-from antecede.process.views.members import (
+from antecede.process.views.members import Joiner, Plan, Roll
+from antecede.process.views.membership import Membership
+from antecede.process.views.notes import (
     MARK,
     Ahead,
     Ask,
     Go,
     Install,
     Installed,
-    Joiner,
     Later,
     Note,
-    Plan,
     Report,
-    Roll,
     Settle,
     State,
     Stop,
     Stopped,
     encode_note,
 )
-from antecede.process.views.membership import Membership
 from antecede.protocols import create
 from antecede.wire import encode
 from antecede.wire.bundles import encode_bundle

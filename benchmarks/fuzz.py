@@ -40,7 +40,8 @@ from antecede.model import View
 from antecede.net.peers.session import Session
 from antecede.process.core import Core
 from antecede.process.inputs import Pass, Propose, Send
-from antecede.process.views.members import Change, Plan, Roll, decode_note
+from antecede.process.views.members import Change, Plan, Roll
+from antecede.process.views.notes import decode_note
 from antecede.protocols import PROTOCOLS
 from antecede.wire import decode, encode
 from antecede.wire.bundles import decode_bundle

@@ -209,7 +209,10 @@ COLUMNS: list[tuple[str, Callable[[Measured], float]]] = [
 
 def table(messages: int, seed: int) -> str:
     lines = [
-        f"{messages} messages, {N} processes, seed {seed}. Each cell: without -> with, or what both have.",
+        "# What each optimisation saves",
+        "",
+        f"`python -m benchmarks.optimisations`: {messages} messages, {N} processes, seed {seed}. "
+        "Each cell: without -> with, or what both have.",
         "",
         f"| optimisation | protocol | {' | '.join(name for name, _ in COLUMNS)} |",
         f"|---|---|{'---|' * len(COLUMNS)}",

@@ -12,9 +12,11 @@ Two tables.
    hop: the time for each packet with a message that is sent, routers' copies included.
    A network in memory keeps 16 packets in flight and lets them overtake each other.
    Bare loops, beside each ratio, are what plain Python needs for the same packets and entries: a packet of `fifo` for
-   every packet, control too, and for every entry of its stamp one step of a bare loop that checks it and one that
-   merges it into a dictionary, timed in the same run. Counts that are copied as bytes (`matrix`), and control that is
-   one number (`permit`, `buffer`), need less.
+   every packet, control too, for every entry of its stamp one step of a bare loop that checks it and one that looks it
+   up, and for every step that the rules take (`STEPS`: a record of H made, grown or removed, a row of a log replaced)
+   the same step on plain dictionaries and sets, without the machine around it. All are timed in the same run, on data
+   that is in the cache. Counts that are copied as bytes (`matrix`), and control that is one number (`permit`,
+   `buffer`), need less.
 2. Waking: the cost of a message when 1,000 and when 100,000 held messages are released by one arrival.
 """
 
@@ -26,7 +28,9 @@ import random
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -36,6 +40,9 @@ import msgspec
 
 from antecede.model import Effect, Message, Packet, View
 from antecede.protocols import PROTOCOLS, Machine, create
+from antecede.protocols.bounded import Bounded
+from antecede.protocols.histories import Entry, Histories, Record
+from antecede.protocols.optimal import LogRow, Optimal
 from antecede.topology import shapes
 from antecede.wire import Limits, stamp_size
 
@@ -186,7 +193,8 @@ def cost(protocol: str, n: int, load: str, messages: int, repeats: int) -> Cost:
         gc.collect()
         run = Run(machines(protocol, n)).drive(plan)
         times.append(run.seconds / run.delivered)
-    sampled = Run(machines(protocol, n)).drive(plan, sample=max(1, messages // 500))
+    with count_steps() as taken:
+        sampled = Run(machines(protocol, n)).drive(plan, sample=max(1, messages // 500))
     size = len(sampled.machines)
     stamps = [packet for packet in sampled.stamps if packet.message is not None]
     hops, control = sampled.hops / sampled.delivered, sampled.control / sampled.delivered
@@ -200,12 +208,89 @@ def cost(protocol: str, n: int, load: str, messages: int, repeats: int) -> Cost:
         control,
         hops,
         carried,
-        carried * time_bare_entry(sizes),
+        carried * time_bare_entry(sizes) + time_bare_steps(taken) / sampled.delivered,
     )
 
 
+STEPS: dict[tuple[type, str], str] = {
+    (Histories, "_add"): "make",
+    (Histories, "_grow"): "grow",
+    (Histories, "_remove"): "remove",
+    (Optimal, "_put"): "replace",
+    (Bounded, "_leave"): "leave",
+}
+"""What the rules do to what a process knows, and the bare loop that does the same."""
+
+
+@contextmanager
+def count_steps() -> Iterator[Counter[str]]:
+    """Count how often each of `STEPS` is taken meanwhile."""
+    counts: Counter[str] = Counter()
+    originals = {key: getattr(*key) for key in STEPS}
+    for (kind, method), step in STEPS.items():
+        setattr(kind, method, _make_counted(originals[kind, method], counts, step))
+    try:
+        yield counts
+    finally:
+        for (kind, method), original in originals.items():
+            setattr(kind, method, original)
+
+
+def _make_counted(method: Callable[..., Any], counts: Counter[str], step: str) -> Callable[..., Any]:
+    def counted(*given: Any) -> Any:
+        counts[step] += 1
+        return method(*given)
+
+    return counted
+
+
+def time_bare_steps(taken: Counter[str], size: int = 1_000) -> float:
+    """Microseconds for so many steps in the barest loops that take them."""
+    entries = [Entry(at % 64, at, 0b1110 << at % 60, 0, "") for at in range(size)]
+    known: dict[tuple[int, int], Record] = {}
+    lanes: list[dict[int, Record]] = [{} for _ in range(64)]
+    rows: set[LogRow] = set()
+    row_of: dict[int, LogRow] = {}
+    columns: list[dict[int, int]] = [{} for _ in range(64)]
+
+    def make() -> None:
+        for entry in entries:
+            lane, number = lanes[entry.sender], entry.number
+            known[entry.sender, number] = lane[number] = Record(entry, 0, number)
+
+    def grow() -> None:
+        for record in known.values():
+            record.copies = copies = record.copies | 0b11
+            if not record.entry.to & ~copies:
+                continue
+
+    def remove() -> None:
+        for entry in entries:
+            del known[entry.sender, entry.number], lanes[entry.sender][entry.number]
+
+    def replace() -> None:
+        for at in range(size):
+            sender = at % 64
+            row = (sender, at, ((at, 0b111),))
+            rows.discard(row_of.get(sender))
+            row_of[sender] = row
+            rows.add(row)
+
+    def leave() -> None:
+        for at in range(size):
+            column = columns[at % 64]
+            columns[at % 64] = {1: column.get(1, 0) + 1}
+
+    total = 0.0
+    for step in (make, grow, remove, replace, leave):
+        began = time.process_time()
+        step()
+        total += taken[step.__name__] * (time.process_time() - began) / size
+    return 1e6 * total
+
+
 def time_bare_entry(sizes: Sequence[int]) -> float:
-    """Microseconds for an entry of stamps of these sizes in the barest loops that check and merge entries."""
+    """Microseconds for an entry of stamps of these sizes in the barest loops that check entries and look them up."""
     stamps = [[(at, turn) for at in range(size)] for turn, size in enumerate(sizes[:2_000], 1)]
     known: dict[int, int] = {}
     began = time.process_time()

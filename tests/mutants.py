@@ -707,9 +707,8 @@ class ForgetsSent(Histories):
 
 
 def _forget(histories: Histories, key: Id) -> None:
-    record = histories.H.pop(key, None)
-    if record is not None:
-        del histories._lanes[record.entry.sender, record.entry.label][record.entry.number]
+    if key in histories.H:
+        histories._remove(histories.H[key].entry)
 
 
 class SendReportsToAll(Histories):
@@ -740,26 +739,30 @@ class SenderAlwaysKnows(Histories):
 class DeliveryReportsOthersMessages(Histories):
     """R6.3, first part: C(n) grows by A_m for messages n of anyone."""
 
-    def _report_earlier(self, m: Entry) -> None:
+    def note_delivered(
+        self, sender: int, number: int, to: int, label: str, history: tuple[Entry, ...]
+    ) -> None:
         for record in list(self.H.values()):
-            self._grow(record, m.to)
+            if self._is_told(record.entry, Entry(sender, number, to, 0, label)):
+                self._grow(record, to)
+        super().note_delivered(sender, number, to, label, history)
+
+    def _is_told(self, n: Entry, m: Entry) -> bool:
+        return True
 
 
-class DeliveryReportsLaterMessages(Histories):
+class DeliveryReportsLaterMessages(DeliveryReportsOthersMessages):
     """R6.3, first part: for later messages of m's sender too."""
 
-    def _report_earlier(self, m: Entry) -> None:
-        for record in list(self._lanes.get((m.sender, m.label), {}).values()):
-            self._grow(record, m.to)
+    def _is_told(self, n: Entry, m: Entry) -> bool:
+        return (n.sender, n.label) == (m.sender, m.label)
 
 
-class DeliveryReportsOtherLabels(Histories):
+class DeliveryReportsOtherLabels(DeliveryReportsOthersMessages):
     """R6.3, first part: for earlier messages of m's sender with another label, which it did not carry."""
 
-    def _report_earlier(self, m: Entry) -> None:
-        for record in list(self.H.values()):
-            if record.entry.sender == m.sender and record.entry.number < m.number:
-                self._grow(record, m.to)
+    def _is_told(self, n: Entry, m: Entry) -> bool:
+        return n.sender == m.sender and n.number < m.number
 
 
 class HistoryIsReportedToAll(Histories):
@@ -841,9 +844,9 @@ class RemovesWhatAnyDestinationKnows(Histories):
 class RemovesWhatIsDeliveredHere(Histories):
     """R8: remove from H what was addressed here, since it is delivered here."""
 
-    def _add(self, record: Record) -> None:
-        if not record.entry.to >> self.me & 1:
-            super()._add(record)
+    def _add(self, entry: Entry, copies: int, taken: int = 0) -> None:
+        if not entry.to >> self.me & 1:
+            super()._add(entry, copies, taken)
 
 
 class StampsCopiesAfterTheSend(Histories):

@@ -202,7 +202,11 @@ HARMLESS: list[Harmless] = [
     Harmless(Underway, "k = 0: stamps are empty", at_most(0)),
     Harmless(m.BufferReleasesEverything, "a longer hold"),
     Harmless(m.PermitFlagsEverything, "a longer restraint"),
-    Harmless(m.LearnsNothingFromEarlier, "C is what is known of who was told: knowing less is safe"),
+    Harmless(
+        m.LearnsNothingFromEarlier,
+        "C is what is known of who was told: knowing less is safe",
+        lambda n: {"r6_4": False},
+    ),
     Harmless(m.LearnsNothingFromStamps, "the same"),
     Harmless(m.LearnsNothingFromDelivering, "the same"),
     Harmless(m.StampsCopiesAfterTheSend, "the receiver adds A_m anyway", lambda n: {"r6_1": True}),

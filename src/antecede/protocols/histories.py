@@ -90,8 +90,8 @@ class Histories:
         self.last: dict[int, int] = {}
         """process -> which of our sends last went to it"""
         self.H: dict[Id, Record] = {}
-        self._lanes: defaultdict[tuple[int, str], dict[int, Record]] = defaultdict(dict)
-        """(sender, label) -> number -> record"""
+        self._lanes: defaultdict[int, dict[int, Record]] = defaultdict(dict)
+        """sender -> number -> record"""
         self.gone = 0
         """Who need not be told: the failed, in `separator`. As bits."""
 
@@ -157,7 +157,7 @@ class Histories:
                 self._grow(record, told)
             for process in processes:
                 last[process] = self.sends
-        self._add(Record(Entry(sender, number, to, 0, label), 0, self.sends))
+        self._add(Entry(sender, number, to, 0, label), 0)
 
     def _reports_to(self, to: int) -> int:
         """To whom a send reports everything in H."""
@@ -172,19 +172,18 @@ class Histories:
         if not self.rules.r6:
             for known in (*history, entry):
                 if (known.sender, known.number) not in self.H:
-                    self._add(Record(known, 0, self.sends))
+                    self._add(known, 0)
             return
-        if self.rules.r10:
+        if self._r10:
             self._prove_delivered(entry, history)
-        self._report_earlier(entry)
         if self.rules.r6_4:
             self._report(history, entry)
         else:
+            self._report_earlier(entry)
             listed = {(known.sender, known.number) for known in history}
             for known in history:
                 self._report_listed(known, entry, listed)
-        taken = self._proof(entry, entry) if self.rules.r10 else 0
-        self._add(Record(entry, self._known_to(entry), self.sends, taken))
+        self._insert(entry, self._known_to(entry), self._proof(entry, entry) if self._r10 else 0)
 
     # R10
 
@@ -214,97 +213,64 @@ class Histories:
 
     def _known_to(self, entry: Entry) -> int:
         """C(m) of a message that was just delivered."""
-        copies = 1 << self.me | self._knows(entry.sender, entry)
-        lane = self._lanes.get((entry.sender, entry.label))
-        if lane and self.rules.r6_4:
-            for other in lane.values():
-                if other.entry.number > entry.number:
-                    copies |= other.entry.to
-        return copies
+        return 1 << self.me | self._knows(entry.sender, entry)
 
     def _report_earlier(self, m: Entry) -> None:
         """First part of R6.3: the sender had told the destinations of m of everything that it sent before."""
-        lane = self._lanes.get((m.sender, m.label))
-        if lane:
-            number, to = m.number, m.to
-            for record in list(lane.values()):
-                if to & ~record.copies and record.entry.number < number:
-                    self._grow(record, to)
+        for record in list(self._lanes[m.sender].values()):
+            if record.entry.number < m.number and record.entry.label == m.label:
+                self._grow(record, m.to)
 
     def _report(self, history: tuple[Entry, ...], m: Entry) -> None:
-        """Second part of R6.3, and R6.4."""
-        lanes, source = self._lanes, m.sender
-        told, told_own = self._find_told(m, False), self._find_told(m, True)
-        sender, label, lane, fresh, later = -1, "", None, list[Record](), 0
-        for known in reversed(history):
-            if known.sender != sender or known.label != label:
-                if fresh:
-                    self._enter(lane, fresh)
-                    fresh = []
-                sender, label, later = known.sender, known.label, 0
-                lane = lanes.get((sender, label))
-            to, copies = known.to, known.copies
-            copies |= told_own if sender == source and to >> source & 1 else told
-            record = lane.get(known.number) if lane else None
+        """Second part of R6.3, and R6.4: in increasing order, so that what R6.4 removes was looked at before."""
+        lanes, source, told = self._lanes, m.sender, self._find_told(m, False)
+        for known in history:
+            sender, to, copies = known.sender, known.to, known.copies | told
+            if sender == source and to >> source & 1:
+                copies = known.copies | self._find_told(m, True)
+            record = lanes[sender].get(known.number)
             if record is None:
-                fresh.append(self._record(known, copies | later, m))
+                taken = self._proof(known, m) if self._r10 else 0
+                self._enter(replace(known, copies=0) if known.copies else known, copies, taken)
             elif copies & to:
                 self._grow(record, copies)
             else:
                 # As `_grow` does it, where R8 cannot remove n.
                 record.copies |= copies
-            later |= to
-        if fresh:
-            self._enter(lane, fresh)
 
-    def _enter(self, lane: dict[int, Record] | None, fresh: list[Record]) -> None:
-        """Add new messages of one sender. R6.4: C(n) grows by A_i of every later i, where one of the two is new."""
-        if lane and len(fresh) == 1:
-            # The same for one, as most are: it need not be sorted among the others.
-            one, entry = fresh[0], fresh[0].entry
-            number, to = entry.number, entry.to
-            for other in list(lane.values()):
-                if other.entry.number > number:
-                    one.copies |= other.entry.to
-                elif to & ~other.copies:
-                    self._grow(other, to)
-        elif lane:
-            new = {record.entry.number: record for record in fresh}
-            later = later_new = 0
-            for number in sorted((*lane, *new), reverse=True):
-                record = new.get(number)
-                if record is not None:
-                    record.copies |= later
-                    later_new |= record.entry.to
-                else:
-                    record = lane[number]
-                    if later_new & ~record.copies:
-                        self._grow(record, later_new)
-                later |= record.entry.to
-        for record in fresh:
-            self._add(record)
+    def _enter(self, entry: Entry, copies: int, taken: int) -> None:
+        """Add n to H. R6.4: C(n) grows by A_i of every later i of its sender, where one of the two is new."""
+        number, to, label = entry.number, entry.to, entry.label
+        lane = self._lanes[entry.sender]
+        for other in list(lane.values()) if lane else ():
+            known = other.entry
+            if known.label != label:
+                # Neither carried the other.
+                continue
+            if known.number > number:
+                copies |= known.to
+            elif to & ~other.copies:
+                self._grow(other, to)
+        self._add(entry, copies, taken)
 
     def _report_listed(self, known: Entry, m: Entry, listed: set[Id]) -> None:
         """Second part of R6.3 without R6.4, for one n in H_m: only what is `listed` in H_m gains by later ones."""
         copies = known.copies | self._find_told(
             m, known.sender == m.sender and bool(known.to >> m.sender & 1)
         )
-        lane = self._lanes.get((known.sender, known.label), {})
+        lane = self._lanes[known.sender]
         for other in list(lane.values()):
+            if other.entry.label != known.label:
+                continue
             if other.entry.number > known.number:
                 copies |= other.entry.to
             elif other.entry.number < known.number and other.entry.id in listed:
                 self._grow(other, known.to)
         record = lane.get(known.number)
         if record is None:
-            self._add(self._record(known, copies, m))
+            self._add(replace(known, copies=0), copies, self._proof(known, m) if self._r10 else 0)
         else:
             self._grow(record, copies)
-
-    def _record(self, known: Entry, copies: int, m: Entry) -> Record:
-        """n, which stands in the stamp of m, as a new element of H."""
-        taken = self._proof(known, m) if self._r10 else 0
-        return Record(replace(known, copies=0) if known.copies else known, copies, self.sends, taken)
 
     def _find_told(self, m: Entry, own: bool) -> int:
         """Who was told of n in H_m by m; `own`: n is a message of m's sender to itself too (`_knows`)."""
@@ -319,42 +285,30 @@ class Histories:
             self._remove(record.entry)
 
     def _remove(self, entry: Entry) -> None:
-        # A peer may have lied about its label: then it is in two lanes, and goes from H with the first.
-        self.H.pop((entry.sender, entry.number), None)
-        key = (entry.sender, entry.label)
-        lane = self._lanes.get(key)
-        if lane is not None and lane.pop(entry.number, None) is not None and not lane:
-            del self._lanes[key]
+        del self.H[entry.sender, entry.number], self._lanes[entry.sender][entry.number]
 
     # H, and its lanes
 
-    def _add(self, record: Record) -> None:
-        entry = record.entry
-        if self.gone:
-            record.copies |= self.gone
-        if self._r8 and not entry.to & ~record.copies:
+    def _add(self, entry: Entry, copies: int, taken: int = 0) -> None:
+        copies |= self.gone
+        if (self._r8 and not entry.to & ~copies) or (self._r10 and not entry.to & ~taken):
             return
-        if self._r10 and not entry.to & ~record.taken:
-            return
-        if self._delta and not record.at:
-            record.at = self.now
-        number = entry.number
-        self.H[entry.sender, number] = record
-        self._lanes[entry.sender, entry.label][number] = record
+        record = Record(entry, copies, self.sends, taken, self.now if self._delta else 0)
+        self.H[entry.sender, entry.number] = self._lanes[entry.sender][entry.number] = record
 
-    def _insert(self, record: Record) -> None:
-        """Add what came by no stamp."""
+    def _insert(self, entry: Entry, copies: int, taken: int = 0) -> None:
+        """Add what stands in no stamp."""
         if self.rules.r6_4:
-            self._enter(self._lanes.get((record.entry.sender, record.entry.label)), [record])
+            self._enter(entry, copies, taken)
         else:
-            self._add(record)
+            self._add(entry, copies, taken)
 
     def merge(self, other: Histories) -> None:
         """Chapter 6: what precedes the next message here grows by what precedes the other's."""
         for key, record in other.H.items():
             mine = self.H.get(key)
             if mine is None:
-                self._insert(Record(record.entry, other.copies(record), self.sends))
+                self._insert(record.entry, other.copies(record))
             else:
                 self._grow(mine, other.copies(record))
 
@@ -368,7 +322,8 @@ class Histories:
         self.last = typed(state["last"], dict[int, int])
         self.now = typed(state.get("now", 0), int)
         for record in typed(state["records"], list[Record]):
-            self._add(record)
+            entry = record.entry
+            self.H[entry.id] = self._lanes[entry.sender][entry.number] = record
 
 
 def _by_age(record: Record) -> tuple[int, Id]:

@@ -40,7 +40,7 @@ H and C, and the rules that maintain them (R2, R4, R6 to R8, R10, delta): `proto
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -76,16 +76,6 @@ class Delivered(dict[tuple[int, str | int], int]):
     own = -1
     """The process whose messages all count as delivered, at a listener for it."""
 
-    def __init__(self, entries: Mapping[tuple[int, str | int], int] | None = None) -> None:
-        super().__init__(entries or {})
-        self.labels = Counter(sender for sender, _ in self)
-        """How many keys each sender has."""
-
-    def __setitem__(self, key: tuple[int, str | int], number: int) -> None:
-        if key not in self:
-            self.labels[key[0]] += 1
-        super().__setitem__(key, number)
-
     def __missing__(self, key: tuple[int, str | int]) -> int:
         return BEYOND if key[0] == self.own else 0
 
@@ -103,6 +93,8 @@ class History(Receiver):
         super().__init__(view, me)
         self.rules = Rules(**rules)
         self._delivered = Delivered()
+        self._labels: defaultdict[int, set[str]] = defaultdict(set)
+        """Sender -> labels of what was delivered of it, under R5."""
         self._contexts: dict[str, Histories] = {}
         self._now = 0
 
@@ -126,7 +118,7 @@ class History(Receiver):
 
     def _forget_empty(self, label: str) -> None:
         """Without H, a context says what a new one says: there is nothing that `last` and `since` could be about."""
-        if label and not self._contexts[label].H:
+        if label in self._contexts and not self._contexts[label].H:
             del self._contexts[label]
 
     def merge(self, source: str, into: str) -> None:
@@ -149,13 +141,15 @@ class History(Receiver):
         if self.rules.delta:
             for label in list(self._contexts):
                 self._contexts[label].pass_time(now)
-                self._forget_empty(label)
+                if label:
+                    self._forget_empty(label)
 
     def _send(self, message: Message) -> list[Effect]:
         context, to = self._context(message.label), set_of(message.to)
         stamp = HistoryStamp(context.stamp(to))
         context.note_sent(message.sender, message.number, to, message.label)
-        self._forget_empty(message.label)
+        if message.label:
+            self._forget_empty(message.label)
         return self._copies(message, lambda dest: stamp)
 
     # R3, R5
@@ -174,15 +168,16 @@ class History(Receiver):
     def _learn(self, packet: Packet[Any]) -> None:
         message = packet.message
         assert message is not None
-        if message.sender == self.me:
-            if self.rules.r10 and message.label in self._contexts:
-                self._contexts[message.label].note_taken(message.sender, message.number, 1 << self.me)
-                self._forget_empty(message.label)
-        else:
-            self._context(message.label).note_delivered(
-                message.sender, message.number, set_of(message.to), message.label, packet.stamp.history
+        sender, number, label = message.sender, message.number, message.label
+        if sender != self.me:
+            self._context(label).note_delivered(
+                sender, number, set_of(message.to), label, packet.stamp.history
             )
-            self._forget_empty(message.label)
+        elif self.rules.r10 and label in self._contexts:
+            self._contexts[label].note_taken(sender, number, 1 << self.me)
+        if label:
+            self._labels[sender].add(label)
+            self._forget_empty(label)
 
     def _sender(self, key: Any) -> int:
         return int(key[0])
@@ -214,6 +209,10 @@ class History(Receiver):
         self._delivered = Delivered(self._delivered)
         if self.listens:
             self._delivered.own = self.me
+        self._labels = defaultdict(set)
+        for sender, label in self._delivered:
+            if isinstance(label, str) and label:
+                self._labels[sender].add(label)
         self._contexts = {}
         for label, context in state["contexts"].items():
             self._context(label).load(context)
@@ -233,11 +232,8 @@ class History(Receiver):
                 raise self._unsent(packet, number, sent)
             if sender == source and number >= message.number:
                 raise self._bad_stamp(packet, f"its history has ({sender}, {number}), which was sent later")
-        if self.rules.r5 and self._delivered.labels[message.sender] >= LABELS:
-            self._check_label(packet, message)
-
-    def _check_label(self, packet: Packet[Any], message: Message) -> None:
-        if (message.sender, message.label) not in self._delivered:
+        known = self._labels[source] if message.label and self.rules.r5 else ()
+        if len(known) >= LABELS and message.label not in known:
             raise self._bad_stamp(
                 packet, f"its label {message.label!r} is one more than the {LABELS} that a sender may use"
             )

@@ -34,6 +34,9 @@ LogRow: TypeAlias = tuple[int, int, tuple[tuple[int, int], ...]]
 """(sender, all Dests of its entries, entries): an entry is (clock, Dests), in increasing order. Dests are bits."""
 
 
+NOT_COMPARED: tuple[frozenset[LogRow] | None, frozenset[LogRow]] = (None, frozenset())
+
+
 class LogStamp(Stamp, frozen=True, gc=False):
     log: frozenset[LogRow]
 
@@ -55,6 +58,8 @@ class Optimal(Receiver):
         """The log."""
         self._row_of: dict[int, LogRow] = {}
         """The same: sender -> its row."""
+        self._compared = NOT_COMPARED
+        """A stamp, and the rows that it has and the log has not."""
 
     @property
     def _log(self) -> dict[Id, int]:
@@ -65,6 +70,7 @@ class Optimal(Receiver):
     def _log(self, log: Mapping[Id, int]) -> None:
         self._rows = set(make_rows((*key, dests) for key, dests in sorted(log.items())))
         self._row_of = {row[0]: row for row in self._rows}
+        self._compared = NOT_COMPARED
 
     def stamp_entries(self, label: str = "") -> int:
         return sum([len(row[2]) for row in self._rows]) + 2
@@ -92,6 +98,13 @@ class Optimal(Receiver):
         self._rows.discard(self._row_of.get(row[0]))
         self._row_of[row[0]] = row
         self._rows.add(row)
+        self._compared = NOT_COMPARED
+
+    def _find_new(self, log: frozenset[LogRow]) -> frozenset[LogRow]:
+        """The rows that a stamp has and the log has not: asked for at each step of a packet, worked out once."""
+        if self._compared[0] is not log:
+            self._compared = (log, log - self._rows)
+        return self._compared[1]
 
     def _position(self, packet: Packet[Any]) -> Need:
         return packet.source, packet.message.number  # type: ignore[union-attr]
@@ -99,7 +112,7 @@ class Optimal(Receiver):
     def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
         bit, log, own = 1 << self.me, packet.stamp.log, self._row_of.get(self.me)
         # Of our rows only our own lists us, while a message to ourselves is not delivered.
-        rows = log if own and own[1] & bit else log - self._rows
+        rows = log if own and own[1] & bit else self._find_new(log)
         return [(row[0], clock) for row in rows if row[1] & bit for clock, dests in row[2] if dests & bit]
 
     def _learn(self, packet: Packet[Any]) -> None:
@@ -112,7 +125,7 @@ class Optimal(Receiver):
                 left = tuple([(c, d & ~bit if c == taken else d) for c, d in entries])
                 self._put(_keep((source, 0, left), ALL))
             return
-        theirs = {row[0]: row for row in log - self._rows}
+        theirs = {row[0]: row for row in self._find_new(log)}
         own = theirs.get(source) or (mine[source] if mine.get(source) in log else None)
         theirs[source] = _add(own, source, message.number, set_of(message.to))
         for sender, row in theirs.items():
@@ -130,11 +143,15 @@ class Optimal(Receiver):
             return theirs
         if others[-1][0] < ours[0][0]:
             return mine
-        told, newest_mine, newest_theirs = dict(others), ours[-1][0], others[-1][0]
-        both = [(clock, dests & told[clock]) for clock, dests in ours if clock in told]
-        one = [entry for entry in ours if entry[0] > newest_theirs]
-        one += [entry for entry in others if entry[0] > newest_mine]
-        return _keep((mine[0], 0, (*both, *one)), ALL)
+        told, newest, entries = dict(others), others[-1][0], []
+        for clock, dests in ours:
+            if clock in told:
+                entries.append((clock, dests & told[clock]))
+            elif clock > newest:
+                entries.append((clock, dests))
+        if newest > ours[-1][0]:
+            entries += [entry for entry in others if entry[0] > ours[-1][0]]
+        return _keep((mine[0], 0, tuple(entries)), ALL)
 
     def _load(self, state: Mapping[str, Any]) -> None:
         super()._load({**state, "pending": [_group_rows(packet) for packet in state["pending"]]})
@@ -143,7 +160,7 @@ class Optimal(Receiver):
         message, source, log = packet.message, packet.source, packet.stamp.log
         assert message is not None
         me, number, beyond = self.me, message.number, 1 << self.n
-        rows, known = log - self._rows, self._row_of.get(source)
+        rows, known = self._find_new(log), self._row_of.get(source)
         if known and known[2][-1][0] >= number and known in log:
             rows |= {known}
         # Other rows of ours were checked when we learned them.

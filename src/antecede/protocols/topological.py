@@ -97,6 +97,6 @@ class TopologicalHistories(Histories):
         for one in reported:
             known = self.H.get(one.entry.id)
             if known is None:
-                self._insert(Record(one.entry, one.copies | 1 << self.me, self.sends))
+                self._insert(one.entry, one.copies | 1 << self.me)
             else:
                 self._grow(known, one.copies)
