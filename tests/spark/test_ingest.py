@@ -137,6 +137,24 @@ def test_nothing_is_left_where_something_is(spark, written):
         ingest(spark, place, "tracing").write(read.path)
 
 
+def test_tasks_write_what_this_process_writes(spark, written, tmp_path, monkeypatch):
+    """Small logs are read, and few events written, without a task: the same trace, byte for byte."""
+    from antecede.spark.ingest import tasks, to_trace
+    from antecede.spark.ingest.api import ingest
+
+    read, place = written
+    monkeypatch.setattr(tasks, "SMALL_BYTES", 0)
+    monkeypatch.setattr(to_trace, "FEW", 0)
+    by_tasks = ingest(spark, place, "tracing").write(tmp_path / "out")
+    assert by_tasks.counts() == read.counts()
+    for name in ("log", "rejected", "clocks"):
+        assert rows_of(getattr(by_tasks, name)) == rows_of(getattr(read, name))
+    here, there = Path(read.path.removeprefix("file:")), tmp_path / "out"
+    files = {str(file.relative_to(here)) for file in [here / "runs.parquet", *here.glob("events/*.parquet")]}
+    assert files == {"runs.parquet", "events/00000.parquet", "events/00000-unordered.parquet"}
+    assert all((here / name).read_bytes() == (there / name).read_bytes() for name in files)
+
+
 def rows_of(table):
     rows = [row.asDict(recursive=True) for row in table.collect()]
     return sorted(rows, key=lambda row: (row["run"], row["line"]))
@@ -158,6 +176,9 @@ def test_files_of_any_storage_are_read_with_exact_line_numbers(spark, tmp_path, 
         for batch in lines.read(io.BytesIO(data), f"file:{tmp_path}/{name}", name, lines.read_tracing):
             expected += batch.to_pylist(maps_as_pydicts="strict")
     source = tasks.list_log_files(spark, [tmp_path], "tracing", Expressions())
+    here = tasks.read_here(spark, source)
+    assert here is not None
+    assert rows_of(here) == expected
     assert rows_of(tasks.read_log_files(spark, source)) == expected
     # Many files share a task.
     monkeypatch.setattr(tasks, "TASKS", 2)
@@ -272,7 +293,10 @@ def test_real_logs_are_consistent(spark, tmp_path, name, format, pattern, events
 
 SCRIPT = """
 import sys
+from antecede.spark.ingest import tasks, to_trace
 from antecede.spark.ingest.api import ingest
+# What is small is read and written by this process: here tasks are to do it.
+tasks.SMALL_BYTES = to_trace.FEW = 0
 read = ingest(spark, sys.argv[1], "tracing").write(sys.argv[2])
 print(read.counts())
 """

@@ -9,7 +9,7 @@ from antecede.errors import BadTrace
 from antecede.spark.causes import ByCauses
 from antecede.spark.order.api import missing, note_form
 from antecede.spark.order.blocks import order_block
-from antecede.spark.order.by_causes import order_by_causes
+from antecede.spark.order.by_causes import order_rows as order_by_causes
 
 ASKED = ByCauses("id", "causes", (), "at")
 TYPES = "id long, causes array<bigint>, at double, text string"

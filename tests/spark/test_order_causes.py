@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from antecede.errors import BadParameter
 from antecede.spark.causes import ByCauses
 from antecede.spark.order.api import count_rows, missing, note_form, order, refused
-from antecede.spark.order.by_causes import order_by_causes
+from antecede.spark.order.by_causes import order_rows as order_by_causes
 
 SPANS = Path(__file__).parents[3] / "shared" / "data" / "spans"
 real = pytest.mark.skipif(not SPANS.is_dir(), reason=f"no spans at {SPANS}: they are no part of the project")

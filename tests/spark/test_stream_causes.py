@@ -15,6 +15,8 @@ from antecede.errors import BadParameter, BadSnapshot
 from antecede.spark.stream import Status, status_of
 from antecede.spark.stream.api import Asked, order_stream
 from antecede.spark.stream.causes import CausesBucket, CausesSettings
+from antecede.spark.stream.operator import make_unpacker
+from antecede.spark.stream.packets import to_ipc
 from antecede.spark.stream.status import list_state
 from tests.spark.killed_streams import run_causes
 
@@ -158,11 +160,89 @@ def test_identifiers_are_forgotten_after_a_time_and_then_are_missing():
     assert [cause.sender for cause in status.causes] == ["a"]
 
 
+def test_positions_go_on_alike_whether_a_bucket_is_kept_or_read_again():
+    """A repeated row, a row without an identifier and a row that waits keep their partitions known."""
+    parts = [
+        [("p", "a", []), ("q", None, []), ("r", "a", []), ("r", "b", ["never"])],
+        [("p", "a", [])],
+        [("p", "c", []), ("q", None, []), ("r", "c", [])],
+        [("p", "d", []), ("q", None, []), ("r", "never", [])],
+    ]
+    times = (0, 90, 110, 300)
+    settings = CausesSettings(remember_ms=100)
+    kept, again = (
+        run_in(parts, settings, now=times.__getitem__, restart=restart)[0] for restart in (False, True)
+    )
+    assert kept == again
+    found = {name: [row["position"] for row in rows] for name, rows in by_partition(kept).items()}
+    assert found == {"p": [0, 0, 1, 2], "q": [0, 0, 0], "r": [0, 1, 2, 3]}
+
+
+def test_a_query_that_remembers_for_longer_gives_what_waited_for_what_it_knows_again():
+    short, long = CausesSettings(remember_ms=10), CausesSettings(remember_ms=1000)
+    bucket = CausesBucket(short)
+    bucket.advance(table_of([("", "a", [])]), 0)
+    piece = bucket.dump_fresh(0)
+    assert piece is not None
+    _, status = bucket.advance(table_of([("", "b", ["a"])]), 20)
+    assert status.held == 1
+    found, status = CausesBucket.load(bucket.dump(), [piece], long).advance(table_of([("", "c", [])]), 30)
+    assert found is not None
+    assert [(row["__id"], row["kind"]) for row in found.to_pylist()] == [
+        ("b", "delivered"),
+        ("c", "delivered"),
+    ]
+    assert status.held == 0
+
+
 def test_a_state_of_another_version_is_refused():
     bucket = CausesBucket(CausesSettings())
     bucket.advance(table_of([("", "b", ["a"])]), 0)
     with pytest.raises(BadSnapshot, match="written with buckets 16, not 4"):
         CausesBucket.load(bucket.dump(), [], CausesSettings(buckets=4))
+
+
+def test_a_query_goes_on_with_new_columns_and_types_of_rows_that_wait():
+    settings = CausesSettings(patience_ms=10)
+    bucket = CausesBucket(settings)
+    bucket.advance(table_of([("", "b", ["a"])]).append_column("n", pa.array([7])), 0)
+    now = pa.schema([*SCHEMA, ("n", pa.string()), ("more", pa.float64())])
+    for rows in (None, now.empty_table()):
+        found, _ = CausesBucket.load(bucket.dump(), [], settings).advance(rows, 10)
+        assert found is not None
+        packed = pa.record_batch([pa.array([to_ipc(found)])], ["rows"])
+        [out] = make_unpacker(now)([packed])
+        assert out.schema.equals(now)
+        assert out.to_pylist() == [
+            {"__partition": "", "__id": "b", "__causes": ["a"], "n": "7", "more": None}
+        ]
+
+
+def test_a_column_of_rows_that_wait_that_cannot_be_what_it_is_now_is_refused():
+    bucket = CausesBucket(CausesSettings())
+    bucket.advance(table_of([("", "b", ["a"])]).append_column("n", pa.array(["seven"])), 0)
+    again = CausesBucket.load(bucket.dump(), [], CausesSettings())
+    with pytest.raises(BadSnapshot, match="written with column n string, not int64"):
+        again.advance(table_of([("", "a", [])]).append_column("n", pa.array([7])), 1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (
+            {"id": "other (string)", "partition_by": "room"},
+            "written with id event .string., not other .string.",
+        ),
+        ({"id": "event (string)", "partition_by": ""}, "written with partition_by room, not none"),
+    ],
+)
+def test_a_query_by_other_columns_is_refused(columns, words):
+    first = CausesSettings(columns={"id": "event (string)", "partition_by": "room"})
+    bucket = CausesBucket(first)
+    bucket.advance(table_of([("", "b", ["a"])]), 0)
+    assert [row["sender"] for row in list_state(bucket.dump())] == ["b"]
+    with pytest.raises(BadSnapshot, match=words):
+        CausesBucket.load(bucket.dump(), [], CausesSettings(columns=columns))
 
 
 def test_what_is_remembered_stays_bounded():

@@ -208,6 +208,22 @@ def test_a_state_with_other_buckets_is_refused():
         VectorSettings("who", "clock", buckets=4).open(VectorBucket(SETTINGS).dump())
 
 
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"vector": "other", "partition_by": ""}, "written with vector clock, not other"),
+        ({"vector": "clock", "partition_by": "room"}, "written with partition_by none, not room"),
+    ],
+)
+def test_a_query_by_other_columns_is_refused(changed, words):
+    kept, other = (
+        VectorSettings("who", "clock", columns=columns)
+        for columns in ({"vector": "clock", "partition_by": ""}, changed)
+    )
+    with pytest.raises(BadSnapshot, match=words):
+        other.open(VectorBucket(kept).dump())
+
+
 def write_files(directory, rows, parts):
     directory.mkdir(exist_ok=True)
     size = -(-len(rows) // parts)

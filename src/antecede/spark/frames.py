@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -23,12 +25,14 @@ from pyspark.sql.types import (
 from antecede.errors import BadParameter
 
 __all__ = [
-    "CSV", "WHOLE", "hide_null_lists", "join_by", "quote", "read_time", "refuse_column_names", "refuse_other_tables",
-    "refuse_unlike_vectors", "show_null_lists", "to_nanoseconds",
+    "CSV", "WHOLE", "alias_columns", "hide_null_lists", "join_by", "quote", "read_time", "refuse_column_names",
+    "refuse_other_tables", "refuse_unlike_vectors", "rename_columns", "rename_request", "show_null_lists",
+    "to_nanoseconds",
 ]  # fmt: skip
 
-WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
+Request = TypeVar("Request", bound=Struct)
 
+WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
 
 CSV: Final[dict[str, Any]] = {
     "header": True,
@@ -71,11 +75,38 @@ def refuse_column_names(
             raise BadParameter(
                 owner, f"{what} must be one of the columns {', '.join(rows.columns)}, not {name!r}"
             )
-    for name in added:
-        if name in rows.columns:
+    for name in rows.columns:
+        # Spark takes names that differ in case for one.
+        if name.lower() in added:
             raise BadParameter(
                 owner, f"the table has a column {name}, and {owner} adds one of that name: rename it"
             )
+
+
+def alias_columns(rows: DataFrame, kept: Collection[str] = ()) -> tuple[DataFrame, dict[str, str]]:
+    """The rows with columns `u0`, `u1`, ..., but for those that are `kept`; and how each name has become another.
+
+    Whatever a user calls his columns, none is then called like one of ours (`__id`), like another but for case, or by a
+    name that has to be quoted. `rename_columns` gives them back.
+    """
+    own = [name if name in kept else f"u{place}" for place, name in enumerate(rows.columns)]
+    return rows.toDF(*own), dict(zip(rows.columns, own, strict=True))
+
+
+def rename_columns(rows: DataFrame, own: Mapping[str, str]) -> DataFrame:
+    """The rows with the columns of `own` under the names that users know, and any others as they are."""
+    known = {ours: name for name, ours in own.items()}
+    return rows.toDF(*(known.get(name, name) for name in rows.columns))
+
+
+def rename_request(asked: Request, own: Mapping[str, str]) -> Request:
+    """The same request of columns that are named anew: `ByCauses` and its like."""
+    new: dict[str, Any] = {
+        field: own[name]
+        for field in ("id", "causes", "process", "vector", "stamp", "time")
+        if (name := getattr(asked, field, None)) is not None
+    }
+    return replace(asked, **new, partition_by=tuple(own[name] for name in asked.partition_by))  # type: ignore[attr-defined]
 
 
 def refuse_unlike_vectors(rows: DataFrame, process: str, vector: str) -> DataType:

@@ -22,13 +22,14 @@ from antecede.storage import (
     place,
     put,
     readable,
+    remove_directory,
     vacant,
     whole,
 )
 
 __all__ = [
     "absolute", "escape_path", "files", "join", "local", "make_directory", "open_file", "place", "put",
-    "readable", "vacant", "whole", "all_whole", "write",
+    "readable", "remove_directory", "vacant", "whole", "all_whole", "write",
 ]  # fmt: skip
 
 

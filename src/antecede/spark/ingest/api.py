@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
@@ -31,7 +30,7 @@ from antecede.spark.frames import refuse_other_tables
 from antecede.spark.ingest import to_trace
 from antecede.spark.ingest.clocks import FINDINGS, check_clocks
 from antecede.spark.ingest.table import map_columns, read_table
-from antecede.spark.ingest.tasks import SPARK_LOG, SPARK_REJECTED, list_log_files, read_log_files
+from antecede.spark.ingest.tasks import SPARK_LOG, SPARK_REJECTED, list_log_files, read_here, read_log_files
 from antecede.spark.storage import absolute, escape_path, join, whole
 from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS
 from antecede.trace.foreign import shiviz
@@ -68,6 +67,8 @@ class Ingested:
     _read: DataFrame | None = field(default=None, repr=False)
     """All that was read, if it is not written: events, with what else a table says, and rows with a reason."""
     _counts: Counts | None = field(default=None, repr=False)
+    _here: bool = field(default=False, repr=False)
+    """Whether what was read is in this process: reading it again costs nothing."""
 
     # Planned when they are asked for: a plan of many steps takes longer to make than a small log to read.
 
@@ -109,12 +110,12 @@ class Ingested:
     def write(self, out: str | os.PathLike[str], *, replace: bool = False) -> Ingested:
         """Write a directory, whole or not at all, and give what is there. The logs are read once."""
         assert self._read is not None, "it is written already"
-        self._read.persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            with raise_task_errors(), whole(out, replace=replace) as aside:
+        with raise_task_errors(), whole(out, replace=replace) as aside:
+            if self._here:
                 counts = self._write(aside)
-        finally:
-            self._read.unpersist()
+            else:
+                with to_trace.keep_aside(self._read, aside) as read:
+                    counts = of_rows(read, self.format)._write(aside)
         spark, place = self.log.sparkSession, absolute(out)
         return Ingested(at(spark, place, "log"), self.format, place, _counts=counts)
 
@@ -125,10 +126,7 @@ class Ingested:
         clocks = self.clocks if log["known"] else check_clocks(self.log, messages=False)
         wrong = write_counted(clocks, join(aside, "clocks"))
         clocks = at(spark, aside, "clocks")
-        if log["known"]:
-            events = to_trace.make_events(self._full, self._messages, clocks)
-        else:
-            events = spark.createDataFrame([], SPARK_EVENTS)
+        events = to_trace.make_events(self._full, self._messages, clocks)
         messages = to_trace.write_events(events, log["known"], join(aside, "events"))
         rejected = write_counted(self.rejected, join(aside, "rejected"))
         parts = at(spark, aside, "events"), at(spark, aside, "rejected")
@@ -182,7 +180,11 @@ def ingest(
     if mapping is not None:
         return ingest_table(read_table(spark, many, mapping), mapping, run=run)
     asked = shiviz.expressions(pattern, delimiter)
-    return of_rows(read_log_files(spark, list_log_files(spark, many, format, asked, run)), format)
+    source = list_log_files(spark, many, format, asked, run)
+    here = read_here(spark, source)
+    if here is not None:
+        return of_rows(here, format, here=True)
+    return of_rows(read_log_files(spark, source), format)
 
 
 def ingest_table(table: DataFrame, mapping: Mapping[str, str], *, run: str | None = None) -> Ingested:
@@ -196,9 +198,9 @@ def ingest_table(table: DataFrame, mapping: Mapping[str, str], *, run: str | Non
     return of_rows(rows, TABLE)
 
 
-def of_rows(read: DataFrame, format: str) -> Ingested:
+def of_rows(read: DataFrame, format: str, *, here: bool = False) -> Ingested:
     """What follows from events and from lines that could not be read."""
-    return Ingested(read.where("reason is null").select(SPARK_LOG.names), format, _read=read)
+    return Ingested(read.where("reason is null").select(SPARK_LOG.names), format, _read=read, _here=here)
 
 
 # Files

@@ -2,7 +2,7 @@
 
 A task reads whole files, some hundreds of small ones or one large one: only the reading tells where a record begins and
 which line it is in. Tasks open their files themselves; text never passes through Java. Spark reads a file that PyArrow
-cannot open, as one value.
+cannot open, as one value. A few files on this machine's disk are read by this process: no Python has to start for them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import IO, Final, cast
 
 import pyarrow as pa
@@ -20,13 +21,15 @@ from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter
 from antecede.spark.run_tasks import plan_tasks
-from antecede.spark.storage import absolute, escape_path, files, open_file, readable
+from antecede.spark.session import is_connect
+from antecede.spark.storage import absolute, escape_path, files, local, open_file, readable
 from antecede.trace.foreign import lines, shiviz
 from antecede.trace.foreign.log import LOG, READ
 from antecede.trace.foreign.shiviz import Expressions
 
 __all__ = [
-    "SPARK_LOG", "SPARK_REJECTED", "LogFiles", "list_files", "list_log_files", "name_runs", "read_log_files",
+    "SPARK_LOG", "SPARK_REJECTED", "LogFiles", "list_files", "list_log_files", "name_runs", "read_here",
+    "read_log_files",
 ]  # fmt: skip
 
 SPARK_LOG: Final = from_arrow_schema(LOG)
@@ -36,6 +39,8 @@ SPARK_REJECTED: Final = StructType([SPARK_READ[name] for name in ("run", "file",
 
 CODECS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
+SMALL_BYTES: Final = 1 << 20
+"""Bytes of local files that this process reads by itself: a task would take longer to start."""
 TASKS: Final = 64
 """Files up to which each is a task of its own."""
 TOGETHER: Final = 256
@@ -104,13 +109,18 @@ def read_log_files(spark: SparkSession, source: LogFiles) -> DataFrame:
     """Events and lines that could not be read (`SPARK_READ`), read whenever the table is."""
     if not all(map(readable, source.runs)):
         return read_through_spark(spark, source)
+    return plan_tasks(spark, source.deal(), partial(read_files, source), SPARK_READ)
 
-    def work(names: list[str]) -> Iterator[pa.RecordBatch]:
-        for name in names:
-            with open_file(name) as file:
-                yield from read_file(source, name, file)
 
-    return plan_tasks(spark, source.deal(), work, SPARK_READ)
+def read_here(spark: SparkSession, source: LogFiles) -> DataFrame | None:
+    """The same of a few files on this machine's disk, read by this process; None of others."""
+    paths = [local(name) for name in source.runs]
+    # What is local to a server of Spark Connect need not be here.
+    if is_connect(spark) or None in paths or sum(map(os.path.getsize, filter(None, paths))) > SMALL_BYTES:
+        return None
+    # PySpark takes no table without a chunk.
+    batches = [pa.RecordBatch.from_pylist([], READ), *read_files(source, source.runs)]
+    return spark.createDataFrame(pa.Table.from_batches(batches, READ), SPARK_READ)
 
 
 def read_through_spark(spark: SparkSession, source: LogFiles) -> DataFrame:
@@ -126,6 +136,12 @@ def read_through_spark(spark: SparkSession, source: LogFiles) -> DataFrame:
 
 
 # In tasks
+
+
+def read_files(source: LogFiles, names: Iterable[str]) -> Iterator[pa.RecordBatch]:
+    for name in names:
+        with open_file(name) as file:
+            yield from read_file(source, name, file)
 
 
 def read_file(source: LogFiles, name: str, file: IO[bytes]) -> Iterator[pa.RecordBatch]:

@@ -12,14 +12,15 @@ delivered nowhere leaves the run unknown: nobody can tell whether it is missing.
 clocks are not, it is null.
 
 A file of events says that it is in order (`antecede.trace.schema`), so readers need no sort: that is a note in the
-footer, which Spark's own writer cannot make. So tasks write with PyArrow. A task writes under a hidden name and then
-renames the file: a task that is tried again, or runs twice, changes nothing.
+footer, which Spark's own writer cannot make. So tasks write with PyArrow, and this process writes a few events. A task
+writes under a hidden name and then renames the file: a task that is tried again, or runs twice, changes nothing.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Final
 
@@ -32,12 +33,13 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from antecede.spark.ingest.tasks import SPARK_REJECTED
-from antecede.spark.storage import place, put
+from antecede.spark.storage import escape_path, join, place, put, remove_directory
 from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS
 from antecede.trace.schema import EVENTS, ORDER, ORDER_KEY, RUNS, version
 
 __all__ = [
-    "NOBODY", "collect_messages", "find_repeated_sends", "make_events", "make_runs", "write_events", "write_runs",
+    "NOBODY", "collect_messages", "find_repeated_sends", "keep_aside", "make_events", "make_runs", "write_events",
+    "write_runs",
 ]  # fmt: skip
 
 NOBODY: Final = "(nobody)"
@@ -180,39 +182,48 @@ def explain_unknown() -> Column:
 
 FULL: Final = 1_000_000
 """Events of a file at most, about."""
-PARAMETERS: Final = pa.schema([("parameters", pa.string())])
+FEW: Final = 20_000
+"""Events that this process writes by itself: a task would take longer to start."""
 STRINGS: Final = [field.name for field in EVENTS if pa.types.is_string(field.type)]
 
 
+@contextmanager
+def keep_aside(table: DataFrame, directory: str) -> Iterator[DataFrame]:
+    """The table, written into a hidden place of a directory and read back from there.
+
+    One that is persisted keeps its plan, and each step that follows analyses all of it again: for a plan of many steps
+    and few rows that takes longer than all the work.
+    """
+    path = join(directory, "_aside")
+    table.write.parquet(path)
+    yield table.sparkSession.read.schema(table.schema).parquet(escape_path(path))
+    remove_directory(path)
+
+
 def write_events(events: DataFrame, rows: int, directory: str) -> int:
-    """Write about so many events, sorted by (run, clock, process, index); give the number of messages sent."""
+    """Write so many events, sorted by (run, clock, process, index); give the number of messages sent."""
+    if rows == 0:
+        # A directory without a file is no table.
+        EventFile(directory, "00000.parquet", {ORDER_KEY: ORDER}).write_empty()
+        return 0
     keys = ("run", "clock", "process", "index")
     files = -(-rows // FULL)
     spread = events.repartitionByRange(files, *keys) if files > 1 else events.repartition(1)
+    ordered = spread.sortWithinPartitions(*keys)
+    if rows <= FEW:
+        return write_sorted(ordered.toArrow().to_batches(), directory)
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows, sends = write_sorted(batches, directory)
-        yield pa.RecordBatch.from_pydict({"rows": [rows], "sends": [sends]})
+        yield pa.RecordBatch.from_pydict({"sends": [write_sorted(batches, directory)]})
 
-    told = spread.sortWithinPartitions(*keys).mapInArrow(write, "rows bigint, sends bigint").collect()
-    if not any(row["rows"] for row in told):
-        # A directory without a file is no table.
-        EventFile(directory, "00000.parquet", {ORDER_KEY: ORDER}).write_empty()
-    return sum(row["sends"] for row in told)
+    return sum(row["sends"] for row in ordered.mapInArrow(write, "sends bigint").collect())
 
 
 def write_runs(runs: DataFrame, path: str) -> list[dict[str, Any]]:
-    """Write the table of runs as one file, which is what a trace has, in one task; give the parameters of each."""
-
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = [row for batch in batches for row in batch.to_pylist()]
-        put(path, to_bytes(pa.Table.from_pylist(rows, RUNS)))
-        yield pa.RecordBatch.from_pydict({"parameters": [row["parameters"] for row in rows]}, PARAMETERS)
-
-    told = runs.coalesce(1).mapInArrow(write, "parameters string").collect()
-    if not told:
-        put(path, to_bytes(RUNS.empty_table()))
-    return [json.loads(row["parameters"]) for row in told]
+    """Write the table of runs as one file, which is what a trace has, by their names; give the parameters of each."""
+    rows = sorted((row.asDict() for row in runs.collect()), key=lambda row: row["run"].encode())
+    put(path, to_bytes(pa.Table.from_pylist(rows, RUNS)))
+    return [json.loads(row["parameters"]) for row in rows]
 
 
 def to_bytes(table: pa.Table) -> bytes:
@@ -224,21 +235,20 @@ def to_bytes(table: pa.Table) -> bytes:
 # In tasks
 
 
-def write_sorted(batches: Iterable[pa.RecordBatch], directory: str) -> tuple[int, int]:
-    """Write a task's events; give how many they and the sends among them are.
+def write_sorted(batches: Iterable[pa.RecordBatch], directory: str) -> int:
+    """Write a task's events; give how many of them are sends.
 
     Runs without clocks have files of their own, in no order.
     """
     context = TaskContext.get()
     part = context.partitionId() if context else 0
-    rows = sends = 0
+    sends = 0
     writers = {
         True: EventFile(directory, f"{part:05d}.parquet", {ORDER_KEY: ORDER}),
         False: EventFile(directory, f"{part:05d}-unordered.parquet", {}),
     }
     try:
         for batch in batches:
-            rows += batch.num_rows
             sends += pc.sum(pc.equal(batch.column("kind"), "send")).as_py() or 0
             for events in part_runs(pa.Table.from_batches([batch]).cast(EVENTS)):
                 writers[events["clock"].null_count == 0].write(events)
@@ -248,7 +258,7 @@ def write_sorted(batches: Iterable[pa.RecordBatch], directory: str) -> tuple[int
         for writer in writers.values():
             writer.drop()
         raise
-    return rows, sends
+    return sends
 
 
 def part_runs(events: pa.Table) -> Iterator[pa.Table]:

@@ -27,7 +27,14 @@ from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter
 from antecede.spark.causes import ByCauses, list_causes
-from antecede.spark.frames import quote, read_time, refuse_column_names, refuse_other_tables
+from antecede.spark.frames import (
+    alias_columns,
+    read_time,
+    refuse_column_names,
+    refuse_other_tables,
+    rename_columns,
+    rename_request,
+)
 from antecede.spark.order import by_causes, by_stamp, by_trace, by_vector
 from antecede.spark.order.by_stamp import ByStamp
 from antecede.spark.order.by_trace import ByTrace
@@ -44,7 +51,15 @@ FORMS: Final[dict[str, type[Form]]] = {
     "stamp": ByStamp,
     "trace": ByTrace,
 }
-HOMES: Final = {ByCauses: by_causes, ByVector: by_vector, ByStamp: by_stamp, ByTrace: by_trace}
+HOMES: Final[dict[type[Form], Any]] = {
+    ByCauses: by_causes,
+    ByVector: by_vector,
+    ByStamp: by_stamp,
+    ByTrace: by_trace,
+}
+ADDED: Final = ("position", "waits_for")
+TOLD: Final = ("rows", "reason", "refused", "missing", "waiting", "direct")
+"""Columns of what is told of any result, beside those of its partitions."""
 NOTE: Final = "antecede.order"
 """Where the metadata of `waits_for` says how the rows were ordered."""
 
@@ -106,7 +121,7 @@ def order(
     form: Form
     if isinstance(table, Trace):
         refuse_names("a trace", **by_id, **by_clock, **by_packet, partition_by=groups)
-        form = ByTrace(time=time or "time_ns")
+        form = ByTrace(time=time)
     elif id is not None and causes is not None:
         refuse_names("explicit causes", **by_clock, **by_packet)
         form = ByCauses(id, causes, groups, time, none)
@@ -126,7 +141,7 @@ def order(
         )
     else:
         refuse_names("a trace", **by_id, **by_clock, **by_packet, partition_by=groups)
-        form = ByTrace(time=time or "time_ns")
+        form = ByTrace(time=time)
     if isinstance(table, DataFrame) and table.isStreaming:
         # The one place where a stream and a table part.
         refuse_names("a stream", window=window, partitions=partitions)
@@ -136,26 +151,32 @@ def order(
         )  # fmt: skip
         return order_stream(table, asked)
     refuse_names("a table", patience=patience, remember=remember, buckets=buckets)
-    if isinstance(table, DataFrame):
-        refuse_column_names("order", table, {}, added=("position", "waits_for"))
-    match form:
-        case ByCauses():
-            assert isinstance(table, DataFrame)
-            found = by_causes.order_by_causes(table, form)
-        case ByVector():
-            assert isinstance(table, DataFrame)
-            found = by_vector.order_by_vector(table, form, partitions=partitions)
-        case ByStamp():
-            assert isinstance(table, DataFrame)
-            found = by_stamp.order_by_stamp(table, form)
-        case ByTrace():
-            trace = Trace.of(table) if isinstance(table, DataFrame) else table
-            found = by_trace.order_trace(trace, time=time, partitions=partitions)
-    return note_form(found if window is None else keep_window(found, form.time, window), form)
+    if isinstance(form, ByTrace):
+        trace = Trace.of(table) if isinstance(table, DataFrame) else table
+        table = by_trace.read_all_columns(trace).events
+    assert isinstance(table, DataFrame)
+    refuse_column_names("order", table, {}, added=ADDED)
+    home = HOMES[type(form)]
+    refuse_told_names(groups, (*TOLD, *home.TOLD))
+    home.refuse_columns(table, form)
+    rows, own = alias_columns(table, home.READ)
+    mine = rename_request(form, own)
+    found = home.order_rows(rows, mine, partitions)
+    found = found if window is None else keep_window(found, mine, window)
+    return note_form(found.toDF(*table.columns, *ADDED), form)
 
 
-def keep_window(ordered: DataFrame, time: str | None, window: tuple[Any, Any]) -> DataFrame:
+def refuse_told_names(partition_by: Sequence[str], told: Sequence[str]) -> None:
+    for name in partition_by:
+        if name.lower() in told:
+            raise BadParameter(
+                "order", f"partition_by cannot be {name}: what is missing is told in columns of that name"
+            )
+
+
+def keep_window(ordered: DataFrame, form: Form, window: tuple[Any, Any]) -> DataFrame:
     """The rows whose time is in the window: at or after its first value, and before its second."""
+    time = form.time or ("time_ns" if isinstance(form, ByTrace) else None)
     if time is None:
         raise BadParameter("order", "a window needs the column of times: give time=")
     for bound in window:
@@ -191,43 +212,47 @@ def missing(ordered: DataFrame) -> DataFrame:
     numbers. By stamps: the partition columns, `sender`, `first`, `last`, by which count (`counted`), and how many rows
     wait for them. Of a trace: `run`, `sender`, `number`.
     """
-    form = read_form(ordered)
-    found: DataFrame = HOMES[type(form)].find_missing(ordered, form)
-    return found
+    rows, form, own = read_ordered(ordered)
+    return rename_columns(HOMES[type(form)].find_missing(rows, form), own)
 
 
 def refused(ordered: DataFrame) -> DataFrame:
     """List the partitions that have no order (their columns, `rows`, `reason`); by stamps, rows that are no packets."""
-    form = read_form(ordered)
-    found: DataFrame = HOMES[type(form)].explain_refused(ordered, form)
-    return found
+    rows, form, own = read_ordered(ordered)
+    return rename_columns(HOMES[type(form)].explain_refused(rows, form), own)
 
 
 def count_rows(ordered: DataFrame) -> DataFrame:
     """For each partition: `rows`, how many are `waiting`, how many of them `direct`ly, and whether it is `refused`."""
-    form = read_form(ordered)
-    names = [quote(name) for name in form.partition_by]
+    rows, form, own = read_ordered(ordered)
     waits = F.col("position").isNotNull() & (F.size("waits_for") > 0)
     direct = waits
     if isinstance(form, ByCauses):
-        direct = waits & F.arrays_overlap(list_causes(ordered, form), F.col("waits_for"))
+        direct = waits & F.arrays_overlap(list_causes(rows, form), F.col("waits_for"))
     refused = (F.count("position") == 0) & (F.count(F.lit(1)) > 0)
     if isinstance(form, ByStamp):
         # A packet of the protocol itself has no number, and no position.
         refused = F.count_if(F.col("position").isNull() & F.col("number").isNotNull()) > 0
-    return ordered.groupBy(*names).agg(
+    counts = rows.groupBy(*form.partition_by).agg(
         F.count(F.lit(1)).alias("rows"),
         F.count_if(waits).alias("waiting"),
         F.count_if(direct).alias("direct"),
         refused.alias("refused"),
     )
+    return rename_columns(counts, own)
+
+
+def read_ordered(ordered: DataFrame) -> tuple[DataFrame, Form, dict[str, str]]:
+    """The rows and their form under names of our own, and these names."""
+    form = read_form(ordered)
+    rows, own = alias_columns(ordered, (*HOMES[type(form)].READ, *ADDED))
+    return rows, rename_request(form, own), own
 
 
 def note_form(ordered: DataFrame, form: Form) -> DataFrame:
     """The same table, which says how it was ordered."""
     metadata = {NOTE: msgspec.json.encode({"form": name_form(form), **msgspec.structs.asdict(form)}).decode()}
-    kept = [F.col(quote(name)) for name in ordered.columns[:-1]]
-    return ordered.select(*kept, F.col("waits_for").alias("waits_for", metadata=metadata))
+    return ordered.withMetadata("waits_for", metadata)
 
 
 def name_form(form: Form) -> str:

@@ -37,7 +37,7 @@ from antecede.errors import BadTrace
 from antecede.jit import kernels_for
 from antecede.spark.causes import ByCauses, event_columns, id_type, list_causes, name_events
 from antecede.spark.errors import mark_errors, raise_task_errors
-from antecede.spark.frames import quote, read_time
+from antecede.spark.frames import read_time
 from antecede.spark.order.graph import (
     INHERITED,
     Outside,
@@ -361,7 +361,7 @@ def finish(
     for number, cycle in cycles:
         shown = F.array(*map(F.lit, cycle)).cast(ArrayType(kind))
         bad = rows.where(F.col("__part") == number).select(
-            *map(quote, columns), F.lit(None).cast("long").alias("position"), shown.alias("waits_for")
+            *columns, F.lit(None).cast("long").alias("position"), shown.alias("waits_for")
         )
         done = done.unionByName(bad)
     return done

@@ -20,6 +20,7 @@ cycle. The others are not concerned.
 from __future__ import annotations
 
 from functools import partial, reduce
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +39,7 @@ from antecede.spark.causes import (
     refuse_columns,
 )
 from antecede.spark.errors import raise_marked
-from antecede.spark.frames import hide_null_lists, quote, show_null_lists
+from antecede.spark.frames import hide_null_lists, show_null_lists
 from antecede.spark.order.blocks import order_blocks
 from antecede.spark.order.graph import order_table
 from antecede.spark.order.partitions import (
@@ -50,12 +51,18 @@ from antecede.spark.order.partitions import (
     split_partitions,
 )
 
-__all__ = ["ByCauses", "explain_refused", "find_missing", "order_by_causes"]
+__all__ = ["READ", "TOLD", "explain_refused", "find_missing", "order_rows", "refuse_columns"]
+
+READ: Final[tuple[str, ...]] = ()
+"""Columns that are read under the names that they have."""
+TOLD: Final[tuple[str, ...]] = ()
+"""Columns of what is told of a result, beside those that every form has."""
 
 
-def order_by_causes(rows: DataFrame, asked: ByCauses, *, full: int = FULL) -> DataFrame:
+def order_rows(
+    rows: DataFrame, asked: ByCauses, partitions: int | None = None, *, full: int = FULL
+) -> DataFrame:
     """The rows with `position` and `waits_for`. This counts the rows of partitions at once, to find the large ones."""
-    refuse_columns(rows, asked)
     small, large = split_partitions(rows, asked.partition_by, full)
     parts = [] if small is None else [order_small(small, asked)]
     if large is not None and asked.time is not None:
@@ -83,7 +90,7 @@ def order_whole(rows: DataFrame, asked: ByCauses) -> DataFrame:
     """Order partitions whose identifiers and causes fit into a task, and nothing else has to."""
     names, kind = asked.partition_by, id_type(rows, asked)
     own = [f"__key{place}" for place, _ in enumerate(names)]
-    keys = [F.col(quote(name)).alias(key) for name, key in zip(names, own, strict=True)]
+    keys = [F.col(name).alias(key) for name, key in zip(names, own, strict=True)]
     node, causes = name_events(rows, asked), list_causes(rows, asked).cast("array<string>")
     slim = rows.select(*keys, node.alias("__id"), causes.alias("__causes"))
     fields = [StructField("__place", LongType()), StructField("__waits", ArrayType(StringType()))]
@@ -92,18 +99,18 @@ def order_whole(rows: DataFrame, asked: ByCauses) -> DataFrame:
     places = map_partitions(bring_together(slim, own), work, schema, enough=1)
     same = F.col("__own") == F.col("__id")
     for name, key in zip(names, own, strict=True):
-        same &= F.col(quote(name)).eqNullSafe(F.col(key))
+        same &= F.col(name).eqNullSafe(F.col(key))
     # Both sides are large: Spark need not find out.
     joined = rows.withColumn("__own", node).join(places.hint("merge"), same, "left")
-    copies = Window.partitionBy(*map(quote, names), "__own").orderBy("__own")
+    copies = Window.partitionBy(*names, "__own").orderBy("__own")
     changed = BadTrace(
         "table", "it changed while it was ordered: it has rows that were not there when they were counted"
     )
     place = F.coalesce("__place", raise_marked(changed).cast("long"))
     position = F.when(place >= 0, place + F.row_number().over(copies) - 1).cast("long")
     waits = F.col("__waits").cast(ArrayType(kind))
-    found = joined.select(*map(quote, rows.columns), position.alias("position"), waits.alias("waits_for"))
-    return found.orderBy(*map(quote, names), "position")
+    found = joined.select(*rows.columns, position.alias("position"), waits.alias("waits_for"))
+    return found.orderBy(*names, "position")
 
 
 def place_events(table: pa.Table, names: tuple[str, ...], text: bool) -> pa.Table:
@@ -123,7 +130,7 @@ def place_events(table: pa.Table, names: tuple[str, ...], text: bool) -> pa.Tabl
 
 def find_missing(ordered: DataFrame, asked: ByCauses) -> DataFrame:
     """(partition columns, the identifier, direct, waiting): how many rows name it, and how many wait for it."""
-    names = [quote(name) for name in asked.partition_by]
+    names = asked.partition_by
     causes = list_causes(ordered, asked)
     each = ordered.where("position is not null").select(
         *names, F.explode("waits_for").alias("__missing"), causes.alias("__causes")
@@ -137,7 +144,7 @@ def find_missing(ordered: DataFrame, asked: ByCauses) -> DataFrame:
 
 def explain_refused(ordered: DataFrame, asked: ByCauses) -> DataFrame:
     """(partition columns, rows, reason) of each partition that is refused."""
-    names = [quote(name) for name in asked.partition_by]
+    names = asked.partition_by
     bad = ordered.where("position is null").groupBy(*names)
     cycle = F.first("waits_for").cast("array<string>")
     told = bad.agg(F.count(F.lit(1)).alias("rows"), cycle.alias("__cycle"))

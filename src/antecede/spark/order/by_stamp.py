@@ -26,15 +26,17 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import LongType, StringType, StructField
 
 from antecede.errors import BadParameter
-from antecede.spark.frames import join_by, quote, read_time
+from antecede.spark.frames import join_by, read_time
 from antecede.spark.order.partitions import extend_partitions, number_groups, one_array, times_of
 from antecede.spark.stream.bucket import OWN
 from antecede.spark.stream.packets import GAVE_UP
 from antecede.spark.stream.receiver import Settings
 
-__all__ = ["ByStamp", "explain_refused", "find_missing", "order_by_stamp"]
+__all__ = ["READ", "TOLD", "ByStamp", "explain_refused", "find_missing", "order_rows", "refuse_columns"]
 
-NEEDED = ("receiver", "sender", "number")
+NEEDED: Final = ("receiver", "sender", "number")
+READ: Final = (*NEEDED, "label")
+TOLD: Final = ("receiver", "sender", "first", "last", "counted")
 
 PLACE: Final = pa.schema([pa.field("__place", pa.int64())])
 """All that a bucket keeps of a row: its place in the table."""
@@ -52,9 +54,8 @@ class ByStamp(Struct, frozen=True):
     time: str | None = None
 
 
-def order_by_stamp(rows: DataFrame, asked: ByStamp) -> DataFrame:
+def order_rows(rows: DataFrame, asked: ByStamp, partitions: int | None = None) -> DataFrame:
     """The rows with `position` and `waits_for`: missing messages, as `gave_up` of a stream has them."""
-    refuse_columns(rows, asked)
     return run_machines(rows, asked).drop("__reason")
 
 
@@ -74,7 +75,7 @@ def run_machines(rows: DataFrame, asked: ByStamp) -> DataFrame:
         "__receiver": F.col("receiver").cast("string"),
         "__sender": F.col("sender").cast("string"),
         "__number": F.col("number").cast("long"),
-        "__stamp": F.coalesce(F.col(quote(asked.stamp)).cast("binary"), F.lit(b"")),
+        "__stamp": F.coalesce(F.col(asked.stamp).cast("binary"), F.lit(b"")),
     }
     if "label" in rows.columns:
         own["__label"] = F.col("label").cast("string")
@@ -132,7 +133,7 @@ def make_packets(table: pa.Table, group: Any) -> pa.Table:
 
 def find_missing(ordered: DataFrame, asked: ByStamp) -> DataFrame:
     """(partition columns, sender, first, last, counted, waiting): each missing message, and how many wait for it."""
-    names = [quote(name) for name in asked.partition_by]
+    names = asked.partition_by
     each = ordered.select(*names, F.explode("waits_for").alias("__root"))
     shown = each.groupBy(*names, "__root").agg(F.count(F.lit(1)).alias("waiting"))
     return shown.select(*names, "__root.*", "waiting")
@@ -140,7 +141,7 @@ def find_missing(ordered: DataFrame, asked: ByStamp) -> DataFrame:
 
 def explain_refused(ordered: DataFrame, asked: ByStamp) -> DataFrame:
     """(partition columns, rows, reason) of rows that are no packets, those of one reason together."""
-    names = [quote(name) for name in asked.partition_by]
+    names = asked.partition_by
     bad = ordered.where("position is null and number is not null").select(*names).distinct()
     concerned = join_by(ordered.drop("position", "waits_for"), bad, asked.partition_by, "left_semi")
     told = run_machines(concerned, asked).where("__reason is not null")

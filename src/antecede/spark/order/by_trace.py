@@ -37,8 +37,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 from antecede.errors import BadTrace
 from antecede.spark.causes import ByCauses
 from antecede.spark.errors import raise_marked, raise_task_errors
-from antecede.spark.frames import join_by, quote, read_time, refuse_column_names
-from antecede.spark.order.by_causes import order_by_causes
+from antecede.spark.frames import join_by, read_time, refuse_column_names
+from antecede.spark.order import by_causes
 from antecede.spark.order.graph import sort_events
 from antecede.spark.order.partitions import (
     bring_together,
@@ -52,9 +52,15 @@ from antecede.spark.order.position import number_rows
 from antecede.spark.storage import escape_path, join
 from antecede.spark.trace.api import Trace
 from antecede.trace.clocks import add_clocks, link_rows
-from antecede.trace.schema import KINDS
+from antecede.trace.schema import EVENTS, KINDS
 
-__all__ = ["ByTrace", "explain_refused", "find_missing", "order_trace", "with_clock"]
+__all__ = [
+    "READ", "TOLD", "ByTrace", "explain_refused", "find_missing", "order_rows", "read_all_columns", "refuse_columns",
+    "with_clock",
+]  # fmt: skip
+
+READ: Final = tuple(EVENTS.names)
+TOLD: Final[tuple[str, ...]] = ()
 
 MESSAGES: Final = "array<struct<sender: string, number: bigint>>"
 WAITS: Final = pa.list_(pa.struct([("sender", pa.string()), ("number", pa.int64())]))
@@ -73,17 +79,18 @@ class ByTrace(Struct, frozen=True):
     """A trace has columns of its own."""
 
     partition_by: tuple[str, ...] = ("run",)
-    time: str = "time_ns"
+    time: str | None = None
+    """Without one, by clocks, or by `time_ns` where events have none."""
 
 
-def order_trace(trace: Trace, *, time: str | None = None, partitions: int | None = None) -> DataFrame:
+def refuse_columns(events: DataFrame, asked: ByTrace) -> None:
+    refuse_column_names("order", events, {"time": asked.time})
+
+
+def order_rows(events: DataFrame, asked: ByTrace, partitions: int | None = None) -> DataFrame:
     """The events with `position` and `waits_for`. This reads a few columns at once, to count."""
-    events = read_all_columns(trace).events
-    refuse_column_names("order", events, {"time": time})
-    columns, no_messages = (
-        [*map(quote, events.columns), "position"],
-        F.array().cast(MESSAGES).alias("waits_for"),
-    )
+    time, columns = asked.time, [*events.columns, "position"]
+    no_messages = F.array().cast(MESSAGES).alias("waits_for")
     with raise_task_errors():
         runs = survey_runs(events)
         ways = choose_ways(runs, find_unsent(events)[0], timed=time is not None)
@@ -131,7 +138,7 @@ def add_times(events: DataFrame, time: str | None) -> DataFrame:
 
 def order_linked(events: DataFrame) -> DataFrame:
     """Order runs that no task should hold."""
-    ordered = order_by_causes(link_events(events), ByCauses(*ID_COLUMNS, ("run",), "__at", ()))
+    ordered = by_causes.order_rows(link_events(events), ByCauses(*ID_COLUMNS, ("run",), "__at", ()))
     waits = F.expr(
         "array_sort(transform(if(position is null, array(), waits_for), one -> struct("
         "substr(one, locate('\\0', one) + 1) as sender, "
@@ -215,7 +222,7 @@ def link_events(events: DataFrame) -> DataFrame:
         "__event": name("process", F.col("index")),
         "__after": F.array_compact(F.array(before, delivered)),
     }
-    return joined.withColumns(added).select(*map(quote, events.columns), *ID_COLUMNS)
+    return joined.withColumns(added).select(*events.columns, *ID_COLUMNS)
 
 
 # Whether runs are runs, and what is missing in them
@@ -378,7 +385,8 @@ def with_clock(trace: Trace, *, largest: int = LARGEST) -> Trace:
     than `largest` are read some times more, to be cut. A cycle shows as a `BadTrace` when the result is used (inside
     `antecede.spark.errors.raise_task_errors`).
     """
-    events, columns = trace.events, trace.events.columns
+    columns = EVENTS.names
+    events = trace.events.select(*columns)
     runs = survey_runs(events)
     for _, error in explain_wrong(runs):
         raise error
@@ -401,6 +409,6 @@ def with_clock(trace: Trace, *, largest: int = LARGEST) -> Trace:
 def order_long(events: DataFrame, largest: int) -> DataFrame:
     """The events of long runs, with their positions in a causal order as clocks: no task holds a whole run."""
     linked = link_events(events)
-    ordered = order_by_causes(linked, ByCauses(*ID_COLUMNS, ("run",), "time_ns", ()), full=largest)
+    ordered = by_causes.order_rows(linked, ByCauses(*ID_COLUMNS, ("run",), "time_ns", ()), full=largest)
     cycle = BadTrace("events", f"a run of more than {largest:,} events has a cycle: order tells which")
     return ordered.withColumn("clock", F.coalesce("position", raise_marked(cycle).cast("long")))

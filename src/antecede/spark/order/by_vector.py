@@ -20,6 +20,7 @@ no number, or one that another row has, or an entry that is null or negative, is
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,7 +31,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ByteType, LongType, MapType, StringType, StructField, StructType
 
 from antecede.spark.errors import mark_errors, raise_task_errors
-from antecede.spark.frames import quote, read_time, refuse_column_names, refuse_unlike_vectors
+from antecede.spark.frames import read_time, refuse_column_names, refuse_unlike_vectors
 from antecede.spark.order.graph import count_from_starts
 from antecede.spark.order.partitions import extend_partitions, number_groups, times_of
 from antecede.spark.order.position import Grid, count_cells, default_partitions, sort_rows
@@ -46,7 +47,10 @@ from antecede.spark.order.vectors import (
     list_holes,
 )
 
-__all__ = ["ByVector", "explain_refused", "find_missing", "order_by_vector"]
+__all__ = ["READ", "TOLD", "ByVector", "explain_refused", "find_missing", "order_rows", "refuse_columns"]
+
+READ: Final[tuple[str, ...]] = ()
+TOLD: Final = ("process", "first", "last")
 
 
 class ByVector(Struct, frozen=True):
@@ -58,14 +62,13 @@ class ByVector(Struct, frozen=True):
     time: str | None = None
 
 
-def order_by_vector(rows: DataFrame, asked: ByVector, *, partitions: int | None = None) -> DataFrame:
+def order_rows(rows: DataFrame, asked: ByVector, partitions: int | None = None) -> DataFrame:
     """The rows with `position` and `waits_for`: for each process that a row waits for, the first missing number.
 
     This reads the columns that are asked for at once, to count. What it counted, a small part of the rows, stays on
     disk as long as the result is used.
     """
-    refuse_columns(rows, asked)
-    groups, kept = group_columns(asked), [F.col(quote(name)) for name in rows.columns]
+    groups, kept = group_columns(asked), rows.columns
     named = keyed = rows.withColumns(name_groups(asked))
     with raise_task_errors():
         # Read to check, to find what is missing, and to cut the sort.
@@ -78,15 +81,15 @@ def order_by_vector(rows: DataFrame, asked: ByVector, *, partitions: int | None 
                 table.join(bad, groups, "left_anti") for table in (counts, missing, named)
             )
         is_map = isinstance(rows.schema[asked.vector].dataType, MapType)
-        values = F.map_values(quote(asked.vector)) if is_map else F.col(quote(asked.vector))
+        values = F.map_values(asked.vector) if is_map else F.col(asked.vector)
         total = F.aggregate(values, F.lit(0).cast("long"), lambda sum, value: sum + value)
-        own = take_entry(is_map, asked.vector, F.col(quote(asked.process)))
+        own = take_entry(is_map, asked.vector, F.col(asked.process))
         keyed = keyed.withColumns({"__key": total, "__own": own.cast("long")})
         marked, waits = mark_waiting(keyed, groups, missing, is_map, asked)
         if asked.time is not None:
             ordered = sort_by_time(marked, groups, asked)
         else:
-            ties = [quote(asked.process), "__own"]
+            ties = [asked.process, "__own"]
             ordered = sort_by_sum(marked, groups, ties, counts, partitions)
     found = ordered.select(*kept, "position", waits.alias("waits_for"))
     if bad is not None:
@@ -99,12 +102,12 @@ def order_by_vector(rows: DataFrame, asked: ByVector, *, partitions: int | None 
 def sort_by_time(rows: DataFrame, groups: list[str], asked: ByVector) -> DataFrame:
     """The rows with `position`, by keys: the greatest of their own times and their causes' keys."""
     assert asked.time is not None
-    process = F.col(quote(asked.process))
+    process = F.col(asked.process)
     is_map = isinstance(rows.schema[asked.vector].dataType, MapType)
     own = {
         "__time": read_time(rows, asked.time),
         "__process": process if is_map else process.cast("long"),
-        "__vector": F.col(quote(asked.vector)),
+        "__vector": F.col(asked.vector),
     }
     work = partial(climb_and_sort, groups=groups, is_map=is_map)
     return extend_partitions(rows, groups, own, work, [StructField("position", LongType())])
@@ -131,7 +134,7 @@ def refuse_columns(rows: DataFrame, asked: ByVector) -> None:
 
 def take_entry(is_map: bool, vector: str, process: Column) -> Column:
     """An entry of a vector, or null."""
-    column = F.col(quote(vector))
+    column = F.col(vector)
     return F.try_element_at(column, process) if is_map else F.get(column, process)
 
 
@@ -145,7 +148,7 @@ def name_groups(asked: ByVector) -> dict[str, Column]:
     if not asked.partition_by:
         return {"__group0": F.lit("")}
     return {
-        f"__group{place}": F.coalesce(F.concat(F.lit("="), F.col(quote(name)).cast("string")), F.lit("null"))
+        f"__group{place}": F.coalesce(F.concat(F.lit("="), F.col(name).cast("string")), F.lit("null"))
         for place, name in enumerate(asked.partition_by)
     }
 
@@ -162,12 +165,12 @@ def count_vectors(rows: DataFrame, asked: ByVector) -> DataFrame:
     FAULT   of a process: which of `FAULTS`, rows
     """
     is_map = isinstance(rows.schema[asked.vector].dataType, MapType)
-    process = F.col(quote(asked.process)).cast("string" if is_map else "long").alias("__process")
+    process = F.col(asked.process).cast("string" if is_map else "long").alias("__process")
     groups = group_columns(asked)
     columns = rows.select(
         *(column.alias(name) for name, column in name_groups(asked).items()),
         process,
-        F.col(quote(asked.vector)).alias("__vector"),
+        F.col(asked.vector).alias("__vector"),
     )
     schema = StructType(
         [
@@ -277,7 +280,7 @@ def find_missing(ordered: DataFrame, asked: ByVector) -> DataFrame:
     """(partition columns, process, first, last): ranges of numbers that are missing."""
     good = ordered.where("position is not null")
     gaps = list_gaps(count_vectors(good, asked), group_columns(asked))
-    return name_again(gaps, good, asked).select(*map(quote, asked.partition_by), "process", "first", "last")
+    return name_again(gaps, good, asked).select(*asked.partition_by, "process", "first", "last")
 
 
 def explain_refused(ordered: DataFrame, asked: ByVector) -> DataFrame:
@@ -296,12 +299,12 @@ def explain_refused(ordered: DataFrame, asked: ByVector) -> DataFrame:
         F.lit("process "), F.col("process").cast("string"), F.lit(" has two rows of one number, near "), low
     )
     reason = F.when(F.col("fault") < len(FAULTS), has).otherwise(twice)
-    return rows.select(*map(quote, asked.partition_by), "rows", reason.alias("reason"))
+    return rows.select(*asked.partition_by, "rows", reason.alias("reason"))
 
 
 def name_again(found: DataFrame, rows: DataFrame, asked: ByVector) -> DataFrame:
     """Partitions by their own columns, and how many rows they have."""
     groups = group_columns(asked)
-    own = [F.first(quote(name)).alias(name) for name in asked.partition_by]
+    own = [F.first(name).alias(name) for name in asked.partition_by]
     counts = rows.withColumns(name_groups(asked)).groupBy(*groups).agg(F.count(F.lit(1)).alias("rows"), *own)
     return found.join(counts, groups)

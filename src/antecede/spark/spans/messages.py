@@ -25,7 +25,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from antecede.spark.ingest.to_trace import write_events, write_runs
+from antecede.spark.ingest.to_trace import keep_aside, write_events, write_runs
 from antecede.spark.spans.schema import parse_columns
 from antecede.spark.storage import join
 from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS
@@ -174,7 +174,14 @@ def write_messages(
     spans: DataFrame, directory: str, *, run: str, format: str, rejected: int, rpc: bool
 ) -> MessageCounts:
     """Write `events/`, `runs.parquet` and `messages/` into a directory: a trace, and whose spans are behind it."""
-    found = find_messages(spans, rpc=rpc).persist()
+    # Its plan has the spans twenty times.
+    with keep_aside(find_messages(spans, rpc=rpc), directory) as found:
+        return write_found(found, spans, directory, run, format, rejected)
+
+
+def write_found(
+    found: DataFrame, spans: DataFrame, directory: str, run: str, format: str, rejected: int
+) -> MessageCounts:
     named = number_messages(found).persist()
     events = make_events(named).persist()
     try:
@@ -193,7 +200,7 @@ def write_messages(
         table.select(*parse_columns(MESSAGES)).write.parquet(join(directory, "messages"))
         write_runs(describe_run(spans, counts, rejected, run, format), join(directory, "runs.parquet"))
     finally:
-        for kept in (events, named, found):
+        for kept in (events, named):
             kept.unpersist()
     return counts
 

@@ -42,6 +42,10 @@ from antecede.spark.stream.vectors import VectorSettings
 
 __all__ = ["Asked", "assign_buckets", "order_stream", "select_packets"]
 
+USER: Final = "user "
+"""Before the names of a user's columns inside a stream: none of them is then called like one of ours."""
+WATERMARK: Final = "spark.watermarkDelayMs"
+"""What Spark notes of a column with a watermark."""
 FORMS: Final = "id and causes, or process and vector, or stamp, protocol and processes"
 
 
@@ -105,32 +109,55 @@ def order_causes(df: DataFrame, asked: Asked, buckets: int) -> DataFrame:
     refuse_columns(df, named, added=ADDED[:3])
     kind = id_type(df, named)
     # A column that is what a bucket needs does not cross into Python twice.
-    id = asked.id if df.schema[asked.id].dataType == kind else "__id"
-    settings = CausesSettings(*durations, buckets, id)
-    own = [] if id == asked.id else [F.col(quote(asked.id)).cast(kind).alias(id)]
+    id = USER + asked.id if df.schema[asked.id].dataType == kind else "__id"
+    columns = {"id": f"{asked.id} ({kind.simpleString()})", "partition_by": ", ".join(named.partition_by)}
+    settings = CausesSettings(*durations, buckets, id, columns)
+    own = [] if id != "__id" else [F.col(quote(asked.id)).cast(kind).alias(id)]
     rows, assign = select_rows(df, asked, [*own, list_causes(df, named).alias("__causes")])
-    schema = add_columns(df.schema.fields, ArrayType(kind), ADDED[:3])
-    return run_buckets(rows, settings, assign, schema, remember_ms=settings.remember_ms)
+    schema = add_columns(list_fields(df, USER), ArrayType(kind), ADDED[:3])
+    found = run_buckets(rows, settings, assign, schema, remember_ms=settings.remember_ms)
+    return found.toDF(*df.columns, *ADDED[:3])
 
 
 def order_vectors(df: DataFrame, asked: Asked, buckets: int) -> DataFrame:
     """Rows that carry vectors: a map from names to numbers, or an array."""
     assert asked.process is not None
     assert asked.vector is not None
-    settings = VectorSettings(asked.process, asked.vector, asked.patience_ms, asked.remember_ms, buckets)
-    named = {"process": asked.process, "vector": asked.vector, "time": asked.time}
-    refuse_column_names("order", df, named, asked.partition_by or (), ADDED)
+    durations, groups = (asked.patience_ms, asked.remember_ms), asked.partition_by or ()
+    named = {"process": asked.process, "vector": asked.vector}
+    columns = {**named, "partition_by": ", ".join(groups)}
+    settings = VectorSettings(USER + asked.process, USER + asked.vector, *durations, buckets, columns)
+    refuse_column_names("order", df, {**named, "time": asked.time}, groups, ADDED)
     name = refuse_unlike_vectors(df, asked.process, asked.vector)
     rows, assign = select_rows(df, asked, [])
     waits = ArrayType(StructType([StructField("process", name), StructField("number", LongType())]))
-    return run_buckets(rows, settings, assign, add_columns(df.schema.fields, waits))
+    found = run_buckets(rows, settings, assign, add_columns(list_fields(df, USER), waits))
+    return found.toDF(*df.columns, *ADDED)
 
 
 def select_rows(df: DataFrame, asked: Asked, own: list[Column]) -> tuple[DataFrame, ByPartition]:
     """The rows with the columns of our own that a bucket reads, and what assigns them to buckets."""
-    assign, keys = ByPartition.of(df, asked.partition_by or ())
+    assign, keys = ByPartition.of(df, asked.partition_by or (), USER)
     times = [] if asked.time is None else [read_time(df, asked.time).alias("__time")]
-    return df.select(*keys, *own, *times, *(F.col(quote(name)) for name in df.columns)), assign
+    users = (F.col(quote(name)).alias(USER + name) for name in df.columns)
+    return df.select(*keys, *own, *times, *users), assign
+
+
+def list_fields(df: DataFrame, user: str = "", group: str | None = None) -> list[StructField]:
+    """The columns that come out of a stream: those of the user, with this before their names.
+
+    A watermark of theirs ends here. Rows that waited would be behind it, and dropped by an operator that follows; its
+    own is one of the rows that come out.
+    """
+
+    def keep(field: StructField) -> dict[str, Any]:
+        known = {name: value for name, value in (field.metadata or {}).items() if name != WATERMARK}
+        # Positions count by group and receiver: a sink must know.
+        return known | ({GROUP_MARK: True} if field.name == group else {})
+
+    return [
+        StructField(user + field.name, field.dataType, field.nullable, keep(field)) for field in df.schema
+    ]
 
 
 def add_columns(fields: list[StructField], waits: DataType, added: tuple[str, ...] = ADDED) -> StructType:
@@ -161,15 +188,8 @@ def order_stamps(df: DataFrame, asked: Asked, buckets: int) -> DataFrame:
         group=group,
     )
     rows = select_packets(df, asked.stamp or "stamp", group, asked.time)
-    # Positions count by group and receiver: a sink must know.
-    group = group or "group"
-    marked = [
-        StructField(field.name, field.dataType, field.nullable, {**(field.metadata or {}), GROUP_MARK: True})
-        if field.name == group
-        else field
-        for field in df.schema
-    ]
-    return run_buckets(rows, settings, assign_buckets, add_columns(marked, from_arrow_type(GAVE_UP)))
+    schema = add_columns(list_fields(df, group=group or "group"), from_arrow_type(GAVE_UP))
+    return run_buckets(rows, settings, assign_buckets, schema)
 
 
 def dump_columns(df: DataFrame) -> bytes:

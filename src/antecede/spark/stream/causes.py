@@ -17,9 +17,9 @@ What is held is the head of the state, what came out are its pieces (`operator`)
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator
-from operator import itemgetter
+from itertools import takewhile
 from typing import Any, Final
 
 import msgspec
@@ -34,7 +34,7 @@ from antecede.spark.stream.status import NAMED, Cause, Status
 
 __all__ = ["CausesBucket", "CausesSettings", "list_held"]
 
-STATE_VERSION: Final = 2
+STATE_VERSION: Final = 3
 
 Key = tuple[str, Any]
 """A partition, and an identifier in it."""
@@ -46,6 +46,8 @@ class CausesSettings(Struct, frozen=True):
     buckets: int = BUCKETS
     id: str = "__id"
     """The column of identifiers, of the type that causes have."""
+    columns: dict[str, str] = {}
+    """What the state is about, in words: a query with other columns does not go on with it."""
 
     def open(self, state: bytes | None, pieces: Iterable[bytes] = ()) -> CausesBucket:
         return CausesBucket(self) if state is None else CausesBucket.load(state, pieces, self)
@@ -109,9 +111,8 @@ class CausesBucket:
         self.emitted: set[Key] = set()
         self.given_up: dict[Key, int] = {}
         """Cause -> when it was given up."""
-        self.positions: dict[str, int] = {}
-        self.known: dict[str, int] = {}
-        """Partition -> how many of its identifiers are remembered."""
+        self.positions: dict[str, tuple[int, int]] = {}
+        """Partition -> its next position, and when it was given one last; those that were given one long ago first."""
         self.ages: deque[tuple[int, list[Key]]] = deque()
         """What came out, by time."""
         self.fresh: list[Key] = []
@@ -128,6 +129,9 @@ class CausesBucket:
         came = 0 if rows is None else len(rows)
         old = 0 if self.table is None else len(self.table)
         table, out = join_rows(self.table, rows), Output()
+        for key in [key for key in self.waiters if key in self.emitted]:
+            # A query that remembers for longer than the one before knows it again.
+            self._emit(list(self._wake(key)), out)
         if rows is not None:
             keys = [name for name in ("__time", self.settings.id) if name in rows.column_names]
             order = pc.sort_indices(rows, [(key, "ascending") for key in keys])
@@ -138,9 +142,7 @@ class CausesBucket:
             self._expire(now - self.settings.patience_ms, now, out)
         if self.fresh:
             self.ages.append((now, self.fresh))
-            for partition, many in Counter(map(itemgetter(0), self.fresh)).items():
-                self.known[partition] = self.known.get(partition, 0) + many
-        return self._finish(table, out), self._status(now, came, out)
+        return self._finish(table, out, now), self._status(now, came, out)
 
     def _take_all(self, rows: Iterable[tuple[int, str, Any, list[Any]]], now: int, out: Output) -> None:
         emitted, held, waiters, given_up = self.emitted, self.held, self.waiters, self.given_up
@@ -248,19 +250,22 @@ class CausesBucket:
                     seen.add(named)
                     (todo if named in self.held else roots).append(named)
         # Rows that wait for each other in a circle lack nothing else.
-        return sorted(roots, key=str) or [(key[0], one) for one in self.held[key].missing]
+        return sorted(roots or [(key[0], one) for one in self.held[key].missing], key=str)
 
     def _forget(self, now: int) -> None:
-        """Forget identifiers that came out too long ago, and partitions of which nothing is known any more."""
-        while self.ages and self.ages[0][0] + self.settings.remember_ms <= now:
-            for key in self.ages.popleft()[1]:
-                self.emitted.discard(key)
-                self.known[key[0]] -= 1
-                if not self.known[key[0]]:
-                    del self.known[key[0]], self.positions[key[0]]
-        old = [key for key, when in self.given_up.items() if when + self.settings.remember_ms <= now]
-        for key in old:
+        """Forget identifiers that came out too long ago, and partitions of which nothing came out since and that
+        hold nothing."""
+        before = now - self.settings.remember_ms
+        while self.ages and self.ages[0][0] <= before:
+            self.emitted.difference_update(self.ages.popleft()[1])
+        for key in [key for key, when in self.given_up.items() if when <= before]:
             del self.given_up[key]
+        old = list(takewhile(lambda one: one[1][1] <= before, self.positions.items()))
+        holding = {key[0] for key in self.held} if old else set()
+        for partition, (position, _) in old:
+            del self.positions[partition]
+            if partition in holding:
+                self.positions[partition] = position, now
 
     @property
     def deadline(self) -> int | None:
@@ -271,7 +276,7 @@ class CausesBucket:
 
     # What comes out
 
-    def _finish(self, table: pa.Table | None, out: Output) -> pa.Table | None:
+    def _finish(self, table: pa.Table | None, out: Output, now: int) -> pa.Table | None:
         """The rows that come out; those that are held get new places."""
         if table is None:
             return None
@@ -283,20 +288,22 @@ class CausesBucket:
         self.table = table.take(pa.array(kept, pa.int64()))
         found = table.take(pa.array(out.rows, pa.int64()))
         waits = out.lacks, pa.list_(table[self.settings.id].type)
-        return finish_rows(found, self._place(found["__partition"]), *waits, out.list_kinds())
+        return finish_rows(found, self._place(found["__partition"], now), *waits, out.list_kinds())
 
-    def _place(self, partitions: pa.ChunkedArray) -> pa.Array:
+    def _place(self, partitions: pa.ChunkedArray, now: int) -> pa.Array:
         """The next positions of these partitions, one for each row."""
         encoded = encode_names(partitions)
         names = encoded.dictionary.to_pylist()
         codes = encoded.indices.to_numpy(zero_copy_only=False)
         order = np.argsort(codes, kind="stable")
         counts = np.bincount(codes, minlength=len(names))
-        base = np.array([self.positions.get(name, 0) for name in names], np.int64)
+        base = np.array([self.positions.pop(name, (0, 0))[0] for name in names], np.int64)
         positions = np.empty(len(codes), np.int64)
         starts = np.cumsum(counts) - counts
         positions[order] = np.arange(len(codes)) + np.repeat(base - starts, counts)
-        self.positions.update(zip(names, (base + counts).tolist(), strict=True))
+        self.positions.update(
+            (name, (end, now)) for name, end in zip(names, (base + counts).tolist(), strict=True)
+        )
         self.touched.update(names)
         return pa.array(positions, pa.int64())
 
@@ -342,9 +349,12 @@ class CausesBucket:
             "antecede causes": STATE_VERSION,
             "serial": self.serial,
             "buckets": self.settings.buckets,
+            "columns": self.settings.columns,
             "table": None if self.table is None or not len(self.table) else to_ipc(self.table),
             "held": held,
             "given_up": [[*key, when] for key, when in self.given_up.items()],
+            # Pieces are forgotten, and with them the positions of what holds something.
+            "positions": {one: self.positions[one] for one, _ in self.held if one in self.positions},
         }
         return msgspec.msgpack.encode(state)
 
@@ -352,11 +362,13 @@ class CausesBucket:
         """What came out in the last step, and the next positions of its partitions."""
         if not self.touched:
             return None
-        return msgspec.msgpack.encode([[now, self.fresh, {one: self.positions[one] for one in self.touched}]])
+        return msgspec.msgpack.encode(
+            [[now, self.fresh, {one: self.positions[one][0] for one in self.touched}]]
+        )
 
     @classmethod
     def load(cls, head: bytes, pieces: Iterable[bytes], settings: CausesSettings) -> CausesBucket:
-        state = read_state(head, "causes", STATE_VERSION, settings.buckets)
+        state = read_state(head, "causes", STATE_VERSION, settings.buckets, settings.columns)
         bucket = cls(settings)
         bucket.serial = state["serial"]
         bucket.table = None if state["table"] is None else from_ipc(state["table"])
@@ -372,9 +384,9 @@ class CausesBucket:
             keys = [(partition, id) for partition, id in fresh]
             bucket.ages.append((when, keys))
             bucket.emitted.update(keys)
-            for partition, _ in keys:
-                bucket.known[partition] = bucket.known.get(partition, 0) + 1
-            bucket.positions.update(positions)
+            bucket.positions |= {partition: (position, when) for partition, position in positions.items()}
+        held = {partition: tuple(placed) for partition, placed in state["positions"].items()}
+        bucket.positions = dict(sorted({**bucket.positions, **held}.items(), key=lambda one: one[1][1]))
         return bucket
 
 

@@ -26,7 +26,7 @@ import gc
 import hashlib
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from zlib import crc32
 
@@ -36,15 +36,16 @@ import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import BinaryType, FractionalType, StringType, StructType, TimestampType
 
 from antecede.errors import BadParameter, BadSnapshot
 from antecede.spark.errors import errors_marked, mark_errors
 from antecede.spark.frames import quote
 from antecede.spark.stream.kernel import Numbers
-from antecede.spark.stream.packets import encode_names, from_ipc, to_ipc
+from antecede.spark.stream.packets import encode_names, fit_rows, from_ipc, to_ipc
 from antecede.spark.stream.status import OBSERVED, Status
 
 if TYPE_CHECKING:
@@ -122,7 +123,8 @@ def run_buckets(
     remember_ms: int | None = None,
 ) -> DataFrame:
     """What comes out of the buckets of these rows, with this schema; `remember_ms` if they remember."""
-    pack, unpack = make_packer(bucket_keys(settings.buckets), assign), make_unpacker(schema.names)
+    pack = make_packer(bucket_keys(settings.buckets), assign)
+    unpack = make_unpacker(to_arrow_schema(schema, timezone="UTC"))
     packed = rows.mapInArrow(mark_errors(pack), PACKED).groupBy("bucket")
     token = uuid.uuid4().hex
     if remember_ms is None:
@@ -153,12 +155,15 @@ class ByPartition(Struct, frozen=True):
     keys: tuple[str, ...]
 
     @classmethod
-    def of(cls, df: DataFrame, names: Sequence[str]) -> tuple[ByPartition, list[Column]]:
-        """By these columns, and those that are to be added to the rows for it: what is no text becomes text."""
+    def of(cls, df: DataFrame, names: Sequence[str], user: str = "") -> tuple[ByPartition, list[Column]]:
+        """By these columns, and those that are to be added to the rows for it: what is no text becomes text.
+
+        In the rows, `user` stands before the names of columns.
+        """
         others = [name for name in names if not isinstance(df.schema[name].dataType, StringType)]
         texts = {name: f"__key {place}" for place, name in enumerate(others)}
-        added = [F.col(quote(name)).cast("string").alias(key) for name, key in texts.items()]
-        return cls(tuple(texts.get(name, name) for name in names)), added
+        added = [name_values(df, name).alias(key) for name, key in texts.items()]
+        return cls(tuple(texts.get(name, user + name) for name in names)), added
 
     def __call__(self, rows: pa.Table, buckets: int) -> tuple[pa.Table, Any]:
         found: list[tuple[Any, ...]] = [()]
@@ -173,6 +178,19 @@ class ByPartition(Struct, frozen=True):
         rows = rows.drop_columns([key for key in self.keys if key.startswith("__key ")])
         named = rows.append_column("__partition", pa.array(names, pa.string()).take(code))
         return named, spread(hash_names(names)[code], buckets)
+
+
+def name_values(df: DataFrame, name: str) -> Column:
+    """The values of a column as texts, different ones for different values, in whichever time zone."""
+    column, kind = F.col(quote(name)), df.schema[name].dataType
+    if isinstance(kind, TimestampType):
+        column = F.unix_micros(column)
+    elif isinstance(kind, BinaryType):
+        column = F.hex(column)
+    elif isinstance(kind, FractionalType):
+        # 0.0 and -0.0 are one value.
+        column = F.when(column == 0, F.lit(0)).otherwise(column)
+    return column.cast("string")
 
 
 def hash_names(names: Sequence[str | None]) -> Numbers:
@@ -368,24 +386,30 @@ def digest(state: bytes) -> bytes:
     return hashlib.blake2b(state, digest_size=16).digest()
 
 
-def read_state(data: bytes, kind: str, version: int, buckets: int) -> dict[str, Any]:
-    """The state of a bucket; one of another version, or of another number of buckets, is a `BadSnapshot`."""
+def read_state(
+    data: bytes, kind: str, version: int, buckets: int, columns: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The state of a bucket; one of another version, number of buckets or other columns is a `BadSnapshot`."""
     state: dict[str, Any] = msgspec.msgpack.decode(data)
     if state.get(f"antecede {kind}") != version:
         raise BadSnapshot.version(f"the stream by {kind}", state.get(f"antecede {kind}"), version)
     if state["buckets"] != buckets:
         raise BadSnapshot.changed("buckets", state["buckets"], buckets)
+    for what, wanted in (columns or {}).items():
+        if (found := state["columns"][what]) != wanted:
+            raise BadSnapshot.changed(what, found or "none", wanted or "none")
     return state
 
 
 # Unpack
 
 
-def make_unpacker(names: Sequence[str]) -> Any:
+def make_unpacker(schema: pa.Schema) -> Any:
     def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for blob in batch.column(0):
                 if blob.is_valid:
-                    yield from from_ipc(blob.as_buffer()).select(names).to_batches()
+                    rows = fit_rows(from_ipc(blob.as_buffer()), schema)
+                    yield from rows.select(schema.names).to_batches()
 
     return unpack

@@ -36,7 +36,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from antecede.errors import BadParameter, WireError
+from antecede.errors import BadParameter, BadSnapshot, WireError
 from antecede.model import Message, Packet, Stamp, View
 from antecede.spark.schema import ALL_PACKETS, PACKETS
 from antecede.wire import Limits
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from antecede.sim.run import RunSpec
 
 __all__ = [
-    "ADDED", "GAVE_UP", "PACKETS", "WAITING", "encode_names", "finish_rows", "from_ipc", "join_rows", "number_names",
-    "packet_of", "packets_of", "simulated", "stamp_of", "to_ipc",
+    "ADDED", "GAVE_UP", "PACKETS", "WAITING", "encode_names", "finish_rows", "fit_rows", "from_ipc", "join_rows",
+    "number_names", "packet_of", "packets_of", "simulated", "stamp_of", "to_ipc",
 ]  # fmt: skip
 
 GAVE_UP: Final = pa.list_(
@@ -181,7 +181,26 @@ def join_rows(held: pa.Table | None, rows: pa.Table | None) -> pa.Table | None:
     """What was held, and what came."""
     if held is None or rows is None:
         return held if rows is None else rows
+    held = fit_rows(held, rows.schema)
     return pa.concat_tables([held, rows], promote_options="permissive").combine_chunks()
+
+
+def fit_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows with columns of these types, and those that they have besides. Rows that wait may be of an earlier query.
+
+    >>> fit_rows(pa.table({"a": pa.array([1], pa.int32())}), pa.schema({"a": pa.int64(), "b": pa.string()})).to_pylist()
+    [{'a': 1, 'b': None}]
+    """
+    for field in schema:
+        at = rows.schema.get_field_index(field.name)
+        if at < 0:
+            rows = rows.append_column(field.name, pa.nulls(len(rows), field.type))
+        elif (kind := rows.schema.field(at).type) != field.type:
+            try:
+                rows = rows.set_column(at, field.name, rows[field.name].cast(field.type))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                raise BadSnapshot.changed(f"column {field.name}", kind, field.type) from None
+    return rows
 
 
 def finish_rows(

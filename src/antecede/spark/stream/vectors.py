@@ -41,7 +41,7 @@ from antecede.spark.stream.status import Cause, Status, sort_causes
 
 __all__ = ["VectorBucket", "VectorSettings", "list_held"]
 
-STATE_VERSION: Final = 2
+STATE_VERSION: Final = 3
 FAULTS: Final = (
     "",
     "no name of its process",
@@ -66,6 +66,8 @@ class VectorSettings(Struct, frozen=True):
     patience_ms: int | None = None
     remember_ms: int = 604_800_000
     buckets: int = 1
+    columns: dict[str, str] = {}
+    """What the state is about, in words: a query with other columns does not go on with it."""
 
     def open(self, state: bytes | None) -> VectorBucket:
         return VectorBucket(self) if state is None else VectorBucket.load(state, self)
@@ -309,7 +311,8 @@ class VectorBucket:
         state = {
             "antecede vectors": STATE_VERSION,
             "buckets": self.settings.buckets,
-            "columns": [self.settings.process, self.settings.vector],
+            "columns": self.settings.columns,
+            "read": [self.settings.process, self.settings.vector],
             "partitions": self.names,
             "processes": list(self.processes),
             **{name: part.tobytes() for name, part in zip(NUMBERS, numbers, strict=True)},
@@ -320,7 +323,7 @@ class VectorBucket:
 
     @classmethod
     def load(cls, data: bytes, settings: VectorSettings) -> VectorBucket:
-        state = read_state(data, "vectors", STATE_VERSION, settings.buckets)
+        state = read_state(data, "vectors", STATE_VERSION, settings.buckets, settings.columns)
         bucket = cls(settings)
         bucket.names = state["partitions"]
         bucket.processes = {name: code for code, name in enumerate(state["processes"])}
@@ -333,7 +336,7 @@ class VectorBucket:
 
 def list_held(state: dict[str, Any]) -> list[dict[str, Any]]:
     """What waits in a bucket with this state, as rows of `WAITING`: its partition, process and number."""
-    process, vector = state["columns"]
+    process, vector = state["read"]
     settings = VectorSettings(process, vector, buckets=state["buckets"])
     bucket = VectorBucket.load(msgspec.msgpack.encode(state), settings)
     # Nothing comes, so nothing comes out: what is held is read.

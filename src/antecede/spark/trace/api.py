@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from antecede.errors import BadTrace
-from antecede.spark.frames import quote, refuse_other_tables
+from antecede.spark.frames import alias_columns, refuse_other_tables, rename_columns
 from antecede.spark.run_tasks import run_tasks
 from antecede.spark.storage import absolute, escape_path, files, join, local, readable
 from antecede.trace import EVENTS, RUNS
@@ -110,8 +110,10 @@ class Trace:
         if runs is None:
             runs = unknown_runs(events)
         refuse_types(runs, SPARK_RUNS)
-        others = [quote(name) for name in events.columns if name not in SPARK_EVENTS.names]
-        return cls(events.select(*SPARK_EVENTS.names, *others), runs.select(SPARK_RUNS.names))
+        rows, own = alias_columns(events, SPARK_EVENTS.names)
+        others = [name for name in rows.columns if name not in SPARK_EVENTS.names]
+        events = rename_columns(rows.select(*SPARK_EVENTS.names, *others), own)
+        return cls(events, runs.select(SPARK_RUNS.names))
 
 
 def read_events(spark: SparkSession, root: str) -> DataFrame:

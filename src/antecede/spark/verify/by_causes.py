@@ -38,7 +38,15 @@ from pyspark.sql.types import (
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.causes import ByCauses, id_type, list_causes, read_id, refuse_columns
 from antecede.spark.errors import raise_task_errors
-from antecede.spark.frames import WHOLE, quote, read_time, refuse_column_names
+from antecede.spark.frames import (
+    WHOLE,
+    alias_columns,
+    quote,
+    read_time,
+    refuse_column_names,
+    rename_columns,
+    rename_request,
+)
 from antecede.spark.order.partitions import FULL, Large, bring_together, map_partitions, split_partitions
 from antecede.spark.verify.joined import ROUNDS, TooDeep, count_rows, look_for_cycles, unite, verify_joined
 from antecede.spark.verify.tasks import (
@@ -106,12 +114,12 @@ def verify_causes(
 ) -> CausesVerification:
     """Judge every partition; `asked.time` is the column of positions. `BadTrace` if all of them are refused."""
     refuse_request(rows, asked, consumer)
-    told, kept = judge(rows, asked, consumer, full, rounds)
+    rows, mine, consumer, own = alias_judged(rows, asked, consumer)
+    told, kept = judge(rows, mine, consumer, full, rounds)
     results = told.persist()
-    names = [quote(name) for name in asked.partition_by]
     told = results.where("kind = 'partition'").withColumn("__refused", F.isnull("judged").cast("long"))
     verdict, reason = tell_verdict().alias("verdict"), tell_reason().alias("reason")
-    partitions = told.select(*names, verdict, reason, *COUNTS)
+    partitions = told.select(*mine.partition_by, verdict, reason, *COUNTS)
     findings = results.where("kind != 'partition'").drop(*COUNTS)
     with raise_task_errors():
         sums = partitions.agg(
@@ -124,16 +132,16 @@ def verify_causes(
         [whole] = sums.select(*(name for name in sums.columns if name != "reason"), verdict, reason).collect()
         counts = {name: int(whole[name]) for name in ("partitions", "__refused", "unjudged", *COUNTS)}
         counts["refused"] = counts.pop("__refused")
-        bad = findings.where("kind = 'refused'").select(*names, "reason")
-        ordered = bad.orderBy(*names) if names else bad
-        refused = [row.asDict() for row in ordered.limit(SHOWN).collect()] if counts["refused"] else []
+        bad = findings.where("kind = 'refused'").select(*mine.partition_by, "reason")
+        first = bad.orderBy(*bad.columns).limit(SHOWN).collect() if counts["refused"] else []
+        refused = [dict(zip((*asked.partition_by, "reason"), row, strict=True)) for row in first]
     if refused and counts["refused"] == counts["partitions"]:
         results.unpersist()
         place = ", ".join(f"{name} {refused[0][name]}" for name in asked.partition_by) or "table"
         raise BadTrace(place, refused[0]["reason"])
     return CausesVerification(
-        findings,
-        partitions,
+        rename_columns(findings, own),
+        rename_columns(partitions, own),
         whole["verdict"],
         whole["reason"],
         counts,
@@ -183,10 +191,20 @@ def refuse_request(rows: DataFrame, asked: ByCauses, consumer: str) -> None:
             f"position or time must be numbers, timestamps or text, and {asked.time} is {kind.simpleString()}",
         )
     for name in asked.partition_by:
-        if name in OWN:
+        if name.lower() in OWN:
             raise BadParameter(
                 "verify", f"partition_by cannot be {name}: findings have the columns {', '.join(OWN)}"
             )
+
+
+def alias_judged(
+    rows: DataFrame, asked: ByCauses, consumer: str
+) -> tuple[DataFrame, ByCauses, str, dict[str, str]]:
+    """What is read, and only that, under names of our own; and these names."""
+    all_columns, own = alias_columns(rows)
+    used = dict.fromkeys((*asked.partition_by, asked.id, asked.causes, consumer, asked.time))
+    mine = all_columns.select(*(own[name] for name in used if name is not None))
+    return mine, rename_request(asked, own), own[consumer], own
 
 
 # How
@@ -196,9 +214,7 @@ def judge(
     rows: DataFrame, asked: ByCauses, consumer: str, full: int, rounds: int
 ) -> tuple[DataFrame, list[DataFrame]]:
     """The findings, and a row of kind `partition` with the counts of each partition; and tables to give back."""
-    assert asked.time is not None
-    names = dict.fromkeys((*asked.partition_by, asked.id, asked.causes, consumer, asked.time))
-    small, large = split_partitions(rows.select(*map(quote, names)), asked.partition_by, full)
+    small, large = split_partitions(rows, asked.partition_by, full)
     told = None if small is None else judge_small(small, asked, consumer)
     if large is None:
         assert told is not None
@@ -212,19 +228,18 @@ def judge(
 
 def select_judged(rows: DataFrame, asked: ByCauses, consumer: str) -> DataFrame:
     """The columns that are judged, under names of our own, after those of partitions."""
-    names = [quote(name) for name in asked.partition_by]
     own = read_id(rows, asked)
     assert asked.time is not None
     at = read_time(rows, asked.time)
     if isinstance(rows.schema[asked.time].dataType, (DoubleType, FloatType)):
         at = F.when(~F.isnan(at), at)
     return rows.select(
-        *names,
+        *asked.partition_by,
         *(name for name in ("__hash", "__part") if name in rows.columns),
         own.alias("__id"),
         F.xxhash64(own).alias("__mark"),
         list_causes(rows, asked).alias("__causes"),
-        F.col(quote(consumer)).alias("__consumer"),
+        F.col(consumer).alias("__consumer"),
         at.alias("__at"),
     )
 
@@ -297,7 +312,7 @@ def judge_large(
     both = unite([blank, keep_parts(found.findings, reasons), refused, partitions])
     if asked.partition_by:
         both = both.join(F.broadcast(large.names), "__part")
-    return both.select(*map(quote, schema.names)), found.kept
+    return both.select(*schema.names), found.kept
 
 
 def keep_parts(rows: DataFrame, others: Mapping[int, object]) -> DataFrame:

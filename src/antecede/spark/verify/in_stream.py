@@ -33,6 +33,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from antecede.spark.causes import ByCauses
 from antecede.spark.duration import REMEMBER, parse_duration
 from antecede.spark.errors import raise_task_errors
+from antecede.spark.frames import rename_columns
 from antecede.spark.storage import absolute
 from antecede.spark.stream.operator import BUCKETS, PROVIDER, ROCKSDB, ByPartition, read_state, run_buckets
 from antecede.spark.stream.packets import from_ipc, to_ipc
@@ -40,7 +41,7 @@ from antecede.spark.stream.query import Checkpoint, make_session
 from antecede.spark.stream.status import Status
 from antecede.spark.stream.verify import Findings, Noting, write_findings
 from antecede.spark.tables import StreamFiles
-from antecede.spark.verify.by_causes import findings_schema, refuse_request, select_judged
+from antecede.spark.verify.by_causes import alias_judged, findings_schema, refuse_request, select_judged
 from antecede.spark.verify.growing import GrowingPartition
 
 __all__ = ["JudgingBucket", "JudgingSettings", "verify_files", "verify_live"]
@@ -78,6 +79,7 @@ def verify_live(
 ) -> DataFrame:
     """A streaming DataFrame of findings; `asked.time` is the column of positions. Write it in append mode."""
     refuse_request(rows, asked, consumer)
+    rows, asked, consumer, own = alias_judged(rows, asked, consumer)
     schema = findings_schema(rows, asked, consumer)
     settings = JudgingSettings(
         asked.partition_by,
@@ -90,7 +92,8 @@ def verify_live(
     # Columns of partitions stay as they are: findings name them.
     assign, keys = ByPartition.of(judged, asked.partition_by)
     added = judged.select("*", *keys)
-    return run_buckets(added, settings, assign, schema, owner="verify", remember_ms=settings.remember_ms)
+    found = run_buckets(added, settings, assign, schema, owner="verify", remember_ms=settings.remember_ms)
+    return rename_columns(found, own)
 
 
 class JudgingSettings(Struct, frozen=True):
@@ -162,7 +165,12 @@ class JudgingBucket:
         """Let partitions grow. Which of them did?"""
         names = self.settings.partition_by
         columns = [rows[name].to_pylist() for name in ROWS]
-        values = zip(*(rows[name].to_pylist() for name in names), strict=True) if names else repeat(())
+        # They come first, and rows of an earlier state may have them under other names.
+        values = (
+            zip(*(rows[place].to_pylist() for place, _ in enumerate(names)), strict=True)
+            if names
+            else repeat(())
+        )
         keys: list[Key] = []
         for row, own in zip(zip(*columns, strict=True), values, strict=False):
             name, id, mark, causes, consumer, at = row
