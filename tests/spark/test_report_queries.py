@@ -12,10 +12,11 @@ from msgspec import structs
 
 from antecede.cli import run as antecede
 from antecede.errors import BadParameter, BadTrace
-from antecede.report import headline, local, queries, render, selection
+from antecede.report import headline, queries, render, selection
+from antecede.report import results as reading
 from antecede.report.data import Failed
 from antecede.report.gather import gather_local, gather_report
-from antecede.report.queries import FINDINGS, VERDICTS
+from antecede.report.results import FINDINGS, VERDICTS
 from antecede.report.selection import Range
 from antecede.sim import RunSpec
 from antecede.spark import Trace, measure, verify
@@ -74,7 +75,7 @@ def test_a_small_trace_has_the_same_page_without_spark(spark, place, tmp_path, m
         measure(Trace.read(spark, place)).write(path)
         failed = {"run": "lost", "reason": "it broke", "command": "antecede simulate"}
         (path / "failures.jsonl").write_text(json.dumps(failed) + "\n")
-    small = local.read_small(read_local_trace(path), str(path))
+    small = reading.read_small(read_local_trace(path), str(path))
     assert small is not None
     here = gather_local(small, windows, command)
     there = gather_report(spark, str(path), windows, command)
@@ -90,20 +91,20 @@ def test_a_small_trace_has_the_same_page_without_spark(spark, place, tmp_path, m
 
 def test_large_traces_spans_and_files_in_no_order_are_left_to_spark(place, monkeypatch):
     read = read_local_trace(place)
-    assert local.read_small(read, str(place)) is not None
+    assert reading.read_small(read, str(place)) is not None
     stated = read.runs.set_column(
         read.runs.schema.get_field_index("parameters"),
         "parameters",
         pa.array(['{"causality": "stated"}'] * len(read.runs)),
     )
-    assert local.read_small(structs.replace(read, runs=stated), str(place)) is None
+    assert reading.read_small(structs.replace(read, runs=stated), str(place)) is None
     unordered = tuple(
         structs.replace(file, groups=tuple(structs.replace(group, clocks=None) for group in file.groups))
         for file in read.files
     )
-    assert local.read_small(structs.replace(read, files=unordered), str(place)) is None
-    monkeypatch.setattr(local, "SMALL_EVENTS", 10)
-    assert local.read_small(read, str(place)) is None
+    assert reading.read_small(structs.replace(read, files=unordered), str(place)) is None
+    monkeypatch.setattr(reading, "SMALL_EVENTS", 10)
+    assert reading.read_small(read, str(place)) is None
 
 
 def list_keys(rows):
@@ -111,7 +112,7 @@ def list_keys(rows):
 
 
 def test_extents_say_how_long_each_run_is(trace, events):
-    for row in queries.find_extents(trace):
+    for row in queries.find_extents(trace.events):
         own = [event for event in events if event["run"] == row["run"]]
         assert row["events"] == row["clocks"] == len(own)
         assert (row["clock_low"], row["clock_high"]) == (0, len(own) - 1)
@@ -120,8 +121,8 @@ def test_extents_say_how_long_each_run_is(trace, events):
 
 def test_events_of_runs_are_whole(trace, events):
     expected = [event for event in events if event["run"] == "small"]
-    assert list_keys(queries.read_runs(trace, ["small"])) == list_keys(expected)
-    assert queries.read_runs(trace, []) == []
+    assert list_keys(queries.collect_runs(trace.events, ["small"])) == list_keys(expected)
+    assert queries.collect_runs(trace.events, []) == []
 
 
 def test_events_of_messages_are_those_asked_for(trace, events):
@@ -131,8 +132,8 @@ def test_events_of_messages_are_those_asked_for(trace, events):
     expected = [
         e for e in events if (e["run"], e["process"], e["sender"], e["number"]) in keys and not e["control"]
     ]
-    assert list_keys(queries.read_messages(trace, keys)) == list_keys(expected)
-    assert queries.read_messages(trace, []) == []
+    assert list_keys(queries.read_messages(trace.events, keys)) == list_keys(expected)
+    assert queries.read_messages(trace.events, []) == []
 
 
 @pytest.mark.parametrize("most", [1000, 7])
@@ -143,7 +144,7 @@ def test_ranges_give_their_first_events_and_whether_there_are_more(trace, events
         Range("broken: 1 <b>", "", "time", late // 2, late // 2 + late // 50),
         Range("small", "", "clock", 10**9, 10**9 + 1),
     ]
-    found, cut = queries.read_ranges(trace, asked, most)
+    found, cut = queries.read_ranges(trace.events, asked, most)
     expected = []
     for position, one in enumerate(asked):
         run, axis, low, high = one.run, one.axis, one.low, one.high
@@ -156,7 +157,7 @@ def test_ranges_give_their_first_events_and_whether_there_are_more(trace, events
 
 def test_more_ranges_than_parquet_is_told_of(trace, events):
     asked = [Range("small", "", "clock", i, i) for i in range(queries.PUSHED + 6)]
-    found, _ = queries.read_ranges(trace, asked, 5)
+    found, _ = queries.read_ranges(trace.events, asked, 5)
     assert list_keys(found) == list_keys(e for e in events if e["run"] == "small" and e["clock"] < len(asked))
 
 
@@ -164,7 +165,9 @@ def test_more_ranges_than_parquet_is_told_of(trace, events):
 def test_density_counts_every_event_once(trace, events, bands):
     own = [event for event in events if event["run"] == "broken: 1 <b>"]
     low, high = (choose(event["time_ns"] for event in own) for choose in (min, max))
-    found = queries.count_density(trace, {"broken: 1 <b>": (low, high)}, bands, 10)
+    found = queries.count_density(
+        trace.events, trace.known_runs.to_pylist(), {"broken: 1 <b>": (low, high)}, bands, 10
+    )
     places = {name: i for i, name in enumerate(BROKEN.build().view.names)}
     width = min(bands, len(places))
     expected = Counter(
@@ -194,7 +197,9 @@ def test_first_findings_are_violations_if_there_are_any(spark):
 def test_channels_are_added_up_by_band(spark, trace):
     rows = [("broken: 1 <b>", f"p{i}", f"p{j}", 2, 2, 10.0 * j, 1, 1, 1) for i in (1, 8) for j in (7, 8)]
     table = spark.createDataFrame(rows, TABLES["channels"])
-    found = sorted(queries.add_channels(trace, table, 2), key=lambda row: row["sender_band"])
+    found = sorted(
+        queries.add_channels(table, trace.known_runs.to_pylist(), 2), key=lambda row: row["sender_band"]
+    )
     assert [
         (r["sender_band"], r["receiver_band"], r["bands"], r["messages"], r["delay_ns_mean"]) for r in found
     ] == [
@@ -209,7 +214,9 @@ def test_histograms_are_added_up_by_protocol_and_network(spark, trace):
         for low, high in ((0, 1), (1000, 1010), (1010, 1020), (4000, 4040))
     ]
     found = sorted(
-        queries.add_histograms(trace, spark.createDataFrame(rows, TABLES["histograms"])),
+        queries.add_histograms(
+            spark.createDataFrame(rows, TABLES["histograms"]), trace.known_runs.to_pylist()
+        ),
         key=lambda row: row["low"],
     )
     assert [(row["low"], row["high"], row["count"]) for row in found] == [
@@ -227,12 +234,13 @@ def test_windows_are_the_same_through_connect(on_connect, place, events):
         from antecede.report.selection import Range
         from antecede.spark import Trace, measure, verify
         trace = Trace.read(spark, sys.argv[1])
-        [extent] = [row for row in queries.find_extents(trace) if row["run"] == "small"]
-        found, cut = queries.read_ranges(trace, [Range("small", "", "clock", 3, 30)], 9)
+        [extent] = [row for row in queries.find_extents(trace.events) if row["run"] == "small"]
+        found, cut = queries.read_ranges(trace.events, [Range("small", "", "clock", 3, 30)], 9)
         keys = [("small", "p1", "p1", 1)]
-        counts = queries.count_density(trace, {"small": (extent["time_low"], extent["time_high"])}, 2, 4)
+        runs, span = trace.known_runs.to_pylist(), (extent["time_low"], extent["time_high"])
+        counts = queries.count_density(trace.events, runs, {"small": span}, 2, 4)
         print(json.dumps([extent["events"], sorted(row["clock"] for row in found), sorted(cut),
-                          len(queries.read_messages(trace, keys)), sum(row["count"] for row in counts)]))
+                          len(queries.read_messages(trace.events, keys)), sum(row["count"] for row in counts)]))
         """
     own = [event for event in events if event["run"] == "small"]
     sends = [e for e in own if (e["process"], e["sender"], e["number"]) == ("p1", "p1", 1)]

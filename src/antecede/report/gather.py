@@ -1,14 +1,9 @@
-"""Gather what a page shows of a trace. What comes back is bounded, however long the trace.
-
-Spark is asked by `queries`. A small trace on this machine's disk is asked by `local`, whose
-functions have the same names: functions here take one of these two modules as `ask`.
-"""
+"""Gather what a page shows of a trace. What comes back is bounded, however long the trace."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -16,10 +11,23 @@ from pyspark.sql import DataFrame, SparkSession
 
 import antecede
 from antecede import storage
-from antecede.report import local, queries
 from antecede.report.data import Event, Finding, Report, Window
 from antecede.report.promises import find_promise
-from antecede.report.queries import FINDINGS, Results, Rows, read_results
+from antecede.report.queries import (
+    Rows,
+    Table,
+    add_channels,
+    add_histograms,
+    collect_rows,
+    collect_runs,
+    count_density,
+    count_findings,
+    find_extents,
+    read_first_findings,
+    read_ranges,
+)
+from antecede.report.queries import read_messages as read_events_of
+from antecede.report.results import FINDINGS, Results, Small, measure_small, read_results
 from antecede.report.selection import (
     BUCKETS,
     MOST,
@@ -58,18 +66,18 @@ def gather_report(
     `windows` are RUN:FROM:TO as the user writes them; `say` is told which step begins.
     """
     trace = Trace.read(spark, path)
-    results = read_results(spark, path)
-    table = queries.collect_rows(trace.runs) if trace.table is None else trace.table.to_pylist()
+    results = read_results(path, spark)
+    table = collect_rows(trace.runs) if trace.table is None else trace.table.to_pylist()
     runs = sorted(table, key=lambda run: str(run["run"]).encode())
-    extents = {row["run"]: msgspec.convert(row, Extent) for row in queries.find_extents(trace)}
+    extents = list_extents(trace.events)
     ranges = [parse_window(text, extents) for text in windows]
     say("verifying")
     stated = all(is_stated(run["parameters"]) for run in runs) and bool(runs)
-    judged = judge_spans(trace) if stated else judge_runs(queries, *verify_trace(trace, results), runs)
+    judged = judge_spans(trace) if stated else judge_runs(*verify_trace(trace, results), runs)
     say("measuring")
-    priced = price_runs(queries, trace, results.measures or measure_trace(trace), runs, judged["verdicts"])
+    priced = price_runs(results.measures or measure_trace(trace), runs, judged["verdicts"])
     say("choosing windows")
-    shown = select_events(queries, trace, extents, group_findings(judged["findings"]), ranges)
+    shown = select_events(trace.events, runs, extents, group_findings(judged["findings"]), ranges)
     tables = Tables(
         runs=runs,
         **judged,
@@ -78,26 +86,33 @@ def gather_report(
         extents=tuple(extents.values()),
         causality="stated" if stated else None,
         aliases=name_messages(trace, judged["findings"], shown["events"]) if stated else (),
-        failed=[] if results.failures is None else queries.collect_rows(results.failures),
+        failed=results.failures,
     )
     return make_report(tables, path, command)
 
 
-def gather_local(trace: local.Small, windows: Sequence[str], command: Sequence[str]) -> Report:
+def gather_local(trace: Small, windows: Sequence[str], command: Sequence[str]) -> Report:
     """The same of a small trace, without Spark."""
-    extents = local.find_extents(trace)
+    results, runs, extents = read_results(trace.path), trace.runs, list_extents(trace.events)
     ranges = [parse_window(text, extents) for text in windows]
-    judged = judge_runs(local, *local.verify_trace(trace), trace.runs)
-    measures = local.read_measures(trace) or local.measure_trace(trace)
+    findings, verdicts = results.findings, results.verdicts
+    if findings is None or verdicts is None:
+        found = verify_local(trace.read)
+        findings, verdicts = found.findings, found.runs
+    judged = judge_runs(findings, collect_rows(verdicts), runs)
     tables = Tables(
-        runs=trace.runs,
+        runs=runs,
         **judged,
-        **price_runs(local, trace, measures, trace.runs, judged["verdicts"]),
-        **select_events(local, trace, extents, group_findings(judged["findings"]), ranges),
+        **price_runs(results.measures or measure_small(trace), runs, judged["verdicts"]),
+        **select_events(trace.events, runs, extents, group_findings(judged["findings"]), ranges),
         extents=tuple(extents.values()),
-        failed=local.read_failures(trace),
+        failed=results.failures,
     )
     return make_report(tables, trace.path, command)
+
+
+def list_extents(events: Table) -> dict[str, Extent]:
+    return {row["run"]: msgspec.convert(row, Extent) for row in find_extents(events)}
 
 
 def make_report(tables: Tables, path: str, command: Sequence[str]) -> Report:
@@ -105,7 +120,7 @@ def make_report(tables: Tables, path: str, command: Sequence[str]) -> Report:
     return assemble(tables, source=path, command=command, made=made, version=antecede.__version__)
 
 
-def judge_runs(ask: ModuleType, findings: Any, judged: Rows, runs: Rows) -> dict[str, Any]:
+def judge_runs(findings: Table, judged: Rows, runs: Rows) -> dict[str, Any]:
     """Verdicts, the findings that are listed, and how many there are where a promise covers one process only."""
     broken = [row["run"] for row in judged if row["verdict"] == "no"]
     partly = {
@@ -115,8 +130,8 @@ def judge_runs(ask: ModuleType, findings: Any, judged: Rows, runs: Rows) -> dict
     }
     return {
         "verdicts": judged,
-        "findings": ask.read_first_findings(findings, limit_findings(len(broken))) if broken else [],
-        "found_at": ask.count_findings(findings, partly & set(broken)),
+        "findings": read_first_findings(findings, limit_findings(len(broken))) if broken else [],
+        "found_at": count_findings(findings, partly & set(broken)),
     }
 
 
@@ -127,7 +142,7 @@ def judge_spans(trace: Trace) -> dict[str, Any]:
     broken = any(row["verdict"] == "no" for row in found.verdicts)
     return {
         "verdicts": found.verdicts,
-        "findings": queries.read_first_findings(found.findings, limit_findings(1)) if broken else [],
+        "findings": read_first_findings(found.findings, limit_findings(1)) if broken else [],
         "found_at": [],
     }
 
@@ -143,34 +158,32 @@ def name_messages(trace: Trace, findings: Rows, events: Rows) -> Rows:
 def verify_trace(trace: Trace, results: Results) -> tuple[DataFrame, Rows]:
     """Findings and verdicts: of a small local trace by this process, as `antecede verify` does it."""
     if results.findings is not None and results.verdicts is not None:
-        return results.findings, queries.collect_rows(results.verdicts)
+        return results.findings, collect_rows(results.verdicts)
     if (
         trace.path is None
         or storage.local(trace.path) is None
         or sum(file.rows for file in trace.files or ()) > EMBEDDED_MOST
     ):
         verified = verify(trace)
-        return verified.findings, queries.collect_rows(verified.runs)
+        return verified.findings, collect_rows(verified.runs)
     assert trace.table is not None
     found = verify_local(LocalTrace(trace.path, trace.table, trace.files or ()))
     return trace.spark.createDataFrame(found.findings.to_pylist(), FINDINGS), found.runs.to_pylist()
 
 
-def price_runs(
-    ask: ModuleType, trace: Any, measures: Mapping[str, Any], runs: Rows, verdicts: Rows
-) -> dict[str, Any]:
+def price_runs(measures: Mapping[str, Table], runs: Rows, verdicts: Rows) -> dict[str, Any]:
     """What was measured."""
     sizes = {row["run"]: len(row["processes"]) for row in runs}
     broken = {row["run"] for row in verdicts if row["verdict"] == "no"}
     return {
-        "measures": ask.collect_rows(measures["runs"]),
-        "processes": ask.collect_runs(measures["processes"], choose_detailed(sizes, broken)),
-        "channels": ask.add_channels(trace, measures["channels"], limit_channel_bands(len(runs))),
-        "histograms": ask.add_histograms(trace, measures["histograms"]),
+        "measures": collect_rows(measures["runs"]),
+        "processes": collect_runs(measures["processes"], choose_detailed(sizes, broken)),
+        "channels": add_channels(measures["channels"], runs, limit_channel_bands(len(runs))),
+        "histograms": add_histograms(measures["histograms"], runs),
     }
 
 
-def measure_trace(trace: Trace) -> dict[str, DataFrame]:
+def measure_trace(trace: Trace) -> dict[str, Table]:
     found = measure(trace)
     return {name: getattr(found, name) for name in TABLES}
 
@@ -184,27 +197,27 @@ def group_findings(rows: Rows) -> dict[str, tuple[Finding, ...]]:
 
 
 def select_events(
-    ask: ModuleType,
-    trace: Any,
+    events: Table,
+    runs: Rows,
     extents: Mapping[str, Extent],
     findings: Mapping[str, tuple[Finding, ...]],
     wanted: Sequence[Range],
 ) -> dict[str, Any]:
     """The events that the page carries, and where the others are."""
-    told = ask.read_messages(trace, list_story_keys(findings))
+    told = read_events_of(events, list_story_keys(findings))
     stories: dict[str, list[Event]] = {}
     for row in told:
         stories.setdefault(row["run"], []).append(msgspec.convert(row, Event))
     planned = plan_selection(extents.values(), findings, stories, wanted)
-    inside, cut = ask.read_ranges(trace, planned.ranges, MOST)
+    inside, cut = read_ranges(events, planned.ranges, MOST)
     parts = {run: extent for run, extent in extents.items() if run not in planned.whole}
     spans = {run: (extent.time_low or 0, extent.time_high or 0) for run, extent in parts.items()}
     return {
-        "events": [*ask.read_runs(trace, planned.whole), *told, *inside],
+        "events": [*collect_runs(events, planned.whole), *told, *inside],
         "windows": [
             (r.run, Window(f"{r.title}, the first {MOST:,}" if i in cut else r.title, r.axis, r.low, r.high))
             for i, r in enumerate(planned.ranges)
         ],
-        "density": ask.count_density(trace, spans, limit_density_bands(len(parts)), BUCKETS),
+        "density": count_density(events, runs, spans, limit_density_bands(len(parts)), BUCKETS),
         "partial": parts.keys(),
     }

@@ -1,16 +1,10 @@
 """What a page shows of a trace of any length: few rows, however many events there are.
 
-Everything here ends in rows on the driver, so everything here is bounded: by the number of runs, of findings asked for,
-of bands and buckets, of events in a window. Each function is one job that reads the columns it needs, and a range of
-clocks reads only the row groups whose statistics have it.
-
-What a directory of results holds already need not be computed again (`read_results`). Any of these may be missing:
-
-    trace/           the trace
-    findings/        what `verify` found
-    verdicts/        its verdict of each run
-    measures/        runs/, processes/, channels/, histograms/: what `measure` found
-    failures.jsonl   runs of a sweep that failed
+A table is Spark's, or Arrow's where a trace is small. A question has two steps, functions of Arrow's tables: `prepare`
+makes rows with a key of rows of the table, and `combine` makes fewer of these, also of those that it made itself. So
+Spark's tasks ask it of their parts, and this process of their answers, or of a whole table that is here: `ask` does
+either. Each answer is bounded: by the number of runs, of findings asked for, of bands and buckets, of events in a
+window. A range of clocks reads only the row groups whose statistics have it.
 
 A *band* is a number of neighbouring processes, in the order in which the run names them: one process while there are
 few.
@@ -18,32 +12,32 @@ few.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from antecede.report.selection import Range
-from antecede.spark.measure.figures import TABLES
-from antecede.spark.storage import absolute, escape_path, files, join
-from antecede.spark.trace.api import SPARK_EVENTS, Trace
-from antecede.verification import KINDS, schema
+from antecede.spark.errors import mark_errors
+from antecede.trace import EVENTS
+from antecede.verification import KINDS
 
 __all__ = [
-    "FINDINGS", "Results", "Rows", "add_channels", "add_histograms", "collect_rows", "collect_runs", "count_density",
-    "count_findings", "find_extents", "read_first_findings", "read_messages", "read_ranges", "read_results",
-    "read_runs",
+    "Rows", "Table", "add_channels", "add_histograms", "collect_rows", "collect_runs", "count_density",
+    "count_findings", "find_extents", "read_first_findings", "read_messages", "read_ranges",
 ]  # fmt: skip
 
-
 Rows = list[dict[str, Any]]
+Table: TypeAlias = pa.Table | DataFrame
+Step = Callable[[pa.Table], pa.Table]
 
 PUSHED: Final = 64
 """Ranges up to which Parquet is told of them; a longer condition costs more than it saves."""
@@ -51,48 +45,123 @@ SHARES: Final = 4
 """Bins of a picture's histogram for each power of two."""
 
 
-def collect_rows(table: DataFrame) -> Rows:
+def ask(table: Table, columns: Sequence[str], prepare: Step, combine: Step = lambda rows: rows) -> Rows:
+    """The answer to a question about these columns of a table."""
+    if isinstance(table, pa.Table):
+        return list(combine(prepare(table.select(columns))).to_pylist())
+    asked = table.select(*columns)
+    schema = combine(prepare(to_arrow_schema(asked.schema).empty_table())).schema
+
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        held = schema.empty_table()
+        for batch in batches:
+            some = combine(prepare(pa.Table.from_batches([batch]))).select(schema.names).cast(schema)
+            held = combine(pa.concat_tables([held, some])).select(schema.names).cast(schema)
+        yield from held.to_batches()
+
+    answers = asked.mapInArrow(mark_errors(work), from_arrow_schema(schema)).toArrow()
+    return list(combine(answers).to_pylist())
+
+
+def narrow(table: Table, *conditions: Column) -> Table:
+    """Tell Spark, and Parquet, which rows are meant at most. A table that is here needs no such help."""
+    return table if isinstance(table, pa.Table) else reduce(DataFrame.where, conditions, table)
+
+
+def add_up(keys: Sequence[str], **sums: str) -> Step:
+    """Rows of one key become one: `sums` says how each of the other columns is added up."""
+
+    def combine(rows: pa.Table) -> pa.Table:
+        found = rows.group_by([*keys], use_threads=False).aggregate([*sums.items()])
+        return found.rename_columns({f"{name}_{how}": name for name, how in sums.items()})
+
+    return combine
+
+
+def keep_first(key: str, order: Sequence[str], most: int) -> Step:
+    """The first rows of each key, in this order; what is null comes last."""
+
+    def combine(rows: pa.Table) -> pa.Table:
+        ordered = rows.sort_by([(name, "ascending") for name in (key, *order)])
+        codes = pc.rank(ordered[key], tiebreaker="dense").to_numpy()
+        starts = np.searchsorted(codes, codes)
+        return ordered.filter(pa.array(np.arange(len(codes)) - starts < most))
+
+    return combine
+
+
+def collect_rows(table: Table) -> Rows:
     """A small table as rows."""
-    found: Rows = table.toArrow().to_pylist()
-    return found
+    return list((table if isinstance(table, pa.Table) else table.toArrow()).to_pylist())
 
 
-def collect_runs(table: DataFrame, runs: Iterable[str]) -> Rows:
+def collect_runs(table: Table, runs: Iterable[str]) -> Rows:
     """The rows of a table that are of these runs."""
     names = list(runs)
+    if isinstance(table, pa.Table):
+        return list(table.filter(is_in(table["run"], names)).to_pylist())
     return collect_rows(table.where(F.col("run").isin(*names))) if names else []
+
+
+def is_in(column: pa.ChunkedArray, values: Iterable[Any]) -> pa.ChunkedArray:
+    return pc.is_in(column, value_set=pa.array(values, column.type))
+
+
+def count_rows(rows: pa.Table) -> pa.Table:
+    return rows.append_column("count", pa.array(np.ones(len(rows), np.int64)))
+
+
+def each_run(rows: pa.Table, schema: pa.Schema, work: Callable[[str, pa.Table], dict[str, Any]]) -> pa.Table:
+    """What `work` makes of the rows of each run: columns, or one value for all of its rows."""
+    found = [schema.empty_table()]
+    for run in pc.unique(rows["run"]).to_pylist():
+        own = rows.filter(pc.equal(rows["run"], run))
+        made = {"run": run, **work(run, own)}
+        columns = [fit(made[field.name], field.type, len(own)) for field in schema]
+        found.append(pa.Table.from_arrays(columns, schema=schema))
+    return pa.concat_tables(found)
+
+
+def fit(value: Any, kind: pa.DataType, count: int) -> Any:
+    if isinstance(value, np.ndarray):
+        return pa.array(value, kind)
+    return (
+        value.cast(kind) if isinstance(value, pa.ChunkedArray) else pa.repeat(pa.scalar(value, kind), count)
+    )
 
 
 # Events
 
 
-def find_extents(trace: Trace) -> Rows:
+def find_extents(events: Table) -> Rows:
     """For each run with events: how many, how many have a clock, and from when to when."""
-    return collect_rows(
-        trace.events.groupBy("run").agg(
-            F.count(F.lit(1)).alias("events"),
-            F.count("clock").alias("clocks"),
-            F.min("clock").alias("clock_low"),
-            F.max("clock").alias("clock_high"),
-            F.min("time_ns").alias("time_low"),
-            F.max("time_ns").alias("time_high"),
-        )
+
+    def prepare(rows: pa.Table) -> pa.Table:
+        clock, time = rows["clock"], rows["time_ns"]
+        told = {"clocks": pc.is_valid(clock).cast(pa.int64()), "clock_low": clock, "clock_high": clock}
+        counted = count_rows(rows.select(["run"])).rename_columns(["run", "events"])
+        for name, column in (told | {"time_low": time, "time_high": time}).items():
+            counted = counted.append_column(name, column)
+        return counted
+
+    sums = {"clock_low": "min", "clock_high": "max", "time_low": "min", "time_high": "max"}
+    return ask(
+        events, ["run", "clock", "time_ns"], prepare, add_up(["run"], events="sum", clocks="sum", **sums)
     )
 
 
-def read_runs(trace: Trace, runs: Iterable[str]) -> Rows:
-    """All events of these runs."""
-    return collect_runs(trace.events, runs)
-
-
-def read_messages(trace: Trace, keys: Sequence[tuple[str, str, str, int]]) -> Rows:
+def read_messages(events: Table, keys: Sequence[tuple[str, str, str, int]]) -> Rows:
     """What happened to these messages at these processes: keys are run, process, sender, number."""
     if not keys:
         return []
-    names = ["run", "process", "sender", "number"]
-    wanted = make_table(trace.spark, "run string, process string, sender string, number long", keys)
-    events = trace.events.where(~F.col("control") & prune_by_number(keys))
-    return collect_rows(events.join(wanted, names).select(SPARK_EVENTS.names))
+    wanted, numbers = set(keys), sorted({key[3] for key in keys})
+
+    def prepare(rows: pa.Table) -> pa.Table:
+        near = rows.filter(pc.and_not(is_in(rows["number"], numbers), rows["control"]))
+        own = zip(*(near[name].to_pylist() for name in ("run", "process", "sender", "number")), strict=True)
+        return near.filter(pa.array([one in wanted for one in own], pa.bool_()))
+
+    return ask(narrow(events, ~F.col("control"), prune_by_number(keys)), EVENTS.names, prepare)
 
 
 def prune_by_number(keys: Sequence[tuple[str, str, str, int]]) -> Column:
@@ -122,168 +191,145 @@ def join_spans(numbers: Sequence[int], gap: int = 1000) -> list[tuple[int, int]]
     return [(numbers[a], numbers[b - 1]) for a, b in pairwise([*starts, len(numbers)])]
 
 
-def read_ranges(trace: Trace, ranges: Sequence[Range], most: int) -> tuple[Rows, set[int]]:
+def read_ranges(events: Table, ranges: Sequence[Range], most: int) -> tuple[Rows, set[int]]:
     """The first `most` events of each range, and the positions of the ranges that have more."""
     if not ranges:
         return [], set()
-    bounds = make_table(
-        trace.spark,
-        "position int, run string, axis string, low long, high long",
-        [(position, r.run, r.axis, r.low, r.high) for position, r in enumerate(ranges)],
-    )
-    events = trace.events
-    if len(ranges) <= PUSHED:
+
+    def prepare(rows: pa.Table) -> pa.Table:
+        parts = []
+        for position, one in enumerate(ranges):
+            axis = rows[name_axis(one)]
+            inside = pc.and_(pc.greater_equal(axis, one.low), pc.less_equal(axis, one.high))
+            own = rows.filter(pc.and_(pc.equal(rows["run"], one.run), inside))
+            at = pa.array(np.full(len(own), position, np.int32))
+            parts.append(own.append_column("position", at).append_column("place", own[name_axis(one)]))
+        return pa.concat_tables(parts)
+
+    def is_inside(one: Range) -> Column:
+        return (F.col("run") == one.run) & F.col(name_axis(one)).between(one.low, one.high)
+
+    if len(ranges) <= PUSHED and isinstance(events, DataFrame):
         events = events.where(reduce(Column.__or__, map(is_inside, ranges)))
-    place = F.when(F.col("axis") == "clock", F.col("clock")).otherwise(F.col("time_ns"))
-    found = events.join(bounds, "run").where(place.between(F.col("low"), F.col("high")))
-    # Spark limits such a rank before it moves anything, so a range of a whole trace does no harm.
-    order = Window.partitionBy("position").orderBy(place, "process", "index")
-    first = found.withColumn("rank", F.row_number().over(order)).where(F.col("rank") <= most + 1)
-    told = collect_rows(first.select(*SPARK_EVENTS.names, "position", "rank"))
-    return [row for row in told if row["rank"] <= most], {
-        row["position"] for row in told if row["rank"] > most
-    }
+    first = keep_first("position", ["place", "process", "index"], most + 1)
+    seen: Counter[int] = Counter()
+    found: Rows = []
+    for row in ask(events, EVENTS.names, prepare, first):
+        seen[row["position"]] += 1
+        if seen[row["position"]] <= most:
+            found.append(row)
+    return found, {position for position, count in seen.items() if count > most}
 
 
-def is_inside(range_: Range) -> Column:
-    column = F.col("clock") if range_.axis == "clock" else F.col("time_ns")
-    return (F.col("run") == range_.run) & column.between(range_.low, range_.high)
+def name_axis(one: Range) -> str:
+    return "clock" if one.axis == "clock" else "time_ns"
+
+
+def count_density(
+    events: Table, runs: Rows, spans: Mapping[str, tuple[int, int]], bands: int, buckets: int
+) -> Rows:
+    """Events by band and bucket of time: run, band, bands, bucket, buckets, count. `spans` has each run's times."""
+    if not spans:
+        return []
+    places = place_processes((run for run in runs if run["run"] in spans), bands)
+    keys = ("run", "band", "bands", "bucket", "buckets")
+    schema = pa.schema({"run": pa.string(), **dict.fromkeys(keys[1:], pa.int32())})
+
+    def work(run: str, own: pa.Table) -> dict[str, Any]:
+        low, high = spans[run]
+        share = (own["time_ns"].to_numpy() - low) / (high - low + 1)
+        bucket = np.floor(share * buckets).astype(np.int32)
+        names, width = places[run]
+        band = find_bands(own["process"], names, width)
+        return {"band": band, "bands": width, "bucket": bucket, "buckets": buckets}
+
+    def prepare(rows: pa.Table) -> pa.Table:
+        known = each_run(rows.filter(is_in(rows["run"], spans)), schema, work)
+        return count_rows(known.filter(pc.is_valid(known["band"])))
+
+    return ask(events, ["run", "process", "time_ns"], prepare, add_up(keys, count="sum"))
 
 
 # Aggregates
 
 
-def read_first_findings(findings: DataFrame, per_run: int) -> Rows:
+def read_first_findings(findings: Table, per_run: int) -> Rows:
     """So many findings of each run, violations first, then in the order of each process's own events."""
-    kinds = F.array(*map(F.lit, KINDS))
-    order = Window.partitionBy("run").orderBy(
-        F.array_position(kinds, F.col("kind")),
-        F.col("index").asc_nulls_last(),
-        "process",
-        "sender",
-        "number",
-    )
-    ranked = findings.withColumn("rank", F.row_number().over(order))
-    return collect_rows(ranked.where(F.col("rank") <= per_run).drop("rank"))
+    columns = findings.column_names if isinstance(findings, pa.Table) else findings.columns
+
+    def prepare(rows: pa.Table) -> pa.Table:
+        return rows.append_column("rank", pc.index_in(rows["kind"], value_set=pa.array(KINDS)))
+
+    order = ["rank", "index", "process", "sender", "number"]
+    return ask(findings, columns, prepare, keep_first("run", order, per_run))
 
 
-def count_findings(findings: DataFrame, runs: Iterable[str]) -> Rows:
+def count_findings(findings: Table, runs: Iterable[str]) -> Rows:
     """run, kind, process, count: how many findings there are, at each process of these runs."""
-    names = list(runs)
+    names, keys = list(runs), ["run", "kind", "process"]
     if not names:
         return []
-    counted = findings.where(F.col("run").isin(*names)).groupBy("run", "kind", "process").count()
-    return collect_rows(counted)
+
+    def prepare(rows: pa.Table) -> pa.Table:
+        return count_rows(rows.filter(is_in(rows["run"], names)))
+
+    return ask(narrow(findings, F.col("run").isin(*names)), keys, prepare, add_up(keys, count="sum"))
 
 
-def count_density(trace: Trace, spans: Mapping[str, tuple[int, int]], bands: int, buckets: int) -> Rows:
-    """Events by band and bucket of time: run, band, bands, bucket, buckets, count. `spans` has each run's times."""
-    if not spans:
-        return []
-    runs = make_table(
-        trace.spark, "run string, low long, high long", [(run, *span) for run, span in spans.items()]
-    )
-    share = (F.col("time_ns") - F.col("low")).cast("double") / (F.col("high") - F.col("low") + 1)
-    events = trace.events.select("run", "process", "time_ns").join(runs, "run")
-    return collect_rows(
-        events.join(F.broadcast(place_processes(trace, bands)), ["run", "process"])
-        .withColumn("bucket", F.floor(share * buckets).cast("int"))
-        .groupBy("run", "band", "bands", "bucket")
-        .agg(F.count(F.lit(1)).alias("count"))
-        .withColumn("buckets", F.lit(buckets))
-    )
-
-
-def add_channels(trace: Trace, measured: DataFrame, bands: int) -> Rows:
+def add_channels(measured: Table, runs: Rows, bands: int) -> Rows:
     """Measured channels by bands: run, sender_band, receiver_band, bands, messages, delay_ns_mean."""
-    place = place_processes(trace, bands)
-    senders = place.select(
-        "run", F.col("process").alias("sender"), F.col("band").alias("sender_band"), "bands"
-    )
-    receivers = place.select("run", F.col("process").alias("receiver"), F.col("band").alias("receiver_band"))
-    delayed = F.when(F.col("delay_ns_mean").isNotNull(), F.col("deliveries"))
-    return collect_rows(
-        measured.join(F.broadcast(senders), ["run", "sender"])
-        .join(F.broadcast(receivers), ["run", "receiver"])
-        .groupBy("run", "sender_band", "receiver_band", "bands")
-        .agg(
-            F.sum("messages").alias("messages"),
-            F.try_divide(F.sum(F.col("delay_ns_mean") * delayed), F.sum(delayed)).alias("delay_ns_mean"),
-        )
-    )
+    places = place_processes(runs, bands)
+    keys = ["run", "sender_band", "receiver_band", "bands"]
+    columns = ["run", "sender", "receiver", "messages", "deliveries", "delay_ns_mean"]
+    sums = {"messages": pa.int64(), "total": pa.float64(), "delivered": pa.int64()}
+    schema = pa.schema({"run": pa.string(), **dict.fromkeys(keys[1:], pa.int32()), **sums})
+
+    def work(run: str, own: pa.Table) -> dict[str, Any]:
+        (names, width), mean = places[run], own["delay_ns_mean"].cast(pa.float64())
+        delivered = pc.if_else(pc.is_valid(mean), own["deliveries"], 0)
+        return {
+            "sender_band": find_bands(own["sender"], names, width),
+            "receiver_band": find_bands(own["receiver"], names, width),
+            "bands": width,
+            "messages": own["messages"],
+            "total": pc.fill_null(pc.multiply(mean, delivered.cast(pa.float64())), 0),
+            "delivered": delivered,
+        }
+
+    combine = add_up(keys, **dict.fromkeys(sums, "sum"))
+    rows = ask(measured, columns, lambda rows: each_run(rows, schema, work), combine)
+    return [
+        {**row, "delay_ns_mean": row["total"] / row["delivered"] if row["delivered"] else None}
+        for row in rows
+    ]
 
 
-def add_histograms(trace: Trace, measured: DataFrame) -> Rows:
+def add_histograms(measured: Table, runs: Rows) -> Rows:
     """Measured histograms of all runs of a protocol on a network, in bins wide enough to be seen."""
-    bin_ = F.when(F.col("low") > 0, F.floor(F.log2(F.col("low").cast("double")) * SHARES)).otherwise(-1)
-    return collect_rows(
-        measured.join(F.broadcast(trace.runs.select("run", "protocol", "network")), "run")
-        .groupBy("protocol", "network", "quantity", bin_.alias("bin"))
-        .agg(F.min("low").alias("low"), F.max("high").alias("high"), F.sum("count").alias("count"))
-        .drop("bin")
+    of = {run["run"]: {name: run[name] for name in ("protocol", "network")} for run in runs}
+    texts, numbers = ("run", "protocol", "network", "quantity"), ("bin", "low", "high", "count")
+    schema = pa.schema({**dict.fromkeys(texts, pa.string()), **dict.fromkeys(numbers, pa.int64())})
+
+    def work(run: str, own: pa.Table) -> dict[str, Any]:
+        low = own["low"].to_numpy()
+        place = np.floor(np.log2(np.maximum(low, 1)) * SHARES).astype(np.int64)
+        given = {name: own[name] for name in ("quantity", "low", "high", "count")}
+        return {**of[run], "bin": np.where(low > 0, place, -1), **given}
+
+    return ask(
+        measured,
+        ["run", "quantity", "low", "high", "count"],
+        lambda rows: each_run(rows, schema, work),
+        add_up([*texts[1:], "bin"], low="min", high="max", count="sum"),
     )
 
 
-def place_processes(trace: Trace, bands: int) -> DataFrame:
-    """run, process, band, bands: where each process stands."""
-    width = F.least(F.size("processes"), F.lit(bands)).alias("bands")
-    named = trace.runs.select(
-        "run", width, F.size("processes").alias("n"), F.posexplode("processes").alias("place", "process")
-    )
-    return named.select(
-        "run",
-        "process",
-        "bands",
-        F.floor(F.col("place") * F.col("bands") / F.col("n")).cast("int").alias("band"),
-    )
+def place_processes(runs: Iterable[Mapping[str, Any]], bands: int) -> dict[str, tuple[Sequence[str], int]]:
+    """For each run the names of its processes, and how many bands they have."""
+    return {run["run"]: (run["processes"], min(len(run["processes"]), bands)) for run in runs}
 
 
-def make_table(spark: SparkSession, schema: str, values: Iterable[tuple[Any, ...]]) -> DataFrame:
-    """A table of the driver's, to be joined where the events are."""
-    return F.broadcast(spark.createDataFrame(list(values), schema))
-
-
-# Results
-
-FINDINGS: Final = from_arrow_schema(schema.FINDINGS)
-VERDICTS: Final = from_arrow_schema(schema.VERDICTS)
-
-
-@dataclass(frozen=True)
-class Results:
-    """Tables that were written; None is not there."""
-
-    findings: DataFrame | None
-    verdicts: DataFrame | None
-    measures: dict[str, DataFrame] | None
-    """Its tables by name: all four, or nothing."""
-    failures: DataFrame | None
-
-
-def read_results(spark: SparkSession, path: str | os.PathLike[str]) -> Results:
-    """What is in a directory of results, or beside the trace of one."""
-    root = absolute(path)
-    measures = {
-        name: read_table(spark, join(root, "measures", name), columns) for name, columns in TABLES.items()
-    }
-    there = {name: found for name, found in measures.items() if found is not None}
-    return Results(
-        read_table(spark, join(root, "findings"), FINDINGS),
-        read_table(spark, join(root, "verdicts"), VERDICTS),
-        there if len(there) == len(TABLES) else None,
-        read_failures(spark, root),
-    )
-
-
-def read_table(spark: SparkSession, path: str, columns: StructType | str) -> DataFrame | None:
-    found = files(spark, path)
-    return spark.read.schema(columns).parquet(*map(escape_path, found)) if found else None
-
-
-def read_failures(spark: SparkSession, root: str) -> DataFrame | None:
-    found = files(spark, join(root, "failures.jsonl"), "*.jsonl")
-    return (
-        spark.read.schema("run string, reason string, command string").json([*map(escape_path, found)])
-        if found
-        else None
-    )
+def find_bands(processes: pa.ChunkedArray, names: Sequence[str], width: int) -> pa.ChunkedArray:
+    """The band of each process; null of one that the run does not name."""
+    at = pc.index_in(processes, value_set=pa.array(names, pa.string())).cast(pa.int64())
+    return pc.divide(pc.multiply(at, width), max(len(names), 1))
