@@ -18,7 +18,7 @@ from rich.console import Console
 
 from antecede.cli import run
 from antecede.cli.measure import print_measures
-from antecede.cli.tables import print_table
+from antecede.cli.output import print_table
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

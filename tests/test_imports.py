@@ -78,7 +78,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 # A page is made without Spark. These modules ask steps on Spark for what it shows; nothing of `spark` knows the report.
-ON_SPARK = {f"antecede.report.{name}" for name in ("gather", "local", "queries")}
+ON_SPARK = {f"antecede.report.{name}" for name in ("gather", "queries", "results")}
 MORE_ON_SPARK = {"antecede", "spark", "verification"}
 
 # What a unit may name for type checkers alone, under `if TYPE_CHECKING`, and loads when it is asked for.

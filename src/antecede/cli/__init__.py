@@ -22,7 +22,7 @@ import typer
 from typer.core import TyperGroup
 
 import antecede
-from antecede.cli.sentences import print_sentence
+from antecede.cli.output import print_sentence
 from antecede.errors import AntecedeError
 
 __all__ = ["COMMANDS", "EXAMPLES", "build_app", "main", "run"]

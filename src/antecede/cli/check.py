@@ -18,10 +18,8 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from antecede.cli.options import Jobs, Json, Settings, parse_settings
-from antecede.cli.progress import pause_gc, show_progress
-from antecede.cli.sentences import print_sentence
-from antecede.cli.signals import hold_interrupts, ignore_interrupts
-from antecede.cli.tables import count_things, print_json
+from antecede.cli.output import count_things, print_json, print_sentence
+from antecede.cli.progress import hold_interrupts, ignore_interrupts, pause_gc, show_progress
 from antecede.errors import BadParameter, BadProgram
 from antecede.explore import Explorer, validate
 from antecede.model import View

@@ -14,8 +14,7 @@ import typer
 from rich.console import Console
 
 from antecede.cli import options
-from antecede.cli.sentences import print_sentence
-from antecede.cli.tables import print_csv, print_json, print_table
+from antecede.cli.output import print_csv, print_json, print_sentence, print_table
 from antecede.errors import BadParameter
 from antecede.storage import put, refuse_file
 

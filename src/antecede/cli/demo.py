@@ -20,9 +20,8 @@ from rich.console import Console
 from rich.text import Text
 
 from antecede.cli.options import Csv, Json, Master, Messages, Open, Remote, refuse_two_forms
-from antecede.cli.sentences import print_sentence
+from antecede.cli.output import VERDICTS, print_csv, print_json, print_sentence, print_table
 from antecede.cli.spark_session import Work, open_work
-from antecede.cli.tables import VERDICTS, print_csv, print_json, print_table
 from antecede.errors import BadParameter
 from antecede.protocols import PROTOCOLS
 from antecede.report import render

@@ -14,9 +14,8 @@ import typer
 
 from antecede.cli.columns import peek_columns
 from antecede.cli.options import Json, Master, Remote
-from antecede.cli.sentences import print_sentence
+from antecede.cli.output import SHOWN, count_things, print_json, print_sentence
 from antecede.cli.spark_session import open_work
-from antecede.cli.tables import SHOWN, count_things, print_json
 from antecede.errors import BadParameter
 from antecede.trace.foreign.formats import (
     FORMATS,

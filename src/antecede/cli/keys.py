@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from antecede.cli.options import Json
-from antecede.cli.tables import print_json
+from antecede.cli.output import print_json
 from antecede.net.transports.keys import make_keys
 
 __all__ = ["keys"]

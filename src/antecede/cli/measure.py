@@ -12,9 +12,8 @@ import typer
 from rich.console import Console
 
 from antecede.cli.options import Csv, Json, Master, Remote, Trace, refuse_two_forms
-from antecede.cli.sentences import print_sentence
+from antecede.cli.output import RUNS_MOST, print_csv, print_json, print_sentence, print_table
 from antecede.cli.spark_session import open_work
-from antecede.cli.tables import RUNS_MOST, print_csv, print_json, print_table
 
 if TYPE_CHECKING:
     from antecede.spark.measure.api import Measures

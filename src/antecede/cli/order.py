@@ -19,10 +19,8 @@ from antecede.cli.columns import (
     split_names,
 )
 from antecede.cli.order_stream import Rows, order_stream, split_processes
-from antecede.cli.sentences import print_sentence
-from antecede.cli.spark_session import open_work
-from antecede.cli.stream import Asked
-from antecede.cli.tables import count_things, print_json
+from antecede.cli.output import count_things, print_json, print_sentence
+from antecede.cli.spark_session import Asked, open_work
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:

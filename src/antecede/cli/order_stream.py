@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import typer
 
-from antecede.cli.sentences import print_sentence
-from antecede.cli.spark_session import Work
-from antecede.cli.stream import Asked, open_stream
-from antecede.cli.tables import count_things, print_json
+from antecede.cli.output import count_things, print_json, print_sentence
+from antecede.cli.spark_session import Asked, Work, open_stream
 from antecede.errors import BadParameter
 from antecede.model import View
 

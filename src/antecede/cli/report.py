@@ -15,9 +15,8 @@ from typing import Annotated
 import typer
 
 from antecede.cli.options import Json, Master, Open, Remote
-from antecede.cli.sentences import print_sentence
+from antecede.cli.output import print_json, print_sentence
 from antecede.cli.spark_session import open_work, refuse_request
-from antecede.cli.tables import print_json
 from antecede.report import Report, headline, render
 from antecede.storage import local, put, refuse_file
 
@@ -78,7 +77,7 @@ def gather_here(path: str, windows: Sequence[str], command: Sequence[str]) -> Re
     if local(path) is None:
         return None
     from antecede.report.gather import gather_local
-    from antecede.report.local import read_small
+    from antecede.report.results import read_small
     from antecede.trace.footers import read_local_trace
 
     trace = read_small(read_local_trace(path), path)

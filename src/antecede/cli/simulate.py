@@ -14,10 +14,8 @@ import typer
 from rich.console import Console
 
 from antecede.cli import options
-from antecede.cli.progress import pause_gc, show_progress
-from antecede.cli.sentences import print_sentence
-from antecede.cli.signals import catch_interrupt
-from antecede.cli.tables import print_csv, print_json, print_table
+from antecede.cli.output import print_csv, print_json, print_sentence, print_table
+from antecede.cli.progress import catch_interrupt, pause_gc, show_progress
 
 if TYPE_CHECKING:
     from antecede.sim import RunSpec, Simulation, Summary

@@ -18,9 +18,8 @@ from msgspec import Struct
 from rich.console import Console
 
 from antecede.cli.options import Jobs, Json, Protocols
-from antecede.cli.sentences import print_sentence
-from antecede.cli.signals import catch_interrupt, hold_interrupts, ignore_interrupts
-from antecede.cli.tables import count_things, print_json
+from antecede.cli.output import count_things, print_json, print_sentence
+from antecede.cli.progress import catch_interrupt, hold_interrupts, ignore_interrupts
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rich.console import Console
 from rich.progress import (
@@ -23,13 +23,14 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from antecede.cli.progress import catch_interrupt
 from antecede.errors import BadParameter, BadTrace, NoSpark
 from antecede.storage import local, refuse_existing
 
 if TYPE_CHECKING:
     from antecede.spark.session import SparkSession
 
-__all__ = ["Work", "open_work", "refuse_request"]
+__all__ = ["Asked", "Work", "open_stream", "open_work", "refuse_request"]
 
 SMALL_BYTES: Final = 8 << 20
 """What is read of so many bytes in all is read by a Spark that starts fast and sorts slowly."""
@@ -152,3 +153,42 @@ def keep_log() -> Iterator[str]:
         if not kept:
             with suppress(OSError):
                 os.unlink(path)
+
+
+# Streams
+
+
+class Asked(NamedTuple):
+    """What is asked of any stream."""
+
+    command: str
+    out: str
+    checkpoint: str | None
+    once: bool
+    every_s: float
+    patience: str | None
+    as_json: bool
+    master: str | None
+    remote: str | None
+    remember: str | None = None
+
+
+class Streaming(NamedTuple):
+    work: Work
+    checkpoint: str
+    stop: Callable[[], bool]
+
+
+@contextmanager
+def open_stream(asked: Asked, step: str) -> Iterator[Streaming]:
+    """A session for a stream, until Ctrl-C."""
+    from antecede.spark.duration import parse_duration
+
+    if asked.every_s <= 0:
+        raise BadParameter(asked.command, f"--every must be more than 0 seconds, not {asked.every_s}")
+    for option, text in (("--patience", asked.patience), ("--remember", asked.remember)):
+        if text is not None:
+            parse_duration(asked.command, option, text)
+    checkpoint = asked.checkpoint or f"{asked.out.rstrip('/')}/checkpoint"
+    with open_work(asked.master, asked.remote, step) as work, catch_interrupt() as stop:
+        yield Streaming(work, checkpoint, stop)

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from antecede.cli.options import Json, Master, Remote
+from antecede.cli.output import print_json, print_sentence
 from antecede.cli.progress import show_progress
-from antecede.cli.sentences import print_sentence
 from antecede.cli.spark_session import open_work
-from antecede.cli.tables import print_json
 from antecede.errors import BadParameter, NoSpark
 
 if TYPE_CHECKING:

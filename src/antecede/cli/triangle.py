@@ -18,7 +18,7 @@ from rich.text import Text
 
 from antecede.cli.figure import S3, Performance, Wait, perform
 from antecede.cli.options import Csv, Json, Protocols, refuse_two_forms
-from antecede.cli.tables import VERDICTS, print_csv, print_json, print_table
+from antecede.cli.output import VERDICTS, print_csv, print_json, print_table
 from antecede.diagram import render
 from antecede.errors import BadParameter
 from antecede.protocols import PROTOCOLS

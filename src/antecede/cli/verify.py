@@ -20,10 +20,16 @@ import typer
 from msgspec import Struct
 
 from antecede.cli import options
-from antecede.cli.sentences import print_sentence
-from antecede.cli.spark_session import open_work
-from antecede.cli.stream import Asked
-from antecede.cli.tables import RUNS_MOST, SHOWN, count_things, print_csv, print_json, print_table
+from antecede.cli.output import (
+    RUNS_MOST,
+    SHOWN,
+    count_things,
+    print_csv,
+    print_json,
+    print_sentence,
+    print_table,
+)
+from antecede.cli.spark_session import Asked, open_work
 from antecede.cli.verify_causes import Columns, refuse_request, verify_causes
 from antecede.cli.verify_stream import verify_stream
 from antecede.errors import BadParameter

@@ -9,9 +9,8 @@ import typer
 from msgspec import Struct
 
 from antecede.cli.columns import list_files, name_partition, refuse_unknown_columns, split_names
-from antecede.cli.sentences import print_sentence
+from antecede.cli.output import SHOWN, count_things, print_json, print_sentence
 from antecede.cli.spark_session import open_work
-from antecede.cli.tables import SHOWN, count_things, print_json
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from antecede.cli.sentences import print_sentence
-from antecede.cli.stream import Asked, open_stream
-from antecede.cli.tables import print_json
+from antecede.cli.output import print_json, print_sentence
+from antecede.cli.spark_session import Asked, open_stream
 from antecede.cli.verify_causes import Columns
 
 if TYPE_CHECKING:

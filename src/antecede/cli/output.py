@@ -1,4 +1,7 @@
-"""Tables of figures for a terminal of any width, and for a file; and their rows as CSV, for programs.
+"""What commands print: sentences for people, tables of figures, and CSV and JSON for programs.
+
+Sentences go to standard error, wrapped between words on a terminal, one line each in a pipe or a file. Tables fit a
+terminal of any width, and a file.
 
 No cell is wrapped or cut. A table that is too wide is turned, if its rows fit beside each other; else the columns that
 do not fit follow in a second table with the same first column, without the rows that are empty there. Where there is no
@@ -27,13 +30,18 @@ delay      75 ms
 >>> print_csv([{"protocol": "matrix", "found": {"lost": 2}, "waits": ["M1"], "mean": None}])
 protocol,found.lost,waits,mean
 matrix,2,"[""M1""]",
+>>> print("\\n".join(wrap_sentence("no: 1 of 1 run, 500 deliveries: 22 violations", 30)))
+no: 1 of 1 run, 500
+  deliveries: 22 violations
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final
@@ -41,7 +49,16 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["RUNS_MOST", "SHOWN", "VERDICTS", "count_things", "print_csv", "print_json", "print_table"]
+__all__ = [
+    "RUNS_MOST",
+    "SHOWN",
+    "VERDICTS",
+    "count_things",
+    "print_csv",
+    "print_json",
+    "print_sentence",
+    "print_table",
+]
 
 GAP: Final = "  "
 SHOWN: Final = 5
@@ -150,3 +167,44 @@ def print_line(
         line += Text.assemble(cell, room) if at < left else Text.assemble(room, cell)
     line.rstrip()
     console.print(line, soft_wrap=True, highlight=False)
+
+
+# Sentences
+
+
+def print_sentence(sentence: str, command: str = "") -> None:
+    """Print a sentence of one line or several, and the command that it ends with: on a terminal in a line of its own.
+
+    A command is never folded, so that it can be copied.
+    """
+    wide = find_width()
+    lines = sentence.split("\n")
+    if wide is not None:
+        lines = [part for line in lines for part in wrap_sentence(line, wide)] + [f"  {command}"] * bool(
+            command
+        )
+    elif command:
+        # A script may read what is no terminal line by line.
+        lines[-1] += f" {command}"
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def wrap_sentence(line: str, wide: int) -> list[str]:
+    """Part a line between words. No word is broken: a path or an id is to be copied."""
+    lines = textwrap.wrap(
+        line, max(wide, 20), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+    return lines or [""]
+
+
+def find_width() -> int | None:
+    """Columns of the terminal, or none where there is no terminal."""
+    if not sys.stderr.isatty():
+        return None
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdigit():
+        return int(asked)
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or None
+    except OSError:
+        return None
