@@ -150,7 +150,7 @@ def test_every_choice_of_the_monitor_is_tried(capsys: pytest.CaptureFixture[str]
         ),
         (["--protocol", "matrix", "--processes", "none"], "antecede: Invalid value for '--processes'"),
         (["--protocol", "matrix", "--fast"], "antecede: No such option: --fast"),
-        ([], "antecede: Missing option '--protocol'"),
+        ([], "antecede: Missing option '--protocol'; antecede check --help"),
     ],
 )
 def test_a_wrong_request_is_exit_code_2_and_one_line(

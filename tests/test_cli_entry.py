@@ -57,7 +57,7 @@ def test_help_shows_the_commands_by_what_they_are_for(capsys):
 
 
 WRONG = {
-    "verify THERE/none": "none: there is no trace here",
+    "verify THERE/none": "none: there is no such file or directory",
     "measure THERE/none": "none: there is no such file or directory",
     "report THERE/none": "none: there is no such file or directory",
     "order THERE/none --out THERE/new": "none: there is no such file or directory",

@@ -118,8 +118,8 @@ def test_csv_has_a_line_for_each_run_with_the_values_of_json(told, home):
 def test_what_cannot_be_done_is_code_2_and_one_line(told, home, tmp_path):
     (tmp_path / "out" / "findings").mkdir(parents=True)
     for arguments, words in (
-        ((home / "nothing", "--json"), "there is no trace here"),
-        ((home / "nowhere",), "there is no trace here"),
+        ((home / "nothing", "--json"), "antecede ingest makes one of logs and spans"),
+        ((home / "nowhere",), "nowhere: there is no such file or directory"),
         ((home / "good", "--out", tmp_path / "out"), "findings is there already"),
     ):
         code, out, err = told(*arguments)

@@ -57,7 +57,7 @@ def test_a_table_of_json_is_ordered_and_the_answer_is_yes(tmp_path, warm):
     options = "--process", "who", "--vector", "stamp"
     done = warm("order", tmp_path / "said.jsonl", "--out", tmp_path / "out", *options)
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr.startswith("yes: nothing is missing; 2 rows by vector: ")
+    assert done.stderr.startswith("yes: nothing is missing; 2 rows by vector; written to ")
     rows = pq.read_table(tmp_path / "out" / "ordered").to_pylist()
     assert [row["text"] for row in rows] == ["first", "second"]
 
@@ -109,7 +109,7 @@ def test_wrong_options_are_code_2_before_spark_starts(options, told, capsys, tmp
 def test_a_window_of_a_table_and_a_table_of_packets(tmp_path, warm):
     (tmp_path / "empty.csv").write_text("id,cause\n")
     done = warm("order", tmp_path / "empty.csv", *ID, "--out", tmp_path / "none")
-    assert (done.returncode, done.stderr[:43]) == (0, "yes: nothing is missing; 0 rows by causes: ")
+    assert (done.returncode, done.stderr[:42]) == (0, "yes: nothing is missing; 0 rows by causes;")
     (tmp_path / "e.csv").write_text("id,cause,at\nb,a,2024-05-01T00:00:02Z\na,,2024-05-01T00:00:03Z\nc,b,\n")
     window = "2024-05-01T00:00:02Z,2024-05-01T00:00:03Z"
     done = warm(

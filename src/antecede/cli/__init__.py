@@ -149,8 +149,14 @@ def run(arguments: list[str]) -> int:
         sentence = getattr(error, "format_message", None)
         if sentence is None:
             raise
-        return _refuse(sentence())
+        return _refuse(f"{sentence().rstrip('.')}; {_advise(arguments[0])}")
     return _say_stopped() if code == 130 else code if isinstance(code, int) else 0
+
+
+def _advise(command: str) -> str:
+    if command in COMMANDS:
+        return f"antecede {command} --help shows its options, and an example"
+    return "antecede --help lists the commands"
 
 
 def _refuse(sentence: str) -> int:

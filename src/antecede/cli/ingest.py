@@ -173,8 +173,10 @@ def report_spans(counts: SpanCounts, examples: Sequence[dict[str, Any]], out: st
     }
     parts += [f"{getattr(counts, name):,} {words}" for name, words in told.items() if getattr(counts, name)]
     if counts.across:
-        parts.append(f"{counts.across:,} causes are in another trace: order them without --partition-by")
-    print_sentence(f"{verdict}: {'; '.join(parts)}: {out}")
+        parts.append(f"{counts.across:,} causes are in another trace, so order the spans without --partition-by")
+    if counts.rejected and not counts.spans:
+        parts.append("nothing could be read, so look at --format, and for a table of spans at --map")
+    print_sentence(f"{verdict}: {'; '.join(parts)}; written to {out}")
 
 
 def parse_mapping(columns: Sequence[str] | None) -> dict[str, str] | None:
@@ -229,7 +231,9 @@ def report(verdict: str, counts: Counts, examples: Sequence[dict[str, Any]], out
         )
     if verdict == "unknown":
         parts.append("neither messages nor vector clocks, so nothing can be verified")
-    print_sentence(f"{verdict}: {'; '.join(parts)}: {out}")
+    if counts.rejected and not counts.events:
+        parts.append("nothing could be read, so look at --format, --pattern and --map")
+    print_sentence(f"{verdict}: {'; '.join(parts)}; written to {out}")
 
 
 def describe_row(row: dict[str, Any]) -> str:

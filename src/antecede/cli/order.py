@@ -206,7 +206,7 @@ def report(outcome: Outcome, out: str, as_json: bool) -> None:
     if outcome.partition_by:
         many += f" in {count_things(outcome.partitions, 'partition')}"
     if verdict == "yes":
-        print_sentence(f"yes: nothing is missing; {many}: {out}")
+        print_sentence(f"yes: nothing is missing; {many}; written to {out}")
         return
     parts = []
     if outcome.missing:
@@ -217,7 +217,7 @@ def report(outcome: Outcome, out: str, as_json: bool) -> None:
         parts.append(f"{outcome.missing:,} missing, {waiting} for them{direct}{where}")
     if outcome.refused:
         parts.append(f"{count_things(outcome.refused, 'partition')} refused")
-    print_sentence(f"no: {'; '.join([*parts, many])}: {out}")
+    print_sentence(f"no: {'; '.join([*parts, many])}; written to {out}")
 
 
 def describe_missing(row: Mapping[str, Any], names: Sequence[str]) -> str:

@@ -99,7 +99,7 @@ def report(outcome: Outcome, out: str, as_json: bool) -> None:
         print_json({"verdict": verdict, **msgspec.structs.asdict(outcome), "out": out})
     many = (
         f"{count_things(outcome.delivered + outcome.late, 'row')} in "
-        f"{count_things(outcome.batches, 'micro-batch', 'micro-batches')}: {out}"
+        f"{count_things(outcome.batches, 'micro-batch', 'micro-batches')}; written to {out}"
     )
     if outcome.complete:
         print_sentence(f"yes: all in causal order; {many}")

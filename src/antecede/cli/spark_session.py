@@ -102,9 +102,25 @@ def refuse_request(
     for path in filter(None, map(local, reads)):
         if not os.path.exists(path):
             raise BadTrace(path, "there is no such file or directory")
+        if not os.access(path, os.R_OK):
+            raise BadTrace(path, "you may not read it: ask its owner for the permission")
     for path in filter(None, map(local, writes)):
         if os.path.lexists(path):
             refuse_existing(path)
+        above = find_directory(path)
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise BadParameter("output", f"{path} cannot be written: you may not write to {above}")
+
+
+def find_directory(path: str) -> str:
+    """The nearest directory above a path that is there.
+
+    >>> find_directory("/none/such")
+    '/'
+    """
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def is_small(paths: Sequence[str], most: int) -> bool:

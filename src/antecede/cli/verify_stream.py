@@ -54,7 +54,7 @@ def report(judged: Findings, out: str, as_json: bool, columns: Columns | None = 
     for row in judged.first:
         print_sentence(describe_row(row) if columns is None else columns.describe(row))
     by = "" if columns is None else "by stated causes, "
-    found = f"{describe_counts(judged.counts)}: {out}" if judged.counts else "nothing wrong so far"
+    found = f"{describe_counts(judged.counts)}; written to {out}" if judged.counts else "nothing wrong so far"
     print_sentence(f"{verdict}: {by}{found}")
 
 

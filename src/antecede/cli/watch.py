@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 import webbrowser
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 
 from antecede.cli.options import Open
+from antecede.cli.output import print_sentence
 from antecede.errors import BadParameter
 from antecede.watch.page import Page
 from antecede.watch.status import Board
@@ -75,7 +75,9 @@ def show_in_terminal(board: Board) -> None:
 def serve_page(board: Board, path: Path, port: int, show: bool) -> None:
     page = Page(board, f"The stream of {path}", port)
     print(page.url, flush=True)
-    print("antecede: Ctrl-C ends it; the stream goes on", file=sys.stderr)
+    if not board.read(most=1):
+        print_sentence(f"antecede: {path} has no status of a stream yet; the page waits for the first one")
+    print_sentence("antecede: Ctrl-C closes the page; the stream goes on")
     if show:
         threading.Thread(target=webbrowser.open, args=(page.url,), daemon=True).start()
     try:

@@ -149,6 +149,9 @@ class LocalTrace(Struct, frozen=True):
 
 def read_local_trace(path: str | os.PathLike[str]) -> LocalTrace:
     """The trace in a local directory, or in `trace/` of a directory of results."""
+    inside = local(path)
+    if inside is not None and not os.path.exists(inside):
+        raise BadTrace(inside, "there is no such file or directory")
     root, tables = locate(absolute(path), list_local)
     files = list_local(join(root, "events"))
     if not files:
@@ -172,7 +175,11 @@ def locate(root: str, list_files: Callable[[str], list[str]]) -> tuple[str, list
     for place in (root, join(root, "trace")):
         if tables := list_files(join(place, "runs.parquet")):
             return place, tables
-    raise BadTrace(root, "there is no trace here: a trace is a directory with runs.parquet and events/")
+    raise BadTrace(
+        root,
+        "there is no trace here: a trace is a directory with runs.parquet and events/; "
+        "antecede ingest makes one of logs and spans",
+    )
 
 
 def list_local(path: str) -> list[str]:

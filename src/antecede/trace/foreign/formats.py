@@ -43,7 +43,7 @@ def refuse_request(
             "ingest",
             f"map is for a table, not for {format}"
             if mapping
-            else "a table needs map, the names of its columns",
+            else "a table needs map, the names of its columns, such as process=host,kind=what,message=id",
         )
     shiviz.expressions(pattern, delimiter)
 
