@@ -218,7 +218,7 @@ def report(verdict: str, counts: Counts, examples: Sequence[dict[str, Any]], out
         print_json({"verdict": verdict, **asdict(counts), "examples": examples, "out": out})
     for row in examples:
         print_sentence(describe_row(row))
-    unknown = f", {counts.unknown} of them of unknown order" if counts.unknown else ""
+    unknown = f", {counts.unknown:,} of unknown order" if counts.unknown else ""
     parts = [
         f"{count_things(counts.events, 'event')}, {count_things(counts.messages, 'message')}, "
         f"{count_things(counts.runs, 'run')}{unknown}",
