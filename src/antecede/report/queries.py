@@ -63,9 +63,12 @@ def ask(table: Table, columns: Sequence[str], prepare: Step, combine: Step = lam
     return list(combine(answers).to_pylist())
 
 
-def narrow(table: Table, *conditions: Column) -> Table:
-    """Tell Spark, and Parquet, which rows are meant at most. A table that is here needs no such help."""
-    return table if isinstance(table, pa.Table) else reduce(DataFrame.where, conditions, table)
+def narrow(table: Table, condition: Callable[[], Column]) -> Table:
+    """Tell Spark, and Parquet, which rows are meant at most. A table that is here needs no such help.
+
+    Without a session no condition can be made, so it is made only where it is used.
+    """
+    return table if isinstance(table, pa.Table) else table.where(condition())
 
 
 def add_up(keys: Sequence[str], **sums: str) -> Step:
@@ -161,7 +164,7 @@ def read_messages(events: Table, keys: Sequence[tuple[str, str, str, int]]) -> R
         own = zip(*(near[name].to_pylist() for name in ("run", "process", "sender", "number")), strict=True)
         return near.filter(pa.array([one in wanted for one in own], pa.bool_()))
 
-    return ask(narrow(events, ~F.col("control"), prune_by_number(keys)), EVENTS.names, prepare)
+    return ask(narrow(events, lambda: ~F.col("control") & prune_by_number(keys)), EVENTS.names, prepare)
 
 
 def prune_by_number(keys: Sequence[tuple[str, str, str, int]]) -> Column:
@@ -273,7 +276,7 @@ def count_findings(findings: Table, runs: Iterable[str]) -> Rows:
     def prepare(rows: pa.Table) -> pa.Table:
         return count_rows(rows.filter(is_in(rows["run"], names)))
 
-    return ask(narrow(findings, F.col("run").isin(*names)), keys, prepare, add_up(keys, count="sum"))
+    return ask(narrow(findings, lambda: F.col("run").isin(*names)), keys, prepare, add_up(keys, count="sum"))
 
 
 def add_channels(measured: Table, runs: Rows, bands: int) -> Rows:
