@@ -253,7 +253,7 @@ GRAPHS: dict[str, Topology] = {
     "wan of lans": shapes.wan_of_lans(2, 3, 2),
     "wan of lans, witnesses": shapes.wan_of_lans(3, 2, 2, 1),
     "example": shapes.example(),
-    "example, all separators": shapes.example().separating(),
+    "example, all separators": shapes.example().filter_at_cuts(),
     # Members of a separator that are processes too: all but the first hand over what they send.
     "processes in a separator": Topology.of(
         [("a", "s"), ("a", "t"), ("s", "t"), ("s", "x"), ("t", "x"), ("a", "b"), ("b", "s"), ("b", "t")],

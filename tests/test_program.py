@@ -28,7 +28,7 @@ def test_a_program_reads_as_the_papers_write_it() -> None:
         (Receive(sender=1), Receive()),
     )
     assert program.messages == {"x": (0, 1), "y": (0, 2), "z": (1, 1)}
-    assert program.addressed(2) == ["x", "z"]
+    assert program.list_messages_to(2) == ["x", "z"]
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_every_separator_that_filters_makes_stamps_smaller():
     groups = [[int(name[1:]) - 1 for name in members] for members in shapes.example_groups().values()]
     example = shapes.example()
     sizes = []
-    for topology in (example.filtering_at(), example.filtering_at("d3"), example, example.separating()):
+    for topology in (example.filter_at(), example.filter_at("d3"), example, example.filter_at_cuts()):
         world = World(topology, 7)
         world.slowness = 0
         for _ in range(300):

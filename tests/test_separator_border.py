@@ -43,7 +43,7 @@ def systems(n: int) -> Iterator[Topology]:
     for graph in graphs(n):
         found = {link(graph.edges, of) for of in permutations(names)}
         for links in {min(link(links, swap) for swap in swaps) for links in found}:
-            yield Topology.computed(links, names[:3])
+            yield Topology.from_links(links, names[:3])
 
 
 def link(edges: Iterable[tuple[Any, Any]], names: Any) -> tuple[tuple[str, str], ...]:

@@ -31,7 +31,7 @@ def test_two_routers_that_can_stand_in_for_each_other_are_found():
 
 def test_without_the_link_between_them_two_routers_are_no_separator():
     links = [link for link in PAIR if link != ("d1", "d2")]
-    topology = Topology.computed([("p", "n1"), *links, ("d3", "q")], ["p", "q"])
+    topology = Topology.from_links([("p", "n1"), *links, ("d3", "q")], ["p", "q"])
     assert frozenset({"d1", "d2"}) not in sets(topology)
     # One of the two links a cycle through: what is left is a tree, and one of them only hangs on it.
     assert topology.route("p", "q") in {("p", "n1", "d1", "d3", "q"), ("p", "n1", "d2", "d3", "q")}
@@ -40,8 +40,8 @@ def test_without_the_link_between_them_two_routers_are_no_separator():
 def test_a_larger_set_is_found_only_if_asked_for():
     routers = ["g1", "g2", "g3"]
     links = [*combinations(routers, 2), *(("p", g) for g in routers), *(("q", g) for g in routers)]
-    assert frozenset(routers) not in sets(Topology.computed(links, ["p", "q"]))
-    assert frozenset(routers) in sets(Topology.computed(links, ["p", "q"], size=3))
+    assert frozenset(routers) not in sets(Topology.from_links(links, ["p", "q"]))
+    assert frozenset(routers) in sets(Topology.from_links(links, ["p", "q"], size=3))
 
 
 def test_named_separators_are_used_and_no_others():
@@ -52,11 +52,11 @@ def test_named_separators_are_used_and_no_others():
 
 
 def test_r9_can_be_used_at_some_separators_only():
-    topology = shapes.example().filtering_at("d3")
+    topology = shapes.example().filter_at("d3")
     assert topology.separators == (("d3",),)
     assert topology.route("p1", "p6") == shapes.example().route("p1", "p6")
     with pytest.raises(BadParameter, match="p1 cannot filter: the trunk does not fall apart without it"):
-        topology.filtering_at("p1")
+        topology.filter_at("p1")
 
 
 def test_sides_of_a_separator():

@@ -170,7 +170,7 @@ class _Search:
         self.program, self.stop, self.steps = program, stop, steps
         self.n = n = steps.n
         numbers = {name: bit(message, n) for name, message in program.messages.items()}
-        self.addressed = [mask(numbers[m] for m in program.addressed(p)) for p in range(n)]
+        self.addressed = [mask(numbers[m] for m in program.list_messages_to(p)) for p in range(n)]
         scripts = [*program.scripts, *[()] * (n - len(program.scripts))]
         self.scripts = [_nameless(script, numbers) for script in scripts]
         self.tables = [steps.entries(*script) for script in self.scripts]

@@ -57,7 +57,7 @@ class Program(Struct, frozen=True):
     >>> triangle = parse("p1: send x to p3; send y to p2\\np2: send z to p3 after y\\np3:")
     >>> triangle.messages
     {'x': (0, 1), 'y': (0, 2), 'z': (1, 1)}
-    >>> triangle.addressed(2)
+    >>> triangle.list_messages_to(2)
     ['x', 'z']
     """
 
@@ -84,7 +84,7 @@ class Program(Struct, frozen=True):
             result[step.name] = (process, numbers[process])
         return result
 
-    def addressed(self, process: int) -> list[str]:
+    def list_messages_to(self, process: int) -> list[str]:
         """The names of the messages to a process."""
         return [step.name for _, step in self.sends if process in step.to]
 

@@ -266,7 +266,7 @@ def _waits(run: Run) -> Iterator[str]:
             reason = "; ".join(filter(None, [awaited and f"waits for {awaited}", waiting.reason]))
             yield f"{run.view.name(process)} holds {run.names[waiting.message.id]} ({waiting.where}): {reason}"
     for process in range(len(run.program.processes)):
-        missing = [m for m in run.program.addressed(process) if (process, m) not in delivered]
+        missing = [m for m in run.program.list_messages_to(process) if (process, m) not in delivered]
         if missing:
             yield f"{run.view.name(process)} has not delivered {', '.join(missing)}"
 

@@ -173,7 +173,9 @@ def report_spans(counts: SpanCounts, examples: Sequence[dict[str, Any]], out: st
     }
     parts += [f"{getattr(counts, name):,} {words}" for name, words in told.items() if getattr(counts, name)]
     if counts.across:
-        parts.append(f"{counts.across:,} causes are in another trace, so order the spans without --partition-by")
+        parts.append(
+            f"{counts.across:,} causes are in another trace, so order the spans without --partition-by"
+        )
     if counts.rejected and not counts.spans:
         parts.append("nothing could be read, so look at --format, and for a table of spans at --map")
     print_sentence(f"{verdict}: {'; '.join(parts)}; written to {out}")

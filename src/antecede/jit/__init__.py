@@ -101,10 +101,10 @@ class Kernel:
         return compiled
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _kernel_named, (self.function.__module__, self.function.__qualname__)
+        return _find_kernel, (self.function.__module__, self.function.__qualname__)
 
 
-def _kernel_named(module: str, name: str) -> Any:
+def _find_kernel(module: str, name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(module), name)

@@ -93,7 +93,7 @@ class Graph(Struct, frozen=True, forbid_unknown_fields=True):
 
     def topology(self) -> Topology:
         if self.separators is None and not self.witnesses:
-            return Topology.computed(self.links, self.processes)
+            return Topology.from_links(self.links, self.processes)
         separators = self.separators or []
         return Topology.of(
             self.links, self.processes, separators=separators, witnesses=self.witnesses, islands=self.islands

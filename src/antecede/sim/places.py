@@ -109,7 +109,7 @@ def place(spec: RunSpec, names: tuple[str, ...] | None = None) -> Place:
     topology, groups = _shape(options, n)
     if options.has("r9"):
         filters = options.option("r9", word, "")
-        topology = topology.filtering_at(*(() if filters == "none" else filters.split("+")))
+        topology = topology.filter_at(*(() if filters == "none" else filters.split("+")))
     options.end()
     if len(topology.processes) != n:
         raise BadParameter(

@@ -26,7 +26,16 @@ from msgspec import Struct
 
 from antecede.errors import BadParameter
 
-__all__ = ["Station", "bad", "cuts", "graph_of", "shown", "stations_of", "trunk_of", "twins"]
+__all__ = [
+    "Station",
+    "bad",
+    "build_graph",
+    "build_stations",
+    "build_trunk",
+    "find_cuts",
+    "find_twins",
+    "format_members",
+]
 
 Graph = Any
 """A networkx graph: of vertices or of stations, by number."""
@@ -46,11 +55,11 @@ def bad(reason: str) -> BadParameter:
     return BadParameter("topology", reason)
 
 
-def shown(names: Sequence[str], vertices: Iterable[int]) -> str:
+def format_members(names: Sequence[str], vertices: Iterable[int]) -> str:
     return "{" + ", ".join(names[v] for v in vertices) + "}"
 
 
-def graph_of(names: Sequence[str], links: Iterable[tuple[int, int]], islands: bool) -> Graph:
+def build_graph(names: Sequence[str], links: Iterable[tuple[int, int]], islands: bool) -> Graph:
     """The graph of vertices; refused if it is not in one piece, unless `islands` says that this is meant."""
     import networkx as nx
 
@@ -64,7 +73,7 @@ def graph_of(names: Sequence[str], links: Iterable[tuple[int, int]], islands: bo
     return graph
 
 
-def stations_of(
+def build_stations(
     graph: Graph, names: Sequence[str], separators: Sequence[tuple[int, ...]], witnesses: Sequence[int]
 ) -> tuple[Station, ...]:
     """The separators that were named, checked, and every other vertex by itself; in the order of vertices."""
@@ -73,7 +82,7 @@ def stations_of(
         _check_members(graph, names, members, witnesses)
         for vertex in members:
             if vertex in owner:
-                both = f"{shown(names, owner[vertex])} and {shown(names, members)}"
+                both = f"{format_members(names, owner[vertex])} and {format_members(names, members)}"
                 raise bad(f"{names[vertex]} is in two separators, {both}: a vertex can be in one")
             owner[vertex] = members
     for vertex in witnesses:
@@ -96,14 +105,16 @@ def _check_members(
     graph: Graph, names: Sequence[str], members: tuple[int, ...], witnesses: Sequence[int]
 ) -> None:
     if not members or len(set(members)) != len(members):
-        raise bad(f"a separator must be one or more different vertices, not {shown(names, members)}")
+        raise bad(f"a separator must be one or more different vertices, not {format_members(names, members)}")
     if all(vertex in witnesses for vertex in members):
-        raise bad(f"separator {shown(names, members)} needs a member that forwards, and has only witnesses")
+        raise bad(
+            f"separator {format_members(names, members)} needs a member that forwards, and has only witnesses"
+        )
     neighbours = sorted({u for v in members for u in graph[v]} - set(members))
     for a, b in (*combinations(members, 2), *product(members, neighbours)):
         if not graph.has_edge(a, b):
             raise bad(
-                f"the members of separator {shown(names, members)} must be able to stand in for "
+                f"the members of separator {format_members(names, members)} must be able to stand in for "
                 f"each other: the link {names[a]} - {names[b]} is missing"
             )
 
@@ -117,7 +128,7 @@ def _check_separators(graph: Graph, names: Sequence[str], stations: Sequence[Sta
     cut = set(nx.articulation_points(_contract(graph, stations)))
     for index, station in enumerate(stations):
         if station.separator and index not in cut:
-            members = shown(names, station.members)
+            members = format_members(names, station.members)
             neighbours = sorted({u for v in station.members for u in graph[v]} - set(station.members))
             if len(neighbours) < 2:
                 raise bad(f"separator {members} must be between two others, and has one side only")
@@ -137,7 +148,7 @@ def _contract(graph: Graph, stations: Sequence[Station]) -> Graph:
     return contracted
 
 
-def twins(graph: Graph, vertices: Iterable[int], size: int) -> list[tuple[int, ...]]:
+def find_twins(graph: Graph, vertices: Iterable[int], size: int) -> list[tuple[int, ...]]:
     """Vertices of these that are interchangeable and together a separator, in sets of two up to `size`."""
     alike: dict[frozenset[int], list[int]] = {}
     for vertex in sorted(vertices):
@@ -154,7 +165,7 @@ def _falls_apart(graph: Graph, members: tuple[int, ...]) -> bool:
     return len(rest) > 0 and nx.number_connected_components(rest) > before
 
 
-def trunk_of(graph: Graph, stations: Sequence[Station]) -> tuple[tuple[int, int], ...]:
+def build_trunk(graph: Graph, stations: Sequence[Station]) -> tuple[tuple[int, int], ...]:
     """The pairs of stations between which messages travel."""
     import networkx as nx
 
@@ -171,7 +182,7 @@ def trunk_of(graph: Graph, stations: Sequence[Station]) -> tuple[tuple[int, int]
     return tuple(sorted(used))
 
 
-def cuts(stations: int, trunk: Iterable[tuple[int, int]]) -> set[int]:
+def find_cuts(stations: int, trunk: Iterable[tuple[int, int]]) -> set[int]:
     """The stations without which the trunk falls apart."""
     import networkx as nx
 

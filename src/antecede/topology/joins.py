@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from antecede.model import bits, mask
-from antecede.topology.graph import Station, bad, shown
+from antecede.topology.graph import Station, bad, format_members
 
 if TYPE_CHECKING:
     from antecede.topology.value import Topology
@@ -83,7 +83,9 @@ def _as_member(
     place = plan.place[member]
     station = topology.stations[place]
     if not station.separator:
-        raise bad(f"{name} cannot join as a member of {shown(names, station.members)}, which is no separator")
+        raise bad(
+            f"{name} cannot join as a member of {format_members(names, station.members)}, which is no separator"
+        )
     needed = plan.live[place]
     for neighbour in plan.neighbours[place]:
         needed |= plan.live[neighbour]
@@ -119,9 +121,9 @@ def _check_order_at_neighbours(topology: Topology, name: str, place: int) -> Non
     plan, names = topology.plan, topology.names
     for a, b in combinations(plan.neighbours[place], 2):
         if b in plan.neighbours[a]:
-            both = " and ".join(shown(names, topology.stations[s].members) for s in (a, b))
+            both = " and ".join(format_members(names, topology.stations[s].members) for s in (a, b))
             raise bad(
-                f"{name} cannot join in place of {shown(names, topology.stations[place].members)} "
+                f"{name} cannot join in place of {format_members(names, topology.stations[place].members)} "
                 f"without a witness that lives: {both} are linked, so what waits at them has no order"
             )
 
@@ -134,7 +136,7 @@ def _as_station(topology: Topology, name: str, linked: list[int], process: bool)
     places = sorted({plan.place[v] for v in linked})
     for place in places:
         for vertex in bits(plan.live[place] & ~mask(linked)):
-            station = shown(names, topology.stations[place].members)
+            station = format_members(names, topology.stations[place].members)
             raise bad(
                 f"{name} cannot join without a link to {names[vertex]}: it needs links to all that live of {station}"
             )
@@ -160,10 +162,10 @@ def _check_block(topology: Topology, name: str, part: list[int]) -> None:
     for a, b in combinations(part, 2):
         if b in plan.neighbours[a]:
             continue
-        links = " and ".join(shown(names, topology.stations[s].members) for s in (a, b))
+        links = " and ".join(format_members(names, topology.stations[s].members) for s in (a, b))
         between = plan.way(a, b)[1:-1]
         gone = next((s for s in between if plan.active[s] is None), None)
-        place = shown(names, topology.stations[between[0] if gone is None else gone].members)
+        place = format_members(names, topology.stations[between[0] if gone is None else gone].members)
         reason = f"{name} cannot join with links to {links}, a second way around {place}"
         if gone is not None:
             reason += ", which failed: join as a member of it, with the state that it left (case iv)"
@@ -171,7 +173,7 @@ def _check_block(topology: Topology, name: str, part: list[int]) -> None:
     if len(part) > 1:
         for other in plan.neighbours[part[0]]:
             if other not in part and all(other in plan.neighbours[s] for s in part):
-                missing = shown(names, topology.stations[other].members)
+                missing = format_members(names, topology.stations[other].members)
                 raise bad(
                     f"{name} cannot join without a link to {missing}: it needs links to the whole "
                     "block, or to one of it"

@@ -39,43 +39,43 @@ __all__ = [
 def mesh(n: int) -> Topology:
     """Everyone linked with everyone: no router, no separator, one hop."""
     names = _processes(n)
-    return Topology.computed(combinations(names, 2), names)
+    return Topology.from_links(combinations(names, 2), names)
 
 
 def star(n: int) -> Topology:
     """Processes around one router."""
     names = _processes(n)
-    return Topology.computed([(name, "hub") for name in names], names)
+    return Topology.from_links([(name, "hub") for name in names], names)
 
 
 def line(n: int) -> Topology:
     """Processes in a row, each relaying for the others."""
     names = _processes(n)
-    return Topology.computed(pairwise(names), names)
+    return Topology.from_links(pairwise(names), names)
 
 
 def ring(n: int) -> Topology:
     """Processes in a ring, of which one link is left unused so that there is one way."""
     names = _processes(n)
-    return Topology.computed([*pairwise(names), *([(names[-1], names[0])] if n > 2 else [])], names)
+    return Topology.from_links([*pairwise(names), *([(names[-1], names[0])] if n > 2 else [])], names)
 
 
 def tree(n: int, arity: int = 2) -> Topology:
     """Processes in a tree, each linked with its parent."""
     names = _processes(n)
-    return Topology.computed([(names[(i - 1) // arity], names[i]) for i in range(1, n)], names)
+    return Topology.from_links([(names[(i - 1) // arity], names[i]) for i in range(1, n)], names)
 
 
 def diamond() -> Topology:
     """p - n1 - {d1, d2} - d3 - {q, x}: where hop-by-hop order alone is not enough."""
     pair = [("n1", "d1"), ("n1", "d2"), ("d1", "d2"), ("d1", "d3"), ("d2", "d3")]
-    return Topology.computed([("p", "n1"), *pair, ("d3", "q"), ("d3", "x")], ["p", "q", "x"])
+    return Topology.from_links([("p", "n1"), *pair, ("d3", "q"), ("d3", "x")], ["p", "q", "x"])
 
 
 def clique_with_tails(n: int) -> Topology:
     """n processes linked with each other, and n more, each hanging on one of them."""
     names = _processes(2 * n)
-    return Topology.computed([*combinations(names[:n], 2), *zip(names[:n], names[n:], strict=True)], names)
+    return Topology.from_links([*combinations(names[:n], 2), *zip(names[:n], names[n:], strict=True)], names)
 
 
 def wan_of_lans(zones: int, size: int, gateways: int = 2, witnesses: int = 0) -> Topology:

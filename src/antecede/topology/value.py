@@ -1,6 +1,6 @@
 """The topology: a frozen value that all vertices of a system share.
 
-It is built from links between names (`Topology.of`, `Topology.computed`) and afterwards changed by `fail` and `join`
+It is built from links between names (`Topology.of`, `Topology.from_links`) and afterwards changed by `fail` and `join`
 only, one change after the other, each giving a new value with the next version. What has been is never forgotten: the
 failed stay in it, marked, and the trunk only grows. So routes among those that were there before never change, which
 is what keeps the order of messages under way, and a separator stays one.
@@ -16,7 +16,15 @@ from msgspec import Struct
 
 from antecede.errors import UnknownProcess
 from antecede.model import View, bits
-from antecede.topology.graph import Station, bad, cuts, graph_of, stations_of, trunk_of, twins
+from antecede.topology.graph import (
+    Station,
+    bad,
+    build_graph,
+    build_stations,
+    build_trunk,
+    find_cuts,
+    find_twins,
+)
 from antecede.topology.joins import Join, add_vertex, mark_failed
 from antecede.topology.plan import Plan, plan_of
 
@@ -26,7 +34,7 @@ __all__ = ["Topology"]
 class Topology(Struct, frozen=True, cache_hash=True):
     """Who there is, who is linked with whom, what separates, and who has failed.
 
-    >>> line = Topology.computed([("p", "r"), ("r", "q")], processes=["p", "q"])
+    >>> line = Topology.from_links([("p", "r"), ("r", "q")], processes=["p", "q"])
     >>> line.names, line.separators, line.zones
     (('p', 'q', 'r'), (('r',),), (('p',), ('q',)))
     """
@@ -66,18 +74,18 @@ class Topology(Struct, frozen=True, cache_hash=True):
         number = _Numbers(names)
         pairs = [number.link(a, b) for a, b in links]
         sets = [number.all("separators", [s] if isinstance(s, str) else s) for s in separators]
-        graph = graph_of(names, pairs, islands)
-        stations = stations_of(graph, names, sets, number.all("witnesses", witnesses))
+        graph = build_graph(names, pairs, islands)
+        stations = build_stations(graph, names, sets, number.all("witnesses", witnesses))
         return cls(
             names,
             tuple(range(len(processes))),
             tuple(sorted(set(pairs))),
             stations,
-            trunk_of(graph, stations),
+            build_trunk(graph, stations),
         )
 
     @classmethod
-    def computed(
+    def from_links(
         cls,
         links: Iterable[tuple[str, str]],
         processes: Iterable[str],
@@ -93,20 +101,20 @@ class Topology(Struct, frozen=True, cache_hash=True):
         links = list(links)
         names, processes = _names(links, processes, routers)
         number = _Numbers(names)
-        graph = graph_of(names, [number.link(a, b) for a, b in links], islands)
-        found = twins(graph, range(len(processes), len(names)), size)
+        graph = build_graph(names, [number.link(a, b) for a, b in links], islands)
+        found = find_twins(graph, range(len(processes), len(names)), size)
         named = [tuple(names[v] for v in members) for members in found]
-        return cls.of(links, processes, names[len(processes) :], named, islands=islands).separating()
+        return cls.of(links, processes, names[len(processes) :], named, islands=islands).filter_at_cuts()
 
-    def separating(self) -> Topology:
+    def filter_at_cuts(self) -> Topology:
         """The same with R9 at every station without which the trunk falls apart."""
-        places = cuts(len(self.stations), self.trunk)
-        return self.filtering_at(*(self.names[self.stations[place].members[0]] for place in places))
+        places = find_cuts(len(self.stations), self.trunk)
+        return self.filter_at(*(self.names[self.stations[place].members[0]] for place in places))
 
-    def filtering_at(self, *members: str) -> Topology:
+    def filter_at(self, *members: str) -> Topology:
         """The same with R9 at the stations of these vertices only."""
         places = {self.plan.place[self.id(name)] for name in members}
-        extra = places - cuts(len(self.stations), self.trunk)
+        extra = places - find_cuts(len(self.stations), self.trunk)
         if extra:
             names = ", ".join(self.names[v] for p in sorted(extra) for v in self.stations[p].members)
             raise bad(f"{names} cannot filter: the trunk does not fall apart without it")
@@ -145,7 +153,7 @@ class Topology(Struct, frozen=True, cache_hash=True):
     @property
     def separators(self) -> tuple[tuple[str, ...], ...]:
         """The separators at which R9 is used."""
-        return tuple(self._named(s.members) for s in self.stations if s.separator)
+        return tuple(self._list_names(s.members) for s in self.stations if s.separator)
 
     @property
     def zones(self) -> tuple[tuple[str, ...], ...]:
@@ -160,13 +168,13 @@ class Topology(Struct, frozen=True, cache_hash=True):
                     inside.discard(index)
                     zone |= set(self.stations[index].members)
                     todo += self.plan.neighbours[index]
-            zones.append(self._named(sorted(zone)))
+            zones.append(self._list_names(sorted(zone)))
         return tuple(zones)
 
     def sides(self, member: str) -> tuple[tuple[str, ...], ...]:
         """The sides of the separator that this vertex is a member of: any of them is F, the others B."""
         sides = self.plan.sides(self.plan.place[self.id(member)])
-        return tuple(self._named(bits(side)) for side in sides)
+        return tuple(self._list_names(bits(side)) for side in sides)
 
     def route(self, source: str, dest: str) -> tuple[str, ...]:
         """The vertices that a message passes: the source, those that forward, the destination.
@@ -176,13 +184,13 @@ class Topology(Struct, frozen=True, cache_hash=True):
         plan, a, b = self.plan, self.id(source), self.id(dest)
         route, way = [a], plan.way(plan.place[a], plan.place[b])
         if not way:
-            return self._named(route)
+            return self._list_names(route)
         for station in way[1:-1]:
             active = plan.active[station]
             if active is None:
-                return self._named(route)
+                return self._list_names(route)
             route.append(active)
-        return self._named(route if a == b else [*route, b])
+        return self._list_names(route if a == b else [*route, b])
 
     def id(self, name: str) -> int:
         found = self.plan.numbers.get(name)
@@ -190,7 +198,7 @@ class Topology(Struct, frozen=True, cache_hash=True):
             raise UnknownProcess(name, self.names)
         return found
 
-    def _named(self, vertices: Iterable[int]) -> tuple[str, ...]:
+    def _list_names(self, vertices: Iterable[int]) -> tuple[str, ...]:
         return tuple(self.names[v] for v in vertices)
 
     # What changes.

@@ -72,12 +72,12 @@ class Names:
         """The integers of these names. A name that the run does not have is a `BadTrace`."""
         if not pa.types.is_dictionary(column.type):
             found = column.cast(pa.string()) if not pa.types.is_string(column.type) else column
-            return _known(pc.index_in(found, value_set=self.values), found, None, place, what, among)
+            return _code_names(pc.index_in(found, value_set=self.values), found, None, place, what, among)
         table = pc.index_in(column.dictionary.cast(pa.string()), value_set=self.values)
-        return _known(table, column.dictionary, column.indices, place, what, among)
+        return _code_names(table, column.dictionary, column.indices, place, what, among)
 
 
-def _known(
+def _code_names(
     codes: pa.Array, names: pa.Array, indices: pa.Array | None, place: str, what: str, among: str
 ) -> Column:
     """Codes for the names or, if there are indices, for the rows that these point to."""

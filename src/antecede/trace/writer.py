@@ -85,7 +85,7 @@ class TraceWriter:
         self._to: dict[tuple[int, ...], int] = {}
         self._labels: dict[str, int] = {}
         self._made = [path for path in (self._layout.events, self._layout.root) if not path.exists()]
-        with self._whole_or_nothing():
+        with self._abort_on_error():
             self._enter(replace)
 
     @property
@@ -126,7 +126,7 @@ class TraceWriter:
         """Make all that was appended visible: a valid trace, whatever the run had still to come."""
         if self._claim is not None:
             self._flush()
-            with self._whole_or_nothing():
+            with self._abort_on_error():
                 self._show()
             self._end()
 
@@ -191,7 +191,7 @@ class TraceWriter:
             return
         with memoryview(self._buffer) as buffer:
             batch = self._renderer.render(buffer[: self._at], self._to, self._labels)
-        with self._whole_or_nothing():
+        with self._abort_on_error():
             if self._file is None:
                 self._file = EventFile(self._layout, self.run, self._serial)
             self._file.write(batch)
@@ -200,7 +200,7 @@ class TraceWriter:
         self._to.clear()
         self._labels.clear()
         if self._file.groups == self._groups_per_file:
-            with self._whole_or_nothing():
+            with self._abort_on_error():
                 self._show()
 
     def _show(self) -> None:
@@ -246,7 +246,7 @@ class TraceWriter:
         )
 
     @contextmanager
-    def _whole_or_nothing(self) -> Iterator[None]:
+    def _abort_on_error(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -42,7 +42,7 @@ from typing import Any
 
 from antecede.errors import BadParameter, WireError
 from antecede.model import Message, Packet, Stamp, mask
-from antecede.wire.octets import Limits, Reader, Writer, listed
+from antecede.wire.octets import Limits, Reader, Writer, list_members
 from antecede.wire.stamps import BY_CODE, BY_STAMP, Kind
 
 __all__ = ["VERSION", "Limits", "decode", "encode", "stamp_size"]
@@ -140,7 +140,7 @@ def _put_message(writer: Writer, packet: Packet[Any], message: Message) -> None:
     writer.uint(message.number)
     if flags & DESTINATIONS:
         members = mask(to) if to and min(to) >= 0 else 0
-        if not members or tuple(listed(members)) != to:
+        if not members or tuple(list_members(members)) != to:
             writer.refuse(f"destinations must be processes in increasing order, one at least, not {to}")
         writer.members(members)
     if flags & LABEL:
@@ -157,7 +157,7 @@ def _take_message(reader: Reader, source: int, dest: int) -> Message:
         reader.refuse(f"flags are {flags}, and at most {ALL}", start)
     sender = reader.process() if flags & SENDER else source
     number = reader.uint()
-    to = tuple(listed(reader.members())) if flags & DESTINATIONS else (dest,)
+    to = tuple(list_members(reader.members())) if flags & DESTINATIONS else (dest,)
     label = reader.text() if flags & LABEL else ""
     context = reader.text() if flags & CONTEXT else ""
     if not to:

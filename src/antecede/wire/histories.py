@@ -24,7 +24,7 @@ from antecede.protocols.history import HistoryStamp
 from antecede.protocols.optimal import LogStamp, make_rows
 from antecede.protocols.relay import Relayed
 from antecede.protocols.underway import UnderwayStamp
-from antecede.wire.octets import MAX_UINT, Reader, Writer, listed
+from antecede.wire.octets import MAX_UINT, Reader, Writer, list_members
 
 __all__ = [
     "put_contexts",
@@ -63,7 +63,7 @@ def _put_identifiers(writer: Writer, things: Mapping[Id, T]) -> Iterator[T]:
 def _take_identifiers(reader: Reader) -> Iterator[Id]:
     """Read the identifiers; what follows each is to be read when it is yielded."""
     total = 0
-    for sender in listed(reader.members()):
+    for sender in list_members(reader.members()):
         start = reader.at
         k = reader.uint() + 1
         total += k
@@ -221,7 +221,7 @@ def take_contexts(reader: Reader, packet: Packet[Any]) -> ContextStamp:
         reader.refuse(f"a flag is {flag}, and must be 0 or 1", start)
     counts = tuple(reader.counts(len(message.to)))
     after: list[Obligation] = []
-    for dest in listed(reader.members()):
+    for dest in list_members(reader.members()):
         start, before = reader.at, len(after)
         after += [(sender, dest, count) for sender, count in _take_identifiers(reader)]
         if len(after) == before:

@@ -28,7 +28,7 @@ from msgspec.structs import asdict
 from antecede.errors import BadParameter, WireError, WrongType
 from antecede.model import bits
 
-__all__ = ["MAX_UINT", "OWN", "Limits", "Reader", "Writer", "check_count", "listed"]
+__all__ = ["MAX_UINT", "OWN", "Limits", "Reader", "Writer", "check_count", "list_members"]
 
 MAX_UINT = (1 << 63) - 1
 ROOM = 256
@@ -112,7 +112,7 @@ def _header(members: int) -> int:
     return length << 2 | BITMAP if length <= k else k << 2 | LIST
 
 
-def listed(members: int) -> Iterable[int]:
+def list_members(members: int) -> Iterable[int]:
     """`bits`, but the time does not grow with the number of members where that is large."""
     if members.bit_count() << 3 < members.bit_length():
         return bits(members)
@@ -328,7 +328,7 @@ class Reader:
         if len(values) == n:
             return tuple(values)
         vector = [0] * n
-        for position, value in zip(listed(members), values, strict=True):
+        for position, value in zip(list_members(members), values, strict=True):
             vector[position] = value
         return tuple(vector)
 

@@ -72,7 +72,7 @@ from antecede.wire.histories import (
     take_relayed,
     take_underway,
 )
-from antecede.wire.octets import Reader, Writer, listed
+from antecede.wire.octets import Reader, Writer, list_members
 
 __all__ = ["BY_CODE", "BY_STAMP", "Kind"]
 
@@ -197,7 +197,7 @@ def _take_matrix(reader: Reader, packet: Packet[Any]) -> MatrixStamp:
             f"the row of {packet.source} comes twice: the source's own comes once, at the end", start
         )
     reader.reserve(n * (others.bit_count() + 1), start)
-    rows = [Row(process, reader.uint(), reader.vector(n)) for process in listed(others)]
+    rows = [Row(process, reader.uint(), reader.vector(n)) for process in list_members(others)]
     rows.append(Row(packet.source, _message(packet).number, reader.vector(n)))
     return MatrixStamp(tuple(rows))
 
@@ -212,7 +212,7 @@ def _put_column(writer: Writer, column: dict[int, int]) -> None:
 
 def _take_column(reader: Reader) -> Iterator[tuple[int, int]]:
     members = reader.members()
-    return zip(listed(members), reader.counts(members.bit_count()), strict=True)
+    return zip(list_members(members), reader.counts(members.bit_count()), strict=True)
 
 
 def _put_bounded(writer: Writer, packet: Packet[BoundedStamp]) -> None:
@@ -230,7 +230,7 @@ def _take_bounded(reader: Reader, packet: Packet[Any]) -> BoundedStamp:
 def _take_entries(reader: Reader) -> tuple[tuple[int, int, int], ...]:
     """A sparse matrix, column by column."""
     matrix: list[tuple[int, int, int]] = []
-    for j in listed(reader.members()):
+    for j in list_members(reader.members()):
         start, before = reader.at, len(matrix)
         matrix += [(i, j, count) for i, count in _take_column(reader)]
         if len(matrix) == before:
