@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antecede.cli import run
+from antecede import cli
 from antecede.errors import BadParameter
 from antecede.report import Extent, Finding, Message, Range, headline, list_story_keys, plan_selection, render
 from antecede.report.data import Event
@@ -363,7 +363,7 @@ def test_no_broken_run_is_left_out():
 def test_a_trace_with_violations_has_a_page_without_spark(protocol, tmp_path, capsys):
     """This process has no session, as that of a person who types the command."""
     options = ["--protocol", protocol, "--messages", "300", "--network", "exponential:50ms"]
-    assert run(["simulate", *options, "--out", str(tmp_path / "trace")]) == 0
-    assert run(["verify", str(tmp_path / "trace")]) == 1
-    assert run(["report", str(tmp_path / "trace"), "--out", str(tmp_path / "page.html")]) == 0
+    assert cli.run(["simulate", *options, "--out", str(tmp_path / "trace")]) == 0
+    assert cli.run(["verify", str(tmp_path / "trace")]) == 1
+    assert cli.run(["report", str(tmp_path / "trace"), "--out", str(tmp_path / "page.html")]) == 0
     assert "causal order" in capsys.readouterr().err.splitlines()[-1]

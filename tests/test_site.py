@@ -77,3 +77,16 @@ def test_every_page_has_one_place_in_the_navigation():
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     pages |= {path.name for path in ROOT.glob("*.md")} - {"README.md"}
     assert pages - set(named) == set()
+
+
+def test_every_list_begins_after_an_empty_line():
+    """GitHub shows a list right after a paragraph; the site shows it as a part of the paragraph."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
+    for page in pages:
+        text = re.sub(r"(?ms)^```.*?^```$", "```", page.read_text())
+        begins = [
+            lines
+            for lines in re.findall(r"(?m)^(\S.*\n- .*)$", text)
+            if not lines.startswith(("- ", "#", "<!--"))
+        ]
+        assert not begins, f"{page.relative_to(ROOT)}: {begins[0]}"
