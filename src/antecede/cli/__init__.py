@@ -40,7 +40,7 @@ EXAMPLES: Final = {
     "order": ["antecede order events.jsonl --id id --causes parent --out ordered"],
     "verify": [
         "antecede verify trace",
-        "antecede verify events.csv --id id --causes parent --consumer who --time at",
+        "antecede verify events.csv --id id --causes parent --consumer who --time t",
     ],
     "measure": ["antecede measure trace --json"],
     "report": ["antecede report trace --out report.html"],
@@ -50,7 +50,7 @@ EXAMPLES: Final = {
     "choose": ["antecede choose --workload groups:size=4 --out choice.svg"],
     "check": ["antecede check --protocol matrix --processes 3 --messages 3"],
     "simulate": [
-        "antecede simulate --protocol history --network exponential:50ms --out trace",
+        "antecede simulate --protocol history --network exponential:9ms --out trace",
     ],
     "sweep": ["antecede sweep experiments/extra.toml --out results"],
     "soak": ["antecede soak --seconds 60"],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
@@ -104,6 +104,12 @@ def choose(
         raise typer.Exit(1)
 
 
+LEGEND: Final = (
+    "For each delivery: bytes of ordering, control packets, mean delay and its 99th percentile, mean delay while one "
+    "process stands still for a quarter of the time, and processor time."
+)
+
+
 def print_fits(console: Console, fits: list[Fit], unfit: list[Unfit]) -> None:
     headings = ["protocol", "bytes", "control\npackets", "delay", "p99", "one stands\nstill", "CPU"]
     rows = [
@@ -120,6 +126,7 @@ def print_fits(console: Console, fits: list[Fit], unfit: list[Unfit]) -> None:
     ]
     if rows:
         print_table(console, headings, rows)
+        print_sentence(LEGEND)
     for fit in fits:
         if fit.needs:
             print_sentence(f"{fit.name} needs {' and '.join(fit.needs)}")

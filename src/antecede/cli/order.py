@@ -61,8 +61,8 @@ def order(
     window: Annotated[
         str | None,
         typer.Option(
-            help="With --time: write only rows from one time on and before another, such as "
-            "2024-05-01T08:00:00Z,2024-05-01T08:03:00Z.",
+            metavar="FROM,TO",
+            help="With --time: write only rows from FROM on and before TO.",
             show_default=False,
         ),
     ] = None,
