@@ -279,7 +279,7 @@ def read_messages(trace: LocalTrace) -> list[dict[str, Any]] | None:
     if not place.is_dir():
         return None
     rows: list[dict[str, Any]] = pq.read_table(
-        place, columns=["sender", "number", "trace_id", "name", "id"]
+        place, columns=["sender", "number", "trace_id", "name", "id"], use_threads=False
     ).to_pylist()
     return rows
 

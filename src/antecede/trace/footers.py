@@ -121,7 +121,7 @@ def read_runs_table(paths: Sequence[str]) -> pa.Table:
         with open_parquet(path) as source:
             file = pq.ParquetFile(source)
             refuse_columns(path, file.schema_arrow, RUNS)
-            tables.append(file.read(columns=RUNS.names).cast(RUNS))
+            tables.append(file.read(columns=RUNS.names, use_threads=False).cast(RUNS))
     table = pa.concat_tables(tables)
     for count in pc.value_counts(table["run"]).to_pylist():
         if count["counts"] > 1:

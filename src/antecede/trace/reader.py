@@ -43,7 +43,7 @@ def read_runs(path: str | os.PathLike[str]) -> list[RunInfo]:
     with open_parquet(absolute(layout.runs)) as source:
         file = pq.ParquetFile(source)
         refuse_columns(layout.runs, file.schema_arrow, RUNS)
-        table = file.read(columns=RUNS.names)
+        table = file.read(columns=RUNS.names, use_threads=False)
     refuse_nulls(table, str(layout.runs), RUNS)
     try:
         runs = [RunInfo.of_row(row) for row in table.to_pylist()]

@@ -130,7 +130,7 @@ def tell_way(rows: int) -> str:
 
 def findings_of(tables: Sequence[pa.Table]) -> pa.Table:
     """The findings among results, sorted."""
-    found = pa.concat_tables(tables).filter(pc.field("what") == "finding").select(FINDINGS.names)
+    found = select_rows(pa.concat_tables(tables), what=["finding"]).select(FINDINGS.names)
     # Names are compared as UTF-8, and what has no index comes last.
     order = pc.sort_indices(found.select(ORDER), sort_keys=[(name, "ascending") for name in ORDER])
     return found.take(order).cast(FINDINGS)
@@ -183,15 +183,13 @@ class Embedded(Engine[pa.Table]):
         yield from deal_rows(batches, self.processes, {run: cut}, serials, self.root)
 
     def combine(self, tables: Sequence[pa.Table], runs: Collection[str]) -> pa.Table:
-        rows = pa.concat_tables(tables).filter(
-            pc.field("what").isin(FOR_COMBINING) & pc.field("run").isin(list(runs))
-        )
+        rows = select_rows(pa.concat_tables(tables), what=FOR_COMBINING, run=runs)
         rows = rows.sort_by([("run", "ascending"), ("part", "ascending")])
         return as_table(put_together(rows.to_batches(), self.processes))
 
     def hear(self, tables: Sequence[pa.Table]) -> Iterator[Told]:
         for table in tables:
-            rows = table.filter(pc.field("what").isin(FOR_DRIVER)).select(Told.__struct_fields__)
+            rows = select_rows(table, what=FOR_DRIVER).select(Told.__struct_fields__)
             yield from (Told(**row) for row in rows.to_pylist())
 
     def drop(
@@ -229,6 +227,17 @@ def with_clocks(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     table = pa.concat_tables(pa.Table.from_batches([batch]).cast(plain) for batch in batches)
     table = table.sort_by([("process", "ascending"), ("index", "ascending")])
     return add_clocks(table).to_batches()  # type: ignore[no-any-return]
+
+
+def select_rows(table: pa.Table, **named: Collection[str]) -> pa.Table:
+    """The rows whose columns have one of these values.
+
+    A filter by an expression would run in threads of Arrow's. One that is still at work when Python ends aborts the
+    process (apache/arrow#34314, #45017).
+    """
+    for name, values in named.items():
+        table = table.filter(pc.is_in(table[name], pa.array(list(values), pa.string())))
+    return table
 
 
 def as_table(batches: Iterable[pa.RecordBatch]) -> pa.Table:
