@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -92,7 +93,8 @@ def test_ctrl_c_keeps_what_is_done_leaves_nobody_at_work_and_says_how_to_go_on(t
             )  # Else we would wait for it, for as long as the long run takes.
             raise
     assert process.returncode == 130
-    assert f"what is done is in {out}; the same command goes on from there" in told
+    told_last = f"what is done is in {out}; the same command goes on from there", "antecede: stopped"
+    assert told == "".join(f"{line}\n" for line in told_last), "Py4J's tracebacks go to the log"
     until(lambda: not alive(process.pid), 60)
     assert [run.run for run in read_runs(out / "trace")] == [row.run for row in read(out)]
     assert len(read(out)) == 1
@@ -101,6 +103,19 @@ def test_ctrl_c_keeps_what_is_done_leaves_nobody_at_work_and_says_how_to_go_on(t
     assert done.returncode == 0, done.stderr
     assert "2 of 2 runs, 1 of them before" in done.stderr
     assert [path.name for path in out.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for Java as Linux lists processes")
+def test_ctrl_c_while_java_starts_leaves_no_java(tmp_path):
+    written(tmp_path / "trace", {"r": make_trace(4)})
+    words = [*COMMAND, "measure", str(tmp_path / "trace")]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        until(lambda: children.read_text(), 100)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=100)
+    assert (process.returncode, told) == (130, "antecede: stopped\n")
+    until(lambda: not alive(process.pid), 60)
 
 
 def until(holds, seconds):

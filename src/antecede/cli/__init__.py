@@ -13,6 +13,8 @@ A command is a function in its own module, listed in `DOORS`. It raises `typer.E
 
 from __future__ import annotations
 
+import atexit
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
@@ -119,18 +121,21 @@ def build_app(names: Iterable[str]) -> typer.Typer:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code."""
+    # While Python ends, nobody is left to catch a Ctrl-C.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
 
 
 def run(arguments: list[str]) -> int:
     """The exit code of a command."""
-    app = build_app(arguments[:1] if arguments[:1] and arguments[0] in COMMANDS else COMMANDS)
-    if not arguments:
-        # Asked for nothing: say what there is, as --help does, but to people and not as a success.
-        command = typer.main.get_command(app)
-        print(command.get_help(typer.Context(command, info_name="antecede")), file=sys.stderr)
-        return 2
     try:
+        # Importing a command may take a second.
+        app = build_app(arguments[:1] if arguments[:1] and arguments[0] in COMMANDS else COMMANDS)
+        if not arguments:
+            # Asked for nothing: say what there is, as --help does, but to people and not as a success.
+            command = typer.main.get_command(app)
+            print(command.get_help(typer.Context(command, info_name="antecede")), file=sys.stderr)
+            return 2
         code = app(args=arguments, prog_name="antecede", standalone_mode=False)
     except AntecedeError as error:
         return _refuse(str(error))

@@ -7,11 +7,13 @@ that we have no sentence for.
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rich.console import Console
 from rich.progress import (
@@ -84,9 +86,11 @@ def open_work(
         few = INTERPRETED if master is None and remote is None and is_small(reads, TINY_BYTES) else None
         with (
             keep_log() as log,
+            delay_interrupts(remote is None) as heed_interrupts,
             open_session(master, remote, settings=few, log=log, small=little) as spark,
             watch_progress(spark, note),
         ):
+            heed_interrupts()
             say(step)
             yield Work(spark, say)
     if remote is None:
@@ -149,14 +153,44 @@ def walk(path: str) -> Iterator[str]:
 
 
 @contextmanager
+def delay_interrupts(starts: bool) -> Iterator[Callable[[], None]]:
+    """Delay Ctrl-C, if Java `starts` here, until the function that this gives is called.
+
+    PySpark removes the file that a starting Java is to write, if it is interrupted; such a Java would never end. Once
+    it runs, a handler of PySpark's ends its jobs.
+    """
+    pressed: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        pressed.append(number)
+
+    def heed() -> None:
+        if signal.getsignal(signal.SIGINT) is note:  # Spark ran before.
+            signal.signal(signal.SIGINT, before)
+        if pressed:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note) if starts else signal.getsignal(signal.SIGINT)
+    try:
+        yield heed
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def keep_log() -> Iterator[str]:
-    """A log for Spark, removed at the end. Spark's errors are told in one line; one that is not ours keeps the log."""
+    """A log for Spark, removed at the end. Spark's errors are told in one line; one that is not ours keeps the log.
+
+    What Python's libraries log goes there, too: Py4J logs a traceback where Ctrl-C interrupts it.
+    """
     from antecede.spark.errors import describe_failure, find_error, was_interrupted
     from antecede.spark.session import SparkError
 
     number, path = tempfile.mkstemp(prefix="antecede-spark-", suffix=".log")
     os.close(number)
     kept = False
+    handler = logging.FileHandler(path)
+    logging.getLogger().addHandler(handler)
     try:
         yield path
     except SparkError as error:
@@ -166,6 +200,8 @@ def keep_log() -> Iterator[str]:
         kept = ours is None
         raise ours or NoSpark("Spark", f"failed: {describe_failure(error)} (its log: {path})") from None
     finally:
+        logging.getLogger().removeHandler(handler)
+        handler.close()
         if not kept:
             with suppress(OSError):
                 os.unlink(path)
