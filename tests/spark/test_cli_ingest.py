@@ -82,7 +82,9 @@ def test_a_table_without_messages_is_no_yes(
     assert code == 0, err
     assert json.loads(printed)["verdict"] == "unknown"
     assert err.startswith("unknown: 2 events, 0 messages, 1 run")
-    assert "neither messages nor vector clocks, so nothing can be verified" in err
+    assert (
+        "no messages are named, so verify and report have nothing to judge: there are no vector clocks" in err
+    )
 
 
 def test_a_log_is_read_and_what_cannot_be_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -105,6 +107,7 @@ def test_a_log_is_read_and_what_cannot_be_is_told(capsys: pytest.CaptureFixture[
         "out": str(out),
     }
     assert {path.name for path in out.iterdir()} == {"runs.parquet", "events", "log", "rejected", "clocks"}
+    assert f"nothing to judge: `antecede order {out} --out DIR` orders the events by their clocks" in err
 
     # Each process of this file counts from 1, so one of them is wrong; and a line says nothing.
     log.write_text(LOG + 'again\nann {"ann":3}\nnoise\n')

@@ -6,6 +6,7 @@ Spark is imported by the functions that use it: the other commands start without
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -231,10 +232,15 @@ def report(verdict: str, counts: Counts, examples: Sequence[dict[str, Any]], out
         parts.append(
             f"{counts.tied} events tied in time, deliveries first and sends last, then as in the file"
         )
-    if verdict == "unknown":
-        parts.append("neither messages nor vector clocks, so nothing can be verified")
     if counts.rejected and not counts.events:
         parts.append("nothing could be read, so look at --format, --pattern and --map")
+    elif not counts.messages:
+        rest = (
+            f"`antecede order {shlex.quote(out)} --out DIR` orders the events by their clocks"
+            if counts.vectors
+            else "there are no vector clocks either"
+        )
+        parts.append(f"no messages are named, so verify and report have nothing to judge: {rest}")
     print_sentence(f"{verdict}: {'; '.join(parts)}; written to {out}")
 
 
