@@ -1,5 +1,6 @@
 """Tasks with payloads: one each, answers in order, errors as what they were; on this machine, a cluster and Connect."""
 
+import gzip
 import inspect
 import os
 import pickle
@@ -234,3 +235,13 @@ def test_ctrl_c_is_ctrl_c_wherever_a_command_waits_for_a_table(spark):
     with pytest.raises(KeyboardInterrupt), keep_log():
         spark.range(2).mapInArrow(work_for_long, "id long").toArrow()
     pressing.join()
+
+
+def test_a_damaged_file_is_called_what_its_name_says(spark, tmp_path):
+    path = tmp_path / "events.csv.gz"
+    path.write_bytes(gzip.compress(b"id,parent\n" + b"a,b\n" * 100_000)[:-100])
+    with (
+        pytest.raises(BadTrace, match=r"events\.csv\.gz: .*it is not a complete CSV file"),
+        raise_task_errors(),
+    ):
+        spark.read.option("header", True).csv(str(path)).collect()

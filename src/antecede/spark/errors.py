@@ -45,6 +45,8 @@ __all__ = [
 MARK: Final = "antecede-error: "
 UNREADABLE: Final = ("FAILED_READ_FILE", "CANNOT_READ_FILE_FOOTER")
 """Conditions under which Spark says that a file is damaged."""
+KINDS: Final = {".csv": "CSV", ".json": "JSON", ".ndjson": "JSON"}
+"""What is in the name of a file that is not Parquet; one that is compressed has another end."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -150,9 +152,9 @@ def find_error(error: BaseException) -> AntecedeError | None:
         return decode_error(str(error)[at + len(MARK) :])
     for condition, parameters in conditions_of(error):
         if condition.split(".")[0] in UNREADABLE:
-            return BadTrace(
-                parameters.get("path", "a file"), "Spark cannot read it: it is not a complete Parquet file"
-            )
+            path = parameters.get("path", "a file")
+            kind = next((kind for end, kind in KINDS.items() if end in path), "Parquet")
+            return BadTrace(path, f"Spark cannot read it: it is not a complete {kind} file")
     return None
 
 
