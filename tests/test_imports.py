@@ -259,10 +259,10 @@ def test_no_circle_leads_from_a_folder_of_spark_back_to_it():
 
 def test_a_circle_between_folders_is_found():
     sources = {
-        "antecede.spark.order.api": "from antecede.spark.verify.engine import OnSpark",
-        "antecede.spark.verify.engine": "from antecede.spark.trace.api import Trace",
+        "antecede.spark.order.api": "from antecede.spark.verify.api import verify",
+        "antecede.spark.verify.api": "from antecede.spark.trace.api import Trace",
         "antecede.spark.trace.api": "def f():\n    from antecede.spark.order.by_trace import with_clock",
-        "antecede.spark.verify.tasks": "import antecede.spark.verify.engine",
+        "antecede.spark.verify.tasks": "import antecede.spark.verify.api",
     }
     graph = children_imports("antecede.spark", sources)
     assert graph == {"order": {"verify"}, "verify": {"trace"}, "trace": {"order"}}
