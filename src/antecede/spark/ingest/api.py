@@ -86,8 +86,7 @@ class Ingested:
     def rejected(self) -> DataFrame:
         if self._read is None:
             return self._at("rejected")
-        unread = self._read.where("reason is not null").select(SPARK_REJECTED.names)
-        return unread.unionByName(to_trace.find_repeated_sends(self._full, self._messages))
+        return self._unread.unionByName(to_trace.find_repeated_sends(self._full, self._messages))
 
     @cached_property
     def runs(self) -> DataFrame:
@@ -98,6 +97,11 @@ class Ingested:
     @cached_property
     def _messages(self) -> DataFrame:
         return to_trace.collect_messages(self._full)
+
+    @property
+    def _unread(self) -> DataFrame:
+        assert self._read is not None
+        return self._read.where("reason is not null").select(SPARK_REJECTED.names)
 
     @property
     def _full(self) -> DataFrame:
@@ -123,12 +127,17 @@ class Ingested:
         spark = self.log.sparkSession
         known = F.count_if(F.col("kind").isNotNull() & F.col("message").isNotNull())
         log = write_counted(self.log, join(aside, "log"), known=known, vectors=F.count("vector"))
-        clocks = self.clocks if log["known"] else check_clocks(self.log, messages=False)
+        # A log that names no messages needs no plans for them: making a plan takes longer than reading a small log.
+        known, place = log["known"], join(aside, "events")
+        clocks = self.clocks if known else check_clocks(self.log, messages=False)
         wrong = write_counted(clocks, join(aside, "clocks"))
         clocks = at(spark, aside, "clocks")
-        events = to_trace.make_events(self._full, self._messages, clocks)
-        messages = to_trace.write_events(events, log["known"], join(aside, "events"))
-        rejected = write_counted(self.rejected, join(aside, "rejected"))
+        if known:
+            events = to_trace.make_events(self._full, self._messages, clocks)
+            messages = to_trace.write_events(events, known, place)
+        else:
+            messages = to_trace.write_no_events(place)
+        rejected = write_counted(self.rejected if known else self._unread, join(aside, "rejected"))
         parts = at(spark, aside, "events"), at(spark, aside, "rejected")
         runs = to_trace.make_runs(self._full, *parts, clocks, self.format)
         told = to_trace.write_runs(runs, join(aside, "runs.parquet"))

@@ -39,7 +39,7 @@ from antecede.trace.schema import EVENTS, ORDER, ORDER_KEY, RUNS, version
 
 __all__ = [
     "NOBODY", "collect_messages", "find_repeated_sends", "keep_aside", "make_events", "make_runs", "write_events",
-    "write_runs",
+    "write_no_events", "write_runs",
 ]  # fmt: skip
 
 NOBODY: Final = "(nobody)"
@@ -203,9 +203,7 @@ def keep_aside(table: DataFrame, directory: str) -> Iterator[DataFrame]:
 def write_events(events: DataFrame, rows: int, directory: str) -> int:
     """Write so many events, sorted by (run, clock, process, index); give the number of messages sent."""
     if rows == 0:
-        # A directory without a file is no table.
-        EventFile(directory, "00000.parquet", {ORDER_KEY: ORDER}).write_empty()
-        return 0
+        return write_no_events(directory)
     keys = ("run", "clock", "process", "index")
     files = -(-rows // FULL)
     spread = events.repartitionByRange(files, *keys) if files > 1 else events.repartition(1)
@@ -217,6 +215,12 @@ def write_events(events: DataFrame, rows: int, directory: str) -> int:
         yield pa.RecordBatch.from_pydict({"sends": [write_sorted(batches, directory)]})
 
     return sum(row["sends"] for row in ordered.mapInArrow(write, "sends bigint").collect())
+
+
+def write_no_events(directory: str) -> int:
+    """The same of none: a directory without a file is no table."""
+    EventFile(directory, "00000.parquet", {ORDER_KEY: ORDER}).write_empty()
+    return 0
 
 
 def write_runs(runs: DataFrame, path: str) -> list[dict[str, Any]]:
