@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -85,6 +86,75 @@ def test_a_join_waits_for_a_member_that_is_down_and_sends_go_on(asked, caplog):
     asyncio.run(main())
     told = [line for line in caplog.messages if "d waits to join until c can be reached" in line]
     assert len(told) == 1, caplog.messages
+
+
+@pytest.mark.parametrize(("down", "leaver", "other"), [("c", "b", "a"), ("c", "a", "b"), ("a", "b", "c")])
+def test_a_leave_waits_for_a_member_that_is_down_and_sends_go_on(down, leaver, other, caplog):
+    async def main() -> None:
+        system = System()
+        async with asyncio.timeout(PATIENCE_S), system.found() as found:
+            nodes = dict(zip(NAMES, found, strict=True))
+            node = nodes[leaver]
+            system.cut(down)
+            while down in node.connected or down in nodes[other].connected:
+                await asyncio.sleep(0)
+            leaving = asyncio.ensure_future(node.leave())
+            while (progress := node.status().changing) is None:
+                await asyncio.sleep(0)
+            assert (progress.leave, progress.awaits) == ((leaver,), (down,))
+            [held] = [one for one in node.waiting() if one.where == "changing"]
+            assert held.reason == f"the view is to change ({leaver} leaves), and waits for {down}"
+            while "waits for" not in caplog.text:
+                await asyncio.sleep(0)
+            for _ in range(20):
+                await node.send(other, b"on and on")
+                assert (await nodes[other].receive()).payload == b"on and on"
+            assert not leaving.done()
+            system.heal(down)
+            await leaving
+            assert nodes[other].members == tuple(name for name in NAMES if name != leaver)
+
+    asyncio.run(main())
+    told = f"{leaver}: the view is to change ({leaver} leaves), and waits for {down}, which cannot be reached"
+    assert sum(told in line for line in caplog.messages) == 1, caplog.messages
+
+
+@pytest.mark.parametrize("change", ["leave", "remove"])
+def test_whoever_follows_a_change_names_the_member_that_is_down_and_not_its_leader(
+    change, monkeypatch, caplog
+):
+    """d goes while the view changes: the leader, a, waits for it, and so do b and c, which can see it."""
+
+    async def main() -> None:
+        monkeypatch.setattr(sys.modules[__name__], "NAMES", ["a", "b", "c", "d", "e"])
+        system = System()
+        async with asyncio.timeout(PATIENCE_S), AsyncExitStack() as stack:
+            nodes = {name: await stack.enter_async_context(system.founder(name)) for name in NAMES}
+            while any(len(node.connected) < 4 for node in nodes.values()):
+                await asyncio.sleep(0)
+            if change == "remove":
+                await nodes["e"].close()
+            monkeypatch.setattr(nodes["d"]._host, "arrive", lambda peer, frame: None)
+            b = nodes["b"]
+            wanted = b.remove("e") if change == "remove" else b.leave()
+            changing = asyncio.ensure_future(wanted)
+            while any(nodes[name].status().changing is None for name in "abc"):
+                await asyncio.sleep(0)
+            system.cut("d")
+            while any(nodes[name].status().changing.awaits != ("d",) for name in "abc"):
+                await asyncio.sleep(0)
+            words = "e is removed" if change == "remove" else "b leaves"
+            for name in "abc":
+                [held] = [one for one in nodes[name].waiting() if one.where == "changing"]
+                assert held.reason == f"the view changes ({words}), and waits for d"
+                told = f"{name}: the view changes ({words}), and waits for d, which cannot be reached"
+                while told not in caplog.text:
+                    await asyncio.sleep(0)
+            await nodes["c"].remove("d")
+            await changing
+            assert not any(nodes[name].status().changing for name in "ac")
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("asked", ["a", "b"], ids=["the leader", "another"])

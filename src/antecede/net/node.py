@@ -36,7 +36,8 @@ What cancellation does (`asyncio.timeout` round a call)
             only the waiting ends
   close     the node waits no longer for acknowledgements, and is closed by the time that the cancellation goes on
   leave, remove
-            the change goes on by itself; call it again to wait for it
+            a change that has begun goes on by itself; call again to wait for it. A leave that waits for a member
+            that cannot be reached has not begun
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ class Observed(Lifecycle):
                 f"router {name} is missing: {pending} messages wait for it to come back, or to be replaced"
             )
             found.append(Held(self.name, core.sent, (), "missing", reason, None))
-        return found + self._pressure.held() + self._mesh.joins.held()
+        return found + self._pressure.held() + self._mesh.stalls.list_held()
 
     def _missing(self) -> list[str]:
         """Routers that cannot be reached, though messages wait for them."""
@@ -218,7 +218,9 @@ class Observed(Lifecycle):
 
     def status(self) -> Status:
         """All that an operator looks at."""
-        host, core, peers = self._host, self._host.core, self._mesh.peers
+        host, core = self._host, self._host.core
+        # The connections follow the process a moment after its view has changed.
+        peers = {number: peer for number, peer in self._mesh.peers.items() if number in core.links}
         return Status(
             node=self.name,
             protocol=core.machine.name,
@@ -239,8 +241,8 @@ class Observed(Lifecycle):
             counts=dict(self.counts),
             view=core.changing.roll.number,
             members=self.members,
-            changing=core.changing.membership.progress(),
-            joining=dict(self._mesh.joins.waiting),
+            changing=self._mesh.stalls.progress(),
+            joining=self._mesh.stalls.joining,
             refused=self._mesh.refused,
             missing={name: core.out[core.view.id(name)].pending for name in self._missing()},
         )

@@ -73,14 +73,21 @@ class Member:
         """Stop being a member: all that was sent before arrives, and all that was sent to us is here by then.
 
         What is here is still handed over, then `async for` ends. Waits first for states of those that join: those that
-        our application owes, and our own.
+        our application owes, and our own. While a member cannot be reached, nothing changes, and `send` goes on:
+        `waiting()`, the status and the log name that member.
         """
-        changing = self._host.core.changing
+        changing, stalls = self._host.core.changing, self._mesh.stalls
         self._leaving = True
         while not changing.may_leave:
             await self._host.room.wait()
             self._check_open()
-        await self._change(Plan(leave=(self.name,)), lambda: self._has_left())
+        stalls.leaves += 1
+        try:
+            await self._change(
+                Plan(leave=(self.name,)), self._has_left, lambda: stalls.may_propose(self.name)
+            )
+        finally:
+            stalls.leaves -= 1
 
     async def remove(self, name: str) -> None:
         """Remove a member that has crashed, and will not come back. Returns once all others go on without it.
@@ -99,15 +106,18 @@ class Member:
             membership = self._host.core.changing.membership
             await self._change(Plan(remove=(name,)), lambda: membership.has_removed(name))
 
-    async def _change(self, plan: Plan, done: Callable[[], bool]) -> None:
-        """Have the view changed."""
+    async def _change(
+        self, plan: Plan, done: Callable[[], bool], may_propose: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Have the view changed, as soon as that may be proposed."""
         core, host = self._host.core, self._host
         error = core.changing.membership.judge(plan)
         if error is not None:
             raise error
         while not done():
             self._check_open()
-            host.happen(Propose(plan))
+            if may_propose():
+                host.happen(Propose(plan))
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.beat_s):
                     while not done():

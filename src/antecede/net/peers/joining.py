@@ -4,7 +4,7 @@ ask      whoever wants to join dials one member after the other and says so (`se
 decide   the member that is asked lets its operator decide (`Admit`). Without a rule, whoever is on the same machine may
          join; whoever is not may not, though it has a certificate of the authority
 wait     a change needs all members: while one of them cannot be reached, the join waits before anything stops, and
-         says for whom (`Joins`): in the status, in `waiting()`, in the metrics, and once in the log
+         says for whom (`stalls`): in the status, in `waiting()`, in the metrics, and once in the log
 admit    the member proposes it, again and again, and says that it lives, until the view has changed for all; then it
          tells the view (`session.Welcome`), and the rest goes over links, as with any member
 withdraw a node that gives up, or dies, before it is in a view does not become a member: the proposal is withdrawn
@@ -27,16 +27,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antecede.errors import BadHello, CallerError, NotMember, PeerError
-from antecede.net.delivery import Held
 from antecede.net.driver import Host
 from antecede.net.peers.handshake import check_proof
 from antecede.net.peers.session import Beat, Bye, Gone, Join, Rejected, Session, Welcome, pack
+from antecede.net.peers.stalls import Stalls
 from antecede.net.peers.terms import state_parameters
 from antecede.net.settings import Backoff, Settings
 from antecede.net.transports.transport import Connection, Transport
 from antecede.process.inputs import Propose, Withdraw
 from antecede.process.views.members import Joiner, Plan, Roll
-from antecede.process.views.round import Progress
 from antecede.process.views.validation import check_joiner
 
 __all__ = ["Admit", "Joins", "Newcomer", "admit_listed", "anyone", "ask_to_join"]
@@ -144,19 +143,10 @@ async def _ask(transport: Transport, member: str, join: Join, settings: Settings
 
 
 class Joins:
-    """The nodes that a member lets join, and what each waits for. `down` says which members cannot be reached."""
+    """The nodes that a member lets join."""
 
-    def __init__(
-        self,
-        host: Host,
-        settings: Settings,
-        rule: Admit | None,
-        down: Callable[[], tuple[str, ...]],
-    ) -> None:
-        self._host, self._settings, self._rule, self._down = host, settings, rule, down
-        self.waiting: dict[str, tuple[str, ...]] = {}
-        """Who wants to join -> the members that it waits for, if it does."""
-        self._logged: dict[str, tuple[str, ...]] = {}
+    def __init__(self, host: Host, settings: Settings, rule: Admit | None, stalls: Stalls) -> None:
+        self._host, self._settings, self._rule, self._stalls = host, settings, rule, stalls
         self._asking: dict[str, tuple[Connection, asyncio.Event]] = {}
         """Who wants to join -> over which connection; the event is set when that is over."""
         self._unheard: dict[str, float] = {}
@@ -176,28 +166,6 @@ class Joins:
                 host.happen(Propose(Plan(remove=(name,))))
         self._unheard = since
 
-    def held(self) -> list[Held]:
-        """What waits, as `Node.waiting` tells it: nodes that want to join, and a change that all wait for."""
-        held = [
-            Held(name, 0, (), "joining", f"waits to join until {', '.join(awaits)} can be reached", None)
-            for name, awaits in self.waiting.items()
-            if awaits
-        ]
-        changing = self._host.core.changing
-        membership, donor = changing.membership, changing.donor
-        if donor is not None:
-            name = changing.roll.names[donor]
-            reason = f"it joined by {name}, whose application has not come to that: it gives the state that comes first"
-            held.append(Held(self._host.name, 0, (), "joining", reason, None))
-        for name, by in membership.list_unheard().items():
-            reason = f"it joined by {by} and was never heard: nobody else joins or leaves until it is, or is removed"
-            held.append(Held(name, 0, (), "joining", reason, None))
-        progress = membership.progress()
-        if progress is not None and progress.awaits:
-            reason = f"the view changes ({_describe(progress)}), and waits for {', '.join(progress.awaits)}"
-            held.append(Held(progress.leader, 0, (), "changing", reason, None))
-        return held
-
     async def let_join(self, connection: Connection, join: Join) -> None:
         """Let one join that asks for it. Raises `BadHello` if it cannot, `OSError` if it has gone."""
         host = self._host
@@ -208,7 +176,7 @@ class Joins:
             before[0].close()
             await before[1].wait()
         over = asyncio.Event()
-        self._asking[join.name], self.waiting[join.name] = (connection, over), ()
+        self._asking[join.name], self._stalls.joiners[join.name] = (connection, over), None
         gone = asyncio.ensure_future(_until_gone(connection))
         try:
             await self._bring_about(connection, join, gone)
@@ -221,8 +189,7 @@ class Joins:
         finally:
             gone.cancel()
             over.set()
-            del self._asking[join.name], self.waiting[join.name]
-            self._logged.pop(join.name, None)
+            del self._asking[join.name], self._stalls.joiners[join.name]
         await host.commits.wait(host.commits.position)
         await connection.write(pack(Welcome(host.core.changing.membership.roll)))
 
@@ -231,7 +198,7 @@ class Joins:
         host, beat_s = self._host, self._settings.beat_s
         plan = Plan(join=(_joiner(host, join),))
         while not self._is_in(join):
-            if self._note(join.name):
+            if self._stalls.may_propose(join.name):
                 host.happen(Propose(plan))
             await connection.write(pack(Beat(False)))
             with suppress(TimeoutError):
@@ -249,33 +216,9 @@ class Joins:
             raise BadHello(reason)
         return membership.has_joined(join.name)
 
-    def _note(self, name: str) -> bool:
-        """Note, and log once, whom a join waits for; whether it may be proposed now."""
-        membership, down = self._host.core.changing.membership, self._down()
-        progress = membership.progress()
-        begun = progress is not None and name in progress.join
-        awaits = tuple(sorted({*down, *(progress.awaits if progress is not None and begun else ())}))
-        awaits = tuple(one for one in awaits if one != self._host.name)
-        # Not for connections that are just being made.
-        if down and awaits == self.waiting[name] != self._logged.get(name):
-            self._logged[name] = awaits
-            log.warning(
-                "%s: %s waits to join until %s can be reached; remove whoever will not come back",
-                self._host.name,
-                name,
-                ", ".join(down),
-            )
-        self.waiting[name] = awaits
-        return membership.may_propose(name, down)
-
 
 def _joiner(host: Host, join: Join) -> Joiner:
     return Joiner(join.name, join.address, join.groups, host.name, join.where)
-
-
-def _describe(progress: Progress) -> str:
-    parts = (("joins", progress.join), ("leaves", progress.leave), ("is removed", progress.remove))
-    return "; ".join(f"{name} {verb}" for verb, names in parts for name in names) or "nobody comes or goes"
 
 
 async def _until_gone(connection: Connection) -> None:

@@ -29,6 +29,7 @@ from antecede.net.peers.handshake import state_terms
 from antecede.net.peers.joining import Admit, Joins
 from antecede.net.peers.peer import Peer, Shared
 from antecede.net.peers.reception import Reception
+from antecede.net.peers.stalls import Stalls
 from antecede.net.settings import Backoff, Settings
 from antecede.net.transports.transport import Connection, Learns, Transport
 from antecede.process.core import Out
@@ -62,7 +63,8 @@ class Mesh:
         self.pausing: set[int] = set()
         self.peers: dict[int, Peer] = {}
         self._random, self._changed = random, changed
-        self.joins = Joins(host, settings, admit, self._list_unreachable)
+        self.stalls = Stalls(host, self._list_unreachable)
+        self._joins = Joins(host, settings, admit, self.stalls)
         self._loop = asyncio.get_running_loop()
         self._shared = Shared(
             host,
@@ -76,7 +78,7 @@ class Mesh:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._dialling: dict[int, asyncio.Task[None]] = {}
-        self._reception = Reception(host, transport, settings, self.counts, self.peers, self.joins)
+        self._reception = Reception(host, transport, settings, self.counts, self.peers, self._joins)
         self._alone = self._loop.time()
         """Since when nobody talks to us."""
         self._timer: asyncio.TimerHandle | None = None
@@ -200,8 +202,10 @@ class Mesh:
         """Do what is due; when something is due next."""
         core, self._looked = self.host.core, now
         if core.changing.membership.vouchers:
-            self.joins.vouch(now)
+            self._joins.vouch(now)
         due = [now + 2 * self.settings.dead_s]
+        if self.stalls.watch():
+            due.append(now + self.settings.beat_s)
         if self._acknowledge():
             due.append(now)
         for peer in self.peers.values():

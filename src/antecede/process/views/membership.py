@@ -103,13 +103,13 @@ class Membership(Leader):
         return name not in self.roll.shown and self.going
 
     def may_propose(self, name: str, down: Collection[str]) -> bool:
-        """Whether to ask for this node to join now: not while members are `down`, unless the change has begun."""
+        """Whether to ask now for this node to join or to leave: not while members are `down`, unless that has begun."""
         progress = self.progress()
-        return not down or (progress is not None and name in progress.join)
+        return not down or (progress is not None and name in (*progress.join, *progress.leave))
 
     def progress(self) -> Progress | None:
         """The change that is under way or wanted, and what it waits for; None if there is none."""
-        led, names = self.led, self.roll.names
+        led = self.led
         if led is not None:
             stage, plan, leader = led.stage, led.plan, self.me
             members = self._taking_part(plan)
@@ -124,14 +124,19 @@ class Membership(Leader):
             successor = self._successor()
             stage, plan, leader = "follow", self.plan, self.leader
             awaited = [leader if successor in (None, self.me) else successor]
-        elif self.wanted:
-            leader = self._leader(self.wanted)
-            stage, plan, awaited = "wanted", self.wanted, list(self._body.strangers()) or [leader]
         else:
-            return None
-        join = tuple(joiner.name for joiner in plan.join)
-        told = tuple(names[place] for place in awaited)
-        return Progress(stage, names[leader], told, join, plan.leave, plan.remove)
+            return self.foresee(self.wanted) if self.wanted else None
+        return self._show(stage, leader, awaited, plan)
+
+    def foresee(self, plan: Plan) -> Progress:
+        """A change that is wanted, and has not begun."""
+        leader = self._leader(self.wanted | plan)
+        return self._show("wanted", leader, list(self._body.strangers()) or [leader], plan)
+
+    def _show(self, stage: str, leader: int, awaited: list[int], plan: Plan) -> Progress:
+        names = self.roll.names
+        join, awaits = tuple(joiner.name for joiner in plan.join), tuple(names[place] for place in awaited)
+        return Progress(stage, names[leader], awaits, join, plan.leave, plan.remove)
 
     def list_vouched(self) -> list[str]:
         """Who joined by us and was never heard: we have it removed if it never comes."""
