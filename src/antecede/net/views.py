@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from antecede.errors import BadParameter, Closed, NotMember, WrongType
 from antecede.model import View
 from antecede.net.driver import Host
+from antecede.net.peers.mesh import Mesh
 from antecede.net.settings import Settings
 from antecede.process.inputs import Pass, Propose, Told, Waive
 from antecede.process.outbox import Outgoing
@@ -40,6 +41,7 @@ class Member:
     state: Callable[[], bytes | Awaitable[bytes]] | None
     changed: Callable[[Change], Awaitable[None] | None] | None
     _host: Host
+    _mesh: Mesh
     _ident: int
     """Of the thread that runs it."""
     _me: int
