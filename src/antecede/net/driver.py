@@ -137,19 +137,21 @@ class Host:
     ) -> Message:
         """The application sends a message, here as the machine has it."""
         core, quick = self.core, self.quick
-        if self.failure is not None or core.record.on:
+        if not quick and (self.failure is not None or core.record.on):
             self._begin()
         try:
             message = core.send(to, payload, label, context, after)
             if not quick:
                 given = Send(to, payload, label, context, None if after is None else after.encode())
-                self._write(given, len(payload))
-            elif core.arrived:
+                self.commits.write(given, len(payload))
+            if core.arrived:
                 self._note()
             if core.weight > self.flush_bytes:
                 self._turn()
             if not self.stirred:
                 self._stir()
+                # Also if the protocol lets nothing out yet: for the rest of the turn, nothing is to be planned.
+                self._plan_end(self._end_turn)
         except CallerError:
             raise
         except BaseException as error:
@@ -174,7 +176,7 @@ class Host:
             self.commits.write(Take(*identity))
             if not self._journaled:
                 core.acknowledge(identity)
-            if not self.stirred:
+            if not self.stirred and (core.gathered or self.arrivals.waiters or self.room.waiters):
                 self._stir()
         except BaseException as error:
             self.crash(error, "in an input Take")
@@ -214,10 +216,14 @@ class Host:
     def _stir(self) -> None:
         """Something has happened: tell the application, and plan the end of the turn, if there is something to do."""
         told = self._tell()
-        if not self.stirred and (self.core.gathered or self.core.touched or self.room.waiters):
-            self.stirred = True
+        if self.core.gathered or self.core.touched or self.room.waiters:
             # Whoever was told may answer, and what the protocol has to say rides on the answer.
-            self._loop.call_soon(self._await_answer if told else self._end_turn)
+            self._plan_end(self._await_answer if told else self._end_turn)
+
+    def _plan_end(self, end: Callable[[], None]) -> None:
+        if not self.stirred:
+            self.stirred = True
+            self._loop.call_soon(end)
 
     def _await_answer(self) -> None:
         self._loop.call_soon(self._end_turn)

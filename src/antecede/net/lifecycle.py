@@ -80,7 +80,6 @@ class Lifecycle(Member):
 
     def __init__(self) -> None:
         self._phase: Literal["new", "starting", "running", "closing", "closed"] = "new"
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._ident = 0
         self._journal: Journal | None = None
         self._thread: ThreadPoolExecutor | None = None
@@ -346,7 +345,7 @@ class Lifecycle(Member):
 
     def _check_loop(self) -> None:
         # One loop runs in a thread at a time. To ask which takes a system call, ten times as long.
-        if get_ident() != self._ident or self._loop is None or not self._loop.is_running():
+        if get_ident() != self._ident or not self._loop.is_running():
             raise WrongLoop(self.name)
 
 

@@ -276,7 +276,7 @@ class Node(Observed):
         host = self._host
         if self._closing or host.failure is not None:
             self._check_open()
-        if not host.stirred or get_ident() != self._ident:
+        if not (host.stirred or self._loop.is_running()) or get_ident() != self._ident:
             self._check_loop()
         self._turns -= 1 + len(payload) // YIELD_BYTES
         if self._turns <= 0:
@@ -369,7 +369,7 @@ class Node(Observed):
         Under a protocol that has one order for all senders, `sender` is refused.
         """
         host = self._host
-        if not host.stirred or get_ident() != self._ident:
+        if not (host.stirred or self._loop.is_running()) or get_ident() != self._ident:
             self._check_loop()
         self._turns -= 1
         if self._turns <= 0:
@@ -448,17 +448,14 @@ class Node(Observed):
         if repeated:
             core.again.popleft()
             return Delivery(core.outside, message, True, self._acknowledge, core.contexts.get(message.id))
-        return self._hand_over(message)
-
-    def _hand_over(self, message: Message) -> Delivery:
-        repeats = self._host.core.repeats
+        repeats = core.repeats
         again = bool(repeats) and message.id in repeats
-        self._host.take(message)
+        host.take(message)
         self._taken += 1
         if self._mesh.pausing:
             self._watch(message.sender)
         context = self._context(message.id) if self._explicit else None
-        return Delivery(self._host.core.outside, message, again, self._acknowledge, context)
+        return Delivery(core.outside, message, again, self._acknowledge, context)
 
     def _context(self, identity: Id) -> CausalContext:
         """The causal context of the message that was just taken."""
@@ -470,7 +467,8 @@ class Node(Observed):
             return self._nothing
         if get_ident() != self._ident:
             raise WrongLoop(self.name)
-        position = self._host.acknowledge(numbering.identify(message))
+        # With a journal, all that is handed over has the names that it has outside.
+        position = self._host.acknowledge((message.sender, message.number))
         if self._full:
             self._full = False
             self._host.arrivals.fire()

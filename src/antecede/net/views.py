@@ -32,7 +32,7 @@ class Member:
 
     # What each message needs. CPython finds a slot at once, and other attributes only while there are at most 30.
     __slots__ = (
-        "__dict__", "__weakref__", "_closing", "_easy", "_host", "_ident", "_journal", "_me", "_mesh", "_most",
+        "__dict__", "__weakref__", "_closing", "_easy", "_host", "_ident", "_journal", "_loop", "_me", "_mesh", "_most",
         "_most_bytes", "_nothing", "_taken", "_turns", "_untold", "_yield_every", "view",
     )  # fmt: skip
     name: str
@@ -44,6 +44,7 @@ class Member:
     _mesh: Mesh
     _ident: int
     """Of the thread that runs it."""
+    _loop: asyncio.AbstractEventLoop
     _me: int
     _closing: bool
     _told: bool

@@ -271,9 +271,10 @@ class Core:
 
     def next_message(self, sender: int | None = None) -> Message | None:
         """The message of the inbox to take next: what may have been taken before a restart comes first."""
-        for identity in chain(self.repeats, self.inbox) if self.repeats else self.inbox:
-            if (sender is None or sender == identity[0]) and identity in self.inbox:
-                return self.numbering.outward(self.inbox[identity])
+        inbox, numbering = self.inbox, self.numbering
+        for identity in chain(self.repeats, inbox) if self.repeats else inbox:
+            if (sender is None or sender == identity[0]) and identity in inbox:
+                return inbox[identity] if numbering.same else numbering.outward(inbox[identity])
         return None
 
     def offer(self, fresh: Collection[Id], sender: int | None = None) -> Message | Change | None:
@@ -415,18 +416,14 @@ class Core:
                 self.held[me] += 1
                 self.arrived.append(numbering.identify(message))
             if to != (me,):
-                self.hold_back(message)
+                self.unsent[message.number] = size
+                self.unsent_bytes += size
             if effects:
                 self.follow(effects)
         except BaseException as error:
             self.failure = error
             raise
         return message
-
-    def hold_back(self, message: Message) -> None:
-        """A message of ours waits in the machine, until a packet of it leaves."""
-        self.unsent[message.number] = size = len(message.payload)
-        self.unsent_bytes += size
 
     def _in_view(self, after: CausalContext) -> CausalContext:
         """The context as the machine has it. Of an older view, nothing is left to wait for."""
@@ -503,7 +500,8 @@ class Core:
             if held[sender]:
                 held[sender] -= 1
             if keep or self.record.on:
-                self._remember(identity, numbering.outward(message), keep)
+                shown = message if numbering.same else numbering.outward(message)
+                self._remember(identity, shown, keep)
                 if keep and self.machine.explicit:
                     self.latest = identity, self.context_of(message)
                     self.contexts[identity] = self.latest[1]

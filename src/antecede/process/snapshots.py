@@ -84,7 +84,8 @@ def restore(kind: type[Core], snapshot: Mapping[str, Any], limits: wire.Limits) 
         core.unsent = dict.fromkeys(typed(snapshot["unsent"], list[int]), 0)
         for held in core.machine.waiting():
             if held.where == "unsent" and held.message.number in core.unsent:
-                core.hold_back(held.message)
+                core.unsent[held.message.number] = len(held.message.payload)
+        core.unsent_bytes = sum(core.unsent.values())
         core.held = typed(snapshot["held"], list[int])
         core.record = Record.restore(snapshot["record"])
         core.refused = {
