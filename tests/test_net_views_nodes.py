@@ -347,6 +347,26 @@ def test_one_that_leaves_holds_up_nobody_and_waits_for_nobody(leaver, way):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_of_all_that_leave_at_once_the_last_is_told_that_it_cannot(count):
+    async def main() -> None:
+        names, network = ["a", "b", "c"][:count], Memory()
+        nodes = [Node(name, names, transport=network.at(name), settings=QUICK) for name in names]
+        async with asyncio.timeout(PATIENCE_S), AsyncExitStack() as stack:
+            for node in nodes:
+                await stack.enter_async_context(node)
+            told = await asyncio.gather(*(node.leave() for node in nodes), return_exceptions=True)
+            [error] = [one for one in told if one is not None]
+            assert isinstance(error, BadParameter)
+            assert "the last one closes" in str(error)
+            [last] = [node for node, one in zip(nodes, told, strict=True) if one is not None]
+            assert last.members == (last.name,)
+            await last.send(last.name, b"on and on")
+            assert (await last.receive()).payload == b"on and on"
+
+    asyncio.run(main())
+
+
 def test_the_journal_knows_the_view(tmp_path):
     async def main() -> None:
         network, names = Memory(), ["a", "b"]

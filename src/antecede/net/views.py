@@ -113,12 +113,12 @@ class Member:
         self, plan: Plan, done: Callable[[], bool], may_propose: Callable[[], bool] = lambda: True
     ) -> None:
         """Have the view changed, as soon as that may be proposed."""
-        core, host = self._host.core, self._host
-        error = core.changing.membership.judge(plan)
-        if error is not None:
-            raise error
+        host, membership = self._host, self._host.core.changing.membership
         while not done():
             self._check_open()
+            # Again each time: what others have changed meanwhile may leave no room for it.
+            if (error := membership.judge(plan)) is not None:
+                raise error
             if may_propose():
                 host.happen(Propose(plan))
             with suppress(TimeoutError):
