@@ -321,7 +321,7 @@ def test_idle_strangers_do_not_keep_a_known_peer_out(caplog, idle):
 
 
 def _node(name: str, network: Memory, make: Callable[..., Node] = Node, **options: Any) -> Node:
-    return make(name, VIEW[:1], transport=network.at(name), settings=QUICK, **options)
+    return make(name, VIEW[:1], transport=network.at(name), **{"settings": QUICK, **options})
 
 
 @pytest.mark.parametrize("way", ["function", "coroutine"])
@@ -349,17 +349,50 @@ def test_a_rule_decides_who_may_join(way):
     asyncio.run(main())
 
 
-def test_a_rule_that_fails_admits_nobody_and_stops_nothing(caplog):
+def _cancel(*_: Any) -> Any:
+    raise asyncio.CancelledError("of its own")
+
+
+async def _never_answer(*_: Any) -> Any:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("rule", [_raise, _cancel, _never_answer])
+def test_a_rule_that_fails_admits_nobody_and_stops_nothing(rule, caplog):
     async def main() -> None:
         network = Memory()
-        async with _node("a", network, admit=_raise) as a, asyncio.timeout(PATIENCE_S):
+        hasty = IMPATIENT
+        async with _node("a", network, admit=rule, settings=hasty) as a, asyncio.timeout(PATIENCE_S):
             with pytest.raises(AntecedeError, match="the rule of a"):
-                await _node("bob", network, Node.join).start()
+                await _node("bob", network, Node.join, settings=hasty).start()
             assert a.members == ("a",)
             assert a.status().up
 
     asyncio.run(main())
     assert "the rule that admits nodes failed for bob" in caplog.text
+
+
+class Wild(BaseException):
+    """Not even an `Exception`."""
+
+
+def test_whatever_a_connection_raises_stops_the_node():
+    def rule(_: Newcomer) -> bool:
+        raise Wild("of its own")
+
+    async def main() -> None:
+        network = Memory()
+        a, bob = _node("a", network, admit=rule), _node("bob", network, Node.join)
+        async with asyncio.timeout(PATIENCE_S):
+            await a.start()
+            joining = asyncio.ensure_future(bob.start())
+            with pytest.raises(NodeFailed, match="of its own"):
+                await a.receive()
+            joining.cancel()
+            await asyncio.wait({joining})
+            await a.close()
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("admit", [None, anyone])

@@ -385,7 +385,8 @@ class Host:
     def crash(self, error: BaseException, during: str) -> NoReturn:
         """Stop because of an error that nobody expected, and raise what all others are told."""
         self.stop(error, during)
-        if not isinstance(error, Exception):
+        # A task that ends as if it was cancelled, and nobody cancelled it, would tell nobody.
+        if not isinstance(error, Exception | asyncio.CancelledError):
             raise error
         self.check()
         raise AssertionError("a host that stopped has a failure")

@@ -1,4 +1,4 @@
-"""Waiting: for a change that many may wait for, and for an end that no cancellation may overtake."""
+"""Waiting: for a change that many may wait for, and for an end that no cancellation may overtake; and who cancels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-__all__ = ["Signal", "outlast"]
+__all__ = ["Signal", "is_asked_to_end", "outlast"]
 
 T = TypeVar("T")
 
@@ -30,6 +30,12 @@ class Signal:
             if not waiter.done():
                 waiter.set_result(None)
         self.waiters.clear()
+
+
+def is_asked_to_end(error: BaseException) -> bool:
+    """Whether this is raised because somebody cancels the task that runs: not by what it called, of its own."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 async def outlast(work: Awaitable[T]) -> T:

@@ -17,6 +17,7 @@ from antecede.model import View
 from antecede.net.driver import Host
 from antecede.net.peers.mesh import Mesh
 from antecede.net.settings import Settings
+from antecede.net.signal import is_asked_to_end
 from antecede.process.inputs import Pass, Propose, Told, Waive
 from antecede.process.outbox import Outgoing
 from antecede.process.views.change import check_state
@@ -210,8 +211,8 @@ class Member:
                     given = self.state()
                     state = await given if isawaitable(given) else given
                     check_state(state)
-                except Exception as error:
-                    self._crash(error, "in the application's state()")
+                except (Exception, asyncio.CancelledError) as error:
+                    self._blame(error, "in the application's state()")
             self._come_to(change, state)
         # Told at least once: again, if the callback was cancelled, or a crash came between.
         await self._tell_changes()
@@ -224,10 +225,16 @@ class Member:
                 told = None if self.changed is None else self.changed(change)
                 if told is not None:
                     await told
-            except Exception as error:
-                self._crash(error, "in the application's changed()")
+            except (Exception, asyncio.CancelledError) as error:
+                self._blame(error, "in the application's changed()")
             self._host.happen(Told(change.number))
         self._untold = False
+
+    def _blame(self, error: BaseException, during: str) -> NoReturn:
+        """A callback has raised this, or was cancelled with the call that it belongs to: then it is called again."""
+        if is_asked_to_end(error):
+            raise error
+        self._crash(error, during)
 
     def _crash(self, error: BaseException, during: str) -> NoReturn:
         # Whoever receives hears of it.

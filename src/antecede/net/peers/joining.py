@@ -33,6 +33,7 @@ from antecede.net.peers.session import Beat, Bye, Gone, Join, Rejected, Session,
 from antecede.net.peers.stalls import Stalls
 from antecede.net.peers.terms import state_parameters
 from antecede.net.settings import Backoff, Settings
+from antecede.net.signal import is_asked_to_end
 from antecede.net.transports.transport import Connection, Transport
 from antecede.process.inputs import Propose, Withdraw
 from antecede.process.views.members import Joiner, Plan, Roll
@@ -123,9 +124,12 @@ async def _ask(transport: Transport, member: str, join: Join, settings: Settings
             await connection.write(pack(replace(join, to=member)))
         session = Session(1, settings.limits)
         session.greeted = True
+        # The member says that it lives from the moment on at which its rule has decided.
+        patience_s = settings.hello_s + settings.dead_s
         while True:
-            async with asyncio.timeout(settings.dead_s):
+            async with asyncio.timeout(patience_s):
                 data = await connection.read()
+            patience_s = settings.dead_s
             if not data:
                 raise ConnectionResetError("it closed the connection")
             for record in session.feed(data):
@@ -253,7 +257,9 @@ async def _decide(
         async with asyncio.timeout(settings.hello_s):
             answer = rule(newcomer)
             allowed = answer if isinstance(answer, bool) else await answer
-    except Exception:
+    except (Exception, asyncio.CancelledError) as error:
+        if is_asked_to_end(error):
+            raise
         # What the application's rule raises is its own: the node goes on, and nobody is admitted by a failure.
         log.exception("%s: the rule that admits nodes failed for %s", host.name, join.name)
         allowed = False

@@ -311,7 +311,7 @@ class Mesh:
             # Cancelled is how it ends when the node does: not an error of whoever accepted.
             with suppress(asyncio.CancelledError):
                 await self._reception.meet(connection, None)
-        except Exception as error:
+        except BaseException as error:
             self.host.stop(error, "with a connection that was accepted")
         finally:
             self._reception.leave(connection)

@@ -13,7 +13,7 @@ Terms that a peer does not state, because it is older than they are, are not com
 >>> check_terms(ours, theirs, "bob", "ann")
 Traceback (most recent call last):
 antecede.errors.BadHello: bob sends packets of up to 8192 bytes, and ann takes 4096: give both nodes the same \
-limits.packet_bytes
+limits.packet_bytes, the largest that the journal of either ever had
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def check_terms(ours: Terms, theirs: Terms, peer: str, me: str) -> None:
         verb, ours_verb = ("sends", "takes") if there > here else ("takes", "sends")
         raise BadHello(
             f"{peer} {verb} {what} of up to {there} bytes, and {me} {ours_verb} {here}: give both nodes the same "
-            f"limits.{name}"
+            f"limits.{name}, the largest that the journal of either ever had"
         )
     for name, what, most in (
         ("queue", "messages", MOST_QUEUE),
