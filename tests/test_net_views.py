@@ -474,6 +474,28 @@ def test_who_waits_for_one_that_has_left_and_ended_to_lead_says_so():
     assert (c.roll.shown, c.membership.going) == (("c", "d"), True)
 
 
+def test_who_has_installed_a_view_waits_for_those_that_were_members_and_not_for_one_that_joins():
+    system = Quartet("matrix", "abcd")
+    leader, follower = (system.cores[name].changing.membership for name in "ac")
+    joiner = Joiner("e", "", (), "b")
+    system.give("b", Propose(Plan(join=(joiner,))))
+    system.pump(until=lambda: not follower.going)
+    stopped = follower.progress(down=("d", "e"))
+    assert stopped is not None
+    assert (stopped.stage, stopped.join, stopped.awaits) == ("follow", ("e",), ("d",))
+    system.pump(until=lambda: leader.led is not None and leader.led.stage == "install")
+    system.slow = {("a", "d")}
+    system.pump()
+    # d has not installed it. Nobody can reach e, which has not begun to live.
+    assert follower.roll.shown == tuple("abcde")
+    installed = follower.progress(down=("d", "e"))
+    assert installed is not None
+    assert (installed.stage, installed.join, installed.awaits) == ("follow", ("e",), ("d",))
+    alone = follower.progress(down=("e",))
+    assert alone is not None
+    assert alone.awaits == ("a",), "who leads says for whom it waits"
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_who_learns_as_it_leads_that_it_has_left_tells_those_that_follow_it(late):
     system = stop_short("d")

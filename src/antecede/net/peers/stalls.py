@@ -1,8 +1,7 @@
 """Whom changes of the view wait for, as one node sees it: what `waiting()`, the status, the metrics and the log say.
 
-A change needs all members. The process knows whom the round of a change waits for, and only its leader knows that
-exactly; a node besides sees which members it cannot reach. So whoever does not lead names those, and the leader only if
-it reaches everyone else.
+A change needs all members. The process knows whom a change waits for (`Membership.progress`), and a node besides sees
+which members it cannot reach.
 
 Rules
   wait     nobody asks for a join or for its own leave while a member cannot be reached: `send` goes on everywhere
@@ -14,8 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-
-from msgspec.structs import replace
 
 from antecede.net.delivery import Held
 from antecede.net.driver import Host
@@ -42,23 +39,20 @@ class Stalls:
     @property
     def joining(self) -> dict[str, tuple[str, ...]]:
         """Who asked this node to join -> the members that it waits for."""
-        membership, down = self._host.core.changing.membership, self._down()
-        progress, found = membership.progress(), {}
+        progress, down, found = self.progress(), self._down(), {}
         for name in self.joiners:
-            begun = progress.awaits if progress is not None and name in progress.join else ()
-            found[name] = tuple(sorted({*down, *begun} - {self._host.name}))
+            begun = progress is not None and name in progress.join
+            awaits = progress.awaits if progress is not None and begun else down
+            found[name] = tuple(sorted({*awaits} - {self._host.name, name}))
         return found
 
     def progress(self) -> Progress | None:
         """The change of the view that is under way or wanted, and whom it waits for; None if there is none."""
-        membership = self._host.core.changing.membership
-        progress = membership.progress()
+        membership, down = self._host.core.changing.membership, self._down()
+        progress = membership.progress(down)
         if progress is None and self.leaves:
-            progress = membership.foresee(Plan(leave=(self._host.name,)))
-        if progress is None or progress.stage not in ("wanted", "follow"):
-            return progress
-        down = tuple(name for name in self._down() if name not in progress.remove)
-        return replace(progress, awaits=down) if down else progress
+            return membership.foresee(Plan(leave=(self._host.name,)), down)
+        return progress
 
     def may_propose(self, name: str) -> bool:
         """Whether to ask now for this node to join, or to leave."""
@@ -104,12 +98,13 @@ class Stalls:
         down = self._down()
         if not down:
             return
-        for name in self.joiners:
-            yield name, f"{name} waits to join until {', '.join(down)} can be reached"
+        for name, awaits in self.joining.items():
+            if found := [one for one in awaits if one in down]:
+                yield name, f"{name} waits to join until {', '.join(found)} can be reached"
         progress = self.progress()
-        if progress is not None and (awaits := [name for name in progress.awaits if name in down]):
+        if progress is not None and (found := [name for name in progress.awaits if name in down]):
             what = describe(progress)
-            yield what, f"{what}, and waits for {', '.join(awaits)}, which cannot be reached"
+            yield what, f"{what}, and waits for {', '.join(found)}, which cannot be reached"
 
 
 def describe(progress: Progress) -> str:

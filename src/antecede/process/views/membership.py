@@ -37,10 +37,11 @@ Who waits for a change repeats what it wants, since a leader that is removed tak
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, assert_never
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antecede.process.views.leader import Leader
 from antecede.process.views.members import Plan, Roll
@@ -107,8 +108,11 @@ class Membership(Leader):
         progress = self.progress()
         return not down or (progress is not None and name in (*progress.join, *progress.leave))
 
-    def progress(self) -> Progress | None:
-        """The change that is under way or wanted, and what it waits for; None if there is none."""
+    def progress(self, down: Collection[str] = ()) -> Progress | None:
+        """The change that is under way or wanted, and what it waits for; None if there is none.
+
+        Its leader knows that exactly. Whoever does not lead names those that are `down`, and if nobody is, the leader.
+        """
         led = self.led
         if led is not None:
             stage, plan, leader = led.stage, led.plan, self.me
@@ -121,22 +125,35 @@ class Membership(Leader):
                 case _:
                     awaited = sorted(led.awaited)
         elif not self.going and self.is_member:
-            successor = self._successor()
+            successor, roll = self._successor(), self.roll
             stage, plan, leader = "follow", self.plan, self.leader
             awaited = [leader if successor in (None, self.me) else successor]
+            if self.promised == roll.number:
+                # All install it that were members, and nobody else.
+                there = sorted({*roll.members, *roll.left}.difference(roll.donors))
+                shown = self._show(stage, leader, self._among(there, down) or awaited, plan)
+                join, leave, remove = map(self._names, (tuple(roll.donors), roll.left, roll.removed))
+                return replace(shown, join=join, leave=leave, remove=remove)
+            awaited = self._among(self._taking_part(plan), down) or awaited
         else:
-            return self.foresee(self.wanted) if self.wanted else None
+            return self.foresee(self.wanted, down) if self.wanted else None
         return self._show(stage, leader, awaited, plan)
 
-    def foresee(self, plan: Plan) -> Progress:
+    def foresee(self, plan: Plan, down: Collection[str] = ()) -> Progress:
         """A change that is wanted, and has not begun."""
         leader = self._leader(self.wanted | plan)
-        return self._show("wanted", leader, list(self._body.strangers()) or [leader], plan)
+        awaited = self._among(self._taking_part(plan), down) or list(self._body.strangers()) or [leader]
+        return self._show("wanted", leader, awaited, plan)
 
-    def _show(self, stage: str, leader: int, awaited: list[int], plan: Plan) -> Progress:
-        names = self.roll.names
-        join, awaits = tuple(joiner.name for joiner in plan.join), tuple(names[place] for place in awaited)
-        return Progress(stage, names[leader], awaits, join, plan.leave, plan.remove)
+    def _show(self, stage: str, leader: int, awaited: Sequence[int], plan: Plan) -> Progress:
+        join = tuple(joiner.name for joiner in plan.join)
+        return Progress(stage, self.roll.names[leader], self._names(awaited), join, plan.leave, plan.remove)
+
+    def _among(self, places: Sequence[int], names: Collection[str]) -> list[int]:
+        return [place for place in places if self.roll.names[place] in names]
+
+    def _names(self, places: Sequence[int]) -> tuple[str, ...]:
+        return tuple(self.roll.names[place] for place in places)
 
     def list_vouched(self) -> list[str]:
         """Who joined by us and was never heard: we have it removed if it never comes."""
