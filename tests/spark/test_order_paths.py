@@ -1,6 +1,8 @@
 """What can be ordered where: ingested logs, tables of Parquet and JSON; and what is refused."""
 
+import gzip
 import json
+import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -76,12 +78,53 @@ def test_what_is_no_messages_is_refused(spark, tmp_path):
     (tmp_path / "bad.jsonl").write_text("{")
     with pytest.raises(BadTrace, match="JSON Lines must have an object on each line, and there is none"):
         order_path(spark, tmp_path / "bad.jsonl", Asked())
-    (tmp_path / "bad.jsonl").write_text('{"process": "a", "vector": {"a": 1}}\nnothing\n')
-    bad = order_path(spark, tmp_path / "bad.jsonl", Asked())
-    assert [row.reason for row in refused(bad).collect()] == ["a row has no name of its process"]
-    assert [row._corrupt_record for row in bad.where("process is null").collect()] == ["nothing"]
     with pytest.raises(BadParameter, match="name columns for a table only"):
         order_path(spark, write_log(tmp_path), Asked(vector="vector"))
+
+
+BROKEN = {
+    "no JSON": (
+        "a.jsonl",
+        b'{"e": "a", "after": null}\n\n{"e": "b",\n',
+        r"a\.jsonl, line 3: .* no JSON object: .*\"b\",$",
+    ),
+    "no object": (
+        "a.jsonl",
+        b'{"e": "a", "after": "", "_corrupt_record": 1}\n7\n',
+        r"line 2: .* no JSON object: 7$",
+    ),
+    "few values": (
+        "a.csv",
+        b"e,after\na,\nb\n",
+        r"a\.csv: .* not as many values as the first line names: b$",
+    ),
+    "many values": ("a.csv", b"e,after\na,,\nb,a\n", r"a\.csv: .* not as many values .*: a,,$"),
+    "no gzip": ("a.csv.gz", b"\x1f\x8b\x08\x00 and no more", r"a\.csv\.gz: .*cannot read"),
+    "half a gzip": (
+        "a.csv.gz",
+        gzip.compress(b"e,after\n" + b"a,\n" * 9999)[:-30],
+        r"a\.csv\.gz: .*cannot read",
+    ),
+    "half a gzip of JSON": (
+        "a.json.gz",
+        gzip.compress(b'{"e": 1, "after": 1}\n' * 9)[:-9],
+        r"json\.gz: .*cannot",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "data", "told"), BROKEN.values(), ids=BROKEN.keys())
+@pytest.mark.parametrize("command", ["order", "verify"])
+def test_a_file_that_is_not_what_it_says_is_refused_by_name(warm, tmp_path, name, data, told, command):
+    (tmp_path / name).write_bytes(data)
+    more = ["--consumer", "e", "--position", "e"] if command == "verify" else []
+    request = [command, tmp_path / name, "--id", "e", "--causes", "after", *more]
+    done = warm(*request, "--out", tmp_path / "out")
+    assert done.returncode == 2, done.stderr
+    [line] = done.stderr.splitlines()
+    assert re.search(told, line), line
+    assert "Parquet" not in line
+    assert not (tmp_path / "out").exists()
 
 
 EVENTS = [("b", ["a", "z"], "2"), ("a", [], "3"), ("c", ["b"], "1")]

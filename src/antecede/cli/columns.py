@@ -7,6 +7,7 @@ import csv
 import gzip
 import os
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -66,7 +67,8 @@ def peek_columns(path: str) -> list[str] | None:
     with (opened or open)(place, "rt", encoding="utf-8-sig", newline="") as file:
         try:
             return next(csv.reader(file), [])
-        except (OSError, UnicodeDecodeError, csv.Error):
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error):
+            # Spark's reader says what is wrong with it.
             return None
 
 

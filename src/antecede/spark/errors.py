@@ -38,7 +38,7 @@ from antecede.errors import AntecedeError, BadTrace
 from antecede.spark.session import SparkError
 
 __all__ = [
-    "decode_error", "describe_failure", "encode_error", "errors_marked", "find_error", "mark_errors", "raise_marked",
+    "decode_error", "describe_failure", "encode_error", "errors_marked", "find_error", "mark_errors", "raise_bad_trace",
     "raise_task_errors", "was_interrupted",
 ]  # fmt: skip
 
@@ -120,9 +120,12 @@ def mark_errors(work: Callable[P, Iterable[T]]) -> Callable[P, Iterator[T]]:
     return marked
 
 
-def raise_marked(error: AntecedeError) -> Column:
-    """An expression that ends the query with this error, wherever it is evaluated."""
-    return F.raise_error(F.lit(f"{error}\n{MARK}{encode_error(error)}"))
+def raise_bad_trace(place: str | Column, reason: str | Column) -> Column:
+    """An expression that ends the query with a `BadTrace`, wherever it is evaluated."""
+    where, why = (F.lit(fact) if isinstance(fact, str) else fact for fact in (place, reason))
+    facts = F.struct(where.alias("place"), why.alias("reason")).alias("facts")
+    line = F.to_json(F.struct(F.lit("antecede.errors.BadTrace").alias("error"), facts))
+    return F.raise_error(F.concat(where, F.lit(": "), why, F.lit(f"\n{MARK}"), line))
 
 
 # On the driver

@@ -1,7 +1,8 @@
 """Tables in files, whole or as a stream: Parquet, CSV with a first line of names, JSON Lines, each also compressed.
 
 All columns stay. Parquet tells their types; CSV has text; of JSON, Spark finds the types in a first pass over all
-files, so that nobody has to name the columns that only pass through. A line that is no JSON is in `_corrupt_record`.
+files, so that nobody has to name the columns that only pass through. A table with a line that is no JSON, or with one of
+CSV that has not as many values as there are names, is refused: that line is named.
 
 A stream has the columns of the files that are there when it first starts, also after a restart: a checkpoint keeps
 them. What a line of JSON has besides is in `_rescued`, as JSON; a line that is none is there as it is.
@@ -13,7 +14,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Final
+from io import TextIOWrapper
+from typing import Final, NoReturn
+from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
@@ -24,10 +27,10 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructField, StructType
 
 from antecede.errors import BadParameter, BadTrace
-from antecede.spark.errors import describe_failure
+from antecede.spark.errors import describe_failure, find_error, raise_bad_trace
 from antecede.spark.frames import CSV, quote
 from antecede.spark.session import SparkError
-from antecede.spark.storage import absolute, escape_path, files, local, readable
+from antecede.spark.storage import absolute, escape_path, files, local, place, readable
 from antecede.spark.stream.query import Checkpoint
 from antecede.spark.trace.api import refuse_files
 
@@ -40,10 +43,10 @@ FORMATS: Final = {".parquet": "parquet", ".csv": "csv"} | dict.fromkeys(
     (".json", ".jsonl", ".ndjson"), "json"
 )
 PACKED: Final = (".gz", ".bz2", ".zst", ".lz4")
-CORRUPT: Final = "_corrupt_record"
-"""Where Spark puts a line that is no JSON."""
 FILE, BROKEN = "antecede.file", "antecede.broken"
 """Columns that `read_files` adds: the file of a row, and the text of a row that is none."""
+SHOWN: Final = 200
+"""Letters of a line that are shown."""
 NO_COLUMNS: Final = {
     "parquet": "the table has no columns",
     "csv": "the first line of a CSV file must name the columns, and there is none",
@@ -123,8 +126,11 @@ def read_table(
     names = visible_files(spark, path)
     if not names and "/" not in path and spark.catalog.tableExists(path):
         return spark.table(path)
-    found = describe_files(spark, path, names, vector)
-    rows = open_files(spark.read, found, [escape_path(name) for name in names])
+    found = describe_files(spark, path, names, vector, whole=True)
+    places = [escape_path(name) for name in names]
+    rows = (
+        read_lines(spark, found, places) if found.format == "csv" else open_files(spark.read, found, places)
+    )
     return read_vectors(rows, found, process, vector)
 
 
@@ -185,9 +191,9 @@ def name_file() -> Column:
 
 
 def describe_files(
-    spark: SparkSession, path: str, names: Sequence[str], vector: str | None = None
+    spark: SparkSession, path: str, names: Sequence[str], vector: str | None = None, *, whole: bool = False
 ) -> TableFiles:
-    """Find out what these files are; `BadTrace` if they are no table."""
+    """Find out what these files are; `BadTrace` if they are no table, or if one that is to be `whole` is not."""
     kinds = sorted({kind_of(name) for name in names})
     format = FORMATS.get(" ".join(kinds))
     if format is None:
@@ -198,16 +204,18 @@ def describe_files(
         )
     if format == "parquet" and readable(absolute(path)):
         refuse_files(spark, names, pa.schema([]))
-    options = CSV if format == "csv" else {}
+    options = CSV if format == "csv" else {"columnNameOfCorruptRecord": BROKEN}
     try:
         table = spark.read.format(format).options(**options).load([escape_path(name) for name in names])
     except SparkError as error:
-        raise BadTrace(
+        raise find_error(error) or BadTrace(
             absolute(path), f"Spark cannot read the files as one table: {describe_failure(error)}"
         ) from None
-    if not set(table.columns) - {CORRUPT}:
+    if not set(table.columns) - {BROKEN}:
         raise BadTrace(absolute(path), NO_COLUMNS[format])
-    schema, text = table.schema, None
+    if whole and BROKEN in table.columns:
+        refuse_line(table)
+    schema, text = StructType([field for field in table.schema if field.name != BROKEN]), None
     if vector is not None and vector in table.columns and format != "parquet":
         if isinstance(schema[vector].dataType, StringType):
             first = table.select(quote(vector)).where(F.col(quote(vector)).isNotNull()).limit(1).collect()
@@ -220,6 +228,38 @@ def describe_files(
                 [StructField(vector, kind) if field.name == vector else field for field in schema]
             )
     return TableFiles(format, schema.json(), text)
+
+
+def refuse_line(table: DataFrame) -> NoReturn:
+    """Name the first line of JSON that is none, in a table that has one."""
+    # All columns are asked for: Spark does not read lines that are no JSON alone.
+    row = table.where(F.col(quote(BROKEN)).isNotNull()).withColumn(FILE, name_file()).limit(1).collect()[0]
+    file, text = unquote(row[FILE]), row[BROKEN]
+    number = find_line(file, text) if readable(file) else None
+    place = file if number is None else f"{file}, line {number:,}"
+    raise BadTrace(place, f"the line is no JSON object: {text[:SHOWN]}")
+
+
+def find_line(file: str, text: str) -> int | None:
+    """The number of a line in a file, from 1."""
+    system, inside = place(file)
+    with TextIOWrapper(system.open_input_stream(inside), "utf-8", errors="replace") as lines:
+        return next((number for number, line in enumerate(lines, 1) if line.rstrip("\n") == text), None)
+
+
+def read_lines(spark: SparkSession, found: TableFiles, places: list[str]) -> DataFrame:
+    """The rows of CSV. A line that has not as many values as there are names ends the query: it names the line."""
+    fields = [*found.schema.fields, StructField(BROKEN, StringType())]
+    # Without `columnPruning` Spark counts the values of each line, whatever columns are asked for.
+    options = {**CSV, "columnPruning": False, "columnNameOfCorruptRecord": BROKEN}
+    rows = spark.read.options(**options).schema(StructType(fields)).csv(places)
+    broken = F.col(quote(BROKEN))
+    words = F.concat(F.lit("the line has not as many values as the first line names: "), broken)
+    fault = raise_bad_trace(name_file(), F.left(words, F.lit(SHOWN)))
+    # Spark does not read lines that are none without a column of others.
+    other = F.length(F.concat_ws("", F.col(quote(found.schema.names[0])))) >= 0
+    sound = F.when(broken.isNull(), other).otherwise(fault.cast("boolean"))
+    return rows.where(sound).drop(BROKEN)
 
 
 def open_files(

@@ -29,7 +29,6 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
-from antecede.errors import BadTrace
 from antecede.spark.causes import (
     ByCauses,
     event_columns,
@@ -38,7 +37,7 @@ from antecede.spark.causes import (
     name_events,
     refuse_columns,
 )
-from antecede.spark.errors import raise_marked
+from antecede.spark.errors import raise_bad_trace
 from antecede.spark.frames import hide_null_lists, show_null_lists
 from antecede.spark.order.blocks import order_blocks
 from antecede.spark.order.graph import order_table
@@ -103,10 +102,10 @@ def order_whole(rows: DataFrame, asked: ByCauses) -> DataFrame:
     # Both sides are large: Spark need not find out.
     joined = rows.withColumn("__own", node).join(places.hint("merge"), same, "left")
     copies = Window.partitionBy(*names, "__own").orderBy("__own")
-    changed = BadTrace(
+    changed = raise_bad_trace(
         "table", "it changed while it was ordered: it has rows that were not there when they were counted"
     )
-    place = F.coalesce("__place", raise_marked(changed).cast("long"))
+    place = F.coalesce("__place", changed.cast("long"))
     position = F.when(place >= 0, place + F.row_number().over(copies) - 1).cast("long")
     waits = F.col("__waits").cast(ArrayType(kind))
     found = joined.select(*rows.columns, position.alias("position"), waits.alias("waits_for"))

@@ -36,7 +36,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from antecede.errors import BadTrace
 from antecede.spark.causes import ByCauses
-from antecede.spark.errors import raise_marked, raise_task_errors
+from antecede.spark.errors import raise_bad_trace, raise_task_errors
 from antecede.spark.frames import join_by, read_time, refuse_column_names
 from antecede.spark.order import by_causes
 from antecede.spark.order.graph import sort_events
@@ -410,5 +410,5 @@ def order_long(events: DataFrame, largest: int) -> DataFrame:
     """The events of long runs, with their positions in a causal order as clocks: no task holds a whole run."""
     linked = link_events(events)
     ordered = by_causes.order_rows(linked, ByCauses(*ID_COLUMNS, ("run",), "time_ns", ()), full=largest)
-    cycle = BadTrace("events", f"a run of more than {largest:,} events has a cycle: order tells which")
-    return ordered.withColumn("clock", F.coalesce("position", raise_marked(cycle).cast("long")))
+    cycle = raise_bad_trace("events", f"a run of more than {largest:,} events has a cycle: order tells which")
+    return ordered.withColumn("clock", F.coalesce("position", cycle.cast("long")))

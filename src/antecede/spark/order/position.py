@@ -30,8 +30,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from antecede.errors import BadTrace
-from antecede.spark.errors import raise_marked
+from antecede.spark.errors import raise_bad_trace
 
 __all__ = ["Cells", "Grid", "choose_partitions", "deal_cells", "number_rows"]
 
@@ -190,13 +189,13 @@ def sort_rows(
     # A rank counts from the partition's first row: a plan that splits or joins partitions would make it wrong.
     moved = F.raise_error(F.lit("a partition of the sort was split or joined with another"))
     counted = rank.between(F.lit(0), F.col("__rows") - 1)
-    changed = BadTrace(
+    changed = raise_bad_trace(
         "table", "it changed while it was ordered: it has other rows than when they were counted"
     )
     position = (
         F.when(F.spark_partition_id() != F.col("__bucket"), moved.cast("long"))
         .when(counted, rank + F.col("__place"))
-        .otherwise(raise_marked(changed).cast("long"))
+        .otherwise(changed.cast("long"))
     )
     return ordered.withColumn("position", position).drop(
         "__line", "__key", "__bucket", "__start", "__place", "__rows"
