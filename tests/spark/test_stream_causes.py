@@ -123,7 +123,32 @@ def test_what_each_row_waits_for_is_named_at_its_root():
         table_of([("", "b", ["a"]), ("", "c", ["b"]), ("", "d", ["c", "gone"]), ("", "own", ["own"])]), 0
     )
     held = {row["sender"]: [one["sender"] for one in row["awaits"]] for row in list_state(bucket.dump())}
-    assert held == {"b": ["a"], "c": ["a"], "d": ["a", "gone"], "own": ["own"]}
+    assert held == {"b": ["a"], "c": ["a"], "d": ["a", "gone"], "own": ["own -> own"]}
+
+
+def test_rows_of_a_cycle_are_told_as_a_cycle_and_not_under_an_absent_cause():
+    bucket = CausesBucket(CausesSettings())
+    chained = [
+        ("", "b", ["a"]),
+        ("", "c", ["b"]),
+        ("", "a", ["c"]),
+        ("", "after", ["b"]),
+        ("x", "b", ["gone"]),
+    ]
+    _, status = bucket.advance(table_of(chained), 0)
+    told = [(cause.receiver, cause.sender, cause.counted, cause.held) for cause in status.causes]
+    assert told == [("", "a -> b -> c -> a", "cycle", 4), ("x", "gone", "id", 1)]
+    assert status.describe_waits() == "1 message and 1 cycle hold up 5: a -> b -> c -> a, gone"
+    both = [("y", "a", ["b", "gone"]), ("y", "b", ["a"]), ("y", "c", ["gone"]), ("y", "d", ["d"])]
+    _, status = bucket.advance(table_of(both), 1)
+    told = [(cause.sender, cause.counted, cause.held) for cause in status.causes if cause.receiver == "y"]
+    assert told == [("a -> b -> a", "cycle", 2), ("d -> d", "cycle", 1), ("gone", "id", 1)]
+    held = {row["sender"]: row["awaits"] for row in list_state(bucket.dump()) if row["group"] == "y"}
+    named = {id: [(one["sender"], one["counted"]) for one in awaits] for id, awaits in held.items()}
+    cycle = ("a -> b -> a", "cycle")
+    assert named == {
+        "a": [("gone", "id"), cycle], "b": [("gone", "id"), cycle], "c": [("gone", "id")], "d": [("d -> d", "cycle")],
+    }  # fmt: skip
 
 
 def test_a_circle_is_released_when_patience_ends():

@@ -149,6 +149,21 @@ def test_events_of_files_are_ordered_by_their_causes(spark, warm, tmp_path):
     assert "of a query with causes after" in done.stderr
 
 
+def test_a_cycle_is_told_id_by_id(warm, tmp_path):
+    (tmp_path / "in").mkdir()
+    rows = [{"id": "a", "after": ["b"]}, {"id": "b", "after": ["a"]}, {"id": "c", "after": []}]
+    (tmp_path / "in" / "0.json").write_text("\n".join(map(json.dumps, rows)))
+    request = ["order", tmp_path / "in", "--id", "id", "--causes", "after", "--stream", "--once", "--json"]
+    done = warm(*request, "--out", tmp_path / "out")
+    assert done.returncode == 1, done.stderr
+    assert (
+        "no: 2 wait for causes that form a cycle or have not come (1 cycle holds up 2: a -> b -> a); 1 row in"
+        in done.stderr
+    )
+    told = json.loads(done.stdout)
+    assert (told["waiting"], told["cycles"], told["delivered"]) == (2, 1, 1)
+
+
 def test_patience_with_causes_ends_while_nothing_comes(spark, tmp_path):
     """The session of the query ran no empty micro-batches, so nothing was given up until a file came."""
     (tmp_path / "in").mkdir()

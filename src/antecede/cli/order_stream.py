@@ -104,14 +104,14 @@ def report(outcome: Outcome, out: str, as_json: bool) -> None:
     if outcome.complete:
         print_sentence(f"yes: all in causal order; {many}")
         return
+    why = (
+        "for causes that form a cycle or have not come" if outcome.cycles else "for causes that have not come"
+    )
+    named = f" ({outcome.held_up})" if outcome.held_up else ""
     parts = [
         f"{count:,} {words}"
         for count, words in (
-            (
-                outcome.waiting,
-                f"{'waits' if outcome.waiting == 1 else 'wait'} for causes that have not come"
-                + (f" ({outcome.held_up})" if outcome.held_up else ""),
-            ),
+            (outcome.waiting, f"{'waits' if outcome.waiting == 1 else 'wait'} {why}{named}"),
             (outcome.released, "came out without a cause that was given up"),
             (outcome.late, "came late"),
             (outcome.refused, "refused"),

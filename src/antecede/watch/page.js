@@ -93,7 +93,7 @@ function table(names, cellsOf, more) {
 }
 function words(c) {
   const alone = c.first === c.last;
-  if (c.counted === 'id') return c.sender;
+  if (c.counted === 'id' || c.counted === 'cycle') return c.sender;
   if (c.counted !== 'channel') return `${c.sender} ${alone ? c.first : `${c.first}–${c.last}`}`;
   return `the ${ordinal(c.first)}${alone ? '' : ` to ${ordinal(c.last)}`} message from ${c.sender} to ${c.receiver}`;
 }

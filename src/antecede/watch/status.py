@@ -41,7 +41,8 @@ class Cause(Struct, frozen=True):
     group: str = ""
     """Which of several systems of the same processes."""
     counted: str = "sender"
-    """By whose count: `sender` or `channel`, as `antecede.model.Awaited` has it. `id`: `sender` is an identifier."""
+    """By whose count: `sender` or `channel`, as `antecede.model.Awaited` has it. `id`: `sender` is an identifier.
+    `cycle`: `sender` is a cycle of identifiers that are here, `a -> b -> a`."""
 
     @property
     def words(self) -> str:
@@ -51,7 +52,7 @@ class Cause(Struct, frozen=True):
         >>> lost.words, msgspec.structs.replace(lost, first=14, last=14, counted="channel").words
         ('p8 89', 'the 14th message from p8 to p4')
         """
-        if self.counted == "id":
+        if self.counted in ("id", "cycle"):
             return self.sender
         alone = self.first == self.last
         if self.counted == "channel":
@@ -94,11 +95,16 @@ def describe_causes(causes: Sequence[Cause], held: int, shown: int = 3) -> str:
     '3 messages hold up 1,370: p8 89, p2 7–8'
     >>> describe_causes(lost[:1], 1)
     '1 message holds up 1: p8 89'
+    >>> describe_causes([Cause("", "a -> b -> a", 0, 0, 2, 0, counted="cycle"), *lost], 1372)
+    '3 messages and 1 cycle hold up 1,372: a -> b -> a, p8 89, p2 7–8'
     """
-    many = sum(cause.last - cause.first + 1 for cause in causes)
-    hold = "message holds" if many == 1 else "messages hold"
+    cycles = sum(cause.counted == "cycle" for cause in causes)
+    many = sum(cause.last - cause.first + 1 for cause in causes) - cycles
+    counted = ((many, "message"), (cycles, "cycle"))
+    parts = [f"{count:,} {what}{'' if count == 1 else 's'}" for count, what in counted if count]
     names = ", ".join(cause.words for cause in causes[:shown])
-    return f"{many:,} {hold} up {held:,}: {names}{', ...' if len(causes) > shown else ''}"
+    hold = "holds" if many + cycles == 1 else "hold"
+    return f"{' and '.join(parts)} {hold} up {held:,}: {names}{', ...' if len(causes) > shown else ''}"
 
 
 class Found(Struct, frozen=True):

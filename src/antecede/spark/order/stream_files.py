@@ -66,7 +66,9 @@ class Outcome(Struct, frozen=True):
     refused: int
     waiting: int
     held_up: str = ""
-    """Which causes that have not come hold up how many, in words."""
+    """What holds up how many, in words."""
+    cycles: int = 0
+    """Cycles of causes among the rows that wait, of those that are named."""
 
     @property
     def complete(self) -> bool:
@@ -120,7 +122,10 @@ def order_files(
         counts = {kind: totals.counts.get(kind, 0) for kind in KINDS}
         released = counts.pop("gave_up")
         words = last[0].status.describe_waits() if known and held else ""
-        return Outcome(batches=totals.batch + 1, waiting=held, released=released, held_up=words, **counts)
+        cycles = sum(cause.counted == "cycle" for cause in last[0].status.causes) if known else 0
+        return Outcome(
+            totals.batch + 1, released=released, waiting=held, held_up=words, cycles=cycles, **counts
+        )
 
 
 def identify(source: Source) -> dict[str, Any]:

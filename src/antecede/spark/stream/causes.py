@@ -228,7 +228,9 @@ class CausesBucket:
         while tired := [key for key, one in self.held.items() if one.since <= before]:
             for key in tired:
                 if key in self.held:
-                    for cause in self.list_causes(key):
+                    # Rows that wait for each other in a cycle lack nothing else.
+                    cycle = sorted(((key[0], one) for one in self.held[key].missing), key=str)
+                    for cause in self.list_missing(key) or cycle:
                         self._give_up(cause, now, out)
 
     def _give_up(self, cause: Key, now: int, out: Output) -> None:
@@ -239,8 +241,8 @@ class CausesBucket:
                 one.lacks.append(cause[1])
         self._emit(list(self._wake(cause)), out)
 
-    def list_causes(self, key: Key) -> list[Key]:
-        """What a row waits for, directly or through others, and is not here; in a circle, the rows that it names."""
+    def list_missing(self, key: Key) -> list[Key]:
+        """What a row waits for, directly or through others, and is not here."""
         seen, todo = {key}, [key]
         roots: list[Key] = []
         while todo:
@@ -249,8 +251,7 @@ class CausesBucket:
                 if named not in seen:
                     seen.add(named)
                     (todo if named in self.held else roots).append(named)
-        # Rows that wait for each other in a circle lack nothing else.
-        return sorted(roots or [(key[0], one) for one in self.held[key].missing], key=str)
+        return sorted(roots, key=str)
 
     def _forget(self, now: int) -> None:
         """Forget identifiers that came out too long ago, and partitions of which nothing came out since and that
@@ -321,21 +322,64 @@ class CausesBucket:
         )
 
     def _causes(self) -> tuple[Cause, ...]:
-        """What has not come, and how many rows it holds up, directly or through others."""
+        """What has not come, and cycles; and how many rows each holds up, directly or through others."""
         missing = [key for key in self.waiters if key not in self.held and key not in self.emitted]
         direct = sorted(missing, key=lambda key: (-len(self.waiters[key]), str(key)))[:NAMED]
+        cycles = self.find_cycles()
+        caught = {row for cycle in cycles for row in cycle}
         found = []
-        for key in direct:
-            seen, todo = set[Key](), [key]
-            while todo:
-                for waiter in self.waiters.get(todo.pop(), ()):
-                    if waiter in self.held and waiter not in seen:
-                        seen.add(waiter)
-                        todo.append(waiter)
-            if seen:
-                since = min(self.held[one].since for one in seen)
-                found.append(Cause(key[0], str(key[1]), 0, 0, len(seen), since, counted="id"))
+        for key, words, counted in (
+            *((key, str(key[1]), "id") for key in direct),
+            *((cycle[0], name_cycle(cycle), "cycle") for cycle in cycles[:NAMED]),
+        ):
+            held = self._list_waiters(key)
+            # Rows of a cycle would not come out if the cause came.
+            held -= caught if counted == "id" else set()
+            if held:
+                since = min(self.held[one].since for one in held)
+                found.append(Cause(key[0], words, 0, 0, len(held), since, counted=counted))
         return tuple(sorted(found, key=lambda cause: (-cause.held, cause.since_ms, cause.sender)))
+
+    def _list_waiters(self, key: Key) -> set[Key]:
+        """The rows that wait for this, directly or through others."""
+        seen, todo = set[Key](), [key]
+        while todo:
+            for waiter in self.waiters.get(todo.pop(), ()):
+                if waiter in self.held and waiter not in seen:
+                    seen.add(waiter)
+                    todo.append(waiter)
+        return seen
+
+    def find_cycles(self) -> list[list[Key]]:
+        """Rows that are held and wait for each other: each is a cause of the next, and the last one of the first."""
+        waits = {
+            key: [named for cause in one.missing if (named := (key[0], cause)) in self.held]
+            for key, one in self.held.items()
+        }
+        left = {key: len(causes) for key, causes in waits.items()}
+        todo = [key for key, many in left.items() if not many]
+        while todo:
+            key = todo.pop()
+            del left[key]
+            for waiter in self.waiters.get(key, ()):
+                if waiter in left:
+                    left[waiter] -= 1
+                    if not left[waiter]:
+                        todo.append(waiter)
+        # Those that are left are in a cycle, or wait for one.
+        found: list[list[Key]] = []
+        passed = set[Key]()
+        for at in left:
+            path: dict[Key, None] = {}
+            while at not in passed:
+                passed.add(at)
+                path[at] = None
+                at = min(named for named in waits[at] if named in left)
+            if at in path:
+                cycle = list(path)[list(path).index(at) :][::-1]
+                least = cycle.index(min(cycle))
+                found.append(cycle[least:] + cycle[:least])
+        return sorted(found)
 
     # What is kept
 
@@ -390,9 +434,21 @@ class CausesBucket:
         return bucket
 
 
+def name_cycle(cycle: list[Key]) -> str:
+    """
+    >>> name_cycle([("room 1", "a"), ("room 1", "b")])
+    'a -> b -> a'
+    """
+    return " -> ".join(str(id) for _, id in (*cycle, cycle[0]))
+
+
 def list_held(state: dict[str, Any]) -> list[dict[str, Any]]:
     """What waits in a bucket with this state, as rows of `WAITING`: `sender` is the identifier."""
     bucket = CausesBucket.load(msgspec.msgpack.encode(state), (), CausesSettings(buckets=state["buckets"]))
+    cycles: dict[Key, list[str]] = {}
+    for cycle in bucket.find_cycles():
+        for key in bucket._list_waiters(cycle[0]):
+            cycles.setdefault(key, []).append(name_cycle(cycle))
     return [
         {
             "group": partition,
@@ -401,8 +457,11 @@ def list_held(state: dict[str, Any]) -> list[dict[str, Any]]:
             "number": None,
             "since_ms": one.since,
             "awaits": [
-                {"sender": str(cause), "first": None, "last": None, "counted": "id"}
-                for _, cause in bucket.list_causes((partition, id))
+                {"sender": words, "first": None, "last": None, "counted": counted}
+                for words, counted in (
+                    *((str(cause), "id") for _, cause in bucket.list_missing((partition, id))),
+                    *((cycle, "cycle") for cycle in cycles.get((partition, id), ())),
+                )
             ],
         }
         for (partition, id), one in bucket.held.items()
