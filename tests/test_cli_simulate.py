@@ -47,7 +47,7 @@ def test_json_is_one_object_on_standard_output(capsys: pytest.CaptureFixture[str
     code, out, err = run_simulate(capsys, [*QUICK, "--json"])
     result = json.loads(out)
     assert (code, err) == (0, "")
-    assert result["verdict"] == "yes"
+    assert result["verdict"] == "unknown"  # nobody asked whether the order was kept
     assert result["delivered"] == result["sent"] == 120
     assert result["stamp_entries"] == {"mean": 16.0, "p50": 16, "p99": 16, "max": 16}
     assert set(result["delay_ns"]) == {"mean", "p50", "p99", "max"}
@@ -109,8 +109,26 @@ def test_a_run_is_not_overwritten_unless_asked(tmp_path: Path, capsys: pytest.Ca
     assert sorted(info.run for info in read_runs(tmp_path)) == ["matrix-5", "other"]
 
 
-def test_a_checked_run_of_a_causal_protocol_is_a_yes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_simulate(capsys, [*QUICK, "--check"])[0] == 0
+@pytest.mark.parametrize("judged", ["--check", "--shrink"])
+def test_a_checked_run_of_a_causal_protocol_is_a_yes(
+    judged: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run_simulate(capsys, [*QUICK, judged])
+    assert (code, out) == (0, "")
+    assert err.splitlines()[-1] == "yes: 120 deliveries, each message once, in causal order"
+    code, out, err = run_simulate(capsys, [*QUICK, judged, "--json"])
+    assert (code, json.loads(out)["verdict"], len(err.splitlines())) == (0, "yes", 1)
+    assert "yes" not in run_simulate(capsys, QUICK)[2]
+
+
+def test_a_checked_run_names_the_only_process_whose_order_is_promised(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, _, err = run_simulate(capsys, [*QUICK, "--protocol", "monitor", "--check"])
+    assert (code, err.splitlines()[-1]) == (
+        0,
+        "yes: 120 deliveries, each message once, in causal order at p1",
+    )
 
 
 def test_a_violation_is_a_no_with_its_seed_and_command(capsys: pytest.CaptureFixture[str]) -> None:

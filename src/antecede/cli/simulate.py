@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from antecede.cli import options
-from antecede.cli.output import print_csv, print_json, print_sentence, print_table
+from antecede.cli.output import count_things, print_csv, print_json, print_sentence, print_table
 from antecede.cli.progress import catch_interrupt, pause_gc, show_progress
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ def simulate(
     summary, stopped = _run_simulation(simulation, judge, out, run, replace)
     findings = _list_findings(judge, summary, stopped)
     shorter = _find_shorter(spec, findings) if shrink and findings and not stopped else None
-    _report(spec, summary, findings, stopped, time.perf_counter() - started, out, shorter, as_json, as_csv)
+    kept = None if judge is None or stopped or findings else _describe_order(judge, summary)
+    _report(spec, summary, findings, kept, time.perf_counter() - started, out, shorter, as_json, as_csv)
     if stopped:
         raise typer.Exit(130)
     if findings:
@@ -136,6 +137,14 @@ def _list_findings(judge: Checker | None, summary: Summary, stopped: bool) -> li
     return findings if judge is None else findings + judge.findings("causal")
 
 
+def _describe_order(judge: Checker, summary: Summary) -> str:
+    """What a run without findings has kept."""
+    names = judge.simulation.view.names
+    some = [names[process] for process in judge.judged]
+    where = f" at {', '.join(some)}" if len(some) < len(names) else ""
+    return f"{count_things(summary.delivered, 'delivery', 'deliveries')}, each message once, in causal order{where}"
+
+
 def _find_shorter(spec: RunSpec, findings: list[str]) -> str | None:
     """The command line of a shorter run that fails in the same way, if one was found."""
     from antecede.sim.soak import shrink
@@ -152,7 +161,7 @@ def _report(
     spec: RunSpec,
     summary: Summary,
     findings: list[str],
-    stopped: bool,
+    kept: str | None,
     spent: float,
     out: Path | None,
     shorter: str | None,
@@ -161,7 +170,7 @@ def _report(
 ) -> None:
     if as_json:
         result = {
-            "verdict": "no" if findings else "unknown" if stopped else "yes",
+            "verdict": "no" if findings else "yes" if kept else "unknown",
             "command": spec.command(),
             **summary.plain(),
             "findings": findings,
@@ -183,6 +192,8 @@ def _report(
         )
     if shorter is not None:
         print_sentence("shorter:", shorter)
+    if kept is not None:
+        print_sentence(f"yes: {kept}")
 
 
 def print_summary(console: Console, summary: Summary) -> None:
