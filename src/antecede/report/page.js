@@ -98,7 +98,8 @@ function elsewhere(run) {
   return ['The marks below the picture are what this page has. Click anywhere to go there, or to get the command for it.'];
 }
 
-const parametersOf = run => Object.entries(JSON.parse(run.parameters))
+// The reasons of an unknown verdict have a line of their own.
+const parametersOf = run => Object.entries(JSON.parse(run.parameters)).filter(([name]) => name !== 'unknown')
   .map(([name, value]) => `${name}=${typeof value === 'string' ? value : JSON.stringify(value)}`).join(', ');
 
 function factsOf(run) {
@@ -151,7 +152,8 @@ function showAbout() {
   const example = parts[0] || DATA.runs.find(run => run.size);
   $('about-body').append(...[
     el('p', {}, parts.length ? `This page has ${count(here)} of ${plural(all, 'event')}: ${parts.length < DATA.runs.length ? `all of ${plural(DATA.runs.length - parts.length, 'run')}, and ` : ''}windows of ${plural(parts.length, 'run')}. ` +
-      'Verdicts, counts and prices are of all events, not of these alone.' : `This page has all ${plural(all, 'event')} of ${plural(DATA.runs.length, 'run')}.`),
+      'Verdicts, counts and prices are of all events, not of these alone.' : all ? `This page has all ${plural(all, 'event')} of ${plural(DATA.runs.length, 'run')}.` :
+      'There are no events to show: a trace has the sends and deliveries of messages, and none of these are known.'),
     example ? el('p', {}, 'To see another part of a run, name it with ', el('code', {}, '--window RUN:FROM:TO'), ': times from the start of the run (', el('code', {}, '2.5s'), ', ',
       el('code', {}, '300ms'), ') or clocks (whole numbers). For example:') : null,
     example ? copyable(command('--window', `${example.run}:0s:1s`)) : null,

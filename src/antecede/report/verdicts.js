@@ -86,10 +86,12 @@ function showMatrix() {
     if (!runs.length) return el('td', {class: 'none'}, '–');
     const worst = ORDER.find(name => runs.some(run => run.class === name));
     const kept = runs.filter(run => run.class === 'kept').length, found = sum(runs.map(violations));
+    // A kept promise may cover one process: what was found is at the others.
+    const many = `${plural(found, 'violation')}${kept === runs.length ? ' elsewhere' : ''}`;
     const text = runs.length === 1 || !kept && runs.every(run => run.class === worst) ? CLASSES[worst].word : kept === runs.length ? `${kept} kept` : `${kept} of ${runs.length} kept`;
     return el('td', {}, el('button', {type: 'button', class: `cell ${worst}`, onclick: () => filterRuns({protocol, network}),
-      'aria-label': `${protocol} on ${network}: ${text}${found ? `, ${plural(found, 'violation')}` : ''}. Show these runs.`},
-      badge(worst, text), found ? el('small', {}, plural(found, 'violation')) : null));
+      'aria-label': `${protocol} on ${network}: ${text}${found ? `, ${many}` : ''}. Show these runs.`},
+      badge(worst, text), found ? el('small', {}, many) : null));
   };
   $('matrix').append(el('h3', {}, networks.length > 1 ? 'Who kept causal order, and on which network' : 'Who kept causal order'), el('div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Verdicts by protocol and network'},
     el('table', {class: 'matrix'},
