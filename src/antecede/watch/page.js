@@ -78,7 +78,7 @@ function chart(node, lines, now) {
     path.style.stroke = `var(--${colour})`;
     svg.append(path);
   }
-  const scale = el('div', {class: 'scale'}, el('span', {}, `${ago(now - first)} ago`), el('span', {}, `top: ${whole.format(top)}`),
+  const scale = el('div', {class: 'scale'}, el('span', {}, `${ago(now - first)} ago`), el('span', {}, `highest: ${whole.format(top)}`),
     el('span', {}, stalled(last, now) ? `${ago(now - last.time_ms)} ago` : 'now'));
   node.replaceChildren(svg, scale);
 }
@@ -145,6 +145,8 @@ function drawFrontier(last) {
 function drawAll() {
   if (!statuses.length) return;
   const last = statuses[statuses.length - 1], now = Date.now() + skew;
+  $('none').hidden = true;
+  for (const id of ['rates', 'held']) $(id).parentElement.hidden = false;
   drawState(last, now);
   drawFigures(last, now);
   // The first batches have the rate of all of them: one batch alone has waited for no trigger.
