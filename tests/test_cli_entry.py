@@ -229,3 +229,16 @@ def test_a_plain_installation_says_which_extra_a_command_needs(bare, tmp_path):
         assert (code, err.count("\n")) == (2, 1), (case, err)
         assert "pip install 'antecede[spark]'" in err, case
     assert not list(tmp_path.glob("OUT*"))
+
+
+def test_a_place_without_permission_is_named_before_spark_starts(monkeypatch, tmp_path, capsys):
+    """Root may do everything, so the system's answer is given here."""
+    events = tmp_path / "events.csv"
+    events.write_text("id,parent\na,\n")
+    order = ["order", str(events), "--id", "id", "--causes", "parent", "--out", str(tmp_path / "new" / "out")]
+    monkeypatch.setattr("os.access", lambda path, mode: mode == os.R_OK)
+    assert run(order) == 2
+    assert f"you may not write to {tmp_path}\n" in capsys.readouterr().err
+    monkeypatch.setattr("os.access", lambda path, mode: mode != os.R_OK)
+    assert run(order) == 2
+    assert "events.csv: you may not read it" in capsys.readouterr().err
