@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial, reduce
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
@@ -27,7 +28,7 @@ from antecede.errors import BadParameter
 __all__ = [
     "CSV", "WHOLE", "alias_columns", "hide_null_lists", "join_by", "quote", "read_time", "refuse_column_names",
     "refuse_other_tables", "refuse_unlike_vectors", "rename_columns", "rename_request", "show_null_lists",
-    "to_nanoseconds",
+    "to_nanoseconds", "unite",
 ]  # fmt: skip
 
 Request = TypeVar("Request", bound=Struct)
@@ -168,6 +169,11 @@ def join_by(rows: DataFrame, others: DataFrame, names: Sequence[str], how: str =
     for name, other in known.items():
         same &= F.col(quote(name)).eqNullSafe(F.col(quote(other)))
     return rows.join(others.withColumnsRenamed(known), same, how).drop(*known.values())
+
+
+def unite(tables: Iterable[DataFrame]) -> DataFrame:
+    """All rows, with nulls in columns that a table does not have."""
+    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), tables)
 
 
 def quote(name: str) -> str:

@@ -32,6 +32,7 @@ from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from antecede.spark.frames import unite
 from antecede.spark.ingest.tasks import SPARK_REJECTED
 from antecede.spark.storage import escape_path, join, place, put, remove_directory
 from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS
@@ -117,34 +118,33 @@ def make_runs(
     log: DataFrame, events: DataFrame, rejected: DataFrame, clocks: DataFrame, format: str
 ) -> DataFrame:
     """A row for each run of the log (`SPARK_RUNS`), with the reason if its order cannot be told."""
-    tied = F.count_if(F.col("tied")) if "tied" in log.columns else F.lit(0)
-    known = log.groupBy("run").agg(
-        F.collect_set("process").alias("own"),
-        F.count(F.when(F.col("message").isNull() & F.col("kind").isNotNull(), 1)).alias("anonymous"),
-        tied.alias("tied"),
+    tied = "tied" if "tied" in log.columns else "false"
+    parts = (
+        log.selectExpr(
+            "run", "process own", "message IS NULL AND kind IS NOT NULL anonymous", f"{tied} tied"
+        ),
+        events.selectExpr("run", "sender", "`to`", "true messages", "size(`to`) = 0 undelivered"),
+        rejected.selectExpr("run", "true rejected"),
+        clocks.selectExpr("run", "true wrong"),
     )
-    sent = events.groupBy("run").agg(
-        F.count("*").alias("messages"),
-        F.count(F.when(F.size("to") == 0, 1)).alias("undelivered"),
+    counts = ("anonymous", "tied", "messages", "undelivered", "rejected", "wrong")
+    by_run = unite(parts).groupBy("run")
+    told = by_run.agg(
+        F.collect_set("own").alias("own"),
         F.array_union(F.collect_set("sender"), F.flatten(F.collect_set("to"))).alias("others"),
+        *(F.count_if(name).alias(name) for name in counts),
     )
-    broken = rejected.groupBy("run").agg(F.count("*").alias("rejected"))
-    wrong = clocks.groupBy("run").agg(F.count("*").alias("wrong"))
-    told = known
-    for other in (sent, broken, wrong):
-        told = told.join(other, "run", "left")
-    told = told.na.fill(0, ["messages", "undelivered", "rejected", "wrong"])
+    told = told.where("size(own) > 0")
     parameters = F.struct(
         F.lit(format).alias("format"),
         F.when(F.col("tied") > 0, F.col("tied")).alias("tied"),
         explain_unknown().alias("unknown"),
     )
-    others = F.coalesce("others", F.array().cast("array<string>"))
     columns: dict[str, Column] = {
         "run": F.col("run"),
         "protocol": F.lit("unknown"),
         "parameters": F.to_json(parameters),
-        "processes": F.sort_array(F.array_union("own", others)),
+        "processes": F.sort_array(F.array_union("own", "others")),
         "started_ns": F.lit(0).cast("bigint"),
         "version": F.lit(version()),
     }

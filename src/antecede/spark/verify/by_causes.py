@@ -46,9 +46,10 @@ from antecede.spark.frames import (
     refuse_column_names,
     rename_columns,
     rename_request,
+    unite,
 )
 from antecede.spark.order.partitions import FULL, Large, bring_together, map_partitions, split_partitions
-from antecede.spark.verify.joined import ROUNDS, TooDeep, count_rows, look_for_cycles, unite, verify_joined
+from antecede.spark.verify.joined import ROUNDS, TooDeep, count_rows, look_for_cycles, verify_joined
 from antecede.spark.verify.tasks import (
     COUNTS,
     UNNAMED,

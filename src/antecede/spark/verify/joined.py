@@ -17,18 +17,17 @@ After some rounds (`ROUNDS`) a task is given the whole partition after all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial, reduce
 from typing import Any, Final, NamedTuple
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from antecede.spark.frames import unite
 from antecede.spark.order.blocks import find_partition_cycles
 from antecede.spark.verify.tasks import CHAIN_MOST
 
-__all__ = ["ROUNDS", "Joined", "TooDeep", "count_rows", "look_for_cycles", "unite", "verify_joined"]
+__all__ = ["ROUNDS", "Joined", "TooDeep", "count_rows", "look_for_cycles", "verify_joined"]
 
 ROUNDS: Final = 64
 PAIR: Final = ["__part", "__consumer", "__id"]
@@ -130,11 +129,6 @@ def follow(links: DataFrame, edges: DataFrame, places: DataFrame, rounds: int) -
         came = came.join(places, keys, "left").localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
         seen.append(list_found(came))
     raise TooDeep
-
-
-def unite(tables: Sequence[DataFrame]) -> DataFrame:
-    """All rows, with nulls in columns that a table does not have."""
-    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), tables)
 
 
 def list_found(causes: DataFrame) -> DataFrame:
