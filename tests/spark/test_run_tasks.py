@@ -237,6 +237,19 @@ def test_ctrl_c_is_ctrl_c_wherever_a_command_waits_for_a_table(spark):
     pressing.join()
 
 
+def test_an_error_of_a_library_that_ctrl_c_interrupted_is_ctrl_c():
+    """PySpark closes a socket that it has not opened yet."""
+
+    def close_unopened():
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise UnboundLocalError("sockfile")
+
+    with pytest.raises(KeyboardInterrupt), keep_log():
+        close_unopened()
+
+
 def test_a_damaged_file_is_called_what_its_name_says(spark, tmp_path):
     path = tmp_path / "events.csv.gz"
     path.write_bytes(gzip.compress(b"id,parent\n" + b"a,b\n" * 100_000)[:-100])

@@ -193,9 +193,11 @@ def keep_log() -> Iterator[str]:
     logging.getLogger().addHandler(handler)
     try:
         yield path
-    except SparkError as error:
+    except Exception as error:
         if was_interrupted(error):
             raise KeyboardInterrupt from None
+        if not isinstance(error, SparkError):
+            raise
         ours = find_error(error)
         kept = ours is None
         raise ours or NoSpark("Spark", f"failed: {describe_failure(error)} (its log: {path})") from None
