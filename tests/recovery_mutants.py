@@ -20,6 +20,7 @@ from antecede.process.views.change import Changing
 from antecede.process.views.members import Plan
 from antecede.process.views.membership import Membership
 from antecede.process.views.notes import State, Stopped
+from antecede.process.views.removal import Removal
 from antecede.process.views.round import Counts
 from antecede.process.write_ahead import WriteAhead
 from antecede.sim.nodes.node import SimNode
@@ -264,21 +265,21 @@ def remember_leaves(patch: pytest.MonkeyPatch) -> None:
 
 def tell_once(patch: pytest.MonkeyPatch) -> None:
     """What is missing of the removed is told as it is when the change settles: not what arrives later waits for."""
-    settle, note_lost = Changing.settle, Changing._note_lost
+    settle, note = Changing.settle, Removal.note
 
     def settle_and_note(self: Changing, removed: tuple[int, ...]) -> None:
-        self._settles = True  # type: ignore[attr-defined]
+        self.removal._settles = True  # type: ignore[attr-defined]
         settle(self, removed)
-        if self._removed:
-            note_lost(self)
-        self._settles = False  # type: ignore[attr-defined]
+        if self.removal.removed:
+            note(self.removal)
+        self.removal._settles = False  # type: ignore[attr-defined]
 
-    def note_while_settling(self: Changing) -> None:
+    def note_while_settling(self: Removal) -> None:
         if getattr(self, "_settles", False):
-            note_lost(self)
+            note(self)
 
     patch.setattr(Changing, "settle", settle_and_note)
-    patch.setattr(Changing, "_note_lost", note_while_settling)
+    patch.setattr(Removal, "note", note_while_settling)
 
 
 def hear_again(patch: pytest.MonkeyPatch) -> None:

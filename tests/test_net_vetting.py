@@ -12,7 +12,7 @@ from antecede.link import Frame
 from antecede.model import View
 from antecede.process.core import Core
 from antecede.process.inputs import Propose, Send
-from antecede.process.views import change, pieces
+from antecede.process.views import pieces
 from antecede.process.views.leader import JOINERS
 from antecede.process.views.members import Joiner, Plan, Roll
 from antecede.process.views.notes import (
@@ -273,8 +273,7 @@ def answers(one: One) -> list[Note]:
 
 
 def test_a_state_without_end_is_refused_and_whoever_waits_for_it_knows(monkeypatch):
-    for part in (change, pieces):
-        monkeypatch.setattr(part, "STATE_BYTES", 1000)
+    monkeypatch.setattr(pieces, "STATE_BYTES", 1000)
     core = Core.new("matrix", View((*NAMES, "d")), "d", epoch=1, roll=join_d())
     core.arrive(0, Frame(1, 1, 0, 0, 0, None, True, True), now=0)
     turnover = core.changing.turnover
@@ -286,5 +285,5 @@ def test_a_state_without_end_is_refused_and_whoever_waits_for_it_knows(monkeypat
     assert core.changing.orphaned
     assert core.changing.turnover > turnover, "a driver looks, and tells its application"
     with pytest.raises(BadParameter, match="1001 bytes, and may return 1000"):
-        change.check_state(bytes(1001))
-    change.check_state(bytes(1000))
+        pieces.check_state(bytes(1001))
+    pieces.check_state(bytes(1000))

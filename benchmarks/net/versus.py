@@ -3,27 +3,33 @@
 The machine changes all the time, also a quiet one, and so does the memory of a process. So each system runs in a
 process of its own, the systems and the versions take turns, and the table has the medians, with the least and the
 most. A ratio is the median of the ratios of rounds that ran one after the other.
+
+On a shared machine the same code differs by a third from one round to the next, which hides what a version costs. With
+`--instructions` valgrind counts what the processor executes for a delivery: that does not depend on what else runs, and
+differs by some 1 % from run to run. It leaves out the kernel, so it compares versions, and nothing with bare streams.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
 __all__ = ["main"]
 
 ROUND = """
-import asyncio, json, sys, tempfile
+import asyncio, gc, json, sys, tempfile
 from pathlib import Path
 from benchmarks.net.measure import Load, _round
 from benchmarks.net.systems import Bare, Nodes
 
-name, nodes, size, each = sys.argv[1], *map(int, sys.argv[2:])
+name, nodes, size, each, rounds = sys.argv[1], *map(int, sys.argv[2:])
 make = {
     "bare": lambda *at: Bare(*at),
     "permit": lambda *at: Nodes(*at, protocol="permit"),
@@ -38,24 +44,63 @@ async def main():
     with tempfile.TemporaryDirectory() as directory:
         system = make(nodes, Path(directory))
         await system.start()
-        await _round(system, load, max(1, each // 4))
-        print(json.dumps([(await _round(system, load, each)) for _ in range(2)]))
+        if not rounds:
+            await _round(system, load, max(1, each // 4))
+        print(json.dumps([(await _round(system, load, each)) for _ in range(rounds or 2)]))
         await system.stop()
 
+if rounds:
+    # Before each round everything is collected, which would be counted.
+    gc.collect = lambda: 0
 asyncio.run(main())
 """
 EACH = {(3, 100): 2500, (8, 100): 270, (32, 100): 20, (3, 10_000): 400, (8, 10_000): 45, (32, 10_000): 5}
 
 
+COUNTED = {3: 1000, 8: 108, 32: 8}
+"""Messages of each to each other in a round that is counted, by nodes."""
+VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
+
+
+def _run(
+    tree: Path, arguments: Sequence[object], under: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    command = [*under, str(tree / ".venv/bin/python"), "-c", ROUND, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=True)
+
+
 def measure(tree: Path, system: str, nodes: int, size: int) -> tuple[float, float]:
     """Deliveries for a second of CPU, and for a second: the better of two rounds in a new process."""
-    arguments = [system, str(nodes), str(size), str(EACH[nodes, size])]
-    python = tree / ".venv/bin/python"
-    done = subprocess.run(
-        [python, "-c", ROUND, *arguments], cwd=tree, stdout=subprocess.PIPE, text=True, check=True
-    )
-    rounds = json.loads(done.stdout)
+    rounds = json.loads(_run(tree, [system, nodes, size, EACH[nodes, size], 0]).stdout)
     return max(cpu for cpu, _ in rounds), max(wall for _, wall in rounds)
+
+
+def count_instructions(tree: Path, system: str, nodes: int, size: int) -> float:
+    """Instructions of a delivery: what three rounds take more than one."""
+    each, found = COUNTED[nodes], list[int]()
+    for rounds in (1, 3):
+        said = _run(tree, [system, nodes, size, each, rounds], VALGRIND).stderr
+        counted = re.search(r"I +refs: +([0-9,]+)", said)
+        assert counted is not None, said
+        found.append(int(counted[1].replace(",", "")))
+    return (found[1] - found[0]) / (2 * nodes * (nodes - 1) * each)
+
+
+def compare_instructions(
+    trees: Mapping[str, Path], systems: Sequence[str], nodes: Sequence[int], size: int
+) -> None:
+    print("| system | nodes | bytes | instructions of a delivery | in the other | other / here |")
+    print("|---|--:|--:|--:|--:|--:|")
+    for count in nodes:
+        for system in systems:
+            here, *other = (
+                count_instructions(tree, system, count, size)
+                for version, tree in trees.items()
+                if version == "here" or system != "changed"
+            )
+            beside = f"{other[0]:,.0f} | {other[0] / here:.2f}" if other else " | "
+            print(f"| {system} | {count} | {size:,} | {here:,.0f} | {beside} |", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -67,15 +112,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--nodes", default="3,8,32")
     parser.add_argument("--bytes", type=int, default=100, dest="size")
     parser.add_argument("--passes", type=int, default=5)
+    parser.add_argument("--instructions", action="store_true", help="count them, and take no times")
     options = parser.parse_args(arguments)
     here = Path(__file__).parents[2]
     trees = {"here": here} | ({} if options.other is None else {"other": options.other.resolve()})
+    counts = [int(nodes) for nodes in options.nodes.split(",")]
+    if options.instructions:
+        compare_instructions(trees, options.systems.split(","), counts, options.size)
+        return
     systems = ["bare", *options.systems.split(",")]
     print(
         "| system | nodes | bytes | a CPU second: median (least to most) | × bare | × other, CPU | × other, clock |"
     )
     print("|---|--:|--:|--:|--:|--:|--:|")
-    for nodes in map(int, options.nodes.split(",")):
+    for nodes in counts:
         found: dict[tuple[str, str], list[tuple[float, float]]] = {}
         for _ in range(options.passes):
             for system in systems:

@@ -20,8 +20,8 @@ from antecede.net.settings import Settings
 from antecede.net.signal import is_asked_to_end
 from antecede.process.inputs import Pass, Propose, Told, Waive
 from antecede.process.outbox import Outgoing
-from antecede.process.views.change import check_state
 from antecede.process.views.members import Change, Plan
+from antecede.process.views.pieces import check_state
 
 __all__ = ["Member"]
 

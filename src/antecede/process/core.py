@@ -563,7 +563,7 @@ class Core:
                 self.unsent_bytes -= unsent.pop(message.number, 0)
             waiting = out.get(dest)
             if waiting is None:
-                self.changing.give_up(message, dest)
+                self.changing.removal.give_up(message, dest)
                 continue
             self.gathered, self.touched[dest] = True, None
             if message is None:

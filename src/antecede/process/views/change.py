@@ -4,7 +4,7 @@ Parts
   ready     messages that the machine delivered because the view changes, and between them the changes, in the order in
             which the application is to have them: all of one view before any of the next
   untold    changes that the application came to, and was not told of yet
-  lost      what was given up because a process was removed
+  removal   what was given up because a process was removed (`removal`)
 
 The machine of a view lives as long as the view. When a change settles, the machine delivers everything, and the
 application takes it from `ready` whenever it likes: so a change does not wait for an application, nor an application
@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from antecede.errors import BadFrame, BadParameter, CallerError, UnknownProcess, WrongType
+from antecede.errors import BadFrame, BadParameter, CallerError, UnknownProcess
 from antecede.link import Link
 from antecede.model import Awaited, Id, Message, Packet, View, Waiting
 from antecede.process.upgrade import could_run_alone
 from antecede.process.views.members import Change, Lost, Plan, Roll
 from antecede.process.views.membership import Membership
 from antecede.process.views.notes import AnyNote, Handed, State, decode_note, encode_note, is_note
-from antecede.process.views.pieces import STATE_BYTES, Pieces, cut_up
+from antecede.process.views.pieces import Pieces, cut_up
+from antecede.process.views.removal import Removal
 from antecede.process.views.round import Counts
 from antecede.process.views.routes import Routes
 from antecede.protocols import PROTOCOLS, create
@@ -38,25 +39,13 @@ from antecede.wire.octets import OWN
 if TYPE_CHECKING:
     from antecede.process.core import Core, Out
 
-__all__ = ["Changing", "check_state", "parameters_among"]
+__all__ = ["Changing", "parameters_among"]
 
 
 def parameters_among(protocol: str, parameters: Mapping[str, Any], founders: Sequence[str]) -> dict[str, Any]:
     """A protocol's parameters as all views understand them: a position is one among the founders."""
     kind = PROTOCOLS.get(protocol)
     return dict(parameters) if kind is None else kind.name_members(parameters, founders)
-
-
-def check_state(state: object) -> None:
-    """Refuse a state that nobody would take."""
-    if not isinstance(state, bytes):
-        raise WrongType("what state() returns", "bytes", state)
-    if len(state) > STATE_BYTES:
-        raise BadParameter(
-            "node",
-            f"state() returned {len(state)} bytes, and may return {STATE_BYTES}: give a place "
-            "where one that joins finds the rest",
-        )
 
 
 class Changing:
@@ -68,14 +57,13 @@ class Changing:
         self.routes = Routes(core)
         self.ready: deque[Message | Change] = deque()
         self.untold: list[Change] = []
-        self.lost: list[Lost] = []
+        self.removal = Removal(core)
         self.donor: int | None = None
         """Whose state we wait for, having joined."""
         self.turnover = 0
         """Counts the changes of who our peers are."""
         self._pieces = Pieces()
         """Of the state that we wait for."""
-        self._removed: tuple[int, ...] = ()
         self._told: dict[int, int] = {}
         self._heard: dict[int, int] = {}
         """Notes that went to, and came from, each peer: payloads of a link that carry no packets."""
@@ -223,7 +211,7 @@ class Changing:
     def watch(self) -> None:
         """Something has happened: go on with the change."""
         if self.membership.settled:
-            self._drain()
+            self.ready.extend(self.removal.deliver())
             self.membership.watch()
         self._stir()
 
@@ -303,79 +291,12 @@ class Changing:
         link, waiting = rest
         sent = [packet for _, packets in self.unacknowledged(place, link) for packet in packets]
         for packet in (*sent, *waiting.packets()):
-            self.give_up(packet.message, place)
+            self.removal.give_up(packet.message, place)
         core.follow(core.machine.cut(seat))
 
-    def give_up(self, message: Message | None, place: int) -> None:
-        """A message of ours to one that was removed will not arrive, as far as we know."""
-        if message is not None:
-            message, name = self._core.numbering.outward(message), self._core.view.name
-            self.lost.append(Lost(name(message.sender), message.number, message.number, (name(place),)))
-
     def settle(self, removed: tuple[int, ...]) -> None:
-        self._removed = () if self.routes.on else tuple(p for p in removed if p in self.roll.members)
-        self._drain()
-
-    def _drain(self) -> None:
-        """Deliver whatever can be delivered, as if the application took it at once."""
-        core = self._core
-        while True:
-            self.ready.extend(core.drain())
-            if not self._removed or self._gives_up_last:
-                return
-            # What arrived since may wait for the removed as well.
-            self._note_lost()
-            seats = [core.numbering.seat(place) for place in self._removed]
-            effects = [one for seat in seats for one in core.machine.forget(seat)]
-            if not effects:
-                return
-            core.follow(effects)
-
-    @property
-    def _gives_up_last(self) -> bool:
-        """Whether what the removed have lost is given up when nothing is under way any more.
-
-        A stamp leaves out what the messages that it names follow themselves. If one of these is lost, nobody knows
-        what it followed: so all that could be that must be here first. A machine that sends because something was
-        given up cannot wait so long.
-        """
-        machine = self._core.machine
-        return isinstance(machine, Receiver) and not machine.holds_back and self._core.rules > 4
-
-    def _give_up_lost(self) -> list[Id]:
-        """Deliver what waits for the removed alone: all else has arrived, and was delivered if it could be.
-
-        One lost message after the other, in the order in which its sender sent them, and between two all that then
-        can be delivered. If n precedes m' by a lost message m, n was here, or waits for lost messages; those of m's
-        sender among them were sent before m, so n comes first. Of two senders nobody knows which message was first:
-        what waits then is returned, to be told as `unordered`.
-        """
-        core, machine = self._core, self._core.machine
-        unordered: list[Id] = []
-        seats = [core.numbering.seat(place) for place in self._removed]
-        if isinstance(machine, Receiver) and not machine.names_all:
-            lacking = {sender for sender, _, _ in machine.missing()}
-            if len(lacking.intersection(seats)) > 1:
-                unordered = sorted(held.message.id for held in self.waiting())
-        while True:
-            self._note_lost()
-            given_up = next(filter(None, map(machine.forget, seats)), None)
-            if given_up is None:
-                return unordered
-            core.follow([one for one in given_up if isinstance(one, Message)])
-            # What it would send now belongs to a view that is over.
-            self.ready.extend(core.drain(silently=True))
-
-    def _note_lost(self) -> None:
-        """Remember which messages of the removed something here waits for: they are given up."""
-        core, name = self._core, self._core.view.name
-        held = [awaited for one in self.waiting() if one.where == "held" for awaited in one.awaits]
-        # Control may wait too, and no message for it: an extra message of `bounded`.
-        for awaited in dict.fromkeys((*held, *self.roots())):
-            if awaited.sender in self._removed:
-                first, last, counted = awaited.first, awaited.last, awaited.counted
-                lost = Lost(name(awaited.sender), first, last, (name(core.me),), counted)
-                self.lost += [] if lost in self.lost else [lost]
+        self.removal.removed = () if self.routes.on else tuple(p for p in removed if p in self.roll.members)
+        self.ready.extend(self.removal.deliver())
 
     def counts(self) -> Counts | None:
         core = self._core
@@ -389,15 +310,15 @@ class Changing:
 
     def install(self, roll: Roll) -> None:
         core = self._core
-        unordered = self._give_up_lost() if self._removed and self._gives_up_last else []
-        for waiting in [] if self.routes.on else self.waiting():
-            # What is held now waits for a packet that was refused: nothing else is missing.
-            name, message = core.view.name, waiting.message
-            to = tuple(map(name, message.to)) if waiting.where == "unsent" else (name(core.me),)
-            self.lost.append(Lost(name(message.sender), message.number, message.number, to))
+        removal, unordered = self.removal, list[Id]()
+        if removal.removed and removal.gives_up_last:
+            unordered = removal.list_unordered()
+            self.ready.extend(removal.deliver_last())
+        if not self.routes.on:
+            removal.give_up_held()
         self._note_heirs(roll)
         self.ready.append(self._change(roll, unordered))
-        self.lost, self._removed = [], ()
+        removal.lost, removal.removed = [], ()
         self.turnover += 1
         core.steady = False
         core.name_all(roll.names)
@@ -431,14 +352,13 @@ class Changing:
             sorted(p for p, donor in roll.donors.items() if donor == me and routes.has_state(p, roll))
         )
         joined = named(sorted(roll.donors))
-        lost = tuple(self.lost)
         return Change(
             roll.number,
             roll.shown,
             joined,
             named(roll.left),
             named(roll.removed),
-            lost,
+            tuple(self.removal.lost),
             owed,
             unordered=tuple((roll.names[sender], number) for sender, number in unordered),
         )
@@ -484,10 +404,10 @@ class Changing:
             "ready": [[int(isinstance(one, Change)), plain(one)] for one in self.ready],
             "untold": plain(self.untold),
             "notes": [[dest, encode_note(note)] for dest, note in self.membership.notes],
-            "lost": plain(self.lost),
+            "lost": plain(self.removal.lost),
             "donor": self.donor,
             "pieces": self._pieces.snapshot(),
-            "removed": list(self._removed),
+            "removed": list(self.removal.removed),
             "told": plain(self._told),
             "heard": plain(self._heard),
             "over": plain(self._over),
@@ -500,10 +420,10 @@ class Changing:
         self.ready = deque(typed(one, kinds[kind]) for kind, one in snapshot["ready"])
         self.untold = typed(snapshot["untold"], list[Change])
         self.membership.notes = [(int(dest), decode_note(note)) for dest, note in snapshot["notes"]]
-        self.lost = typed(snapshot["lost"], list[Lost])
+        self.removal.lost = typed(snapshot["lost"], list[Lost])
         self.donor = typed(snapshot["donor"], int | None)
         self._pieces = Pieces.restore(snapshot["pieces"])
-        self._removed = typed(snapshot["removed"], tuple[int, ...])
+        self.removal.removed = typed(snapshot["removed"], tuple[int, ...])
         self._told = typed(snapshot["told"], dict[int, int])
         self._heard = typed(snapshot["heard"], dict[int, int])
         self._over = typed(snapshot["over"], dict[int, int])

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from antecede.errors import BadFrame
+from antecede.errors import BadFrame, BadParameter, WrongType
 from antecede.protocols.machine import typed
 
-__all__ = ["STATE_BYTES", "Pieces", "cut_up"]
+__all__ = ["STATE_BYTES", "Pieces", "check_state", "cut_up"]
 
 PIECE = 1 << 18
 """Bytes that travel in one note."""
@@ -69,3 +69,15 @@ class Pieces:
         for at, piece, last in typed(snapshot, list[tuple[int, bytes, bool]]):
             pieces.add(piece, last, at)
         return pieces
+
+
+def check_state(state: object) -> None:
+    """Refuse a state that nobody would take."""
+    if not isinstance(state, bytes):
+        raise WrongType("what state() returns", "bytes", state)
+    if len(state) > STATE_BYTES:
+        raise BadParameter(
+            "node",
+            f"state() returned {len(state)} bytes, and may return {STATE_BYTES}: give a place "
+            "where one that joins finds the rest",
+        )

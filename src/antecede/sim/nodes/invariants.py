@@ -257,7 +257,7 @@ class Judge:
             "repeats": len(core.repeats),
             "unsent": len(core.unsent),
             "held": sum(core.held),
-            "lost": len(core.changing.lost),
+            "lost": len(core.changing.removal.lost),
             "untold": len(core.untold),
             "notes": len(core.changing.membership.notes),
             "links": sum(link.unacknowledged for link in core.links.values()),
