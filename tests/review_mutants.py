@@ -269,7 +269,7 @@ MUTANTS = [
         "test_a_peer_on_other_terms_is_refused",
     ),
     Mutant(
-        "later", "a task is cancelled, and nobody does its work", "net/driver.py",
+        "later", "a task is cancelled, and nobody does its work", "net/failure.py",
         "elif task in self._dismissed or self.failure is not None:", "elif True:",
         "test_a_task_that_somebody_else_cancels_stops_the_node",
     ),

@@ -18,32 +18,21 @@ that failed, so a new node goes on from it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any, NoReturn
 
-from antecede.errors import (
-    AntecedeError,
-    CallerError,
-    CannotWrite,
-    Closed,
-    NodeFailed,
-    NotMember,
-    PeerError,
-)
+from antecede.errors import AntecedeError, CallerError, PeerError
 from antecede.link import Frame
 from antecede.model import CausalContext, Id, Message
 from antecede.net.commit import Commits
+from antecede.net.failure import Supervisor
 from antecede.net.signal import Signal
 from antecede.process.core import Core, Out
 from antecede.process.inputs import Acknowledge, Arrive, Close, Input, Propose, Send, Take, Time, Turn
 from antecede.process.journal import Journal
 
 __all__ = ["Host"]
-
-log = logging.getLogger(__name__)
 
 MILLISECOND = 1_000_000
 FLUSH_BYTES = 1 << 18
@@ -57,17 +46,14 @@ REFUSALS: dict[type[Input], type[AntecedeError]] = {
     Arrive: PeerError,
 }
 """Inputs that may be refused, and how the process says so."""
-EXPECTED = (CannotWrite, Closed, NodeFailed, NotMember)
-"""Errors that say themselves why a node stopped."""
 
 
-class Host:
+class Host(Supervisor):
     """One process, running. `transmit` is called with frames that may leave now."""
 
     # What each message needs. CPython finds a slot at once, and other attributes only while there are at most 30.
     __slots__ = (
-        "__dict__", "__weakref__", "_journaled", "arrivals", "commits", "core", "failure", "flush_bytes", "quick",
-        "room", "since", "stirred",
+        "_journaled", "arrivals", "commits", "core", "flush_bytes", "quick", "room", "since", "stirred",
     )  # fmt: skip
 
     def __init__(
@@ -80,11 +66,10 @@ class Host:
         thread: Executor | None = None,
     ) -> None:
         """`commit` says what `thread` and `backlog` are for."""
+        super().__init__(core.view.name(core.me))
         self.core, self.clock, self.transmit = core, clock, transmit
-        self.name = core.view.name(core.me)
         self.arrivals, self.room, self.contacts = Signal(), Signal(), Signal()
         """Fired when something may be taken, when something may be sent, and when a connection begins or ends."""
-        self.failure: AntecedeError | None = None
         self.since: dict[Id, int] = {}
         """When each message arrived that was not taken yet."""
         self._journaled = journal is not None
@@ -93,9 +78,6 @@ class Host:
         self.quick = journal is None and not core.record.on and not core.machine.explicit
         """There is nothing to write or to record, and nothing has failed."""
         self._loop = asyncio.get_running_loop()
-        self.stopped = asyncio.Event()
-        """Set once `failure` says why."""
-        self._dismissed: set[asyncio.Task[None]] = set()
         self.stirred = False
         """A turn is under way, and its end is planned."""
         self.on_turnover: Callable[[], None] = lambda: None
@@ -319,12 +301,6 @@ class Host:
         except BaseException as error:
             self.crash(error, "over a new connection")
 
-    def check(self) -> None:
-        """Raise what ended this host, if something did."""
-        if self.failure is not None:
-            # One error is told to many, each with a traceback of its own.
-            raise self.failure.with_traceback(None)
-
     # Durability
 
     def _write(self, given: Input, size: int = 0) -> int:
@@ -357,57 +333,8 @@ class Host:
         """Let `run` return once everything is durable."""
         self.commits.end()
 
-    def start_task(self, work: Coroutine[Any, Any, None], during: str) -> asyncio.Task[None]:
-        """Run a task of the node. If it raises, the host stops: no exception of a task is lost. So it does if somebody
-        else cancels the task: nobody would do its work any more."""
-        task = asyncio.ensure_future(work)
-
-        def look(task: asyncio.Task[None]) -> None:
-            if not task.cancelled():
-                error = task.exception()
-            elif task in self._dismissed or self.failure is not None:
-                error = None
-            else:
-                error = asyncio.CancelledError("somebody else cancelled it")
-            self._dismissed.discard(task)
-            if error is not None:
-                self.stop(error, during)
-
-        task.add_done_callback(look)
-        return task
-
-    def dismiss(self, task: asyncio.Task[None]) -> None:
-        """End a task of the node whose work is done."""
-        if not task.done():
-            self._dismissed.add(task)
-            task.cancel()
-
-    def crash(self, error: BaseException, during: str) -> NoReturn:
-        """Stop because of an error that nobody expected, and raise what all others are told."""
-        self.stop(error, during)
-        # A task that ends as if it was cancelled, and nobody cancelled it, would tell nobody.
-        if not isinstance(error, Exception | asyncio.CancelledError):
-            raise error
-        self.check()
-        raise AssertionError("a host that stopped has a failure")
-
-    def stop(self, error: BaseException, during: str) -> None:
-        """Stop because of an error that nobody expected."""
-        if isinstance(error, EXPECTED):
-            self.fail(error)
-        else:
-            # Also if it has stopped for another: no error is lost.
-            log.error("%s failed %s", self.name, during, exc_info=error)
-            self.fail(NodeFailed(self.name, during, error))
-
-    def fail(self, error: AntecedeError) -> None:
-        """Stop: nothing happens any more, and nothing that is not durable leaves."""
-        if self.failure is not None:
-            return
-        self.failure, self.quick = error, False
-        self.stopped.set()
-        if not isinstance(error, Closed):
-            log.error("%s stops: %s", self.name, error)
+    def _end(self, error: AntecedeError) -> None:
+        self.quick = False
         self.commits.fail(error)
         for signal in (self.arrivals, self.room, self.contacts):
             signal.fire()
