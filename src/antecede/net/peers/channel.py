@@ -1,7 +1,7 @@
 """A connection with a peer that is in use, and what waits to be written to it.
 
-Records that were put together leave in one write, at once where the connection can (`transport.Direct`). Where it cannot,
-a task writes, and `writing` says since when the other end takes nothing.
+Records that were put together leave in one write, at once where the connection can (`transport.Direct`). Where it
+cannot, a task writes, and `writing` says since when the other end takes nothing.
 """
 
 from __future__ import annotations
