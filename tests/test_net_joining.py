@@ -17,6 +17,7 @@ import pytest
 
 from antecede.errors import BadConfig, NodeFailed, NotMember
 from antecede.net import Change, Memory, Node, Settings, anyone, config
+from antecede.net.status import expose
 from antecede.net.transports.keys import make_keys
 from tests.net_world import PATIENCE_S
 
@@ -74,6 +75,7 @@ def test_a_join_waits_for_a_member_that_is_down_and_sends_go_on(asked, caplog):
                 assert (await b.receive()).payload == b"on and on"
             [held] = [one for one in nodes[asked].waiting() if one.where == "joining"]
             assert (held.sender, held.reason) == ("d", "waits to join until c can be reached")
+            assert f'antecede_joining{{node="{asked}"}} 1' in expose(nodes[asked].status()).splitlines()
             while "waits to join" not in caplog.text:
                 await asyncio.sleep(0)
             assert not starting.done()
@@ -104,6 +106,7 @@ def test_a_leave_waits_for_a_member_that_is_down_and_sends_go_on(down, leaver, o
             assert (progress.leave, progress.awaits) == ((leaver,), (down,))
             [held] = [one for one in node.waiting() if one.where == "changing"]
             assert held.reason == f"the view is to change ({leaver} leaves), and waits for {down}"
+            assert f'antecede_changing{{node="{leaver}"}} 1' in expose(node.status()).splitlines()
             while "waits for" not in caplog.text:
                 await asyncio.sleep(0)
             for _ in range(20):
