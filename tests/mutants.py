@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,7 +23,7 @@ from antecede.protocols.matrix import Matrix, MatrixStamp
 from antecede.protocols.monitor import Monitor
 from antecede.protocols.optimal import LogRow, LogStamp, Optimal, make_rows
 from antecede.protocols.permit import Grant, Permit, PermitStamp, Posting, Restraint, Taken
-from antecede.protocols.receiver import Need
+from antecede.protocols.receiver import BEYOND, Need
 from antecede.protocols.sparing import Sparing
 from antecede.protocols.underway import Log, Receipt, Underway, UnderwayStamp
 
@@ -234,19 +234,30 @@ class SparingWithoutMerge(Sparing):
     """Learns of the message's other copies, and of nothing else."""
 
     def _learn(self, packet: Packet[Any]) -> None:
-        empty = () if packet.message is None else replace(packet.stamp, matrix=())
-        super()._learn(replace(packet, stamp=empty) if empty else packet)
+        if packet.message is not None:
+            packet = replace(packet, stamp=replace(packet.stamp, matrix=()))
+        super()._learn(packet)
 
 
 class SparingWithoutOtherCopies(Sparing):
-    def _learn(self, packet: Packet[Any]) -> None:
-        message = packet.message
-        if message is None or packet.source == self.me:
-            super()._learn(packet)
-            return
-        self._forget_taken(packet.source, packet.stamp.taken)
-        for i, j, count in packet.stamp.matrix:
-            self._note(i, j, count)
+    """Takes the columns of other destinations for empty, as they came."""
+
+    def _read(self, stamp: Any, source: int, to: Sequence[int]) -> Any:
+        said, theirs = super()._read(stamp, source, to)
+        return said, {j: column for j, column in theirs.items() if j not in to}
+
+
+class SparingLeavesOutTheColumn(Sparing):
+    """A copy has no column of any destination, not even of its own."""
+
+    def _send(self, message: Message) -> list[Effect]:
+        return [self._strip(effect) for effect in super()._send(message)]
+
+    def _strip(self, effect: Effect) -> Effect:
+        if not isinstance(effect, Packet) or effect.message is None:
+            return effect
+        matrix = tuple(entry for entry in effect.stamp.matrix if entry[1] != effect.dest)
+        return replace(effect, stamp=replace(effect.stamp, matrix=matrix))
 
 
 class SparingTellsArrivedForTaken(Sparing):
@@ -263,20 +274,43 @@ class SparingTellsArrivedForTaken(Sparing):
         return replace(effect, stamp=replace(effect.stamp, taken=max(effect.stamp.taken, arrived)))
 
 
+class SparingKnowsWhatHasArrived(Sparing):
+    """Knows of a packet when it has arrived, not when it is delivered."""
+
+    def _receive(self, packet: Packet[Any]) -> list[Effect]:
+        if packet.message is not None:
+            self._known[packet.source] = max(self._known[packet.source], packet.stamp.number)
+        return super()._receive(packet)
+
+
+class SparingForgetsWhatOthersDoNotKnow(Sparing):
+    """Drops all that the other side does not have, whether it has forgotten it or never heard of it."""
+
+    def _read(self, stamp: Any, source: int, to: Sequence[int]) -> Any:
+        said, theirs = super()._read(stamp, source, to)
+        return [BEYOND] * len(said), theirs
+
+    def _learn(self, packet: Packet[Any]) -> None:
+        known = list(self._known)
+        super()._learn(packet)
+        self._known = known
+
+
 class SparingForgetsAllThatIsTaken(Sparing):
     """Takes the delivery of a packet of ours for that of everything that we know of for that process."""
 
-    def _forget_taken(self, process: int, count: int) -> None:
-        super()._forget_taken(process, count)
-        if count and count >= self._sequence[process]:
-            self._columns[process].clear()
+    def _learn(self, packet: Packet[Any]) -> None:
+        taken = packet.stamp.taken
+        if taken and taken >= self._sequence[packet.source]:
+            self._columns[packet.source].clear()
+        super()._learn(packet)
 
 
 class SparingForgetsWithoutExtraMessage(Sparing):
     """The fullest column is emptied, and its process is not told."""
 
-    def _relieve(self, most: int = 0) -> list[Effect]:
-        super()._relieve(most)
+    def _make_room(self, to: Sequence[int]) -> list[Effect]:
+        super()._make_room(to)
         return []
 
 
@@ -285,22 +319,24 @@ class SparingExtraMessageDoesNotWait(Sparing):
         return () if packet.message is None else super()._needs(packet)
 
 
-class SparingCountsWhatOthersTold(Sparing):
-    """Takes what it has learned for j for what it has told j."""
-
-    def _note(self, i: int, j: int, count: int) -> None:
-        super()._note(i, j, count)
-        self._told[j][i] = max(count, self._told[j].get(i, 0))
-
-    def _leave(self, dest: int) -> int:
-        self._columns[dest] = {i: c for i, c in self._columns[dest].items() if c > self._told[dest].get(i, 0)}
-        return super()._leave(dest)
+class SparingCountsAColumnAsTold(Sparing):
+    """Takes what it has learned for j for what it has told j: a stamp leaves it out."""
 
     def _send(self, message: Message) -> list[Effect]:
-        for j, column in enumerate(self._columns):
-            for i in [i for i, count in column.items() if i != self.me and count <= self._told[j].get(i, 0)]:
+        for column in self._columns:
+            for i in [i for i in column if i != self.me]:
                 del column[i]
         return super()._send(message)
+
+
+class SparingLearnsAgain(Sparing):
+    """Learns what it has forgotten, too: that only takes room."""
+
+    def _learn(self, packet: Packet[Any]) -> None:
+        super()._learn(packet)
+        for i, j, *value in packet.stamp.matrix if packet.message is not None else ():
+            if self.me not in (i, j) and value[1] > self._columns[j].get(i, (0, 0))[1]:
+                self._columns[j][i] = (value[0], value[1])
 
 
 # underway

@@ -62,7 +62,7 @@ def _matrix(machine: Machine, dump: dict[str, Any], names: Names) -> list[str]:
 def _describe_bounded(machine: Machine, dump: dict[str, Any], names: Names) -> list[str]:
     view, columns = machine.view, dump["_columns"]
     entries = [
-        f"M[{view.name(int(i))}, {view.name(j)}] = {c}"
+        f"M[{view.name(int(i))}, {view.name(j)}] = {c if isinstance(c, int) else c[0]}"
         for j, col in enumerate(columns)
         for i, c in col.items()
     ]
@@ -172,7 +172,7 @@ def _matrix_stamp(stamp: Any, view: View, names: Names) -> list[str]:
 
 
 def _describe_bounded_stamp(stamp: Any, view: View, names: Names) -> list[str]:
-    entries = [f"ST[{view.name(i)}, {view.name(j)}] = {count}" for i, j, count in stamp.matrix]
+    entries = [f"ST[{view.name(i)}, {view.name(j)}] = {count}" for i, j, count, *_ in stamp.matrix]
     return [", ".join(entries) or "nothing"]
 
 

@@ -109,15 +109,25 @@ BAD_STAMPS: dict[str, list[Stamp]] = {
         ContextStamp((1, 1, 1), frozenset({(0, 2, 1)}), True),  # what p1 never sent
     ],
     "sparing": [
-        SparingStamp((), 0, ()),
-        SparingStamp((1, 1), 0, ()),
-        SparingStamp((1, 0, 1), 0, ()),
-        SparingStamp((1, 1, 1), 1, ()),  # took what p1 never sent
-        SparingStamp((1, 1, 1), 0, ((3, 0, 1),)),
-        SparingStamp((1, 1, 1), 0, ((2, 3, 1),)),
-        SparingStamp((1, 1, 1), 0, ((2, 1, 0),)),
-        SparingStamp((1, 1, 1), 0, ((1, 0, 1),)),  # the message itself
-        SparingStamp((1, 1, 1), 0, ((0, 2, 1),)),  # what p1 never sent
+        SparingStamp((), 0, 1, 0, (), ()),
+        SparingStamp((1, 1), 0, 1, 0, (), ()),
+        SparingStamp((1, 0, 1), 0, 1, 0, (), ()),
+        SparingStamp((1, 1, 1), 1, 1, 0, (), ()),  # took what p1 never sent
+        SparingStamp((1, 1, 1), 0, 0, 0, (), ()),
+        SparingStamp((1, 1, 1), 0, 1, 1, (), ()),  # heard of what p1 never sent
+        SparingStamp((1, 1, 1), 0, 1, -1, (), ()),
+        SparingStamp((1, 1, 1), 0, 1, 0, ((3, 1),), ()),
+        SparingStamp((1, 1, 1), 0, 1, 0, ((2, 0),), ()),
+        SparingStamp((1, 1, 1), 0, 1, 0, ((0, 1),), ()),  # knows of what p1 never sent
+        SparingStamp((1, 1, 1), 0, 1, 0, ((1, 1),), ()),  # the message itself
+        SparingStamp((1, 1, 1), 0, 1, 0, (), ((3, 0, 1, 1),)),
+        SparingStamp((1, 1, 1), 0, 1, 0, (), ((2, 3, 1, 1),)),
+        SparingStamp((1, 1, 1), 0, 1, 0, (), ((2, 0, 0, 1),)),
+        SparingStamp((1, 1, 1), 0, 1, 0, (), ((2, 0, 1, 0),)),
+        SparingStamp((1, 1, 1), 0, 1, 0, (), ((1, 0, 1, 1),)),  # the message itself
+        SparingStamp((2, 1, 1), 0, 2, 0, (), ((1, 0, 1, 2),)),  # its own number
+        SparingStamp((1, 1, 1), 0, 1, 0, (), ((2, 1, 1, 1),)),  # what another destination waits for
+        SparingStamp((1, 1, 1), 0, 1, 0, (), ((0, 0, 1, 1),)),  # what p1 never sent
     ],
     "underway": [
         UnderwayStamp(((3, 1, 1),)),

@@ -110,9 +110,7 @@ def test_a_run_is_not_overwritten_unless_asked(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("judged", ["--check", "--shrink"])
-def test_a_checked_run_of_a_causal_protocol_is_a_yes(
-    judged: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checked_run_of_a_causal_protocol_is_a_yes(judged: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run_simulate(capsys, [*QUICK, judged])
     assert (code, out) == (0, "")
     assert err.splitlines()[-1] == "yes: 120 deliveries, each message once, in causal order"

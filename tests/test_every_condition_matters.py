@@ -100,13 +100,21 @@ BROKEN: list[Case] = [
     ),
     Case(
         m.SparingForgetsAllThatIsTaken,
-        "p1: send a to p1, p2; send b to p1\np2: send c to p1, p2; send d to p1",
+        "p1: send a to p2; send b to p2\np2: send c to p1, p2; send d to p1",
+        "order",
+        tight,
+    ),
+    Case(m.SparingLeavesOutTheColumn, THROUGH_ONESELF, "order", tight),
+    Case(m.SparingKnowsWhatHasArrived, THROUGH_ONESELF, "order", tight),
+    Case(
+        m.SparingForgetsWhatOthersDoNotKnow,
+        "p1: send a to p2\np2: send b to p1\np3: send c to p1, p2",
         "order",
         tight,
     ),
     Case(m.SparingForgetsWithoutExtraMessage, OVERFULL, "blocked", tight),
     Case(m.SparingExtraMessageDoesNotWait, OVERFULL, "order", tight),
-    Case(m.SparingCountsWhatOthersTold, THROUGH_ONESELF, "order", tight),
+    Case(m.SparingCountsAColumnAsTold, THROUGH_ONESELF, "order", tight),
     # underway
     Case(m.UnderwayWithoutWait, TWICE_TO_ONESELF),
     Case(m.UnderwayWithoutMerge, OWN_THEN_ANSWER),
@@ -197,6 +205,7 @@ HARMLESS: list[Harmless] = [
     Harmless(
         m.BoundedKeepsTheWholeColumn, "what a delivery implies may be said again", lambda n: {"k": n * n}
     ),
+    Harmless(m.SparingLearnsAgain, "what was forgotten was met, or will be: it only takes room", tight),
     Harmless(m.UnderwayNamesAll, "the latest of a channel implies the others", at_most(1)),
     Harmless(m.UnderwayLearnsAgain, "what settled leaves a stamp when it is posted", at_most(1)),
     Harmless(Underway, "k = 0: stamps are empty", at_most(0)),

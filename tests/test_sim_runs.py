@@ -47,7 +47,7 @@ GOLDEN = {
     "optimal": "2075f5feca2e991a",
     "permit": "60aa31b9cdd34d6a",
     "contexts": "2075f5feca2e991a",
-    "sparing": "a6d84c3e93bd7c6d",
+    "sparing": "2075f5feca2e991a",
     "underway": "d4f1126484c8da78",
 }
 

@@ -175,10 +175,12 @@ def stamps(kind: type[Stamp], source: int, dest: int, message: Message) -> st.Se
     if kind is SparingStamp:
         size = len(message.to)
         own_counts = st.lists(counts, min_size=size, max_size=size).map(tuple)
-        sparse = st.dictionaries(processes, columns(4), max_size=4).map(
-            lambda m: tuple((i, j, m[j][i]) for j in sorted(m) for i in sorted(m[j]))
+        values = st.dictionaries(processes, st.tuples(counts, counts), min_size=1, max_size=4)
+        sparse = st.dictionaries(processes, values, max_size=4).map(
+            lambda m: tuple((i, j, *m[j][i]) for j in sorted(m) for i in sorted(m[j]))
         )
-        return st.builds(SparingStamp, own_counts, numbers, sparse)
+        known = columns(N).map(lambda c: tuple(sorted(c.items())))
+        return st.builds(SparingStamp, own_counts, numbers, numbers, numbers, known, sparse)
     if kind is ContextStamp:
         size = len(message.to)
         listed = st.lists(counts, min_size=size, max_size=size).map(tuple)

@@ -1,21 +1,30 @@
 """sparing: `bounded` with fewer extra messages, which Sánchez & Álvarez leave open (section 5, first line).
 
-k bounds the stamp of every packet, as in `bounded`. These rules are ours:
-  late      extra messages leave just before a stamp that would have k entries or more, not when M grows: until then a
-            message to the same process may carry its column, and what was learned meanwhile goes with it. Only when
-            M has `ROOM` times k entries do they leave at once, so that M is bounded, too.
-  taken     every packet to q tells how many packets of q were delivered here (not: have arrived). What q took need not
-            be waited for: q drops M[q, me] up to that count.
-  told      M[i, j] is not learned again where a packet of ours to j carried at least as much: whoever knows our last
-            packet to j waits for it at j, and with it for that; and if it is dropped as taken, j has met it.
+k bounds the stamp of every packet, as in `bounded`. The rules are ours, the last after Kshemkalyani & Singhal 1998:
+  late       extra messages leave just before a stamp that would have k entries or more, not when M grows: until then a
+             message to the same process may carry its column, and what was learned meanwhile goes with it. Only when
+             M has `ROOM` times k entries do they leave at once, so that M is bounded, too.
+  apart      the copy to q has no column of another destination d: whoever has it knows of the copy to d, and with that
+             of all that d was told to wait for.
+  taken      every packet to q tells how many packets of q were delivered here (not: have arrived). q drops M[q, me] up
+             to that count.
+  numbered   M[i, j] says which of all packets of i that was. A stamp tells the last packet of its receiver that its
+             sender knows of, and has room below k for the last packets of others.
+  forgotten  whoever knows of a packet of i, and has no M[i, j] that is as old or older, has forgotten it for a reason:
+             j has it, or j was told by a later packet to wait for it. So at a delivery M and the stamp drop what the
+             other side has forgotten.
 So M[me, j] may return to zero, and a packet says its own counts: the one of its channel, and those of its other copies.
+
+Why a reason stays one. Of the packets to j that a process knows of, each one that it has forgotten was delivered, or
+precedes, at j, one that it has not. Of the packets that either side of a delivery has, the last to j (in the order in
+which j must take them) cannot be one that the other side has forgotten: it stays.
 
 What it saves beside `bounded`: `python -m experiments.tables sparing`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from antecede.model import Control, Effect, Message, Packet, Stamp, View
@@ -32,11 +41,17 @@ class SparingStamp(Stamp, frozen=True, gc=False):
     """Of each destination of the message, in their order: the channel's count."""
     taken: int
     """How many packets of the destination the source has delivered."""
-    matrix: tuple[tuple[int, int, int], ...]
-    """(i, j, M[i, j]) where M[i, j] > 0."""
+    number: int
+    """Which of all packets of the source this is; copies of a message have one number."""
+    heard: int
+    """The last packet of the destination that the source knows of."""
+    known: tuple[tuple[int, int], ...]
+    """(i, number): the last packet of i that the source knows of."""
+    matrix: tuple[tuple[int, int, int, int], ...]
+    """(i, j, M[i, j], its number) where M[i, j] > 0."""
 
     def entries(self, n: int) -> int:
-        return len(self.matrix)
+        return len(self.matrix) + len(self.known)
 
 
 class SparingExtra(Control, frozen=True, gc=False):
@@ -55,48 +70,103 @@ class Sparing(Bounded):
     name = "sparing"
     stamps = (SparingStamp, SparingExtra)  # type: ignore[assignment]
     state = {
-        **Bounded.state,
+        **Receiver.state,
+        "_columns": list[dict[int, tuple[int, int]]],
         "_sequence": list[int],
-        "_taken": list[int],
-        "_told": list[dict[int, int]],
+        "_known": list[int],
     }
 
     def __init__(self, view: View, me: str | int, k: int | None = None) -> None:
         super().__init__(view, me, k)
+        self._columns: list[dict[int, tuple[int, int]]] = [{} for _ in range(self.n)]  # type: ignore[assignment]
+        """_columns[j][i] = M[i, j] and its number, where M[i, j] is more than 0."""
         self._sequence = [0] * self.n
         """How many packets went to each process."""
-        self._taken = [0] * self.n
-        """How many of them it is known to have delivered."""
-        self._told: list[dict[int, int]] = [{} for _ in range(self.n)]
-        """_told[j][i]: the most that a packet of ours to j asked for of i."""
+        self._known = [0] * self.n
+        """The number of the last packet of each process that is known here."""
+
+    def stamp_entries(self, label: str = "") -> int:
+        return 4 * self.k + self.n
 
     # Send
 
     def _send(self, message: Message) -> list[Effect]:
-        effects = self._relieve(self.k)
-        matrix = self._entries()
-        counts = tuple([self._leave(dest) for dest in message.to])
-        return effects + self._copies(
-            message, lambda dest: SparingStamp(counts, self._delivered[dest], matrix)
-        )
+        to = message.to
+        effects = self._make_room(to)
+        columns = {
+            j: [(i, j, *column[i]) for i in sorted(column)]
+            for j, column in enumerate(self._columns)
+            if column
+        }
+        rest = [entry for j, column in columns.items() if j not in to for entry in column]
+        known = self._choose_known(to, rest)
+        number = self._count_packet()
+        counts = tuple([self._leave(dest, number) for dest in to])
 
-    def _leave(self, dest: int) -> int:
-        told = self._told[dest]
-        for i, count in self._columns[dest].items():
-            if count > told.get(i, 0):
-                told[i] = count
+        def stamp(dest: int) -> SparingStamp:
+            matrix = rest
+            if dest in columns:
+                matrix = [e for j, column in columns.items() if j == dest or j not in to for e in column]
+            return SparingStamp(
+                counts, self._delivered[dest], number, self._known[dest], known, tuple(matrix)
+            )
+
+        return effects + self._copies(message, stamp)
+
+    def _make_room(self, to: Sequence[int]) -> list[Effect]:
+        """Extra messages, until the stamps of a message have fewer than k entries."""
+        columns = self._columns
+        effects: list[Effect] = []
+        total = sum(map(len, columns))
+        if total >= self.k:
+            rest = total - sum([len(columns[dest]) for dest in to])
+            for j in sorted(range(self.n), key=lambda j: (j in to, -len(columns[j]))):
+                if rest + max([len(columns[dest]) for dest in to]) < self.k:
+                    break
+                if len(columns[j]) > 1:
+                    rest -= 0 if j in to else len(columns[j]) - 1
+                    effects.append(self._tell(j))
+        return effects
+
+    def _choose_known(
+        self, to: Sequence[int], entries: Iterable[tuple[int, int, int, int]]
+    ) -> tuple[tuple[int, int], ...]:
+        """What else is known, as far as there is room: those first of whom the entries say least."""
+        told = [0] * self.n
+        room = self.k - 1 - max([len(self._columns[dest]) for dest in to])
+        for i, _, _, number in entries:
+            room -= 1
+            if number > told[i]:
+                told[i] = number
+        for i in (self.me, *to):
+            told[i] = BEYOND
+        more = [
+            (last - said, i)
+            for i, (last, said) in enumerate(zip(self._known, told, strict=True))
+            if last > said
+        ]
+        if len(more) > room:
+            more = sorted(more, reverse=True)[:room]
+        return tuple(sorted([(i, self._known[i]) for _, i in more]))
+
+    def _count_packet(self) -> int:
+        self._known[self.me] += 1
+        return self._known[self.me]
+
+    def _leave(self, dest: int, number: int) -> int:  # type: ignore[override]
         self._sequence[dest] = sequence = self._sequence[dest] + 1
-        self._columns[dest] = {self.me: sequence}
+        self._columns[dest] = {self.me: (sequence, number)}
         return sequence
 
-    def _relieve(self, most: int = 0) -> list[Effect]:
-        """Extra messages, if M has that many entries or more: until it has fewer than k."""
-        effects: list[Effect] = []
-        if sum(map(len, self._columns)) >= (most or ROOM * self.k):
-            for fullest, column in self._excess():
-                taken = self._delivered[fullest]
-                effects.append(Packet(self.me, fullest, SparingExtra(self._leave(fullest), taken, column)))
-        return effects
+    def _tell(self, dest: int) -> Packet[SparingExtra]:
+        column = tuple([(i, count) for i, (count, _) in sorted(self._columns[dest].items())])
+        sequence = self._leave(dest, self._count_packet())
+        return Packet(self.me, dest, SparingExtra(sequence, self._delivered[dest], column))
+
+    def _relieve(self) -> list[Effect]:
+        if sum(map(len, self._columns)) < ROOM * self.k:
+            return []
+        return [self._tell(j) for j, _ in self._excess()]
 
     # Receive
 
@@ -107,69 +177,101 @@ class Sparing(Bounded):
         return packet.source, stamp.counts[message.to.index(self.me)]
 
     def _needs(self, packet: Packet[Any]) -> Iterable[Need]:
-        # The one before it in its channel is in the column, or was taken; whoever starts anew may not have it.
+        # The one before it in its channel is in the column, or was forgotten; whoever starts anew may not have it.
         source, count = self._position(packet)
         stamp = packet.stamp
         if packet.message is None:
             return [(source, count - 1), *stamp.column]
-        return [(source, count - 1), *((i, count) for i, j, count in stamp.matrix if j == self.me)]
+        me = self.me
+        return [(source, count - 1), *[(i, count) for i, j, count, _ in stamp.matrix if j == me]]
 
     def _learn(self, packet: Packet[Any]) -> None:
-        source, stamp, message = packet.source, packet.stamp, packet.message
-        if source == self.me:
-            self._forget_taken(source, self._delivered[source])
+        source, stamp, message, me = packet.source, packet.stamp, packet.message, self.me
+        taken = self._delivered[me] if source == me else stamp.taken
+        if self._columns[source].get(me, (BEYOND,))[0] <= taken:
+            del self._columns[source][me]
+        if message is None or source == me:
             return
-        self._forget_taken(source, stamp.taken)
-        if message is None:
-            return
-        for i, j, count in stamp.matrix:
-            self._note(i, j, count)
-        for dest, count in zip(message.to, stamp.counts, strict=True):
-            self._note(source, dest, count)
+        said, theirs = self._read(stamp, source, message.to)
+        own, theirs[me] = self._columns[me], {}
+        known, nothing = self._known, theirs[me]
+        for j, column in enumerate(self._columns):
+            if column and column is not own:
+                kept = theirs.get(j, nothing)
+                for i in [i for i, value in column.items() if value[1] <= said[i] and i not in kept]:
+                    del column[i]
+        for j, column in theirs.items():
+            for i, value in column.items():
+                if value[1] > known[i]:
+                    self._columns[j][i] = value
+        self._known = list(map(max, known, said))
 
-    def _forget_taken(self, process: int, count: int) -> None:
-        if count > self._taken[process]:
-            self._taken[process] = count
-        if self._columns[process].get(self.me, BEYOND) <= self._taken[process]:
-            del self._columns[process][self.me]
-
-    def _note(self, i: int, j: int, count: int) -> None:
-        """Learn M[i, j]; what we sent ourselves we know, and what we have met or told needs no entry."""
-        me, column = self.me, self._columns[j]
-        if i != me and j != me and count > column.get(i, 0) and count > self._told[j].get(i, 0):
-            column[i] = count
+    def _read(
+        self, stamp: SparingStamp, source: int, to: Sequence[int]
+    ) -> tuple[list[int], dict[int, dict[int, tuple[int, int]]]]:
+        """Which packet of each process the source knows of, at least, and its columns once the message had left."""
+        said = [0] * self.n
+        theirs: dict[int, dict[int, tuple[int, int]]] = {}
+        for i, number in stamp.known:
+            said[i] = number
+        for i, j, count, number in stamp.matrix:
+            if number > said[i]:
+                said[i] = number
+            if j in theirs:
+                theirs[j][i] = (count, number)
+            else:
+                theirs[j] = {i: (count, number)}
+        for dest, count in zip(to, stamp.counts, strict=True):
+            theirs[dest] = {source: (count, stamp.number)}
+        said[source] = stamp.number
+        said[self.me] = max(said[self.me], stamp.heard)
+        return said, theirs
 
     def _listen(self, delivered: Sequence[int] | None) -> None:
         Receiver._listen(self, delivered)
         self._sequence = [BEYOND] * self.n
-
-    def _load(self, state: Mapping[str, Any]) -> None:
-        if not len(self._told) == len(self._columns) == self.n:
-            raise ValueError(f"_told of {len(self._told)} processes, not {self.n}")
-        super()._load(state)
+        self._known[self.me] = BEYOND
 
     def _check(self, packet: Packet[Any]) -> None:
         stamp, message, n, me = packet.stamp, packet.message, self.n, self.me
-        if message is None:
-            entries: Iterable[tuple[int, int, int]] = [(i, me, count) for i, count in stamp.column]
-            own = {me: stamp.sequence}
-        else:
-            entries = stamp.matrix
-            if len(stamp.counts) != len(message.to):
-                raise self._bad_stamp(
-                    packet, f"it has {len(stamp.counts)} counts for {len(message.to)} destinations"
-                )
-            own = dict(zip(message.to, stamp.counts, strict=True))
-        if min(own.values()) < 1:
-            raise self._bad_stamp(packet, f"its counts are {own}, and counts start at 1")
         if stamp.taken > self._sequence[packet.source]:
             raise self._unsent(packet, stamp.taken, self._sequence[packet.source])
-        for i, j, count in entries:
-            if not (0 <= i < n and 0 <= j < n and count > 0):
-                raise self._bad_stamp(packet, self._bad_entry(i, j, count))
-            if i == me and count > self._sequence[j]:
-                raise self._unsent(packet, count, self._sequence[j])
-            if i == packet.source and count >= own.get(j, BEYOND):
+        if message is None:
+            self._check_counts(packet, [stamp.sequence])
+            for i, count in stamp.column:
+                if not 0 <= i < n or count < 1:
+                    raise self._bad_stamp(packet, self._bad_entry(i, me, count))
+                if i == me and count > self._sequence[me]:
+                    raise self._unsent(packet, count, self._sequence[me])
+                if i == packet.source and count >= stamp.sequence:
+                    raise self._bad_stamp(packet, f"its entry {(i, count)} counts itself, or a later one")
+            return
+        if len(stamp.counts) != len(message.to):
+            raise self._bad_stamp(
+                packet, f"it has {len(stamp.counts)} counts for {len(message.to)} destinations"
+            )
+        self._check_counts(packet, [*stamp.counts, stamp.number])
+        own = dict(zip(message.to, stamp.counts, strict=True))
+        source, sequence, last = packet.source, self._sequence, self._known[me]
+        for i, j, count, number in stamp.matrix:
+            if i < 0 or j < 0 or i >= n or j >= n or count < 1 or number < 1:
+                raise self._bad_stamp(packet, self._bad_entry(i, j, count, number))
+            if i == me and (count > sequence[j] or number > last):
+                raise self._unsent(packet, number, last)
+            if i == source and (number >= stamp.number or count >= own.get(j, BEYOND)):
                 raise self._bad_stamp(
-                    packet, f"its entry {(i, j, count)} counts its own message, {own[j]}, or a later one"
+                    packet, f"its entry {(i, j, count, number)} counts itself, or a later one"
                 )
+            if j in own and j != me:
+                raise self._bad_stamp(packet, f"it tells what another destination, {j}, waits for")
+        for i, number in [(me, stamp.heard), *stamp.known]:
+            if not 0 <= i < n or number < (i != me):
+                raise self._bad_stamp(packet, self._bad_entry(i, number))
+            if i == me and number > last:
+                raise self._unsent(packet, number, last)
+            if i == source and number >= stamp.number:
+                raise self._bad_stamp(packet, f"it knows of {number}, itself or a later one")
+
+    def _check_counts(self, packet: Packet[Any], counts: Sequence[int]) -> None:
+        if min(counts) < 1:
+            raise self._bad_stamp(packet, f"its counts are {counts}, and counts start at 1")

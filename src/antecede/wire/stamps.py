@@ -28,7 +28,8 @@ code  stamp         bytes
   22  HopStamp      uint number, uint version, uint clock, the set `to`, the set targets, history
   23  ContextStamp  uint, 1 if explicit; a count for each destination of the message; the set of destinations of
                     `after`; for each of them identifiers: sender and count
-  24  SparingStamp  a count for each destination of the message; uint taken; then as BoundedStamp
+  24  SparingStamp  a count for each destination of the message; uint taken, number, heard; known, as the column of an
+                    Extra; then as BoundedStamp; a number for each of its entries
   25  SparingExtra  uint sequence, uint taken; then as Extra
   26  UnderwayStamp as LogStamp
   27  Receipt       uint number
@@ -257,12 +258,30 @@ def _put_sparing(writer: Writer, packet: Packet[SparingStamp]) -> None:
         writer.refuse(f"the stamp has {len(stamp.counts)} counts for {len(to)} destinations")
     writer.counts(stamp.counts)
     writer.uint(stamp.taken)
-    _put_entries(writer, stamp.matrix)
+    writer.uint(stamp.number)
+    writer.uint(stamp.heard)
+    known, matrix = dict(stamp.known), sorted(stamp.matrix, key=_column_first)
+    writer.reserve(len(known))
+    if len(known) < len(stamp.known):
+        writer.refuse(f"{stamp.known} has a process twice")
+    _put_column(writer, known)
+    _put_entries(writer, tuple([entry[:3] for entry in matrix]))
+    writer.counts([entry[3] for entry in matrix])
+
+
+def _column_first(entry: tuple[int, ...]) -> tuple[int, int]:
+    return entry[1], entry[0]
 
 
 def _take_sparing(reader: Reader, packet: Packet[Any]) -> SparingStamp:
     counts = tuple(reader.counts(len(_message(packet).to)))
-    return SparingStamp(counts, reader.uint(), _take_entries(reader))
+    taken, number, heard, start = reader.uint(), reader.uint(), reader.uint(), reader.at
+    known = tuple(_take_column(reader))
+    reader.reserve(len(known), start)
+    matrix = _take_entries(reader)
+    numbers = reader.counts(len(matrix))
+    entries = tuple([(*entry, number) for entry, number in zip(matrix, numbers, strict=True)])
+    return SparingStamp(counts, taken, number, heard, known, entries)
 
 
 def _put_sparing_extra(writer: Writer, packet: Packet[SparingExtra]) -> None:
