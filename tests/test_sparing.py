@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from antecede.model import Packet, View
-from antecede.protocols import create
+from antecede.model import Effect, Message, Packet, View
+from antecede.protocols import Machine, create
 from antecede.sim.run import RunSpec
 from antecede.sim.summary import Summary
 
@@ -47,17 +47,21 @@ def test_what_everyone_has_forgotten_leaves_the_stamps() -> None:
     """p1 to p3, p3 to p2, p2 to p1: so p1 learns from p2, who never had it, that p3 has its message."""
     view = View.numbered(3)
     p1, p2, p3 = (create("sparing", view, process, k=9) for process in range(3))
-    [to_p3] = p1.send(2)[1]
-    assert isinstance(to_p3, Packet)
-    assert [entry[:2] for entry in _stamp(p1.send(1)[1])] == [(0, 2)]
-    [message] = p3.receive(to_p3)
-    p3.deliver(message)
+    to_p3 = p1.send(2)[1]
+    assert list_entries(p1.send(1)[1]) == [(0, 2)]
+    deliver(p3, *to_p3)
     for source, dest in ((p3, p2), (p2, p1)):
-        [packet] = source.send(dest.me)[1]
-        [message] = dest.receive(packet)
-        dest.deliver(message)
-    assert (0, 2) not in [entry[:2] for entry in _stamp(p1.send(1)[1])]
+        deliver(dest, *source.send(dest.me)[1])
+    assert (0, 2) not in list_entries(p1.send(1)[1])
 
 
-def _stamp(effects: list[object]) -> list[tuple[int, ...]]:
-    return [entry for effect in effects if isinstance(effect, Packet) for entry in effect.stamp.matrix]
+def deliver(machine: Machine, packet: Effect) -> None:
+    assert isinstance(packet, Packet)
+    for message in machine.receive(packet):
+        assert isinstance(message, Message)
+        machine.deliver(message)
+
+
+def list_entries(effects: list[Effect]) -> list[tuple[int, int]]:
+    """(i, j) of the entries of the stamps."""
+    return [entry[:2] for effect in effects if isinstance(effect, Packet) for entry in effect.stamp.matrix]
