@@ -24,7 +24,7 @@ from antecede.protocols.monitor import Monitor
 from antecede.protocols.optimal import LogRow, LogStamp, Optimal, make_rows
 from antecede.protocols.permit import Grant, Permit, PermitStamp, Posting, Restraint, Taken
 from antecede.protocols.receiver import BEYOND, Need
-from antecede.protocols.sparing import Sparing
+from antecede.protocols.sparing import Constraint, Sparing
 from antecede.protocols.underway import Log, Receipt, Underway, UnderwayStamp
 
 ALL = (1 << 8) - 1
@@ -242,9 +242,8 @@ class SparingWithoutMerge(Sparing):
 class SparingWithoutOtherCopies(Sparing):
     """Takes the columns of other destinations for empty, as they came."""
 
-    def _read(self, stamp: Any, source: int, to: Sequence[int]) -> Any:
-        said, theirs = super()._read(stamp, source, to)
-        return said, {j: column for j, column in theirs.items() if j not in to}
+    def _list_copies(self, packet: Packet[Any]) -> list[Constraint]:
+        return []
 
 
 class SparingLeavesOutTheColumn(Sparing):
@@ -286,9 +285,8 @@ class SparingKnowsWhatHasArrived(Sparing):
 class SparingForgetsWhatOthersDoNotKnow(Sparing):
     """Drops all that the other side does not have, whether it has forgotten it or never heard of it."""
 
-    def _read(self, stamp: Any, source: int, to: Sequence[int]) -> Any:
-        said, theirs = super()._read(stamp, source, to)
-        return [BEYOND] * len(said), theirs
+    def _read_known(self, packet: Packet[Any]) -> list[int]:
+        return [BEYOND] * self.n
 
     def _learn(self, packet: Packet[Any]) -> None:
         known = list(self._known)
@@ -334,9 +332,10 @@ class SparingLearnsAgain(Sparing):
 
     def _learn(self, packet: Packet[Any]) -> None:
         super()._learn(packet)
-        for i, j, *value in packet.stamp.matrix if packet.message is not None else ():
-            if self.me not in (i, j) and value[1] > self._columns[j].get(i, (0, 0))[1]:
-                self._columns[j][i] = (value[0], value[1])
+        for entry in packet.stamp.matrix if packet.message is not None else ():
+            i, j, _, number = entry
+            if self.me not in (i, j) and (i not in self._columns[j] or number > self._columns[j][i][3]):
+                self._columns[j][i] = entry
 
 
 # underway

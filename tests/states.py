@@ -62,7 +62,7 @@ def _matrix(machine: Machine, dump: dict[str, Any], names: Names) -> list[str]:
 def _describe_bounded(machine: Machine, dump: dict[str, Any], names: Names) -> list[str]:
     view, columns = machine.view, dump["_columns"]
     entries = [
-        f"M[{view.name(int(i))}, {view.name(j)}] = {c if isinstance(c, int) else c[0]}"
+        f"M[{view.name(int(i))}, {view.name(j)}] = {c if isinstance(c, int) else c[2]}"
         for j, col in enumerate(columns)
         for i, c in col.items()
     ]

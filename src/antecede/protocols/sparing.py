@@ -24,8 +24,8 @@ What it saves beside `bounded`: `python -m experiments.tables sparing`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from antecede.model import Control, Effect, Message, Packet, Stamp, View
 from antecede.protocols.bounded import Bounded
@@ -34,6 +34,9 @@ from antecede.protocols.receiver import BEYOND, Need, Receiver
 __all__ = ["Sparing", "SparingExtra", "SparingStamp"]
 
 ROOM = 3
+
+Constraint: TypeAlias = tuple[int, int, int, int]
+"""(i, j, M[i, j], which of all packets of i that was)"""
 
 
 class SparingStamp(Stamp, frozen=True, gc=False):
@@ -47,8 +50,8 @@ class SparingStamp(Stamp, frozen=True, gc=False):
     """The last packet of the destination that the source knows of."""
     known: tuple[tuple[int, int], ...]
     """(i, number): the last packet of i that the source knows of."""
-    matrix: tuple[tuple[int, int, int, int], ...]
-    """(i, j, M[i, j], its number) where M[i, j] > 0."""
+    matrix: tuple[Constraint, ...]
+    """M where it is more than 0, column by column."""
 
     def entries(self, n: int) -> int:
         return len(self.matrix) + len(self.known)
@@ -71,15 +74,15 @@ class Sparing(Bounded):
     stamps = (SparingStamp, SparingExtra)  # type: ignore[assignment]
     state = {
         **Receiver.state,
-        "_columns": list[dict[int, tuple[int, int]]],
+        "_columns": list[dict[int, Constraint]],
         "_sequence": list[int],
         "_known": list[int],
     }
 
     def __init__(self, view: View, me: str | int, k: int | None = None) -> None:
         super().__init__(view, me, k)
-        self._columns: list[dict[int, tuple[int, int]]] = [{} for _ in range(self.n)]  # type: ignore[assignment]
-        """_columns[j][i] = M[i, j] and its number, where M[i, j] is more than 0."""
+        self._columns: list[dict[int, Constraint]] = [{} for _ in range(self.n)]  # type: ignore[assignment]
+        """_columns[j][i]: M[i, j], where it is more than 0."""
         self._sequence = [0] * self.n
         """How many packets went to each process."""
         self._known = [0] * self.n
@@ -93,11 +96,7 @@ class Sparing(Bounded):
     def _send(self, message: Message) -> list[Effect]:
         to = message.to
         effects = self._make_room(to)
-        columns = {
-            j: [(i, j, *column[i]) for i in sorted(column)]
-            for j, column in enumerate(self._columns)
-            if column
-        }
+        columns = {j: sorted(column.values()) for j, column in enumerate(self._columns) if column}
         rest = [entry for j, column in columns.items() if j not in to for entry in column]
         known = self._choose_known(to, rest)
         number = self._count_packet()
@@ -128,9 +127,7 @@ class Sparing(Bounded):
                     effects.append(self._tell(j))
         return effects
 
-    def _choose_known(
-        self, to: Sequence[int], entries: Iterable[tuple[int, int, int, int]]
-    ) -> tuple[tuple[int, int], ...]:
+    def _choose_known(self, to: Sequence[int], entries: Iterable[Constraint]) -> tuple[tuple[int, int], ...]:
         """What else is known, as far as there is room: those first of whom the entries say least."""
         told = [0] * self.n
         room = self.k - 1 - max([len(self._columns[dest]) for dest in to])
@@ -155,11 +152,11 @@ class Sparing(Bounded):
 
     def _leave(self, dest: int, number: int) -> int:  # type: ignore[override]
         self._sequence[dest] = sequence = self._sequence[dest] + 1
-        self._columns[dest] = {self.me: (sequence, number)}
+        self._columns[dest] = {self.me: (self.me, dest, sequence, number)}
         return sequence
 
     def _tell(self, dest: int) -> Packet[SparingExtra]:
-        column = tuple([(i, count) for i, (count, _) in sorted(self._columns[dest].items())])
+        column = tuple([(i, count) for i, _, count, _ in sorted(self._columns[dest].values())])
         sequence = self._leave(dest, self._count_packet())
         return Packet(self.me, dest, SparingExtra(sequence, self._delivered[dest], column))
 
@@ -187,45 +184,46 @@ class Sparing(Bounded):
 
     def _learn(self, packet: Packet[Any]) -> None:
         source, stamp, message, me = packet.source, packet.stamp, packet.message, self.me
+        columns, known = self._columns, self._known
         taken = self._delivered[me] if source == me else stamp.taken
-        if self._columns[source].get(me, (BEYOND,))[0] <= taken:
-            del self._columns[source][me]
+        if me in columns[source] and columns[source][me][2] <= taken:
+            del columns[source][me]
         if message is None or source == me:
             return
-        said, theirs = self._read(stamp, source, message.to)
-        own, theirs[me] = self._columns[me], {}
-        known, nothing = self._known, theirs[me]
-        for j, column in enumerate(self._columns):
-            if column and column is not own:
-                kept = theirs.get(j, nothing)
-                for i in [i for i, value in column.items() if value[1] <= said[i] and i not in kept]:
+        said = self._read_known(packet)
+        entries = [*stamp.matrix, *self._list_copies(packet)]
+        # What the stamp asks of us was met: its column is not learned, and ours has nothing that others could forget.
+        own, columns[me] = columns[me], {}
+        for entry in entries:
+            if entry[3] > known[entry[0]]:
+                columns[entry[1]][entry[0]] = entry
+        theirs = {entry[:2] for entry in entries}
+        columns[me] = {}
+        for column in columns:
+            if column:
+                for i in [e[0] for e in column.values() if e[3] <= said[e[0]] and e[:2] not in theirs]:
                     del column[i]
-        for j, column in theirs.items():
-            for i, value in column.items():
-                if value[1] > known[i]:
-                    self._columns[j][i] = value
+        columns[me] = own
         self._known = list(map(max, known, said))
 
-    def _read(
-        self, stamp: SparingStamp, source: int, to: Sequence[int]
-    ) -> tuple[list[int], dict[int, dict[int, tuple[int, int]]]]:
-        """Which packet of each process the source knows of, at least, and its columns once the message had left."""
-        said = [0] * self.n
-        theirs: dict[int, dict[int, tuple[int, int]]] = {}
+    def _read_known(self, packet: Packet[Any]) -> list[int]:
+        """Which packet of each process the source knows of, at least."""
+        said, stamp = [0] * self.n, packet.stamp
         for i, number in stamp.known:
             said[i] = number
-        for i, j, count, number in stamp.matrix:
+        for i, _, _, number in stamp.matrix:
             if number > said[i]:
                 said[i] = number
-            if j in theirs:
-                theirs[j][i] = (count, number)
-            else:
-                theirs[j] = {i: (count, number)}
-        for dest, count in zip(to, stamp.counts, strict=True):
-            theirs[dest] = {source: (count, stamp.number)}
-        said[source] = stamp.number
+        said[packet.source] = stamp.number
         said[self.me] = max(said[self.me], stamp.heard)
-        return said, theirs
+        return said
+
+    def _list_copies(self, packet: Packet[Any]) -> list[Constraint]:
+        """What the source tells of the message itself: where else it went."""
+        stamp, to = packet.stamp, packet.message.to  # type: ignore[union-attr]
+        return [
+            (packet.source, dest, count, stamp.number) for dest, count in zip(to, stamp.counts, strict=True)
+        ]
 
     def _listen(self, delivered: Sequence[int] | None) -> None:
         Receiver._listen(self, delivered)
@@ -252,18 +250,9 @@ class Sparing(Bounded):
             )
         self._check_counts(packet, [*stamp.counts, stamp.number])
         own = dict(zip(message.to, stamp.counts, strict=True))
-        source, sequence, last = packet.source, self._sequence, self._known[me]
-        for i, j, count, number in stamp.matrix:
-            if i < 0 or j < 0 or i >= n or j >= n or count < 1 or number < 1:
-                raise self._bad_stamp(packet, self._bad_entry(i, j, count, number))
-            if i == me and (count > sequence[j] or number > last):
-                raise self._unsent(packet, number, last)
-            if i == source and (number >= stamp.number or count >= own.get(j, BEYOND)):
-                raise self._bad_stamp(
-                    packet, f"its entry {(i, j, count, number)} counts itself, or a later one"
-                )
-            if j in own and j != me:
-                raise self._bad_stamp(packet, f"it tells what another destination, {j}, waits for")
+        source, last = packet.source, self._known[me]
+        if stamp.matrix:
+            self._check_matrix(packet, own)
         for i, number in [(me, stamp.heard), *stamp.known]:
             if not 0 <= i < n or number < (i != me):
                 raise self._bad_stamp(packet, self._bad_entry(i, number))
@@ -271,6 +260,25 @@ class Sparing(Bounded):
                 raise self._unsent(packet, number, last)
             if i == source and number >= stamp.number:
                 raise self._bad_stamp(packet, f"it knows of {number}, itself or a later one")
+
+    def _check_matrix(self, packet: Packet[Any], own: Mapping[int, int]) -> None:
+        """Refuse entries that cannot be. `own`: destination -> the count of the message itself."""
+        n, me, source, matrix = self.n, self.me, packet.source, packet.stamp.matrix
+        senders, dests, counts, numbers = zip(*matrix, strict=True)
+        least, most = min(*senders, *dests, 0), max(*senders, *dests, 0)
+        if least < 0 or most >= n or min(counts) < 1 or min(numbers) < 1:
+            wrong = [e for e in matrix if min(e) < 0 or max(e[:2]) >= n or min(e[2:]) < 1]
+            raise self._bad_stamp(packet, self._bad_entry(*wrong[0]))
+        for i, j, count, number in [e for e in matrix if e[0] == me or e[0] == source]:
+            if i == me and (count > self._sequence[j] or number > self._known[me]):
+                raise self._unsent(packet, number, self._known[me])
+            if i == source and (number >= packet.stamp.number or count >= own.get(j, BEYOND)):
+                raise self._bad_stamp(
+                    packet, f"its entry {(i, j, count, number)} counts itself, or a later one"
+                )
+        others = own.keys() - {me}
+        if not others.isdisjoint(dests):
+            raise self._bad_stamp(packet, f"it tells what other destinations, {sorted(others)}, wait for")
 
     def _check_counts(self, packet: Packet[Any], counts: Sequence[int]) -> None:
         if min(counts) < 1:
