@@ -2,8 +2,8 @@
 
 k bounds the stamp of every packet, as in `bounded`. The rules are ours, the last after Kshemkalyani & Singhal 1998:
   late       extra messages leave just before a stamp that would have k entries or more, not when M grows: until then a
-             message to the same process may carry its column, and what was learned meanwhile goes with it. Only when
-             M has `ROOM` times k entries do they leave at once, so that M is bounded, too.
+             message to the same process may carry its column, and what was learned meanwhile goes with it. So k
+             bounds stamps, and M has at most one entry for each channel.
   apart      the copy to q has no column of another destination d: whoever has it knows of the copy to d, and with that
              of all that d was told to wait for.
   taken      every packet to q tells how many packets of q were delivered here (not: have arrived). q drops M[q, me] up
@@ -32,8 +32,6 @@ from antecede.protocols.bounded import Bounded
 from antecede.protocols.receiver import BEYOND, Need, Receiver
 
 __all__ = ["Sparing", "SparingExtra", "SparingStamp"]
-
-ROOM = 3
 
 Constraint: TypeAlias = tuple[int, int, int, int]
 """(i, j, M[i, j], which of all packets of i that was)"""
@@ -161,9 +159,7 @@ class Sparing(Bounded):
         return Packet(self.me, dest, SparingExtra(sequence, self._delivered[dest], column))
 
     def _relieve(self) -> list[Effect]:
-        if sum(map(len, self._columns)) < ROOM * self.k:
-            return []
-        return [self._tell(j) for j, _ in self._excess()]
+        return []
 
     # Receive
 
