@@ -26,7 +26,7 @@ def run_closed(spark, home, once):
 
 
 def order_by_files(spark, home, once, protocol, **options):
-    from antecede.spark.order.stream_files import Source, order_files
+    from antecede.spark.order.files import Source, order_files
     from antecede.spark.stream.api import Asked
 
     asked = Asked(protocol=protocol, processes=(home / "names").read_text().split(","))

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from antecede.errors import BadParameter, BadTrace
-from antecede.spark.order.api import read_form, refused
+from antecede.spark.order.api import read_form
 from antecede.spark.order.files import order_path
 from antecede.spark.stream.api import Asked
 

@@ -18,7 +18,7 @@ from pyspark.errors import StreamingQueryException
 from antecede.errors import BadParameter
 from antecede.sim.run import RunSpec
 from antecede.spark import order
-from antecede.spark.order.stream_files import Source, order_files
+from antecede.spark.order.files import Source, order_files
 from antecede.spark.stream import simulated, status_of, waiting
 from antecede.spark.stream.api import Asked
 from antecede.spark.stream.operator import PROVIDER, ROCKSDB, bucket_keys

@@ -186,12 +186,13 @@ def test_identifiers_are_forgotten_after_a_time_and_then_are_missing():
 
 
 def test_positions_go_on_alike_whether_a_bucket_is_kept_or_read_again():
-    """A repeated row, a row without an identifier and a row that waits keep their partitions known."""
+    """A repeated row, a row without an identifier and a row that waits keep their partitions known. A partition that
+    was forgotten is not known again because a row waits in it now."""
     parts = [
-        [("p", "a", []), ("q", None, []), ("r", "a", []), ("r", "b", ["never"])],
+        [("p", "a", []), ("q", None, []), ("r", "a", []), ("r", "b", ["never"]), ("s", "a", [])],
         [("p", "a", [])],
-        [("p", "c", []), ("q", None, []), ("r", "c", [])],
-        [("p", "d", []), ("q", None, []), ("r", "never", [])],
+        [("p", "c", []), ("q", None, []), ("r", "c", []), ("s", "b", ["never"])],
+        [("p", "d", []), ("q", None, []), ("r", "never", []), ("s", "c", [])],
     ]
     times = (0, 90, 110, 300)
     settings = CausesSettings(remember_ms=100)
@@ -200,7 +201,14 @@ def test_positions_go_on_alike_whether_a_bucket_is_kept_or_read_again():
     )
     assert kept == again
     found = {name: [row["position"] for row in rows] for name, rows in by_partition(kept).items()}
-    assert found == {"p": [0, 0, 1, 2], "q": [0, 0, 0], "r": [0, 1, 2, 3]}
+    assert found == {"p": [0, 0, 1, 2], "q": [0, 0, 0], "r": [0, 1, 2, 3], "s": [0, 0]}
+
+
+def test_an_identifier_that_was_forgotten_and_came_again_is_known_after_a_restart():
+    parts = [[("", "a", [])], [("", "b", [])], [("", "a", [])], [("", "a", [])]]
+    settings, times = CausesSettings(remember_ms=100), (0, 110, 120, 130)
+    out, _ = run_in(parts, settings, now=times.__getitem__)
+    assert [row["kind"] for row in out] == ["delivered", "delivered", "delivered", "repeated"]
 
 
 def test_a_query_that_remembers_for_longer_gives_what_waited_for_what_it_knows_again():

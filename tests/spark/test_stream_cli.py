@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 from antecede.errors import BadParameter
 from antecede.sim.run import RunSpec
 from antecede.spark import order
-from antecede.spark.order.stream_files import Source, order_files
+from antecede.spark.order.files import Source, order_files
 from antecede.spark.stream import Watch, simulated, waiting
 from antecede.spark.stream.api import Asked
 

@@ -272,7 +272,7 @@ SPECULATED = """
 import sys
 from pathlib import Path
 from antecede.spark import connect
-from antecede.spark.order.stream_files import Source, order_files
+from antecede.spark.order.files import Source, order_files
 from antecede.spark.stream.api import Asked
 source, out, checkpoint, log, names = sys.argv[1:]
 spark = connect("local-cluster[2,1,1024]", log=log, settings={

@@ -20,7 +20,7 @@ ORDER = """
 import json, sys
 from msgspec import structs
 from antecede.errors import AntecedeError
-from antecede.spark.order.stream_files import Source, order_files
+from antecede.spark.order.files import Source, order_files
 from antecede.spark.stream.api import Asked
 home = sys.argv[1]
 source = Source(f"{home}/in", Asked(protocol="matrix", processes=("p1", "p2", "p3"), patience="1 hour"))
@@ -38,7 +38,7 @@ except AntecedeError as error:
 
 CLOSED = """
 import json, sys
-from antecede.spark.order.stream_files import Source, order_files
+from antecede.spark.order.files import Source, order_files
 from antecede.spark.stream.api import Asked
 home, noted = sys.argv[1], []
 source = Source(f"{home}/in", Asked(protocol="monitor", processes=("p1", "p2", "p3", "p4")), by="closed", receiver="p1")

@@ -9,7 +9,7 @@ from msgspec import structs
 pytest.importorskip("pyspark")
 
 from antecede.sim.run import RunSpec
-from antecede.spark.order.stream_files import Source, order_files
+from antecede.spark.order.files import Source, order_files
 from antecede.spark.sources import traces
 from antecede.spark.stream import Progress, simulated
 from antecede.spark.stream.api import Asked

@@ -1,8 +1,8 @@
 """Tables in files, whole or as a stream: Parquet, CSV with a first line of names, JSON Lines, each also compressed.
 
 All columns stay. Parquet tells their types; CSV has text; of JSON, Spark finds the types in a first pass over all
-files, so that nobody has to name the columns that only pass through. A table with a line that is no JSON, or with one of
-CSV that has not as many values as there are names, is refused: that line is named.
+files, so that nobody has to name the columns that only pass through. A table with a line that is no JSON, or a line of
+CSV that has more or fewer values than the first line has names, is refused, and the line is named.
 
 A stream has the columns of the files that are there when it first starts, also after a restart: a checkpoint keeps
 them. What a line of JSON has besides is in `_rescued`, as JSON; a line that is none is there as it is.

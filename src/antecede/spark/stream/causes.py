@@ -119,6 +119,8 @@ class CausesBucket:
         """What came out in the last step."""
         self.touched: set[str] = set()
         """Partitions that got positions in the last step."""
+        self.forgotten = -1
+        """The time up to which positions were forgotten."""
         self._unnamed = 0
 
     def advance(self, rows: pa.Table | None, now: int) -> tuple[pa.Table | None, Status]:
@@ -261,6 +263,7 @@ class CausesBucket:
             self.emitted.difference_update(self.ages.popleft()[1])
         for key in [key for key, when in self.given_up.items() if when <= before]:
             del self.given_up[key]
+        self.forgotten = max(self.forgotten, before)
         old = list(takewhile(lambda one: one[1][1] <= before, self.positions.items()))
         holding = {key[0] for key in self.held} if old else set()
         for partition, (position, _) in old:
@@ -397,6 +400,7 @@ class CausesBucket:
             "table": None if self.table is None or not len(self.table) else to_ipc(self.table),
             "held": held,
             "given_up": [[*key, when] for key, when in self.given_up.items()],
+            "forgotten": self.forgotten,
             # Pieces are forgotten, and with them the positions of what holds something.
             "positions": {one: self.positions[one] for one, _ in self.held if one in self.positions},
         }
@@ -423,12 +427,15 @@ class CausesBucket:
             for cause in missing:
                 bucket.waiters.setdefault((partition, cause), []).append(key)
         bucket.given_up = {(partition, id): when for partition, id, when in state["given_up"]}
+        bucket.forgotten = state.get("forgotten", -1)
         every = [piece for pieces_ in pieces for piece in msgspec.msgpack.decode(pieces_)]
-        for when, fresh, positions in sorted(every, key=lambda piece: piece[0]):
-            keys = [(partition, id) for partition, id in fresh]
-            bucket.ages.append((when, keys))
+        # The latest first: an identifier that was forgotten and came again is known by the later one.
+        for when, fresh, positions in sorted(every, key=lambda piece: piece[0])[::-1]:
+            keys = [key for key in map(tuple, fresh) if key not in bucket.emitted]
+            bucket.ages.appendleft((when, keys))
             bucket.emitted.update(keys)
-            bucket.positions |= {partition: (position, when) for partition, position in positions.items()}
+            for partition, position in positions.items() if when > bucket.forgotten else ():
+                bucket.positions.setdefault(partition, (position, when))
         held = {partition: tuple(placed) for partition, placed in state["positions"].items()}
         bucket.positions = dict(sorted({**bucket.positions, **held}.items(), key=lambda one: one[1][1]))
         return bucket

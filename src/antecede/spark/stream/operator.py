@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "BUCKETS", "PROVIDER", "ROCKSDB", "BucketOfRows", "ByPartition", "bucket_keys", "hash_names", "make_packer",
-    "read_state", "run_buckets", "spread",
+    "BUCKETS", "CHANGELOG", "PROVIDER", "ROCKSDB", "BucketOfRows", "ByPartition", "bucket_keys", "hash_names",
+    "make_packer", "read_state", "run_buckets", "spread",
 ]  # fmt: skip
 
 BUCKETS: Final = 16
@@ -70,6 +70,8 @@ PIECES: Final = 256
 """Pieces of the list, before they are made one."""
 PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+CHANGELOG: Final = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+"""With it a micro-batch writes what changed, and a snapshot of RocksDB is written now and then."""
 
 PACKED: Final = "bucket int, rows binary"
 STEPPED: Final = "rows binary, status string"
