@@ -189,6 +189,23 @@ def test_vectors_that_contradict_each_other_are_released_when_patience_ends():
     assert sorted(row["kind"] for row in out) == ["delivered", "delivered", "released"]
 
 
+def test_a_row_that_is_released_before_an_earlier_one_of_its_process_says_so_and_that_one_comes_late():
+    """The first event of process 0 has a vector with two events of process 1, the second of which follows it."""
+    rows = [("", 0, (1, 2)), ("", 0, (2, 0)), ("", 1, (0, 1)), ("", 1, (2, 2))]
+    out, status = run_in([rows, []], VectorSettings("who", "clock", patience_ms=5), now=lambda at: 5 * at)
+    assert status.held == 0
+    found = [
+        (dict(row["clock"]), row["kind"], [(one["process"], one["number"]) for one in row["waits_for"]])
+        for row in out
+    ]
+    assert found == [
+        ({"p1": 1}, "delivered", []),
+        ({"p0": 2}, "released", [("p0", 1)]),
+        ({"p0": 2, "p1": 2}, "delivered", []),
+        ({"p0": 1, "p1": 2}, "late", []),
+    ]
+
+
 def test_a_silent_partition_is_forgotten_and_the_state_stays_bounded():
     settings = VectorSettings("who", "clock", remember_ms=100)
     bucket = VectorBucket(settings)

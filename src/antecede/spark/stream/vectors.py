@@ -466,7 +466,7 @@ class Step:
             gap = find_gap(bucket.gaps.get(channel, ()), asked)
             if gap is not None:
                 found.append((int(read.named[entry]), gap[0]))
-        return found or self.forced.get(row, [])
+        return [*found, *(one for one in self.forced.get(row, ()) if one not in found)]
 
     def _force(self, row: int) -> None:
         """Let a row go without what it names."""
@@ -476,8 +476,11 @@ class Step:
         lacks = other[delivered[self.process[other]] < read.counts[other]]
         self.forced[row] = [(int(read.named[at]), int(delivered[self.process[at]]) + 1) for at in lacks]
         self.last[row] = read.first[row]
-        own = self.channel[row]
-        delivered[own] = max(delivered[own], read.number[row] - 1)
+        own, before = int(self.channel[row]), int(read.number[row]) - 1
+        if delivered[own] < before:
+            # Those before it of its process may be here, and come late.
+            self.bucket.gaps.setdefault(own, []).append((int(delivered[own]) + 1, before))
+            delivered[own] = before
 
     def _close_gap(self, channel: int, number: int) -> bool:
         """What was given up has come. Whether it was given up."""
