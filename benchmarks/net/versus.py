@@ -54,18 +54,45 @@ if rounds:
     gc.collect = lambda: 0
 asyncio.run(main())
 """
+BY_FUNCTION = """
+from collections import Counter
+bytecodes = Counter()
+
+def trace(frame, event, argument):
+    if event == "call":
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+    elif event == "opcode":
+        code = frame.f_code
+        bytecodes[code.co_filename.rpartition("/")[2] + " " + code.co_qualname] += 1
+    return trace
+
+async def count():
+    with tempfile.TemporaryDirectory() as directory:
+        system = make(nodes, Path(directory))
+        await system.start()
+        await _round(system, Load(nodes, size, each), each)
+        sys.settrace(trace)
+        await _round(system, Load(nodes, size, each), each)
+        sys.settrace(None)
+        await system.stop()
+    print(json.dumps({name: found / (nodes * (nodes - 1) * each) for name, found in bytecodes.items()}))
+
+asyncio.run(count())
+"""
 EACH = {(3, 100): 2500, (8, 100): 270, (32, 100): 20, (3, 10_000): 400, (8, 10_000): 45, (32, 10_000): 5}
 
 
 COUNTED = {3: 1000, 8: 108, 32: 8}
 """Messages of each to each other in a round that is counted, by nodes."""
+FUNCTIONS = 30
+"""How many are shown."""
 VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
 
 
 def _run(
-    tree: Path, arguments: Sequence[object], under: Sequence[str] = ()
+    tree: Path, arguments: Sequence[object], under: Sequence[str] = (), script: str = ROUND
 ) -> subprocess.CompletedProcess[str]:
-    command = [*under, str(tree / ".venv/bin/python"), "-c", ROUND, *map(str, arguments)]
+    command = [*under, str(tree / ".venv/bin/python"), "-c", script, *map(str, arguments)]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=True)
 
@@ -103,6 +130,19 @@ def compare_instructions(
             print(f"| {system} | {count} | {size:,} | {here:,.0f} | {beside} |", flush=True)
 
 
+def compare_functions(trees: Mapping[str, Path], system: str, nodes: int, size: int) -> None:
+    """Bytecodes of a delivery, by function, those of most first."""
+    # Without the part that runs rounds: what it defines is enough.
+    script = ROUND.partition("async def main")[0] + BY_FUNCTION
+    for version, tree in trees.items():
+        found = json.loads(_run(tree, [system, nodes, size, COUNTED[nodes] // 4, 1], script=script).stdout)
+        print(
+            f"| {version}: {system}, {nodes} nodes, {size:,} bytes | {sum(found.values()):,.0f} |\n|---|--:|"
+        )
+        for name, count in sorted(found.items(), key=lambda one: -one[1])[:FUNCTIONS]:
+            print(f"| `{name}` | {count:,.0f} |")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description="How fast nodes are, beside bare streams and another version."
@@ -113,10 +153,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--bytes", type=int, default=100, dest="size")
     parser.add_argument("--passes", type=int, default=5)
     parser.add_argument("--instructions", action="store_true", help="count them, and take no times")
+    parser.add_argument("--functions", metavar="SYSTEM", help="count bytecodes by function, and nothing else")
     options = parser.parse_args(arguments)
     here = Path(__file__).parents[2]
     trees = {"here": here} | ({} if options.other is None else {"other": options.other.resolve()})
     counts = [int(nodes) for nodes in options.nodes.split(",")]
+    if options.functions:
+        compare_functions(trees, options.functions, counts[0], options.size)
+        return
     if options.instructions:
         compare_instructions(trees, options.systems.split(","), counts, options.size)
         return
