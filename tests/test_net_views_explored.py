@@ -197,7 +197,7 @@ def forget_once(patch: pytest.MonkeyPatch) -> None:
 
     def settle(self: Changing, removed: tuple[int, ...]) -> None:
         real(self, removed)
-        self._removed = ()
+        self.removal.removed = ()
 
     patch.setattr(Changing, "settle", settle)
 
