@@ -122,6 +122,12 @@ def test_a_leave_waits_for_a_member_that_is_down_and_sends_go_on(down, leaver, o
     assert sum(told in line for line in caplog.messages) == 1, caplog.messages
 
 
+def list_awaited(node: Node) -> tuple[str, ...]:
+    """Whom the change that a node has part in waits for."""
+    progress = node.status().changing
+    return () if progress is None else progress.awaits
+
+
 @pytest.mark.parametrize("change", ["leave", "remove"])
 def test_whoever_follows_a_change_names_the_member_that_is_down_and_not_its_leader(
     change, monkeypatch, caplog
@@ -144,7 +150,7 @@ def test_whoever_follows_a_change_names_the_member_that_is_down_and_not_its_lead
             while any(nodes[name].status().changing is None for name in "abc"):
                 await asyncio.sleep(0)
             system.cut("d")
-            while any(nodes[name].status().changing.awaits != ("d",) for name in "abc"):
+            while any(list_awaited(nodes[name]) != ("d",) for name in "abc"):
                 await asyncio.sleep(0)
             words = "e is removed" if change == "remove" else "b leaves"
             for name in "abc":

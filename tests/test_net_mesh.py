@@ -18,6 +18,7 @@ from antecede.net import Memory, Node, Settings, Tcp
 from antecede.net.peers import mesh as meshes
 from antecede.net.peers import peer as peers
 from antecede.net.peers import reception as receptions
+from antecede.net.peers.channel import Channel
 from antecede.net.peers.joining import Newcomer, anyone
 from antecede.net.peers.session import Bye, Code, Hello, Session, pack
 from antecede.net.peers.terms import Terms
@@ -52,7 +53,7 @@ TASKS: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "hearing hello": (Session, "feed", _raise),
     "reading": (peers.Peer, "_take", _raise),
     "serving": (peers.Peer, "serve", _raise_later),
-    "writing": (peers.Channel, "_take_gathered", _raise),
+    "writing": (Channel, "_take_gathered", _raise),
     "time": (peers.Peer, "tick", _raise),
     "acknowledging": (peers.Peer, "acknowledge", _raise),
     "following": (meshes.Mesh, "_follow", _raise),
