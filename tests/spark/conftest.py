@@ -2,12 +2,13 @@
 
 `spark`       one local session of two cores, shared by all tests of a process
 `on_cluster`  runs a script against separate worker processes (`local-cluster`, which the pip package can start)
-`on_connect`  runs a script against a Spark Connect server
+`on_connect`  runs a script against a Spark Connect server, which is the Java of `spark`
 `warm`        runs a command in this process, on that session: for tests of what it says and writes
 
 A process can have one classic session only, so scripts run in other processes, one for each kind. They get `spark`, and
 what they print comes back. Where tests run in several processes, all those that need a cluster or a server run in one
 of them: each is started once, and so is what they are compared with (`make test` runs with `--dist loadgroup`).
+Most of the time goes to Java that meets a kind of plan for the first time: a further Java costs more than its start.
 """
 
 import json
@@ -16,7 +17,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -24,11 +24,23 @@ import pytest
 pyspark = pytest.importorskip("pyspark")
 
 # Tests start many plans and run none for long: compiling them well costs more than it gains. Every Java reads this.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Java that compiles in haste keeps 48 MB of code, which the plans of all tests overflow: it would compile them again.
+os.environ.setdefault(
+    "JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+)
 
 
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """Java code for each plan takes longer to compile than a few hundred rows to interpret, in each Java."""
+
+AS_USERS = {
+    "spark.sql.codegen.wholeStage": "true",
+    "spark.sql.codegen.factoryMode": "FALLBACK",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+}
+"""What Spark does by default, where the session for tests or `connect` does otherwise."""
 
 ELSEWHERE = {"cluster", "on_cluster", "on_connect"}
 
@@ -87,16 +99,25 @@ def spark(tmp_path_factory):
             # Two processes run tests, each with several Javas: what is enough, not what the machine has.
             "spark.driver.memory": "2g",
             # A heap that has to grow is searched through each time: it begins with room for the plans of many tests.
-            "spark.driver.extraJavaOptions": "-Xms768m -Xmn384m",
+            "spark.driver.extraJavaOptions": "-Xms1536m -Xmn768m",
             "spark.local.dir": str(scratch),
-            # The server of Connect compiles and adapts, as users' Sparks do; the cluster adapts.
+            # Sessions of Connect compile and adapt, as users' Sparks do; the cluster adapts.
             **INTERPRETED,
             # Nor is there anything to learn from a shuffle of a few hundred rows: one plan, not one after each stage.
             "spark.sql.adaptive.enabled": "false",
+            "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(find_port()),
         },
     )
     yield session
     session.stop()
+
+
+def find_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 LISTENING = """
@@ -197,66 +218,15 @@ def broker():
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory):
-    """The address of a Spark Connect server."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    from antecede.spark.class_archive import java_options
+def on_connect(spark):
+    """`on_connect(script, *arguments)`: `spark` is a session on a Spark Connect server.
 
-    home = tmp_path_factory.mktemp("connect")
-    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    settings = {
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": port,
-        "spark.sql.shuffle.partitions": 2,
-        "spark.ui.enabled": "false",
-        "spark.local.dir": home,
-        "spark.sql.warehouse.dir": home / "warehouse",
-        "spark.driver.defaultJavaOptions": java_options(small=True),
-    }
-    options = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
-    command = [
-        submit,
-        "--master",
-        "local[2]",
-        "--class",
-        "org.apache.spark.sql.connect.service.SparkConnectServer",
-    ]
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    with (home / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [*map(str, command), *options, "spark-internal"],
-            stdout=log,
-            stderr=log,
-            env=environment,
-            cwd=home,
-        )
-    try:
-        wait_for(port, process, home / "log")
-        yield f"sc://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def wait_for(port, process, log):
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        assert process.poll() is None, log.read_text()[-3000:]
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    raise AssertionError(f"no Spark Connect server after two minutes: {log.read_text()[-3000:]}")
-
-
-@pytest.fixture(scope="session")
-def on_connect(server):
-    """`on_connect(script, *arguments)`: `spark` is a session on a Spark Connect server."""
+    The Java of `spark` is the server: it has compiled what it runs. The client is another process.
+    """
+    port = spark.conf.get("spark.connect.grpc.binding.port")
     opening = f"""
         from antecede.spark import connect
-        spark = connect(remote={server!r})
+        spark = connect(remote={f"sc://127.0.0.1:{port}"!r}, settings={AS_USERS!r})
         """
     driver = Driver(opening, {})
     yield driver
