@@ -20,7 +20,7 @@ from antecede.program import parse
 from antecede.protocols.separator import Separator
 from antecede.replay import explain
 from antecede.topology import Topology
-from antecede.topology.graph import twins
+from antecede.topology.graph import find_twins
 from antecede.topology.plan import Plan
 
 TRAP = "p: send m to x; send z to q\nq: receive z; send y to x\nx:"
@@ -131,4 +131,4 @@ def separators(graph: Any) -> list[tuple[int, ...]]:
 
 
 def is_of_twins(graph: Any, members: tuple[int, ...]) -> bool:
-    return len(members) == 1 or members in twins(graph, members, len(members))
+    return len(members) == 1 or members in find_twins(graph, members, len(members))
