@@ -50,7 +50,7 @@ def peek_columns(path: str) -> list[str] | None:
     if place is None or not os.path.isfile(place):
         return None
     if os.path.getsize(place) == 0:
-        raise BadTrace(place, "the file is empty, and must be a table")
+        raise BadTrace(place, "the file is empty: give a table")
     base, end = os.path.splitext(place)
     opened: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(end)
     if place.endswith(".parquet"):

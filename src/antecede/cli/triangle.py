@@ -18,7 +18,7 @@ from rich.text import Text
 
 from antecede.cli.figure import S3, Performance, Wait, perform
 from antecede.cli.options import Csv, Json, Protocols, refuse_two_forms
-from antecede.cli.output import VERDICTS, print_csv, print_json, print_table
+from antecede.cli.output import VERDICTS, count_things, print_csv, print_json, print_table
 from antecede.diagram import render
 from antecede.errors import BadParameter
 from antecede.protocols import PROTOCOLS
@@ -184,7 +184,7 @@ def _describe_answer(performances: list[Performance]) -> str:
     broken = [p.protocol for p in performances if not p.kept]
     promise = "which does not promise it" if len(broken) == 1 else "which do not promise it"
     rest = f", not by {' and '.join(broken)}, {promise}" if broken else ""
-    return f"Causal order kept by {kept} of {len(performances)} protocols{rest}."
+    return f"Causal order kept by {kept} of {count_things(len(performances), 'protocol')}{rest}."
 
 
 def _is_ascii(console: Console) -> bool:
