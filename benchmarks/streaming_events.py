@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from antecede.spark import connect, order
-from antecede.spark.stream.operator import CHANGELOG, PROVIDER, ROCKSDB
+from antecede.spark.stream.operator import PROVIDER, ROCKSDB
 from benchmarks.streaming import Figure, time_query
 
 SIZE = 20
@@ -131,7 +131,6 @@ def main() -> None:
     settings = {
         "spark.sql.shuffle.partitions": "2",
         PROVIDER: ROCKSDB,
-        CHANGELOG: "true",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     }
     spark = connect("local[2]", log=work / "log", settings=settings)

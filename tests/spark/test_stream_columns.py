@@ -12,14 +12,15 @@ pytest.importorskip("pyspark")
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
+from antecede.errors import BadParameter
 from antecede.spark import order
 from tests.spark.killed_streams import remember_causes, write
 
 OURS = (
     "__id", "__causes", "__partition", "__time", "__key 0", "__since", "__row", "__mark", "user id", "user who", "rows",
-    "bucket", "status",
+    "bucket", "status", "a.b", "tick`s", "100 %", "%60",
 )  # fmt: skip
-"""Names that a stream uses itself."""
+"""Names that a stream uses itself, and some that have to be quoted."""
 MAP = pa.map_(pa.string(), pa.int64())
 BY_CAUSES = pa.table({"id": [2, 1], "after": ["1", None]})
 BY_VECTORS = pa.table(
@@ -52,6 +53,16 @@ def test_a_users_column_may_be_called_like_one_of_ours(spark, tmp_path, rows, as
     for row, which in zip(out, ("cause", "effect"), strict=True):
         assert {name: row[name] for name in OURS} == {name: f"{name} of the {which}" for name in OURS}
     assert list(out[0])[: len(rows.column_names)] == rows.column_names
+
+
+@pytest.mark.parametrize("source", ["range", "rate"])
+def test_a_column_that_no_task_in_python_can_take_is_refused_by_name(spark, source):
+    rows = spark.range(3) if source == "range" else spark.readStream.format("rate").load()
+    events = rows.selectExpr("'a' as id", "null :: string as after", "interval '1' month as term")
+    with pytest.raises(
+        BadParameter, match="column term is interval month, which tasks in Python cannot take"
+    ):
+        order(events, id="id", causes="after")
 
 
 def test_partitions_are_told_apart_by_what_they_are_not_by_how_they_are_written(spark, tmp_path):

@@ -22,8 +22,11 @@ from datetime import datetime
 from typing import Any, Final
 
 import msgspec
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter
 from antecede.spark.causes import ByCauses, list_causes
@@ -145,6 +148,7 @@ def order(
     if isinstance(table, DataFrame) and table.isStreaming:
         # The one place where a stream and a table part.
         refuse_names("a stream", window=window, partitions=partitions)
+        refuse_types(table)
         asked = Asked(
             id, causes, process, vector, stamp, protocol, tuple(processes or ()), dict(parameters or {}), groups, time,
             None, none, patience, remember, buckets,
@@ -156,6 +160,8 @@ def order(
         table = by_trace.read_all_columns(trace).events
     assert isinstance(table, DataFrame)
     refuse_column_names("order", table, {}, added=ADDED)
+    if isinstance(form, (ByCauses, ByStamp)):
+        refuse_types(table)
     home = HOMES[type(form)]
     refuse_told_names(groups, (*TOLD, *home.TOLD))
     home.refuse_columns(table, form)
@@ -164,6 +170,19 @@ def order(
     found = home.order_rows(rows, mine, partitions)
     found = found if window is None else keep_window(found, mine, window)
     return note_form(found.toDF(*table.columns, *ADDED), form)
+
+
+def refuse_types(table: DataFrame) -> None:
+    """Refuse columns that cannot pass through tasks in Python: Arrow has no such type, or PySpark does not know it."""
+    for field in table.schema:
+        try:
+            to_arrow_schema(StructType([field]))
+        except PySparkException:
+            kind = field.dataType.simpleString()
+            raise BadParameter(
+                "order",
+                f"column {field.name} is {kind}, which tasks in Python cannot take: cast it, or leave it out",
+            ) from None
 
 
 def refuse_told_names(partition_by: Sequence[str], told: Sequence[str]) -> None:

@@ -35,7 +35,7 @@ from antecede.spark.schema import ALL_PACKETS, PACKETS
 from antecede.spark.storage import absolute, escape_path, files, join, readable, whole
 from antecede.spark.stream.api import Asked, order_stream
 from antecede.spark.stream.closed import deliver_closed
-from antecede.spark.stream.operator import CHANGELOG, PROVIDER, ROCKSDB
+from antecede.spark.stream.operator import PROVIDER, ROCKSDB
 from antecede.spark.stream.query import Checkpoint, Counted, Query, make_session, run_query
 from antecede.spark.stream.status import Progress, status_of, waiting
 from antecede.spark.tables import StreamFiles, TableFiles, open_reader, read_table, refuse_directory
@@ -274,7 +274,7 @@ def order_files(
     by_causes = source.asked.id is not None
     if by_causes:
         # Settings of a session, and other queries of the caller's are to keep theirs.
-        spark = make_session(spark, {PROVIDER: ROCKSDB, CHANGELOG: "true"})
+        spark = make_session(spark, {PROVIDER: ROCKSDB})
     kept = Checkpoint(checkpoint)
     with raise_task_errors():
         refuse_source(spark, source, once, kept.fresh)

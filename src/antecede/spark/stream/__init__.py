@@ -5,12 +5,11 @@
     Watch, status_of what a query is doing, after each micro-batch
     waiting          what waits, for which message of whom, since when
     PROVIDER, ROCKSDB   the setting that streams by causes need, and its value
-    CHANGELOG        a setting that makes them faster, if it is "true"
 
 docs/stream.md is the tour; `causes`, `vectors` and `bucket` are how it works without Spark.
 """
 
-from antecede.spark.stream.operator import CHANGELOG, PROVIDER, ROCKSDB
+from antecede.spark.stream.operator import PROVIDER, ROCKSDB
 from antecede.spark.stream.packets import PACKETS, packets_of, simulated
 from antecede.spark.stream.status import Cause, Progress, Status, Watch, status_of, waiting
 
@@ -24,7 +23,6 @@ __all__ = [
     "Cause",
     "status_of",
     "waiting",
-    "CHANGELOG",
     "PROVIDER",
     "ROCKSDB",
 ]

@@ -10,6 +10,7 @@ cannot be ordered is `refused`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -42,8 +43,6 @@ from antecede.spark.stream.vectors import VectorSettings
 
 __all__ = ["Asked", "assign_buckets", "order_stream", "select_packets"]
 
-USER: Final = "user "
-"""Before the names of a user's columns inside a stream: none of them is then called like one of ours."""
 WATERMARK: Final = "spark.watermarkDelayMs"
 """What Spark notes of a column with a watermark."""
 FORMS: Final = "id and causes, or process and vector, or stamp, protocol and processes"
@@ -109,12 +108,12 @@ def order_causes(df: DataFrame, asked: Asked, buckets: int) -> DataFrame:
     refuse_columns(df, named, added=ADDED[:3])
     kind = id_type(df, named)
     # A column that is what a bucket needs does not cross into Python twice.
-    id = USER + asked.id if df.schema[asked.id].dataType == kind else "__id"
+    id = hide_name(asked.id) if df.schema[asked.id].dataType == kind else "__id"
     columns = {"id": f"{asked.id} ({kind.simpleString()})", "partition_by": ", ".join(named.partition_by)}
     settings = CausesSettings(*durations, buckets, id, columns)
     own = [] if id != "__id" else [F.col(quote(asked.id)).cast(kind).alias(id)]
     rows, assign = select_rows(df, asked, [*own, list_causes(df, named).alias("__causes")])
-    schema = add_columns(list_fields(df, USER), ArrayType(kind), ADDED[:3])
+    schema = add_columns(list_fields(df, hide_name), ArrayType(kind), ADDED[:3])
     found = run_buckets(rows, settings, assign, schema, remember_ms=settings.remember_ms)
     return found.toDF(*df.columns, *ADDED[:3])
 
@@ -126,25 +125,33 @@ def order_vectors(df: DataFrame, asked: Asked, buckets: int) -> DataFrame:
     durations, groups = (asked.patience_ms, asked.remember_ms), asked.partition_by or ()
     named = {"process": asked.process, "vector": asked.vector}
     columns = {**named, "partition_by": ", ".join(groups)}
-    settings = VectorSettings(USER + asked.process, USER + asked.vector, *durations, buckets, columns)
+    settings = VectorSettings(hide_name(asked.process), hide_name(asked.vector), *durations, buckets, columns)
     refuse_column_names("order", df, {**named, "time": asked.time}, groups, ADDED)
     name = refuse_unlike_vectors(df, asked.process, asked.vector)
     rows, assign = select_rows(df, asked, [])
     waits = ArrayType(StructType([StructField("process", name), StructField("number", LongType())]))
-    found = run_buckets(rows, settings, assign, add_columns(list_fields(df, USER), waits))
+    found = run_buckets(rows, settings, assign, add_columns(list_fields(df, hide_name), waits))
     return found.toDF(*df.columns, *ADDED)
+
+
+def hide_name(name: str) -> str:
+    """The name of a user's column inside a stream: none is called like one of ours, or has a backtick, which PySpark
+    does not quote."""
+    return "user " + name.replace("%", "%25").replace("`", "%60")
 
 
 def select_rows(df: DataFrame, asked: Asked, own: list[Column]) -> tuple[DataFrame, ByPartition]:
     """The rows with the columns of our own that a bucket reads, and what assigns them to buckets."""
-    assign, keys = ByPartition.of(df, asked.partition_by or (), USER)
+    assign, keys = ByPartition.of(df, asked.partition_by or (), hide_name)
     times = [] if asked.time is None else [read_time(df, asked.time).alias("__time")]
-    users = (F.col(quote(name)).alias(USER + name) for name in df.columns)
+    users = (F.col(quote(name)).alias(hide_name(name)) for name in df.columns)
     return df.select(*keys, *own, *times, *users), assign
 
 
-def list_fields(df: DataFrame, user: str = "", group: str | None = None) -> list[StructField]:
-    """The columns that come out of a stream: those of the user, with this before their names.
+def list_fields(
+    df: DataFrame, rename: Callable[[str], str] = str, group: str | None = None
+) -> list[StructField]:
+    """The columns that come out of a stream: those of the user, under these names.
 
     A watermark of theirs ends here. Rows that waited would be behind it, and dropped by an operator that follows; its
     own is one of the rows that come out.
@@ -156,7 +163,7 @@ def list_fields(df: DataFrame, user: str = "", group: str | None = None) -> list
         return known | ({GROUP_MARK: True} if field.name == group else {})
 
     return [
-        StructField(user + field.name, field.dataType, field.nullable, keep(field)) for field in df.schema
+        StructField(rename(field.name), field.dataType, field.nullable, keep(field)) for field in df.schema
     ]
 
 

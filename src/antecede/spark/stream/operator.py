@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "BUCKETS", "CHANGELOG", "PROVIDER", "ROCKSDB", "BucketOfRows", "ByPartition", "bucket_keys", "hash_names",
-    "make_packer", "read_state", "run_buckets", "spread",
+    "BUCKETS", "PROVIDER", "ROCKSDB", "BucketOfRows", "ByPartition", "bucket_keys", "hash_names", "make_packer",
+    "read_state", "run_buckets", "spread",
 ]  # fmt: skip
 
 BUCKETS: Final = 16
@@ -70,8 +70,6 @@ PIECES: Final = 256
 """Pieces of the list, before they are made one."""
 PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-CHANGELOG: Final = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
-"""With it a micro-batch writes what changed, and a snapshot of RocksDB is written now and then."""
 
 PACKED: Final = "bucket int, rows binary"
 STEPPED: Final = "rows binary, status string"
@@ -157,15 +155,17 @@ class ByPartition(Struct, frozen=True):
     keys: tuple[str, ...]
 
     @classmethod
-    def of(cls, df: DataFrame, names: Sequence[str], user: str = "") -> tuple[ByPartition, list[Column]]:
+    def of(
+        cls, df: DataFrame, names: Sequence[str], rename: Callable[[str], str] = str
+    ) -> tuple[ByPartition, list[Column]]:
         """By these columns, and those that are to be added to the rows for it: what is no text becomes text.
 
-        In the rows, `user` stands before the names of columns.
+        In the rows, columns have the names that `rename` gives them.
         """
         others = [name for name in names if not isinstance(df.schema[name].dataType, StringType)]
         texts = {name: f"__key {place}" for place, name in enumerate(others)}
         added = [name_values(df, name).alias(key) for name, key in texts.items()]
-        return cls(tuple(texts.get(name, user + name) for name in names)), added
+        return cls(tuple(texts.get(name) or rename(name) for name in names)), added
 
     def __call__(self, rows: pa.Table, buckets: int) -> tuple[pa.Table, Any]:
         found: list[tuple[Any, ...]] = [()]
