@@ -198,7 +198,7 @@ def check(
     missing = _find_missing(order, firsts)
     return Verdict(
         deliveries=sum(map(len, delivered.values())),
-        violations=tuple(v for q in judged for v in _overtaken(order, q, firsts[q])),
+        violations=tuple(v for q in judged for v in _find_overtaken(order, q, firsts[q])),
         skipped=tuple(v for q in judged for v in _find_skipped(order, q, firsts[q], missing)),
         fifo_breaks=tuple(v for q in judged for v in _fifo_breaks(order, q, firsts[q])),
         duplicates=tuple(Copy(m, q) for q in sorted(delivered) for m in _find_repeated(delivered[q])),
@@ -287,7 +287,7 @@ def _find_missing(order: Order, firsts: Mapping[int, list[Id]]) -> list[Copy]:
     ]
 
 
-def _overtaken(order: Order, q: int, firsts: list[Id]) -> Iterator[Violation]:
+def _find_overtaken(order: Order, q: int, firsts: list[Id]) -> Iterator[Violation]:
     for position, late in enumerate(firsts):
         for by in firsts[:position]:
             if order.precedes(late, by):

@@ -274,7 +274,7 @@ class Engine:
         for thing in self._stalled.pop(process, None) or ():
             self.at(self.now, thing)
 
-    def stalled(self, process: int) -> bool:
+    def is_stalled(self, process: int) -> bool:
         return process in self._stalled
 
     def replace(self, process: int, machine: Machine) -> None:

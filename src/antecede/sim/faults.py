@@ -112,7 +112,7 @@ def _parse(text: str) -> Fault:
         case "partition" | "pause" | "crash":
             if rest.partition(":")[0].strip() == "random":
                 return _random(kind, rest)
-            who, start, end = _when(text, rest)
+            who, start, end = _parse_outage(text, rest)
             if kind == "partition":
                 return Partition(_groups(text, who), start, end)
             return Outage(kind, who, start, end)
@@ -129,7 +129,7 @@ def _random(kind: Literal["partition", "pause", "crash"], text: str) -> Random:
     return Random(kind, mean, down)
 
 
-def _when(text: str, rest: str) -> tuple[str, int, int]:
+def _parse_outage(text: str, rest: str) -> tuple[str, int, int]:
     who, at, times = rest.rpartition("@")
     start, dash, end = times.partition("-")
     if not at or not dash or not who.strip():

@@ -287,7 +287,7 @@ class _Event:
 
     def __call__(self, now: int) -> None:
         engine = self.processes.engine
-        if engine.stalled(self.process):
+        if engine.is_stalled(self.process):
             self._miss()
             engine.put_off(self.process, self)
         else:

@@ -142,7 +142,7 @@ class Script(Workload):
         return True
 
     def _has_thought(self, engine: Engine, process: int) -> None:
-        if engine.stalled(process):
+        if engine.is_stalled(process):
             engine.at(engine.now + self.gap.draw(self.words), lambda now: self._has_thought(engine, process))
             return
         self.thinking[process], self.thought[process] = False, True

@@ -61,7 +61,7 @@ class Troubles:
                 self._cut((side,), end)
         else:
             vertex = pick(self.words, n)
-            if not engine.stalled(vertex):
+            if not engine.is_stalled(vertex):
                 self._stop(vertex, fault.kind == "crash", end)
         self._again(fault)
 
@@ -90,7 +90,7 @@ class Troubles:
 
     def _stop(self, process: int, crash: bool, end: int) -> None:
         engine = self.engine
-        if engine.stalled(process):
+        if engine.is_stalled(process):
             raise BadParameter(
                 "faults",
                 f"an outage of {self.view.name(process)} comes during another: a process can have one at a time",
