@@ -23,7 +23,7 @@ M[me, j] never returns to zero, so a process that has sent to all keeps n entrie
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from antecede.errors import BadParameter
@@ -106,22 +106,19 @@ class Bounded(Receiver):
         return sequence
 
     def _relieve(self) -> list[Effect]:
-        """Extra messages, until M has fewer than k entries."""
-        me = self.me
-        return [Packet(me, j, Extra(self._leave(j), column)) for j, column in self._excess()]
-
-    def _excess(self) -> Iterator[tuple[int, tuple[tuple[int, int], ...]]]:
-        """The fullest columns, one after the other, until M has fewer than k entries; each is to be left."""
+        """Extra messages to those with the fullest columns, until M has fewer than k entries."""
         sizes = list(map(len, self._columns))
+        effects: list[Effect] = []
         total = sum(sizes)
-        if total < self.k:
-            return
-        # What was left has one entry: it is not the fullest again.
-        for fullest in sorted(range(self.n), key=sizes.__getitem__, reverse=True):
-            yield fullest, tuple(sorted(self._columns[fullest].items()))
-            total -= sizes[fullest] - len(self._columns[fullest])
-            if total < self.k:
-                return
+        if total >= self.k:
+            # What was left has one entry: it is not the fullest again.
+            for j in sorted(range(self.n), key=sizes.__getitem__, reverse=True):
+                column = tuple(sorted(self._columns[j].items()))
+                effects.append(Packet(self.me, j, Extra(self._leave(j), column)))
+                total -= sizes[j] - 1
+                if total < self.k:
+                    break
+        return effects
 
     def _position(self, packet: Packet[Any]) -> Need:
         return packet.source, packet.stamp.sequence
