@@ -285,8 +285,8 @@ class SparingKnowsWhatHasArrived(Sparing):
 class SparingForgetsWhatOthersDoNotKnow(Sparing):
     """Drops all that the other side does not have, whether it has forgotten it or never heard of it."""
 
-    def _read_known(self, packet: Packet[Any]) -> list[int]:
-        return [BEYOND] * self.n
+    def _read_known(self, packet: Packet[Any]) -> dict[int, int]:
+        return dict.fromkeys(range(self.n), BEYOND)
 
     def _learn(self, packet: Packet[Any]) -> None:
         known = list(self._known)

@@ -197,21 +197,22 @@ class Sparing(Bounded):
         columns[me] = {}
         for column in columns:
             if column:
-                for i in [e[0] for e in column.values() if e[3] <= said[e[0]] and e[:2] not in theirs]:
+                for i in [e[0] for e in column.values() if e[3] <= said.get(e[0], 0) and e[:2] not in theirs]:
                     del column[i]
         columns[me] = own
-        self._known = list(map(max, known, said))
+        for i, number in said.items():
+            if number > known[i]:
+                known[i] = number
 
-    def _read_known(self, packet: Packet[Any]) -> list[int]:
+    def _read_known(self, packet: Packet[Any]) -> dict[int, int]:
         """Which packet of each process the source knows of, at least."""
-        said, stamp = [0] * self.n, packet.stamp
-        for i, number in stamp.known:
-            said[i] = number
+        stamp, me = packet.stamp, self.me
+        said = dict(stamp.known)
         for i, _, _, number in stamp.matrix:
-            if number > said[i]:
+            if i not in said or number > said[i]:
                 said[i] = number
         said[packet.source] = stamp.number
-        said[self.me] = max(said[self.me], stamp.heard)
+        said[me] = max(said.get(me, 0), stamp.heard)
         return said
 
     def _list_copies(self, packet: Packet[Any]) -> list[Constraint]:
