@@ -125,8 +125,8 @@ class Ingested:
 
     def _write(self, aside: str) -> Counts:
         spark = self.log.sparkSession
-        known = F.count_if(F.col("kind").isNotNull() & F.col("message").isNotNull())
-        log = write_counted(self.log, join(aside, "log"), known=known, vectors=F.count("vector"))
+        named = F.count_if(F.col("kind").isNotNull() & F.col("message").isNotNull())
+        log = write_counted(self.log, join(aside, "log"), known=named, vectors=F.count("vector"))
         # A log that names no messages needs no plans for them: making a plan takes longer than reading a small log.
         known, place = log["known"], join(aside, "events")
         clocks = self.clocks if known else check_clocks(self.log, messages=False)
