@@ -269,6 +269,26 @@ MUTANTS = [
         "test_a_peer_on_other_terms_is_refused",
     ),
     Mutant(
+        "later", "a leave stops all while a member is down", "process/views/membership.py",
+        "return not down or (progress is not None and name in (*progress.join, *progress.leave))", "return True",
+        "test_a_leave_waits_for_a_member_that_is_down_and_sends_go_on",
+    ),
+    Mutant(
+        "later", "whoever follows a change names its leader", "process/views/membership.py",
+        "awaited = self._among(self._taking_part(plan), down) or awaited", "pass",
+        "test_whoever_follows_a_change_names_the_member_that_is_down_and_not_its_leader",
+    ),
+    Mutant(
+        "later", "the last of those that leave waits for ever", "net/views.py",
+        "if (error := membership.judge(plan)) is not None:", "if (error := None) is not None:",
+        "test_of_all_that_leave_at_once_the_last_is_told_that_it_cannot",
+    ),
+    Mutant(
+        "later", "a callback that was cancelled ends the task that receives", "net/views.py",
+        "        if is_asked_to_end(error):\n", "        if isinstance(error, asyncio.CancelledError):\n",
+        "test_a_callback_that_raises_stops_the_node",
+    ),
+    Mutant(
         "later", "a task is cancelled, and nobody does its work", "net/failure.py",
         "elif task in self._dismissed or self.failure is not None:", "elif True:",
         "test_a_task_that_somebody_else_cancels_stops_the_node",
