@@ -37,7 +37,7 @@ from antecede.spark.stream.api import Asked, order_stream
 from antecede.spark.stream.closed import deliver_closed
 from antecede.spark.stream.operator import PROVIDER, ROCKSDB
 from antecede.spark.stream.query import Checkpoint, Counted, Query, make_session, run_query
-from antecede.spark.stream.status import Progress, status_of, waiting
+from antecede.spark.stream.status import Progress, status_of, sum_up_waiting
 from antecede.spark.tables import StreamFiles, TableFiles, open_reader, read_table, refuse_directory
 from antecede.spark.trace.api import Trace, refuse_files
 
@@ -291,13 +291,15 @@ def order_files(
         )
         totals = run_query(spark, kept, query, once=once, every_s=every, stop=stop)
         known = bool(last) and last[0].batch == totals.batch
-        held = last[0].status.held if known else waiting(spark, checkpoint).count()
+        status = last[0].status if known else sum_up_waiting(spark, checkpoint)
         counts = {kind: totals.counts.get(kind, 0) for kind in KINDS}
-        released = counts.pop("gave_up")
-        words = last[0].status.describe_waits() if known and held else ""
-        cycles = sum(cause.counted == "cycle" for cause in last[0].status.causes) if known else 0
         return StreamOutcome(
-            totals.batch + 1, released=released, waiting=held, held_up=words, cycles=cycles, **counts
+            totals.batch + 1,
+            released=counts.pop("gave_up"),
+            waiting=status.held,
+            held_up=status.describe_waits() if status.held else "",
+            cycles=sum(cause.counted == "cycle" for cause in status.causes),
+            **counts,
         )
 
 

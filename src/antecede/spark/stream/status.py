@@ -50,7 +50,7 @@ from antecede.watch.status import Status as Posted
 
 __all__ = [
     "BOARD", "OBSERVED", "Cause", "Posting", "Progress", "Status", "Watch", "combine_statuses", "make_status",
-    "observe_findings", "posting", "sort_causes", "status_of", "waiting",
+    "observe_findings", "posting", "sort_causes", "status_of", "sum_up_waiting", "waiting",
 ]  # fmt: skip
 
 OBSERVED: Final = "antecede"
@@ -190,6 +190,24 @@ def waiting(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> DataFram
             "waiting", f"checkpoint must be that of a stream that has begun, and {place} is none: {reason}"
         ) from None
     return values.mapInArrow(list_states, from_arrow_schema(WAITING))
+
+
+def sum_up_waiting(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> Status:
+    """What waits in the query with this checkpoint, and for what, as a status."""
+    held = waiting(spark, checkpoint)
+    each = held.select("receiver", "group", "since_ms", F.explode("awaits").alias("one"))
+    counts = each.groupBy("receiver", "group", "one").agg(
+        F.count(F.lit(1)).alias("held"), F.min("since_ms").alias("since")
+    )
+    causes = []
+    for row in counts.orderBy(F.desc("held"), "since", "one").limit(NAMED).collect():
+        place = (row["group"], "") if row["receiver"] is None else (row["receiver"], row["group"])
+        one = row["one"]
+        numbers = one["first"] or 0, one["last"] or 0
+        causes.append(
+            Cause(place[0], one["sender"], *numbers, row["held"], row["since"], place[1], one["counted"])
+        )
+    return Status(held=held.count(), causes=sort_causes(causes))
 
 
 def list_states(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
