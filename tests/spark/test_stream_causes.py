@@ -141,8 +141,8 @@ def test_rows_of_a_cycle_are_told_as_a_cycle_and_not_under_an_absent_cause():
     assert status.describe_waits() == "1 message and 1 cycle hold up 5: a -> b -> c -> a, gone"
     both = [("y", "a", ["b", "gone"]), ("y", "b", ["a"]), ("y", "c", ["gone"]), ("y", "d", ["d"])]
     _, status = bucket.advance(table_of(both), 1)
-    told = [(cause.sender, cause.counted, cause.held) for cause in status.causes if cause.receiver == "y"]
-    assert told == [("a -> b -> a", "cycle", 2), ("d -> d", "cycle", 1), ("gone", "id", 1)]
+    found = [(cause.sender, cause.counted, cause.held) for cause in status.causes if cause.receiver == "y"]
+    assert found == [("a -> b -> a", "cycle", 2), ("d -> d", "cycle", 1), ("gone", "id", 1)]
     held = {row["sender"]: row["awaits"] for row in list_state(bucket.dump()) if row["group"] == "y"}
     named = {id: [(one["sender"], one["counted"]) for one in awaits] for id, awaits in held.items()}
     cycle = ("a -> b -> a", "cycle")
@@ -205,7 +205,12 @@ def test_positions_go_on_alike_whether_a_bucket_is_kept_or_read_again():
 
 
 def test_an_identifier_that_was_forgotten_and_came_again_is_known_after_a_restart():
-    parts = [[("", "a", [])], [("", "b", [])], [("", "a", [])], [("", "a", [])]]
+    parts: list[list[tuple[str, str, list[str]]]] = [
+        [("", "a", [])],
+        [("", "b", [])],
+        [("", "a", [])],
+        [("", "a", [])],
+    ]
     settings, times = CausesSettings(remember_ms=100), (0, 110, 120, 130)
     out, _ = run_in(parts, settings, now=times.__getitem__)
     assert [row["kind"] for row in out] == ["delivered", "delivered", "delivered", "repeated"]
