@@ -176,7 +176,7 @@ def refuse_types(table: DataFrame) -> None:
     """Refuse columns that cannot pass through tasks in Python: Arrow has no such type, or PySpark does not know it."""
     for field in table.schema:
         try:
-            to_arrow_schema(StructType([field]))
+            to_arrow_schema(StructType([field]), timezone="UTC")
         except PySparkException:
             kind = field.dataType.simpleString()
             raise BadParameter(

@@ -135,9 +135,12 @@ def order_vectors(df: DataFrame, asked: Asked, buckets: int) -> DataFrame:
 
 
 def hide_name(name: str) -> str:
-    """The name of a user's column inside a stream: none is called like one of ours, or has a backtick, which PySpark
-    does not quote."""
-    return "user " + name.replace("%", "%25").replace("`", "%60")
+    """The name of a user's column inside a stream: none is called like one of ours, or has to be quoted in PySpark.
+
+    >>> hide_name("span.id"), hide_name("100 %")
+    ('user span%2Eid', 'user 100 %25')
+    """
+    return "user " + name.replace("%", "%25").replace("`", "%60").replace(".", "%2E")
 
 
 def select_rows(df: DataFrame, asked: Asked, own: list[Column]) -> tuple[DataFrame, ByPartition]:
