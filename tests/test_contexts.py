@@ -297,6 +297,18 @@ def test_a_message_of_high_priority_is_not_delayed_by_one_of_low_priority():
     assert screen.receive(answer) == [out], "alarms are in causal order among themselves"
 
 
+def test_a_message_sent_after_a_context_delays_nothing_that_is_sent_after_everything():
+    view = View.of("a", "b", "screen")
+    a, b, screen = (create("contexts", view, name) for name in view.names)
+    upload, packets = a.send(["b", "screen"], b"a large file", after=NOTHING)
+    [to_b] = [packet for packet in packets if isinstance(packet, Packet) and packet.dest == 1]
+    b.receive(to_b)
+    b.deliver(upload)
+    line, [packet] = b.send("screen", b"log line")
+    assert isinstance(packet, Packet)
+    assert screen.receive(packet) == [line], "at once: the file is in no history"
+
+
 def test_what_is_delivered_is_one_number_a_sender_whatever_was_sent_after_what():
     a, b = (create("contexts", View.of("a", "b"), name) for name in ("a", "b"))
     for k in range(200):
