@@ -15,6 +15,7 @@ from antecede.model import Packet, View
 from antecede.oracle import check
 from antecede.process.views.change import parameters_among
 from antecede.protocols import create
+from antecede.protocols.histories import Histories, Rules
 from benchmarks.optimisations import ROWS, Measured, N, compare, make, measure, plan, table
 
 MESSAGES, SEEDS = 100, (1, 2, 3)
@@ -152,3 +153,13 @@ def test_a_delta_that_is_too_short_loses_order_and_one_that_is_long_enough_does_
         answer, [last] = p2.send(2)
         assert isinstance(last, Packet)
         assert p3.receive(last) == ([] if waits else [answer])
+
+
+def test_proofs_that_come_one_by_one_add_up():
+    """R10: a message leaves H once each of its destinations is known to have delivered it, by whatever stamps."""
+    known = Histories(0, Rules(r7=False, r8=False, r10=True))
+    known.note_sent(0, 1, 0b110, "")
+    known.note_taken(0, 1, 0b010)
+    assert list(known.H) == [(0, 1)]
+    known.note_taken(0, 1, 0b100)
+    assert not known.H
