@@ -189,7 +189,7 @@ class Histories:
 
     def _proof(self, known: Entry, m: Entry) -> int:
         """Who of A_n has delivered n for certain, once we have delivered m, in whose stamp n stands, or which is n."""
-        return known.to & (1 << self.me | (0 if known is m else self._knows(m.sender, known)))
+        return known.to & (1 << self.me | self._knows(m.sender, known))
 
     def _prove_delivered(self, m: Entry, history: tuple[Entry, ...]) -> None:
         for known in history:
