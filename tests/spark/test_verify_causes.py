@@ -5,7 +5,6 @@ from dataclasses import replace
 from random import Random
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
@@ -15,7 +14,6 @@ from antecede.jit import interpreted
 from antecede.spark import SPARK_EVENTS, Trace, verify
 from antecede.spark.causes import ByCauses
 from antecede.spark.order.graph import list_by
-from antecede.spark.verify import tasks
 from antecede.spark.verify.by_causes import verify_causes
 from antecede.spark.verify.tasks import CHAIN_MOST, find_late
 from tests.spark.test_order_causes import SPANS, real
@@ -479,24 +477,3 @@ def test_wrong_options_are_code_2_before_spark_starts(options, capsys, tmp_path)
 
     assert run(["verify", str(lines(tmp_path / "e.jsonl", [])), *options]) == 2
     assert capsys.readouterr().err.startswith("antecede: verify")
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_log_in_order_is_judged_without_a_walk_as_with_one(seed, monkeypatch):
-    random, rows = Random(seed), []
-    for trace in range(random.randint(1, 4)):
-        for place in range(random.randint(1, 30)):
-            named = [random.randrange(-2, place) for _ in range(random.randrange(3))] if place else []
-            id = place if random.random() < 0.99 else None
-            row = {"part": f"t{trace}", "__id": id, "__mark": random.getrandbits(60), "__causes": named}
-            at = place if named or random.random() < 0.95 else None
-            rows.append({**row, "__consumer": trace % 2, "__at": at})
-    random.shuffle(rows)
-    types = {"__id": pa.int64(), "__causes": pa.list_(pa.int64()), "__at": pa.int64()}
-    types |= {"part": pa.string(), "__mark": pa.int64(), "__consumer": pa.int64()}
-    table = pa.Table.from_pylist(rows, pa.schema(types))
-    with monkeypatch.context() as patch:
-        patch.setattr(tasks, "find_late", None)
-        fast = tasks.judge_table(table, ("part",))
-    monkeypatch.setattr(tasks, "is_in_order", lambda *_: False)
-    assert fast.to_pylist() == tasks.judge_table(table, ("part",)).to_pylist()

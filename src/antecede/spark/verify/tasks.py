@@ -6,10 +6,9 @@ An *event* is an identifier, with the causes of all rows that have it. Rules, fo
      or not the consumer was handed what lies between;
   3. an event is late if its first effect stands before it. Equal positions are in no order: a tie is not late.
 
-A log in which each event comes once, to one consumer, after its causes, costs one comparison a cause (`is_in_order`).
-Else each consumer costs one walk from what it was handed up to all causes of that, and one back: linear in those events
-and the causes that they name. The first effect of an event is the least of its effects and of their first effects, so
-an event is settled when all its effects are.
+Each consumer costs one walk from what it was handed up to all causes of that, and one back: linear in those events and
+the causes that they name. The first effect of an event is the least of its effects and of their first effects, so an
+event is settled when all its effects are.
 """
 
 from __future__ import annotations
@@ -54,10 +53,7 @@ def judge_table(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
     mark[node] = one_array(table["__mark"]).to_numpy()
     home[node] = group
     home[cause] = group[row]
-    at = times_of(one_array(table["__at"]))
-    settled = mine.all() and is_in_order(table, group, node, present, cause, effect, at)
-    cycles = {} if settled else show_cycles(present, cause, effect, group, node, shown)
-    reasons = explain_groups(table, group, mine, cycles)
+    reasons = explain_groups(table, group, mine, show_cycles(present, cause, effect, group, node, shown))
     good = np.ones(many, np.bool_)
     good[list(reasons)] = False
 
@@ -80,26 +76,25 @@ def judge_table(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
         )
     )
 
-    linked = known & sound
-    if settled:
-        entries, again, copies = (rows := np.flatnonzero(good[group])), rows[:0], rows[:0]
-        found = link_entries(cause[linked], effect[linked], node[entries], nodes)
-    else:
-        pair = number_groups(table, (*names, "__consumer"))
-        entries, starts, again, copies = list_entries(
-            np.flatnonzero(mine & good[group]), pair, node, at, mark
-        )
-        up, above = list_by(effect[linked], cause[linked], nodes)
-        found = find_late(up, above, mark, starts, node[entries], at[entries])
+    handed = np.flatnonzero(mine & good[group])
+    at = times_of(one_array(table["__at"]))
+    pair = number_groups(table, (*names, "__consumer"))
+    handed = handed[np.lexsort((mark[node[handed]], at[handed], pair[handed]))]
+    _, once, copies = np.unique(pair[handed] * nodes + node[handed], return_index=True, return_counts=True)
+    again = handed[once[copies > 1]]
     told.append(
         answer.tell(
             "duplicate",
             group[again],
             consumer=again,
             id=node[again],
-            reason=[f"handed over {count:,} times" for count in copies.tolist()],
+            reason=[f"handed over {count:,} times" for count in copies[copies > 1].tolist()],
         )
     )
+    entries = handed[np.sort(once)]
+    starts = np.flatnonzero(np.append(True, pair[entries][1:] != pair[entries][:-1])[: len(entries)])
+    up, above = list_by(effect[known & sound], cause[known & sound], nodes)
+    found = find_late(up, above, mark, np.append(starts, len(entries)), node[entries], at[entries])
     late = entries[found.late]
     told.append(
         answer.tell(
@@ -137,49 +132,6 @@ def judge_table(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
         )
     )
     return pa.concat_tables(told)
-
-
-def is_in_order(
-    table: pa.Table,
-    group: Numbers,
-    node: Numbers,
-    present: NDArray[np.bool_],
-    cause: Numbers,
-    effect: Numbers,
-    at: Numbers,
-) -> bool:
-    """Whether each event is handed over once, to the one consumer of its group, and strictly after its causes.
-
-    Then nothing is late, and no event is its own ancestor: there is nothing to walk, and nothing to sort.
-    """
-    whose = number_groups(table, ("__consumer",))
-    if present.sum() != len(node) or (whose != whose[first_rows(group, len(group))[group]]).any():
-        return False
-    place = np.zeros(len(present), np.int64)
-    place[node] = at
-    known = present[cause]
-    return bool((place[cause[known]] < place[effect[known]]).all())
-
-
-def link_entries(cause: Numbers, effect: Numbers, handed: Numbers, nodes: int) -> Late:
-    """The answer where nothing is late: an effect of each event that has one."""
-    entry, first = np.zeros(nodes, np.int64), np.full(len(handed), -1)
-    entry[handed] = np.arange(len(handed))
-    first[entry[cause]] = entry[effect]
-    return Late(first, first[:0], np.zeros(1, np.int64), first[:0])
-
-
-def list_entries(
-    handed: Numbers, pair: Numbers, node: Numbers, at: Numbers, mark: Numbers
-) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """What each consumer was handed first, by position; where consumers begin; what it was handed again, how often."""
-    handed = handed[np.lexsort((mark[node[handed]], at[handed], pair[handed]))]
-    _, once, copies = np.unique(
-        pair[handed] * (len(mark) + 1) + node[handed], return_index=True, return_counts=True
-    )
-    entries = handed[np.sort(once)]
-    starts = np.flatnonzero(np.append(True, pair[entries][1:] != pair[entries][:-1])[: len(entries)])
-    return entries, np.append(starts, len(entries)), handed[once[copies > 1]], copies[copies > 1]
 
 
 def show_cycles(
