@@ -445,6 +445,16 @@ def test_the_command_says_yes_or_unknown_with_code_0(warm, tmp_path):
     assert done.stderr.startswith("unknown: by stated causes, nothing to judge")
 
 
+def test_a_word_that_is_missing_everywhere_may_mean_no_cause(warm, tmp_path):
+    path = lines(tmp_path / "e.jsonl", [("p", "a", ["root"], "x", 1), ("q", "b", ["root"], "x", 1)])
+    advice = "if root means that a row has no cause, add --no-cause root"
+    done = warm("verify", path, *OPTIONS, "--partition-by", "part")
+    assert done.stderr.splitlines()[-1] == advice
+    done = warm("order", path, *OPTIONS[:4], "--partition-by", "part", "--out", tmp_path / "out")
+    assert done.stderr.splitlines()[-1] == advice
+    assert "--no-cause" not in warm("verify", path, *OPTIONS).stderr
+
+
 def test_a_refused_partition_alone_is_code_1_and_no_other_partition_code_2(warm, tmp_path):
     good = [("p", "a", None, "x", 1), ("p", "b", ["a"], "x", 2)]
     path = lines(tmp_path / "some.jsonl", [*good, ("q", "a", ["a"], "x", 1)])

@@ -7,6 +7,7 @@ import csv
 import gzip
 import os
 import re
+import shlex
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -14,7 +15,14 @@ from typing import Any, Final
 from antecede.errors import BadParameter, BadTrace
 from antecede.storage import local
 
-__all__ = ["list_files", "name_partition", "peek_columns", "refuse_unknown_columns", "split_names"]
+__all__ = [
+    "list_files",
+    "name_partition",
+    "peek_columns",
+    "refuse_unknown_columns",
+    "split_names",
+    "suggest_no_cause",
+]
 
 TABLE: Final = re.compile(r"\w+(\.(?!csv|json|jsonl|ndjson|parquet|gz|bz2|zst|lz4)\w+){0,2}")
 """What may be a table of Spark's catalogue: a name, perhaps with that of its schema, and not that of a file."""
@@ -79,3 +87,16 @@ def name_partition(row: Mapping[str, Any], names: Sequence[str]) -> str:
     'shop eu, day 3'
     """
     return ", ".join(f"{name} {row[name]}" for name in names) or "the table"
+
+
+def suggest_no_cause(missing: Sequence[object]) -> str | None:
+    """What to try if the same identifier is missing in every partition: it may be a word for no cause at all.
+
+    >>> suggest_no_cause(["root", "root"])
+    'if root means that a row has no cause, add --no-cause root'
+    >>> suggest_no_cause(["a", "b"]), suggest_no_cause(["root"])
+    (None, None)
+    """
+    if len(missing) < 2 or len(set(missing)) > 1:
+        return None
+    return f"if {missing[0]} means that a row has no cause, add --no-cause {shlex.quote(str(missing[0]))}"

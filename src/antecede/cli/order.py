@@ -18,6 +18,7 @@ from antecede.cli.columns import (
     peek_columns,
     refuse_unknown_columns,
     split_names,
+    suggest_no_cause,
 )
 from antecede.cli.output import count_things, print_json, print_sentence
 from antecede.cli.spark_session import Asked, Work, open_stream, open_work
@@ -220,6 +221,11 @@ def report(outcome: Outcome, out: str, as_json: bool) -> None:
     if outcome.refused:
         parts.append(f"{count_things(outcome.refused, 'partition')} refused")
     print_sentence(f"no: {'; '.join([*parts, many])}; written to {out}")
+    if outcome.by == "causes":
+        besides = {*outcome.partition_by, "direct", "waiting"}
+        ids = [value for row in outcome.holding for name, value in row.items() if name not in besides]
+        if (advice := suggest_no_cause(ids)) is not None:
+            print_sentence(advice)
 
 
 def describe_missing(row: Mapping[str, Any], names: Sequence[str]) -> str:

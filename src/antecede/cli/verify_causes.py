@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 from msgspec import Struct
 
-from antecede.cli.columns import list_files, name_partition, refuse_unknown_columns, split_names
+from antecede.cli.columns import (
+    list_files,
+    name_partition,
+    refuse_unknown_columns,
+    split_names,
+    suggest_no_cause,
+)
 from antecede.cli.output import SHOWN, count_things, print_json, print_sentence
 from antecede.cli.spark_session import open_work
 from antecede.errors import BadParameter
@@ -87,6 +93,8 @@ def verify_causes(
         examples = found.examples(SHOWN) if any_found else []
         found.release()
     report(found, [columns.describe(row) for row in examples], out, as_json)
+    if (advice := suggest_no_cause([row["id"] for row in examples if row["kind"] == "missing"])) is not None:
+        print_sentence(advice)
     if found.verdict == "no" or found.refused:
         raise typer.Exit(1)
 

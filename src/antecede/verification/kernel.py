@@ -116,7 +116,8 @@ def send(rows, row, at, state, watched):  # type: ignore[no-untyped-def]
         state.flights[slab, TARGET] = target(watched, counts[POSITION] + row, q - counts[LOW], state.sends[q])
     elif counts[COUNTING]:
         count_past(state, slab, q)
-    if left or kept:  # To nobody: nobody will ask.
+    # A message without destinations is never delivered, so nobody looks it up.
+    if left or kept:
         insert(state.table, at, q, number, slab)
         counts[FREE] -= 1
         counts[USED] += 1
