@@ -250,6 +250,10 @@ def test_close_waits_until_what_was_sent_has_arrived():
     ("options", "told"),
     [
         ({"peers": ["a", "b"]}, "peers need an address each"),
+        (
+            {"name": "c", "peers": {"a": "127.0.0.1:1", "b": "127.0.0.1:2"}},
+            "c has no address at which a can reach it",
+        ),
         ({"peers": {"a": "localhost:1", "b": "nowhere"}}, "an address must be host:port, not 'nowhere'"),
         ({"peers": {"b": "localhost:1"}, "protocol": "magic"}, "magic"),
         ({"peers": {"b": "localhost:1"}, "groups": {"b": ["a"]}}, "must not have the names of processes: b"),
@@ -261,7 +265,7 @@ def test_close_waits_until_what_was_sent_has_arrived():
 )
 def test_a_node_that_cannot_be_is_refused(options, told):
     with pytest.raises(BadParameter, match=told):
-        Node("a", **options)
+        Node(**{"name": "a", **options})
 
 
 def test_a_refused_send_changes_nothing():

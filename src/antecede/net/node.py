@@ -218,6 +218,11 @@ class Node(Observed):
         self.state, self.changed = options.get("state"), options.get("changed")
         self._admit = options.get("admit")
         self._listed = listen or addresses.pop(name, None)
+        if transport is None and self._listed is None and view.names[0] != name:
+            raise BadParameter(
+                "node",
+                f"{name} has no address at which {view.names[0]} can reach it: add it to peers, or give listen",
+            )
         self._transport = transport or Tcp(self._listed, addresses, options.get("tls"))
         self._join = None
         self._journal_path, self._sync = options.get("journal"), options.get("sync", "full")

@@ -72,7 +72,7 @@ class Nats:
 
     >>> Nats("nats://10.0.0.1:4222", "orders")
     Traceback (most recent call last):
-    antecede.errors.BadParameter: nats: the server 10.0.0.1 is on another machine: give tls, or plain=True
+    antecede.errors.BadParameter: nats: the server 10.0.0.1 is on another machine: give tls, or Nats(..., plain=True)
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Nats:
         for host in map(_host, self._urls):
             if not is_loopback(host) and tls is None and not plain:
                 raise BadParameter(
-                    "nats", f"the server {host} is on another machine: give tls, or plain=True"
+                    "nats", f"the server {host} is on another machine: give tls, or Nats(..., plain=True)"
                 )
         if not all(TOKEN.fullmatch(part) for part in prefix.split(".")):
             raise BadParameter(

@@ -48,8 +48,8 @@ class Tcp:
 
     >>> Tcp("0.0.0.0:7000", {})
     Traceback (most recent call last):
-    antecede.errors.BadParameter: peers: 0.0.0.0:7000 is on another machine, or reached from one: give TLS, or \
-plain=True
+    antecede.errors.BadParameter: peers: 0.0.0.0:7000 is on another machine, or reached from one: give TLS (in \
+Python also transport=Tcp(..., plain=True))
     """
 
     def __init__(
@@ -90,7 +90,8 @@ plain=True
         """Raise `BadParameter` if this address is on another machine, and neither TLS nor `plain` is given."""
         if not is_loopback(parse_address(address)[0]) and self._guarded:
             raise BadParameter(
-                "peers", f"{address} is on another machine, or reached from one: give TLS, or plain=True"
+                "peers",
+                f"{address} is on another machine, or reached from one: give TLS (in Python also transport=Tcp(..., plain=True))",
             )
 
     def learn(self, peer: str, address: str) -> None:
