@@ -41,8 +41,8 @@ SNAPSHOT_VERSION = 1
 EARLY_BITS = 64
 """How far beyond the first gap a frame says what has arrived."""
 LOST = (
-    "it came back without its journal, or from an older copy. Start it with the newest; if that is lost, remove it, "
-    "and let it join under another name"
+    "the peer came back without its journal, or from an older copy. Start the peer with the newest; if that is lost, "
+    "remove the peer, and let it join under another name"
 )
 
 MILLISECOND = 1_000_000
@@ -292,16 +292,16 @@ class Link:
             raise BadFrame(f"no link sends these numbers: {frame!r}"[:200])
         if frame.epoch >= self.peer and frame.peer > self.epoch:
             raise BadFrame(
-                f"this node is in incarnation {self.epoch}, and the peer has met it in {frame.peer}: it came back from "
-                "an older copy of its journal. Start it with the newest"
+                f"this node is in incarnation {self.epoch}, and the peer has met it in {frame.peer}: this node came "
+                "back from an older copy of its journal. Start this node with the newest"
             )
 
     def _check_acks(self, frame: Frame) -> None:
         highest = frame.ack + frame.early.bit_length()
         if highest > self.last:
             raise BadFrame(
-                f"the peer acknowledges payload {highest}, and this node knows of {self.last} that it sent: it came "
-                "back without its journal, or from an older copy. Start it with the newest"
+                f"the peer acknowledges payload {highest}, and this node knows of {self.last} that it sent: this "
+                "node came back without its journal, or from an older copy. Start this node with the newest"
             )
 
     def _check_greeting(self, frame: Frame) -> None:

@@ -91,7 +91,8 @@ Python also transport=Tcp(..., plain=True))
         if not is_loopback(parse_address(address)[0]) and self._guarded:
             raise BadParameter(
                 "peers",
-                f"{address} is on another machine, or reached from one: give TLS (in Python also transport=Tcp(..., plain=True))",
+                f"{address} is on another machine, or reached from one: give TLS (in Python also "
+                "transport=Tcp(..., plain=True))",
             )
 
     def learn(self, peer: str, address: str) -> None:
