@@ -45,7 +45,7 @@ def test_yes_is_exit_code_0_with_the_counts(capsys: pytest.CaptureFixture[str]) 
     assert result["programs"] == result["programs_total"] == 57
     assert result["schedules"] > result["programs"]
     assert result["states"] > 0
-    assert line.startswith("matrix: every schedule of all 57 programs keeps causal order and finishes (")
+    assert line.startswith("matrix: yes: every schedule of all 57 programs keeps causal order and finishes (")
 
 
 def test_no_is_exit_code_1_with_a_counterexample_that_replays(
@@ -77,7 +77,7 @@ def test_a_control_keeps_the_order_that_it_promises(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("protocol", "code", "line"),
     [
-        ("matrix", 0, "matrix: every schedule of "),
+        ("matrix", 0, "matrix: yes: every schedule of "),
         ("buffer", 1, "buffer: no: some schedules block, others finish ("),
     ],
 )

@@ -241,7 +241,9 @@ def test_a_node_that_lost_its_state_is_refused_by_its_peers():
             assert b.connected == ()
             told = b.status().refused["a"]
             assert "b refuses a: the peer knows of 0 payloads that it sent, and 1 have arrived here" in told
-            assert "the peer came back without its journal, or from an older copy. Start the peer with" in told
+            assert (
+                "the peer came back without its journal, or from an older copy. Start the peer with" in told
+            )
 
     asyncio.run(main())
 

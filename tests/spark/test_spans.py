@@ -435,7 +435,8 @@ def test_the_command_reads_real_spans(warm, tmp_path):
     ended = warm("ingest", source, "--format", "spans", "--map", columns, "--out", tmp_path / "out")
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.startswith(
-        "yes: 4,445 spans of 53 traces, 4,392 causes stated; 0 messages, 0 deliveries; 0 lines or spans rejected"
+        "yes: 4,445 spans of 53 traces, 4,392 causes stated; 0 messages, 0 deliveries; 0 lines or spans rejected; "
+        "no span is of a message, so try --rpc, by which calls are messages, too"
     )
     options = ("--id", "id", "--causes", "causes", "--partition-by", "trace_id", "--time", "start_ns")
     ended = warm("order", tmp_path / "out" / "spans", *options, "--out", tmp_path / "ordered")

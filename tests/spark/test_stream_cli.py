@@ -149,6 +149,20 @@ def test_events_of_files_are_ordered_by_their_causes(spark, warm, tmp_path):
     assert "of a query with causes after" in done.stderr
 
 
+def test_a_word_that_is_missing_everywhere_may_mean_no_cause(warm, tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.csv").write_text("room,id,after\na,m1,root\nb,m2,root\n")
+    request = ["order", tmp_path / "in", "--id", "id", "--causes", "after", "--partition-by", "room"]
+    done = warm(*request, "--stream", "--once", "--out", tmp_path / "out")
+    assert done.returncode == 1
+    told, advice = done.stderr.splitlines()[-2:]
+    assert "(2 messages hold up 2: root)" in told
+    assert advice == "if root means that a row has no cause, add --no-cause root, with another --out"
+    done = warm(*request, "--stream", "--once", "--out", tmp_path / "out", "--no-cause", "root")
+    assert done.returncode == 2
+    assert "give the query the same, or a new checkpoint and output" in done.stderr
+
+
 def test_a_cycle_is_told_id_by_id(warm, tmp_path):
     (tmp_path / "in").mkdir()
     rows = [{"id": "a", "after": ["b"]}, {"id": "b", "after": ["a"]}, {"id": "c", "after": []}]

@@ -324,12 +324,12 @@ def _report(
 def _describe_answer(task: Task, tally: Tally, total: int, spent: float, file: str | None) -> str:
     """The answer in one line."""
     schedules = tally.finished + tally.blocked
-    counts = f"{schedules:,} schedules, {tally.states:,} states, {spent:.1f} s"
+    counts = f"{count_things(schedules, 'schedule')}, {tally.states:,} states, {spent:.1f} s"
     demand = {"causal": "causal order", "fifo": "FIFO order", "none": "delivery"}[task.order]
     counterexample = tally.counterexample
     if counterexample is None and tally.programs == total:
         what = f"every schedule of {file}" if file else f"every schedule of all {total:,} programs"
-        return f"{task.protocol}: {what} keeps {demand} and finishes ({counts})"
+        return f"{task.protocol}: yes: {what} keeps {demand} and finishes ({counts})"
     if counterexample is None:
         return f"{task.protocol}: explored {tally.programs:,} of {total:,} programs; no counterexample ({counts})"
     if counterexample.kind == "blocked" and file:

@@ -149,12 +149,14 @@ def ingest_spans(
 
         read, counts = write_spans(work.spark, files, out, format, mapping, **asked)
         rows = read.rejected.orderBy("file", "text").limit(SHOWN).collect() if counts.rejected else []
-    report_spans(counts, [{**row.asDict(), "line": None} for row in rows], out, as_json)
+    report_spans(counts, [{**row.asDict(), "line": None} for row in rows], out, as_json, asked["rpc"])
     if counts.rejected:
         raise typer.Exit(1)
 
 
-def report_spans(counts: SpanCounts, examples: Sequence[dict[str, Any]], out: str, as_json: bool) -> None:
+def report_spans(
+    counts: SpanCounts, examples: Sequence[dict[str, Any]], out: str, as_json: bool, rpc: bool
+) -> None:
     verdict = "no" if counts.rejected else "yes" if counts.spans else "unknown"
     if as_json:
         print_json({"verdict": verdict, **asdict(counts), "examples": examples, "out": out})
@@ -170,13 +172,15 @@ def report_spans(counts: SpanCounts, examples: Sequence[dict[str, Any]], out: st
         "absent": "spans that others name are not there",
         "unsent": "spans were handed a message whose send is not there",
         "undelivered": "messages were handed to nobody that has a span",
-        "repeats": "further spans of a message at its process",
+        "repeats": "spans repeat a delivery of their process",
     }
     parts += [f"{getattr(counts, name):,} {words}" for name, words in told.items() if getattr(counts, name)]
     if counts.across:
         parts.append(
             f"{counts.across:,} causes are in another trace, so order the spans without --partition-by"
         )
+    if counts.spans and not counts.messages and not rpc:
+        parts.append("no span is of a message, so try --rpc, by which calls are messages, too")
     if counts.rejected and not counts.spans:
         parts.append("nothing could be read, so look at --format, and for a table of spans at --map")
     print_sentence(f"{verdict}: {'; '.join(parts)}; written to {out}")

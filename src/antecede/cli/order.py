@@ -43,7 +43,9 @@ def order(
             "path, a URI or a name."
         ),
     ],
-    out: Annotated[str, typer.Option(help="Write OUT/ordered and OUT/missing, as Parquet.")],
+    out: Annotated[
+        str, typer.Option(help="Write OUT/ordered and OUT/missing, as Parquet; of a stream OUT/delivered.")
+    ],
     id_: options.Id = None,
     causes: options.Causes = None,
     process: Annotated[
@@ -353,3 +355,5 @@ def report_stream(outcome: StreamOutcome, out: str, as_json: bool) -> None:
         if count
     ]
     print_sentence(f"no: {', '.join(parts)}; {many}")
+    if (advice := suggest_no_cause(outcome.missing)) is not None:
+        print_sentence(f"{advice}, with another --out")

@@ -4,6 +4,8 @@
 'use strict';
 const SVG = 'http://www.w3.org/2000/svg';
 const STALLED = 30e3, KEPT = 600, RATE_OVER = 10;
+// A status names so many causes; there may be more.
+const CAUSES_MOST = 20;
 const $ = id => document.getElementById(id);
 const whole = new Intl.NumberFormat('en', {maximumFractionDigits: 0});
 const statuses = [];
@@ -113,9 +115,9 @@ function drawCauses(last, now) {
   const rows = last.causes.map(c => [
     words(c), c.group ? `${place(c.receiver)}, ${c.group}` : place(c.receiver), whole.format(c.held), ago(now - c.since_ms)]);
   const many = last.causes.reduce((sum, c) => sum + c.last - c.first + 1, 0);
-  const told = `${whole.format(many)} message${many === 1 ? ' holds' : 's hold'} up ${whole.format(last.held)}:`;
-  $('causes').replaceChildren(el('p', {}, told), ...table([['waits for'], ['at'], ['held', true], ['since', true]], rows,
-    last.more_causes ? `and ${whole.format(last.more_causes)} more causes` : ''));
+  const least = last.causes.length < CAUSES_MOST ? '' : 'at least ';
+  const told = `${least}${whole.format(many)} message${many === 1 ? ' holds' : 's hold'} up ${whole.format(last.held)}:`;
+  $('causes').replaceChildren(el('p', {}, told), ...table([['waits for'], ['at'], ['held', true], ['since', true]], rows));
 }
 function drawFound(last) {
   $('found').parentElement.hidden = !last.found.length;

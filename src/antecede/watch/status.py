@@ -23,7 +23,8 @@ __all__ = ["CAUSES_MOST", "KEPT", "Board", "Cause", "Found", "Status", "describe
 KEPT: Final = 600
 """Files: ten minutes of micro-batches of a second."""
 
-CAUSES_MOST: Final = 100
+CAUSES_MOST: Final = 20
+"""Causes that a status names: there may be more."""
 PROCESSES_MOST: Final = 64
 """What a status tells one by one. Beyond that it tells how many more there are."""
 
@@ -97,14 +98,18 @@ def describe_causes(causes: Sequence[Cause], held: int, shown: int = 3) -> str:
     '1 message holds up 1: p8 89'
     >>> describe_causes([Cause("", "a -> b -> a", 0, 0, 2, 0, counted="cycle"), *lost], 1372)
     '3 messages and 1 cycle hold up 1,372: a -> b -> a, p8 89, p2 7–8'
+    >>> describe_causes([Cause(place, "root", 0, 0, 1, 0, counted="id") for place in "abcdefghijklmnopqrst"], 62)
+    'at least 20 messages hold up 62: root'
     """
     cycles = sum(cause.counted == "cycle" for cause in causes)
     many = sum(cause.last - cause.first + 1 for cause in causes) - cycles
     counted = ((many, "message"), (cycles, "cycle"))
     parts = [f"{count:,} {what}{'' if count == 1 else 's'}" for count, what in counted if count]
-    names = ", ".join(cause.words for cause in causes[:shown])
+    words = list(dict.fromkeys(cause.words for cause in causes))
+    names = ", ".join(words[:shown]) + (", ..." if len(words) > shown else "")
     hold = "holds" if many + cycles == 1 else "hold"
-    return f"{' and '.join(parts)} {hold} up {held:,}: {names}{', ...' if len(causes) > shown else ''}"
+    least = "at least " if len(causes) >= CAUSES_MOST else ""
+    return f"{least}{' and '.join(parts)} {hold} up {held:,}: {names}"
 
 
 class Found(Struct, frozen=True):
@@ -134,7 +139,6 @@ class Status(Struct, frozen=True, kw_only=True):
     """Since when the oldest of those waits."""
     causes: tuple[Cause, ...] = ()
     """What they wait for, that with the most held first."""
-    more_causes: int = 0
     frontier: dict[str, dict[str, int]] = {}
     """Receiver -> sender -> how much of that sender's it has delivered, by the protocol's own count."""
     more_receivers: int = 0

@@ -109,7 +109,7 @@ def draw_causes(last: Status, now: int) -> RenderableType:
             f"{cause.held:,}",
             format_age(now - cause.since_ms),
         )
-    more = max(0, len(last.causes) - CAUSES_SHOWN) + last.more_causes
+    more = len(last.causes) - CAUSES_SHOWN
     if more > 0:
         table.add_row(f"and {more:,} more", style="dim")
     return Group(Text(describe_causes(last.causes, last.held)), table)

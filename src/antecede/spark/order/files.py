@@ -242,6 +242,8 @@ class StreamOutcome(Struct, frozen=True):
     """What holds up how many, in words."""
     cycles: int = 0
     """Cycles of causes among the rows that wait, of those that are named."""
+    missing: tuple[str, ...] = ()
+    """Some causes that have not come, one for each partition that waits for it."""
 
     @property
     def complete(self) -> bool:
@@ -299,6 +301,7 @@ def order_files(
             waiting=status.held,
             held_up=status.describe_waits() if status.held else "",
             cycles=sum(cause.counted == "cycle" for cause in status.causes),
+            missing=tuple(cause.words for cause in status.causes if cause.counted == "id"),
             **counts,
         )
 

@@ -30,7 +30,8 @@ from msgspec import Struct
 
 from antecede.spark.stream.operator import BUCKETS, read_state
 from antecede.spark.stream.packets import encode_names, finish_rows, from_ipc, join_rows, to_ipc
-from antecede.spark.stream.status import NAMED, Cause, Status
+from antecede.spark.stream.status import Cause, Status
+from antecede.watch.status import CAUSES_MOST
 
 __all__ = ["CausesBucket", "CausesSettings", "list_held"]
 
@@ -327,13 +328,13 @@ class CausesBucket:
     def _causes(self) -> tuple[Cause, ...]:
         """What has not come, and cycles; and how many rows each holds up, directly or through others."""
         missing = [key for key in self.waiters if key not in self.held and key not in self.emitted]
-        direct = sorted(missing, key=lambda key: (-len(self.waiters[key]), str(key)))[:NAMED]
+        direct = sorted(missing, key=lambda key: (-len(self.waiters[key]), str(key)))[:CAUSES_MOST]
         cycles = self.find_cycles()
         caught = {row for cycle in cycles for row in cycle}
         found = []
         for key, words, counted in (
             *((key, str(key[1]), "id") for key in direct),
-            *((cycle[0], name_cycle(cycle), "cycle") for cycle in cycles[:NAMED]),
+            *((cycle[0], name_cycle(cycle), "cycle") for cycle in cycles[:CAUSES_MOST]),
         ):
             held = self._list_waiters(key)
             # Rows of a cycle would not come out if the cause came.

@@ -201,7 +201,8 @@ class Checkpoint:
         for name in (*what, *noted):
             if noted.get(name) != what.get(name):
                 own, other = show_value(what.get(name)), show_value(noted.get(name))
-                reason = f"the checkpoint {self.place} is of a query with {name} {other}, not {own}"
+                reason = f"the checkpoint {self.place} is of a query with {name} {other}, not {own}: "
+                reason += "give the query the same, or a new checkpoint and output"
                 raise BadParameter(command, reason)
 
     def read(self, name: str) -> bytes | None:

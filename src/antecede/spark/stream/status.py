@@ -56,8 +56,8 @@ __all__ = [
 OBSERVED: Final = "antecede"
 """The name of the metrics that a query reports."""
 OBSERVED_FOUND: Final = "antecede_found"
-NAMED: Final = 20
-"""Causes, and findings, that a status names."""
+FOUND_MOST: Final = 20
+"""Findings that a status names."""
 BOARD: Final = "status"
 """The directory of statuses in a checkpoint."""
 HEARD_S: Final = 5
@@ -91,7 +91,9 @@ class Status(Struct, frozen=True):
 
 def sort_causes(causes: Iterable[Cause]) -> tuple[Cause, ...]:
     return tuple(
-        sorted(causes, key=lambda cause: (-cause.held, cause.since_ms, cause.sender, cause.first))[:NAMED]
+        sorted(causes, key=lambda cause: (-cause.held, cause.since_ms, cause.sender, cause.first))[
+            :CAUSES_MOST
+        ]
     )
 
 
@@ -200,7 +202,7 @@ def sum_up_waiting(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> S
         F.count(F.lit(1)).alias("held"), F.min("since_ms").alias("since")
     )
     causes = []
-    for row in counts.orderBy(F.desc("held"), "since", "one").limit(NAMED).collect():
+    for row in counts.orderBy(F.desc("held"), "since", "one").limit(CAUSES_MOST).collect():
         place = (row["group"], "") if row["receiver"] is None else (row["receiver"], row["group"])
         one = row["one"]
         numbers = one["first"] or 0, one["last"] or 0
@@ -350,7 +352,7 @@ def make_status(
             rows_out=one.delivered + one.late,
             held=one.held,
             oldest_ms=one.oldest_ms,
-            causes=one.causes[:CAUSES_MOST],
+            causes=one.causes,
             frontier={FURTHEST: dict(furthest)} if furthest else {},
             all_given_up=status.all_given_up + one.gave_up,
             all_late=status.all_late + one.late,
@@ -361,5 +363,5 @@ def make_status(
         return status
     many = int(found["count"] or 0)
     named = (msgspec.json.decode(found["first"], type=Found),) if found["first"] else ()
-    newest = (*status.found, *named)[-NAMED:]
+    newest = (*status.found, *named)[-FOUND_MOST:]
     return structs.replace(status, rows_out=many, all_found=status.all_found + many, found=newest)
