@@ -173,7 +173,7 @@ def test_a_stuck_run_is_a_no_that_says_what_waits(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--protocol", "magic"], "antecede: simulate: protocol must be one of"),
+        (["--protocol", "magic"], "antecede: run: protocol must be one of"),
         (["--set", "k"], "antecede: simulate: --set must be key=value, each key once, not 'k'"),
         (["--messages", "many"], "antecede: Invalid value for '--messages'"),
         (["--network", "warp"], "antecede: network: the name must be one of"),

@@ -13,6 +13,8 @@ from antecede.explore import Explorer, _Search, explore
 from antecede.model import Event, View, bits
 from antecede.program import Program, enumerate_programs, parse
 from antecede.protocols import PROTOCOLS, create
+from antecede.protocols.fifo import Fifo
+from antecede.protocols.receiver import Receiver
 from antecede.replay import explain, replay
 from antecede.steps import Make, Order, identity
 
@@ -346,6 +348,16 @@ def test_a_counterexample_is_shortest_and_replays() -> None:
     found = explain(explorer, result)
     events = replay(explorer.steps.make, TRIANGLE, found.schedule)
     assert oracle.check(events).violations[0].chain == ((0, 1), (0, 2), (1, 1))
+
+
+def test_a_machine_whose_state_is_not_all_of_it_is_told_so() -> None:
+    class Forgetful(Fifo):
+        state = Receiver.state
+
+    program = parse("p1: send x to p2; send y to p2\np2:")
+    explorer = Explorer(lambda process: Forgetful(program.view, process))
+    with pytest.raises(BadRun, match="cannot be replayed .* does `state` of the machine name every attribute"):
+        explain(explorer, explorer.run(program))
 
 
 @pytest.mark.parametrize("protocol", ["unordered", "fifo"])

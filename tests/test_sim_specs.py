@@ -32,7 +32,7 @@ def test_a_spec_is_a_command_line_and_a_table() -> None:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"protocol": "magic"}, "simulate: protocol must be one of unordered, fifo,"),
+        ({"protocol": "magic"}, "run: protocol must be one of unordered, fifo,"),
         ({"processes": 100_000}, "simulate: processes must be 0 to 65536, not 100000"),
         ({"messages": 0}, "simulate: messages must be 1 to"),
         ({"seed": -1}, "simulate: seed must be 0 to"),

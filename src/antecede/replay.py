@@ -177,8 +177,9 @@ def explain(explorer: Explorer, exploration: Exploration) -> Counterexample:
     try:
         _walk(run, explorer, finding)
         _finish(run, explorer, finding)
-    except BadRun:
-        raise
+    except BadRun as unlike:
+        advice = "does `state` of the machine name every attribute that its methods change?"
+        raise BadRun("explorer", f"the schedule that it found cannot be replayed ({unlike}): {advice}") from None
     except (AntecedeError, AssertionError) as raised:
         error = str(raised)
     assert (finding.kind in ("refused", "broken")) == bool(error), error or "the replay went well"

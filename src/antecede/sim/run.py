@@ -56,7 +56,7 @@ class RunSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
-            raise BadParameter.choice("simulate", "protocol", self.protocol, PROTOCOLS)
+            raise BadParameter.choice("run", "protocol", self.protocol, PROTOCOLS)
         for field, least, most in (
             ("processes", 0, PROCESSES_MOST),
             ("messages", 1, 10**12),

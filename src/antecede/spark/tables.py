@@ -197,10 +197,10 @@ def describe_files(
     kinds = sorted({kind_of(name) for name in names})
     format = FORMATS.get(" ".join(kinds))
     if format is None:
-        shown = ", ".join(kind or "files without an ending" for kind in kinds) or "no files"
+        shown = ", ".join(kind or "files without an ending" for kind in kinds)
         raise BadTrace(
             absolute(path),
-            f"it has {shown}: give a trace, an ingested log, or a table in files of one kind, {', '.join(FORMATS)}",
+            f"{f'it has {shown}' if shown else 'there are no files'}: give a trace, an ingested log, or a table in files of one kind, {', '.join(FORMATS)}",
         )
     if format == "parquet" and readable(absolute(path)):
         refuse_files(spark, names, pa.schema([]))
