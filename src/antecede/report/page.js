@@ -103,10 +103,10 @@ const parametersOf = run => Object.entries(JSON.parse(run.parameters)).filter(([
   .map(([name, value]) => `${name}=${typeof value === 'string' ? value : JSON.stringify(value)}`).join(', ');
 
 function factsOf(run) {
-  const price = run.price || {};
+  const price = run.price || {}, notion = run.causality ? ' (potential)' : '';
   const facts = [['verdict', badge(run.class)], ['protocol', named ? run.protocol : null], ['promises', run.promise], ['network', breakable(run.network)], ['workload', breakable(run.workload)], ['topology', breakable(run.topology)],
     ['causality', run.causality], ['processes', count(run.n)], ['events', count(run.size)], ['deliveries', count(run.deliveries)], ['duration', known(price.duration_ns) ? time(price.duration_ns) : null],
-    ['longest chain', known(price.longest_chain) ? plural(price.longest_chain, 'message') : null], ['concurrency', known(price.concurrency) ? percent(price.concurrency) : null],
+    [`longest chain${notion}`, known(price.longest_chain) ? plural(price.longest_chain, 'message') : null], [`concurrency${notion}`, known(price.concurrency) ? percent(price.concurrency) : null],
     ['seed', run.seed], ['parameters', run.parameters === '{}' || run.causality ? null : parametersOf(run)]];
   return el('dl', {class: 'facts'}, facts.filter(([, value]) => known(value)).map(([name, value]) => el('div', {class: name}, el('dt', {}, name), el('dd', {}, value))));
 }
@@ -160,7 +160,7 @@ function showAbout() {
     DATA.runs.some(run => run.causality) ? el('p', {}, el('strong', {}, 'Stated causality. '),
       'A message comes before another here if a chain of parents and links of spans leads from the other to it. ' +
       'The other notion, potential causality, takes everything that a process did before for a cause; for a service with threads it finds violations between requests that have nothing to do with each other. ' +
-      'Ask for it with ', el('code', {}, 'antecede verify --causality potential'), '.')
+      'Ask for it with ', el('code', {}, 'antecede verify --causality potential'), '. Concurrency and the longest chain are always measured by potential causality.')
       : el('p', {class: 'muted'}, 'Verdicts follow from program order and messages alone, never from what a protocol says of itself. Nothing on this page was fetched, and nothing leaves it.'),
   ].filter(known));
 }
