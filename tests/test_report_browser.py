@@ -66,6 +66,23 @@ def test_events_without_protocols_say_nothing_of_protocols(open_page):
         assert words not in shown.split("What is on this page")[0], words
 
 
+def test_a_log_without_times_has_no_delays(open_page):
+    parts = samples.compare_protocols(["matrix"])
+    for row in parts["measures"]:
+        row["duration_ns"] = 0
+    page = open_page(parts)
+    shown = page.locator("body").inner_text()
+    for words in ("delay", "Delay", "duration", "By time", "Where the events are", "0 s"):
+        assert words not in shown, words
+    assert "Who sends to whom" in shown
+
+
+def test_each_of_a_few_processes_is_named_beside_the_channels(open_page):
+    page = open_page(samples.compare_protocols(["matrix"], processes=3))
+    for side in (".channels .y", ".channels .axis"):
+        assert page.locator(f"{side} span").all_inner_texts() == ["p1", "p2", "p3"]
+
+
 def test_nothing_is_cut_on_a_phone(open_page, compared):
     page = open_page(compared, width=360)
     about = page.locator("nav a", has_text="About")

@@ -38,6 +38,7 @@ A reason is a sentence: what was given, and what must be given instead ("queue m
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Self
 
@@ -76,6 +77,15 @@ __all__ = [
 ]
 
 
+def show_place(place: str) -> str:
+    """A place for people: a file on this machine's disk by its path, however it was asked for.
+
+    >>> show_place("file:///tmp/a.csv, line 3"), show_place("s3a://lake/trace")
+    ('/tmp/a.csv, line 3', 's3a://lake/trace')
+    """
+    return re.sub("^file:/+", "/", place)
+
+
 class AntecedeError(Exception):
     """The root of every error that Antecede raises on purpose."""
 
@@ -86,8 +96,8 @@ class AtPlace(AntecedeError):
     joint: ClassVar[str] = ": "
 
     def __init__(self, place: str, reason: str) -> None:
-        self.place, self.reason = place, reason
-        super().__init__(f"{place}{self.joint}{reason}")
+        self.place, self.reason = show_place(place), reason
+        super().__init__(f"{self.place}{self.joint}{reason}")
 
 
 class CallerError(AntecedeError):

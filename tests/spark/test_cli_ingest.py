@@ -115,8 +115,8 @@ def test_a_log_is_read_and_what_cannot_be_is_told(capsys: pytest.CaptureFixture[
     assert code == 1
     told = json.loads(printed)
     assert (told["verdict"], told["rejected"], told["clocks"]) == ("no", 1, 1)
-    assert f"rejected: file:{log}, line 7: it is no part of a record: noise" in err
-    assert f"gap: file:{log}, line 5: event 2 of ann: entry of ann is 3, should be 2" in err
+    assert f"rejected: {log}, line 7: it is no part of a record: noise" in err
+    assert f"gap: {log}, line 5: event 2 of ann: entry of ann is 3, should be 2" in err
     assert err.splitlines()[-1].startswith("no: 3 events, 0 messages, 1 run, 1 of unknown order; ")
 
     code, printed, err = run_ingest(

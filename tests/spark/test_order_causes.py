@@ -219,7 +219,7 @@ def test_null_lists_and_maps_stay_null_and_cost_no_more_than_others(spark, full)
 BAD = [
     ({"id": "nobody", "causes": "c"}, "id must be one of the columns i, c, n, l, not 'nobody'"),
     ({"id": "i", "causes": "n"}, "and n is int with ids of string"),
-    ({"id": "l", "causes": "c"}, "id must be text or integers, and l is array<string>"),
+    ({"id": "l", "causes": "c"}, "id must be text or integers of 64 bits, and l is array<string>"),
     (
         {"id": "i", "causes": "c", "partition_by": "l"},
         "partition_by must name columns of plain values, and l is array<string>",

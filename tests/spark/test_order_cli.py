@@ -106,6 +106,21 @@ def test_wrong_options_are_code_2_before_spark_starts(options, told, capsys, tmp
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"id;cause\nb;a\n", "not 'id': values are separated by commas"),
+        ("id,cause\n".encode("utf-16"), "e.csv: the text is not UTF-8: convert it, as `iconv -t UTF-8` does"),
+    ],
+)
+def test_a_first_line_of_another_kind_is_said_before_spark_starts(data, told, capsys, tmp_path):
+    from antecede.cli import run
+
+    (tmp_path / "e.csv").write_bytes(data)
+    assert run(["order", str(tmp_path / "e.csv"), "--out", str(tmp_path / "out"), *ID]) == 2
+    assert capsys.readouterr().err.endswith(f"{told}\n")
+
+
 def test_a_window_of_a_table_and_a_table_of_packets(tmp_path, warm):
     (tmp_path / "empty.csv").write_text("id,cause\n")
     done = warm("order", tmp_path / "empty.csv", *ID, "--out", tmp_path / "none")

@@ -96,9 +96,10 @@ BROKEN = {
     "few values": (
         "a.csv",
         b"e,after\na,\nb\n",
-        r"a\.csv: .* not as many values as the first line names: b$",
+        r"a\.csv: the line must have as many values .*: b$",
     ),
-    "many values": ("a.csv", b"e,after\na,,\nb,a\n", r"a\.csv: .* not as many values .*: a,,$"),
+    "a value of two lines": ("a b+c.csv", b'e,after\na,\nb,"a\nc"\n', r"quoted value must end on its line: "),
+    "many values": ("a.csv", b"e,after\na,,\nb,a\n", r"a\.csv: the line must have as many values .*: a,,$"),
     "no gzip": ("a.csv.gz", b"\x1f\x8b\x08\x00 and no more", r"a\.csv\.gz: .*cannot read"),
     "half a gzip": (
         "a.csv.gz",
@@ -122,9 +123,41 @@ def test_a_file_that_is_not_what_it_says_is_refused_by_name(warm, tmp_path, name
     done = warm(*request, "--out", tmp_path / "out")
     assert done.returncode == 2, done.stderr
     [line] = done.stderr.splitlines()
+    assert line.startswith(f"antecede: {tmp_path / name}")
     assert re.search(told, line), line
     assert "Parquet" not in line
     assert not (tmp_path / "out").exists()
+
+
+def test_files_of_csv_with_other_columns_are_refused(warm, tmp_path):
+    (tmp_path / "1.csv").write_text("e,after\nb,a\n")
+    (tmp_path / "2.csv").write_text("after,e\n,a\n")
+    done = warm("order", tmp_path, "--id", "e", "--causes", "after", "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert re.search(
+        r"antecede: /.*[12]\.csv: .*first line does not name the same columns as the other", done.stderr
+    )
+
+
+@pytest.mark.parametrize("time", ["Mon, 01 Jan 2024 10:00:02 +0000", "1704103200.5"])
+def test_a_text_that_is_no_time_is_refused_and_not_passed_over(warm, tmp_path, time):
+    (tmp_path / "a.csv").write_text(f'e,after,at\na,,\nb,,3\nc,,"{time}"\n')
+    request = "order", tmp_path / "a.csv", "--id", "e", "--causes", "after", "--time", "at"
+    done = warm(*request, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert done.stderr == f"antecede: time: {time} is neither ISO 8601 nor an integer\n"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("causes", ["b,c", "b c"])
+def test_causes_that_are_no_json_are_one_identifier_and_it_is_said(warm, tmp_path, causes):
+    (tmp_path / "a.csv").write_text(f'e,after\nd,"{causes}"\nb,\nc,\n')
+    done = warm("order", tmp_path / "a.csv", "--id", "e", "--causes", "after", "--out", tmp_path / "out")
+    assert done.stderr.splitlines()[:2] == [
+        f"missing: e {causes} holds up 1 row, 1 directly",
+        f'{causes} is read as one identifier: several causes in a text must be a JSON array, as in ["a", "b"]',
+    ]
+    assert done.returncode == 1
 
 
 EVENTS = [("b", ["a", "z"], "2"), ("a", [], "3"), ("c", ["b"], "1")]

@@ -83,9 +83,9 @@ def test_a_file_that_is_no_input_is_named_and_nothing_begins(spark, tmp_path, ca
     break_it(events)
     out = tmp_path / "out"
     line = read_refusal(capsys, "order", tmp_path / "in", *MATRIX, "--out", out)
-    assert re.match(f"antecede: file:{second}: {words}", line)
+    assert re.match(f"antecede: {second}: {words}", line)
     line = read_refusal(capsys, "verify", tmp_path / "trace", *STREAM, "--out", out)
-    assert re.match(f"antecede: file:{events}: {words}", line)
+    assert re.match(f"antecede: {events}: {words}", line)
     assert not out.exists()
 
 
@@ -93,9 +93,9 @@ def test_a_place_without_files_is_refused_where_none_are_waited_for(spark, tmp_p
     (tmp_path / "empty").mkdir()
     nowhere, out = tmp_path / "nowhere", tmp_path / "out"
     line = read_refusal(capsys, "order", nowhere, *MATRIX, "--out", out)
-    assert f"a directory of files of packets, and file:{nowhere} is not there" in line
+    assert f"a directory of files of packets, and {nowhere} is not there" in line
     line = read_refusal(capsys, "order", tmp_path / "empty", *MATRIX, "--out", out)
-    assert f"file:{tmp_path / 'empty'} has no Parquet files of packets" in line
+    assert f"{tmp_path / 'empty'} has no Parquet files of packets" in line
     line = read_refusal(capsys, "verify", nowhere, *STREAM, "--out", out)
     assert f"{nowhere}/events: there are no Parquet files" in line
     assert not nowhere.exists()
@@ -125,13 +125,13 @@ def test_a_query_does_not_go_on_where_another_was(spark, tmp_path, capsys):
         ),
         (
             ["order", tmp_path / "other", *MATRIX, "--out", out],
-            f", not file:{tmp_path}/other",
+            f", not {tmp_path}/other",
         ),
         (
             ["verify", tmp_path / "trace", *STREAM, "--out", out],
             "with command order, not ",
         ),
-        ([*ordering, "--checkpoint", tmp_path / "new"], f"the output file:{out}/delivered is there already"),
+        ([*ordering, "--checkpoint", tmp_path / "new"], f"the output {out}/delivered is there already"),
     ):
         assert words in read_refusal(capsys, *arguments)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before

@@ -241,7 +241,8 @@ def test_bad_partitions_are_refused_by_name_and_the_others_are_judged(spark, row
         "cycle": "the causes form a cycle: a -> b -> c -> a",
         "itself": "the causes form a cycle: a -> a",
         "nameless": "1 row without an id",
-        "nowhere": "1 row handed to a consumer at no position or time",
+        "nowhere": "1 row handed to a consumer at no position or time, or at a text that is neither an integer nor "
+        "ISO 8601",
     }
     refused = found.findings.where("kind = 'refused'").collect()
     assert {row.part: row.reason for row in refused} == {row["part"]: row["reason"] for row in found.refused}

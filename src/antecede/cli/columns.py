@@ -48,8 +48,19 @@ def refuse_unknown_columns(owner: str, events: str, named: Iterable[tuple[str, s
     for option, name in named:
         if there is not None and name is not None and name not in there:
             raise BadParameter(
-                owner, f"--{option} must be one of the columns {', '.join(there)}, not {name!r}"
+                owner,
+                f"--{option} must be one of the columns {', '.join(there)}, not {name!r}{hint_at(there)}",
             )
+
+
+def hint_at(columns: Sequence[str]) -> str:
+    """What a single column with other signs in its name tells.
+
+    >>> hint_at(["id;parent"]), hint_at(["id", "parent"])
+    (': values are separated by commas', '')
+    """
+    alone = len(columns) == 1 and any(sign in columns[0] for sign in ";\t|")
+    return ": values are separated by commas" if alone else ""
 
 
 def peek_columns(path: str) -> list[str] | None:
@@ -75,7 +86,9 @@ def peek_columns(path: str) -> list[str] | None:
     with (opened or open)(place, "rt", encoding="utf-8-sig", newline="") as file:
         try:
             return next(csv.reader(file), [])
-        except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error):
+        except UnicodeDecodeError:
+            raise BadTrace(place, "the text is not UTF-8: convert it, as `iconv -t UTF-8` does") from None
+        except (OSError, EOFError, zlib.error, csv.Error):
             # Spark's reader says what is wrong with it.
             return None
 

@@ -17,7 +17,7 @@ from antecede.cli.columns import peek_columns
 from antecede.cli.options import Json, Master, Remote
 from antecede.cli.output import SHOWN, count_things, print_json, print_sentence
 from antecede.cli.spark_session import open_work
-from antecede.errors import BadParameter
+from antecede.errors import BadParameter, show_place
 from antecede.trace.foreign.formats import (
     FORMATS,
     SPAN_FORMATS,
@@ -252,9 +252,9 @@ def describe_row(row: dict[str, Any]) -> str:
     """One line for people.
 
     >>> describe_row({"file": "file:/a.log", "line": 3, "text": "oops", "reason": "it is no part of a record"})
-    'rejected: file:/a.log, line 3: it is no part of a record: oops'
+    'rejected: /a.log, line 3: it is no part of a record: oops'
     """
-    place = row["file"] + ("" if row["line"] is None else f", line {row['line']}")
+    place = show_place(row["file"]) + ("" if row["line"] is None else f", line {row['line']}")
     if "reason" in row:
         text = row["text"] or ""
         return f"rejected: {place}: {row['reason']}: {text[:80]}{'...' * (len(text) > 80)}"

@@ -207,7 +207,9 @@ def report(outcome: Outcome, out: str, as_json: bool) -> None:
         print_sentence(f"refused: {name_partition(row, outcome.partition_by)}: {row['reason']}")
     for row in outcome.holding:
         print_sentence(describe_missing(row, outcome.partition_by))
-    many = f"{outcome.rows:,} rows by {outcome.by}"
+    if hint := hint_at_lists(outcome):
+        print_sentence(hint)
+    many = f"{count_things(outcome.rows, 'row')} by {outcome.by}"
     if outcome.partition_by:
         many += f" in {count_things(outcome.partitions, 'partition')}"
     if verdict == "yes":
@@ -215,11 +217,13 @@ def report(outcome: Outcome, out: str, as_json: bool) -> None:
         return
     parts = []
     if outcome.missing:
-        direct = f", {outcome.direct:,} of them directly" if outcome.by == "causes" else ""
+        direct = f", {outcome.direct:,} directly" if outcome.by == "causes" else ""
         worst = max(outcome.groups, key=lambda row: row["missing"])
         where = f" (most in {name_partition(worst, outcome.partition_by)})" if outcome.partition_by else ""
         waiting = "1 row waits" if outcome.waiting == 1 else f"{outcome.waiting:,} rows wait"
-        parts.append(f"{outcome.missing:,} missing, {waiting} for them{direct}{where}")
+        parts.append(
+            f"{outcome.missing:,} missing, {waiting} for {'it' if outcome.missing == 1 else 'them'}{direct}{where}"
+        )
     if outcome.refused:
         parts.append(f"{count_things(outcome.refused, 'partition')} refused")
     print_sentence(f"no: {'; '.join([*parts, many])}; written to {out}")
@@ -251,6 +255,16 @@ def describe_missing(row: Mapping[str, Any], names: Sequence[str]) -> str:
     direct = f", {row['direct']:,} directly" if "direct" in row else ""
     hold = "hold" if what.startswith("messages ") else "holds"
     return f"missing: {where}{what} {hold} up {count_things(row['waiting'], 'row')}{direct}"
+
+
+def hint_at_lists(outcome: Outcome) -> str:
+    """What to do if a missing identifier looks like several: in text, only JSON is a list."""
+    own = (*outcome.partition_by, "direct", "waiting")
+    missing = [str(row[name]) for row in outcome.holding for name in row if name not in own]
+    several = next((text for text in missing if {",", " ", ";"} & set(text)), None)
+    if outcome.by != "causes" or several is None:
+        return ""
+    return f'{several} is read as one identifier: several causes in a text must be a JSON array, as in ["a", "b"]'
 
 
 # A stream: until Ctrl-C or, with --once, the end

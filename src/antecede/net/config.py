@@ -197,7 +197,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
         if self.feed is None:
             return None
         if self.trace is None:
-            raise BadConfig("feed", "needs a trace: it serves what the trace records")
+            raise BadConfig("feed", "it serves what the trace records: give the node a `trace`, too")
         # PyArrow takes longer to load than all the rest.
         from antecede.net.serve.feed import Feed
 

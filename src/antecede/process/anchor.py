@@ -20,13 +20,16 @@ from msgspec import Struct
 from antecede.errors import BadJournal
 from antecede.process.disk import Files
 
-__all__ = ["Anchor", "Mark"]
+__all__ = ["REJOIN", "Anchor", "Mark"]
 
 NAME = "anchor"
 MAGIC = b"AnteEnd1"
 RECORD = struct.Struct("<8sQ?xxxI16s")
 """What it is, position, whether each group was synced, the process that wrote it, the boot; then a checksum."""
 UNKNOWN = bytes(16)
+
+REJOIN = "remove the node at another member, and let it join under another name"
+"""What to do about a journal that is lost."""
 
 
 class Mark(Struct, frozen=True):
@@ -58,11 +61,14 @@ class Anchor:
         record = data[: RECORD.size]
         if len(data) != RECORD.size + 4 or crc32(record) != int.from_bytes(data[RECORD.size :], "little"):
             raise BadJournal(
-                f"journal anchor {self.path}", "is damaged: nobody knows how far the journal went"
+                f"journal anchor {self.path}", f"is damaged: nobody knows how far the journal went; {REJOIN}"
             )
         magic, position, full, pid, boot = RECORD.unpack(record)
         if magic != MAGIC:
-            raise BadJournal(f"journal anchor {self.path}", "is a file of another program")
+            raise BadJournal(
+                f"journal anchor {self.path}",
+                "is a file of another program: choose another path for the journal",
+            )
         return Mark(position, full, pid, boot)
 
     def is_of_this_boot(self, mark: Mark) -> bool:

@@ -431,7 +431,7 @@ class Core:
         if after.view > self.roll_number:
             raise BadParameter(
                 "message",
-                f"after is of view {after.view}, and this node is in view {self.roll_number}: join that view first",
+                f"after is of view {after.view}, and this node is in view {self.roll_number}: wait for that view",
             )
         return after if after.view == self.roll_number else CausalContext()
 

@@ -31,7 +31,7 @@ from zlib import crc32
 import msgspec
 
 from antecede.errors import BadJournal, BadParameter, BadSnapshot, CannotWrite
-from antecede.process.anchor import Anchor
+from antecede.process.anchor import REJOIN, Anchor
 from antecede.process.bulk import Bulk
 from antecede.process.core import Core
 from antecede.process.disk import Disk, Row
@@ -124,7 +124,8 @@ class Journal:
                 return new
             if len(snapshots) != 1:
                 raise BadJournal(
-                    self.place, f"has {len(snapshots)} snapshots instead of one: what it held is lost"
+                    self.place,
+                    f"has {len(snapshots)} snapshots instead of one: what it held is lost; {REJOIN}",
                 )
             core = self._restore(snapshots[0], new)
             for given in self._inputs(rows):
@@ -214,8 +215,11 @@ class Journal:
         """Refuse a journal that ends before its anchor."""
         mark = self._anchor.read()
         if mark is None and not self._disk.old:
-            reason = f"has lost {self._anchor.path}: without it nobody knows how far the journal went"
-            raise BadJournal(self.place, reason)
+            raise BadJournal(
+                self.place,
+                f"has lost {self._anchor.path}: without it nobody knows how far the journal went; bring it back, or "
+                f"{REJOIN}",
+            )
         if mark is not None and mark.position > self.position:
             if mark.full or self._anchor.is_of_this_boot(mark):
                 raise self._cut_off(mark.position)
@@ -238,9 +242,9 @@ class Journal:
 
     def _describe_damage(self, what: str, sound: int, last: int) -> BadJournal:
         lost = (
-            f"inputs {sound + 1}..{last}, or some of them, are lost"
+            f"inputs {sound + 1}..{last}, or some of them, are lost; {REJOIN}"
             if last > sound
-            else "all that it held is lost"
+            else f"all that it held is lost; {REJOIN}"
         )
         return BadJournal(self.place, f"is damaged: the checksum or the place of {what} is wrong; {lost}")
 

@@ -35,7 +35,10 @@ def check_message(limits: Limits, payload: bytes, label: str, context: str) -> N
     """Refuse what the wire would not carry, whatever its stamp."""
     size, most = len(payload), limits.payload_bytes
     if size > most:
-        raise BadParameter("message", f"the payload has {size} bytes, and may have {most}")
+        raise BadParameter(
+            "message",
+            f"the payload has {size} bytes, and may have {most}: send less, or raise limits.payload_bytes at all nodes",
+        )
     for name, text in (("label", label), ("context", context)):
         if not isinstance(text, str):
             raise WrongType(f"the {name} of a message", "text", text)
@@ -77,7 +80,9 @@ def check_packets(
             size, most = len(encode_whole(effect, limits)), limits.packet_bytes
             if size > most:
                 raise BadParameter(
-                    "message", f"its packet has {size} bytes with its stamp, and may have {most}"
+                    "message",
+                    f"its packet has {size} bytes with its stamp, and may have {most}: send less, or raise "
+                    "limits.packet_bytes at all nodes",
                 )
 
 

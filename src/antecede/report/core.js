@@ -22,6 +22,15 @@ const sum = values => values.reduce((a, b) => a + b, 0);
 const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
 const known = x => x !== null && x !== undefined;
 
+// A log without times has 0 for each: its delays are not known.
+for (const run of DATA.runs) {
+  run.untimed = Boolean(run.price) && run.price.duration_ns === 0;
+  if (!run.untimed) continue;
+  for (const row of [run.price, ...run.processes]) for (const name of Object.keys(row)) if (/^(delay|wait|duration)_/.test(name)) row[name] = null;
+  if (run.channels) run.channels.delay_ns_mean.fill(null);
+}
+if (DATA.runs.length && DATA.runs.every(run => run.untimed)) DATA.histograms = DATA.histograms.filter(({quantity}) => !/^(delay|wait)_/.test(quantity));
+
 // Figures: three digits say enough, and every figure says its unit.
 
 const whole = new Intl.NumberFormat('en');
@@ -108,6 +117,7 @@ document.addEventListener('keydown', event => { if (event.key === 'Escape') hush
 // Choices that look alike everywhere.
 
 function segmented(label, choices, chosen, pick) {
+  if (choices.length < 2) return null;
   const group = el('div', {class: 'segmented', role: 'group', 'aria-label': label});
   for (const [value, text, hint] of choices) {
     group.append(el('button', {

@@ -4,10 +4,11 @@ function heatmap({columns, rows, values, share = () => 1, label, tip, pick}) {
   // A cell that stands for more processes than its neighbour is no stronger for that.
   const strengths = values.map((value, i) => value / share(i % columns, Math.floor(i / columns)));
   const most = Math.max(...strengths, 1e-9);
-  const cells = [];
+  // Few cells stand apart; many would show seams.
+  const cells = [], size = columns <= FEW ? 0.98 : 1.03;
   strengths.forEach((value, i) => {
     // The root, because a channel with a hundredth of the traffic should still be seen.
-    if (value > 0) cells.push(draw('rect', {x: i % columns, y: Math.floor(i / columns), width: 1.03, height: 1.03, 'fill-opacity': (0.12 + 0.88 * Math.sqrt(value / most)).toFixed(3)}));
+    if (value > 0) cells.push(draw('rect', {x: i % columns, y: Math.floor(i / columns), width: size, height: size, 'fill-opacity': (0.12 + 0.88 * Math.sqrt(value / most)).toFixed(3)}));
   });
   const picture = draw('svg', {class: 'heat', viewBox: `0 0 ${columns} ${rows}`, preserveAspectRatio: 'none', role: 'img', 'aria-label': label, 'data-tip': ''},
     draw('g', {}, cells));
@@ -18,6 +19,13 @@ function heatmap({columns, rows, values, share = () => 1, label, tip, pick}) {
   picture.tip = (x, y) => tip(...at(x, y));
   if (pick) picture.addEventListener('click', event => pick(...at(event.clientX, event.clientY)));
   return picture;
+}
+
+// Few rows or columns have each its name; of many, the first and the last have.
+const FEW = 6;
+function namesAlong(kind, names, label, word) {
+  const spans = names.length <= FEW ? names.map(name => el('span', {title: name}, label(name, 12))) : [el('span', {}, label(names[0], 12)), word ? el('span', {class: 'muted'}, word) : null, el('span', {}, label(names[names.length - 1], 12))];
+  return el('div', {class: names.length <= FEW ? `${kind} each` : kind}, spans);
 }
 
 // Bands are what fits: with more processes than rows, a row is several neighbours.
@@ -58,7 +66,7 @@ function overview(run, model, pick) {
     style: `left:${share(model.time[first])};width:${width(model.time[first], model.time[last])}`}));
   const view = el('i', {class: 'view'});
   const node = el('div', {class: 'overview', style: `--rows:${bands}`},
-    el('div', {class: 'y'}, el('span', {}, model.label(names[0], 12)), bands > 1 ? el('span', {}, model.label(names[run.n - 1], 12)) : null),
+    namesAlong('y', names.slice(0, run.n), model.label),
     el('div', {class: 'plot'}, picture, view, el('div', {class: 'ranges'}, ranges)),
     el('div', {class: 'axis'}, el('span', {}, '0 s'), el('span', {}, time(span / 2)), el('span', {}, time(span))));
   return {node, mark(a, b) { view.style.left = share(a); view.style.width = width(a, b); }};
@@ -73,12 +81,12 @@ function channelMap(run, {names, label}) {
   };
   const node = el('div', {});
   const fill = what => node.replaceChildren(el('div', {class: 'channels'},
-    el('div', {class: 'y'}, el('span', {}, label(names[0], 12)), el('span', {class: 'muted'}, 'from'), el('span', {}, label(names[run.n - 1], 12))),
+    namesAlong('y', names.slice(0, run.n), label, 'from'),
     heatmap({columns: bands, rows: bands, values: what === 'messages' ? messages : delays.map(x => x || 0), label: `${what} by channel`, tip,
       share: (receiver, sender) => what === 'messages' ? size(sender) * size(receiver) : 1}),
-    el('div', {class: 'axis'}, el('span', {}, label(names[0], 12)), el('span', {class: 'muted'}, 'to'), el('span', {}, label(names[run.n - 1], 12)))),
+    namesAlong('axis', names.slice(0, run.n), label, 'to')),
     el('div', {class: 'scale'}, el('span', {}, '0'), el('i'), el('span', {}, what === 'messages' ? plural(Math.max(...messages), 'message') : time(Math.max(...delays.map(x => x || 0))))));
   fill('messages');
-  const controls = segmented('Shown', [['messages', 'Messages'], ['delay', 'Mean delay']], 'messages', fill);
-  return el('div', {}, el('div', {class: 'controls'}, controls), node);
+  const choices = [['messages', 'Messages'], ...(delays.some(known) ? [['delay', 'Mean delay']] : [])];
+  return el('div', {}, el('p', {class: 'muted small'}, 'A row is a sender, a column a receiver.'), el('div', {class: 'controls'}, segmented('Shown', choices, 'messages', fill)), node);
 }

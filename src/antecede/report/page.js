@@ -56,14 +56,15 @@ function buildOne(run, model) {
       el('p', {id: 'seen', class: 'muted small'}),
       legend(),
       el('p', {id: 'keys', class: 'muted small'}, 'Drag to move, Ctrl and the wheel to zoom. Keys: arrows go from event to event, Enter follows a message, + and − zoom, 0 fits.'),
-      el('h3', {}, 'Where the events are'),
-      strip.node, el('p', {id: 'elsewhere', class: 'small', 'aria-live': 'polite'}, elsewhere(run))),
+      el('div', {hidden: run.untimed},
+        el('h3', {}, 'Where the events are'),
+        strip.node, el('p', {id: 'elsewhere', class: 'small', 'aria-live': 'polite'}, elsewhere(run)))),
     el('div', {class: 'pair'}, run.channels && run.n > 1 ? el('div', {}, el('h3', {}, 'Who sends to whom'), channelMap(run, model)) : null, processesOf(run)),
   ]);
   const {axis = 'order', control = false} = diagram || {};
-  diagram = new Diagram(host, (a, b, seen, lines) => { strip.mark(a, b); $('seen').textContent = `${plural(seen, 'event')} in view${lines < run.n ? ` at ${lines} of ${plural(run.n, 'process', 'processes')}` : ''}, ${instant(a, b - a, b)} to ${instant(b, b - a)}`; });
-  // What was chosen for one run holds for the next.
-  Object.assign(diagram, {axis, control});
+  diagram = new Diagram(host, (a, b, seen, lines) => { strip.mark(a, b); $('seen').textContent = `${plural(seen, 'event')} in view${lines < run.n ? ` at ${lines} of ${plural(run.n, 'process', 'processes')}` : ''}${run.untimed ? '' : `, ${instant(a, b - a, b)} to ${instant(b, b - a)}`}`; });
+  // What was chosen for one run holds for the next, if that has times.
+  Object.assign(diagram, {axis: run.untimed ? 'order' : axis, control});
 }
 
 function showChoices(story) {
@@ -76,7 +77,7 @@ function showChoices(story) {
   const button = (text, hint, act) => el('button', {type: 'button', title: hint, 'aria-label': hint, onclick: act}, text);
   $('choices').replaceChildren(...[
     segmented('Events', story ? [['story', 'Finding only'], ['involved', 'Its processes'], ['all', 'All']] : [['all', 'All processes']], diagram.rows, rows => diagram.change({rows})),
-    segmented('Horizontal axis', [['order', 'By order', 'Every event one step: arrows always go right'], ['time', 'By time']], diagram.axis, axis => diagram.change({axis})),
+    segmented('Horizontal axis', [['order', 'By order', 'Every event one step: arrows always go right'], ...(current.untimed ? [] : [['time', 'By time']])], diagram.axis, axis => diagram.change({axis})),
     named ? el('label', {class: 'check'}, el('input', {type: 'checkbox', checked: diagram.control, onchange: event => diagram.change({control: event.target.checked})}), ' control packets') : null,
     el('span', {class: 'segmented'}, button('−', 'Zoom out', () => diagram.zoom(1 / 0.6)), button('+', 'Zoom in', () => diagram.zoom(0.6)),
       button('←', 'Earlier', () => diagram.pan(-0.6)), button('→', 'Later', () => diagram.pan(0.6)), button('Fit', 'Fit the finding, or the beginning', () => diagram.fit())),
@@ -149,7 +150,7 @@ function processesOf(run) {
 function showAbout() {
   const all = sum(DATA.runs.map(run => run.size)), here = sum(DATA.runs.map(run => run.table.kind.length));
   const parts = DATA.runs.filter(run => !run.whole);
-  const example = parts[0] || DATA.runs.find(run => run.size);
+  const example = parts[0] || DATA.runs.find(run => run.size && !run.untimed);
   $('about-body').append(...[
     el('p', {}, parts.length ? `This page has ${count(here)} of ${plural(all, 'event')}: ${parts.length < DATA.runs.length ? `all of ${plural(DATA.runs.length - parts.length, 'run')}, and ` : ''}windows of ${plural(parts.length, 'run')}. ` +
       'Verdicts, counts and prices are of all events, not of these alone.' : all ? `This page has all ${plural(all, 'event')} of ${plural(DATA.runs.length, 'run')}.` :

@@ -37,9 +37,9 @@ function showPrices() {
   }
   const facets = el('div', {class: 'facets'}), words = el('p', {class: 'muted words'});
   const pick = name => {
-    const {words: told, partly, part, high} = METRICS[name];
-    words.textContent = [told, partly && measured.some(run => run.price[part]) ? partly : '', high ? 'The tick: 99 of 100 are below.' : ''].filter(Boolean).join(' ');
+    const {words: told, partly, part} = METRICS[name];
     facets.replaceChildren(...facetsOf(measured, METRICS[name]));
+    words.textContent = [told, partly && measured.some(run => run.price[part]) ? partly : '', facets.querySelector('.tick') ? 'The tick: 99 of 100 are below.' : ''].filter(Boolean).join(' ');
   };
   $('prices-body').append(
     el('div', {class: 'controls'}, segmented('Price', metrics.map(([name, {label}]) => [name, label]), metrics[0][0], pick)), words, facets);
@@ -58,7 +58,8 @@ function facetsOf(runs, metric) {
   const facets = unique(runs.map(netOf)).map(network => [network, rows(runs.filter(run => netOf(run) === network))]).filter(([, rows]) => rows.length);
   // One scale for all networks, or their bars could not be compared.
   const means = facets.flatMap(([, rows]) => rows.map(row => row.mean)).sort((a, b) => a - b), usual = means[means.length >> 1];
-  const most = Math.min(means[means.length - 1] * 1.2, usual * ROOM || Infinity) || 1;
+  const alone = means.length === 1 ? facets[0][1][0].high || 0 : 0;
+  const most = Math.max(Math.min(means[means.length - 1] * 1.2, usual * ROOM || Infinity), alone) || 1;
   return facets.map(([network, rows]) => el('figure', {class: 'facet'},
     el('figcaption', {title: network}, network === NONE && facets.length === 1 ? (runs.length === 1 ? metric.label : 'Mean of all runs') : network),
     el('table', {class: 'bars'}, el('tbody', {}, rows.map(row => barOf(network, row, metric, most))))));

@@ -51,12 +51,15 @@ def refuse_columns(
     cause = rows.schema[asked.causes].dataType
     element = cause.elementType if isinstance(cause, ArrayType) else cause
     if not isinstance(kind, (StringType, *WHOLE)):
-        raise BadParameter(owner, f"id must be text or integers, and {asked.id} is {kind.simpleString()}")
+        raise BadParameter(
+            owner,
+            f"id must be text or integers of 64 bits, and {asked.id} is {kind.simpleString()}: make it text",
+        )
     if not isinstance(element, StringType if isinstance(kind, StringType) else (StringType, *WHOLE)):
         raise BadParameter(
             owner,
             f"causes must be one identifier or an array of them, as ids are, and {asked.causes} is "
-            f"{cause.simpleString()} with ids of {kind.simpleString()}",
+            f"{cause.simpleString()} with ids of {kind.simpleString()}: make both text",
         )
     for name in asked.partition_by:
         if isinstance(rows.schema[name].dataType, (ArrayType, MapType, StructType, VariantType)):

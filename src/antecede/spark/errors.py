@@ -157,7 +157,8 @@ def find_error(error: BaseException) -> AntecedeError | None:
         if condition.split(".")[0] in UNREADABLE:
             path = parameters.get("path", "a file")
             kind = next((kind for end, kind in KINDS.items() if end in path), "Parquet")
-            return BadTrace(path, f"Spark cannot read it: it is not a complete {kind} file")
+            others = ", or its first line does not name the same columns as the other files" * (kind == "CSV")
+            return BadTrace(path, f"Spark cannot read it: it is not a complete {kind} file{others}")
     return None
 
 

@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 )
 
 from antecede.errors import BadParameter
+from antecede.spark.errors import raise_bad_trace
 
 __all__ = [
     "CSV", "WHOLE", "alias_columns", "hide_null_lists", "join_by", "quote", "read_time", "refuse_column_names",
@@ -185,12 +186,21 @@ def quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def read_time(rows: DataFrame, name: str) -> Column:
-    """A column of times as numbers that compare alike: nanoseconds, or what it has if that is no integer."""
+def read_time(rows: DataFrame, name: str, *, lenient: bool = False) -> Column:
+    """A column of times as numbers that compare alike: nanoseconds, or what it has if that is no integer.
+
+    A text that is no time ends the query, and is named. It is null if that is `lenient`, and in a stream, which would
+    end for one bad row again and again.
+    """
     kind = rows.schema[name].dataType
     if isinstance(kind, (DoubleType, FloatType)):
         return F.col(quote(name)).cast("double")
-    return to_nanoseconds(name, kind.simpleString())
+    time = to_nanoseconds(name, kind.simpleString())
+    if lenient or not isinstance(kind, StringType) or rows.isStreaming:
+        return time
+    text = F.col(quote(name))
+    fault = raise_bad_trace("time", F.concat(text, F.lit(" is neither ISO 8601 nor an integer")))
+    return F.coalesce(time, F.when(F.trim(text) != "", fault.cast("bigint")))
 
 
 def to_nanoseconds(name: str, type_name: str) -> Column:

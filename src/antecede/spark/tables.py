@@ -50,8 +50,11 @@ SHOWN: Final = 200
 NO_COLUMNS: Final = {
     "parquet": "the table has no columns",
     "csv": "the first line of a CSV file must name the columns, and there is none",
-    "json": "JSON Lines must have an object on each line, and there is none",
+    "json": "JSON Lines must have an object on each line, and there is none: `jq -c '.[]'` writes an array so",
 }
+TORN: Final = (
+    "the line must have as many values as the first line names, and a quoted value must end on its line"
+)
 MAP, ARRAY = "map<string,bigint>", "array<bigint>"
 """What a vector in text can be."""
 
@@ -87,7 +90,7 @@ class StreamFiles(Struct, frozen=True):
         names = visible_files(spark, self.path)
         if not names:
             raise BadParameter(
-                command, f"{absolute(self.path)} is empty: put a first file there, which tells the columns"
+                command, f"{self.path} is empty: put a first file there, which tells the columns"
             )
         return describe_files(spark, self.path, names, self.vector)
 
@@ -114,9 +117,7 @@ def refuse_directory(command: str, path: str, what: str = "events") -> None:
     here = local(absolute(path))
     if here is not None and not os.path.isdir(here):
         found = "is a file" if os.path.exists(here) else "is not there"
-        raise BadParameter(
-            command, f"the input must be a directory of files of {what}, and {absolute(path)} {found}"
-        )
+        raise BadParameter(command, f"the input must be a directory of files of {what}, and {path} {found}")
 
 
 def read_table(
@@ -254,8 +255,10 @@ def read_lines(spark: SparkSession, found: TableFiles, places: list[str]) -> Dat
     options = {**CSV, "columnPruning": False, "columnNameOfCorruptRecord": BROKEN}
     rows = spark.read.options(**options).schema(StructType(fields)).csv(places)
     broken = F.col(quote(BROKEN))
-    words = F.concat(F.lit("the line has not as many values as the first line names: "), broken)
-    fault = raise_bad_trace(name_file(), F.left(words, F.lit(SHOWN)))
+    words = F.concat(F.lit(f"{TORN}: "), broken)
+    # Only `%` is special in a path that Spark writes; the decoder of URLs makes a space of `+`, too.
+    file = F.try_url_decode(F.replace(name_file(), F.lit("+"), F.lit("%2B")))
+    fault = raise_bad_trace(file, F.left(words, F.lit(SHOWN)))
     # Spark does not read lines that are none without a column of others.
     other = F.length(F.concat_ws("", F.col(quote(found.schema.names[0])))) >= 0
     sound = F.when(broken.isNull(), other).otherwise(fault.cast("boolean"))

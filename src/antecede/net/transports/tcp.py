@@ -72,7 +72,7 @@ Python also transport=Tcp(..., plain=True))
     def address(self) -> str:
         """Where it listens, once it does."""
         if self._server is None or not self._server.sockets:
-            raise BadParameter("node", "it has no address: it does not listen")
+            raise BadParameter("node", "it has no address, because it does not listen: start it first")
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

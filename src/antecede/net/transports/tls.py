@@ -86,7 +86,8 @@ class Tls(Struct, frozen=True):
             ) from None
         if found != name:
             raise BadParameter(
-                "tls", f"certificate {self.certificate} is for {found}, and this node is {name}"
+                "tls",
+                f"certificate {self.certificate} is for {found}, and this node is {name}: give it its own",
             )
 
 

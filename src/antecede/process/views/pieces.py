@@ -44,7 +44,7 @@ class Pieces:
         """The whole value, if this was the piece that was missing. Raises `BadFrame` beyond `STATE_BYTES`."""
         at = at if at >= 0 else len(self._pieces)
         if at in self._pieces or at > STATE_BYTES // PIECE + 1:
-            raise BadFrame(f"piece {at} of a state cannot be: it was sent before, or no state has so many")
+            raise BadFrame(f"piece {at} of a state came twice, or is beyond the last that a state can have")
         self.size += len(piece)
         if self.size > STATE_BYTES:
             raise BadFrame(f"the state for a node that joins has more than {STATE_BYTES} bytes")

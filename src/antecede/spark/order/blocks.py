@@ -384,7 +384,7 @@ def order_block(
     start, count = starts[own["__block"][0].as_py()]
     if len(own) != count:
         raise BadTrace(
-            "table", f"it changed while it was ordered: {len(own)} rows are where {count} were counted"
+            "the table", f"it changed while it was ordered: {len(own)} rows are where {count} were counted"
         )
     with kernels_for(len(own)):
         ordered = order_table(own, columns, outside=outside)

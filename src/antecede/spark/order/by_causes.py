@@ -103,7 +103,7 @@ def order_whole(rows: DataFrame, asked: ByCauses) -> DataFrame:
     joined = rows.withColumn("__own", node).join(places.hint("merge"), same, "left")
     copies = Window.partitionBy(*names, "__own").orderBy("__own")
     changed = raise_bad_trace(
-        "table", "it changed while it was ordered: it has rows that were not there when they were counted"
+        "the table", "it changed while it was ordered: it has rows that were not there when they were counted"
     )
     place = F.coalesce("__place", changed.cast("long"))
     position = F.when(place >= 0, place + F.row_number().over(copies) - 1).cast("long")

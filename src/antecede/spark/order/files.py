@@ -189,7 +189,7 @@ def collect_reasons(ordered: DataFrame) -> list[dict[str, Any]]:
 
 
 def place_of(row: dict[str, Any], names: tuple[str, ...]) -> str:
-    return ", ".join(f"{name} {row[name]}" for name in names) or "table"
+    return ", ".join(f"{name} {row[name]}" for name in names) or "the table"
 
 
 def count_missing(
@@ -358,11 +358,11 @@ def refuse_source(spark: SparkSession, source: Source, once: bool, new: bool) ->
         raise BadParameter(COMMAND, f"--files must be 1 or more, not {source.files_per_batch}")
     if not source.stamped:
         return
-    refuse_directory(COMMAND, place, "packets")
+    refuse_directory(COMMAND, source.path, "packets")
     there = files(spark, place)
     if once and not there:
         raise BadParameter(
-            COMMAND, f"{place} has no Parquet files of packets, and --once reads only what is there"
+            COMMAND, f"{source.path} has no Parquet files of packets, and --once reads only what is there"
         )
     if new and readable(place):
         refuse_files(spark, there, packet_columns(source), optional=("arrival", "label"))

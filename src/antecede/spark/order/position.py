@@ -190,7 +190,7 @@ def sort_rows(
     moved = F.raise_error(F.lit("a partition of the sort was split or joined with another"))
     counted = rank.between(F.lit(0), F.col("__rows") - 1)
     changed = raise_bad_trace(
-        "table", "it changed while it was ordered: it has other rows than when they were counted"
+        "the table", "it changed while it was ordered: it has other rows than when they were counted"
     )
     position = (
         F.when(F.spark_partition_id() != F.col("__bucket"), moved.cast("long"))

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from antecede.errors import BadParameter, CannotWrite
+from antecede.errors import BadParameter, CannotWrite, show_place
 from antecede.spark.storage import absolute, files, join, local, open_file, put, readable, vacant
 from antecede.spark.stream.status import posting
 
@@ -176,10 +176,12 @@ class Checkpoint:
                 self._compare(query.command, msgspec.json.decode(wanted))
             if new and not vacant(target):
                 advice = "take a new place, or the checkpoint of the query that wrote it"
-                raise BadParameter(query.command, f"the output {target} is there already: {advice}")
+                raise BadParameter(query.command, f"the output {query.out} is there already: {advice}")
             if vacant(target) and not vacant(join(self.place, "commits")):
-                other = f"the query of {self.place} has written to another"
-                raise BadParameter(query.command, f"the output {target} is empty, and {other}: give that one")
+                other = f"the query of {show_place(self.place)} has written to another"
+                raise BadParameter(
+                    query.command, f"the output {query.out} is empty, and {other}: give that one"
+                )
             for directory in filter(None, (local(target), local(self.place))):
                 try:
                     os.makedirs(directory, exist_ok=True)
@@ -196,12 +198,13 @@ class Checkpoint:
             # Without a note: begun by a query of one's own, or before there were notes. Its state tells.
             noted = what if data is None else msgspec.json.decode(data, type=dict[str, Any])
         except (OSError, msgspec.MsgspecError) as error:
-            reason = f"the checkpoint {self.place} has a note that cannot be read: {error}"
+            reason = f"the checkpoint {show_place(self.place)} has a note that cannot be read: {error}"
             raise BadParameter(command, reason) from None
         for name in (*what, *noted):
             if noted.get(name) != what.get(name):
                 own, other = show_value(what.get(name)), show_value(noted.get(name))
-                reason = f"the checkpoint {self.place} is of a query with {name} {other}, not {own}: "
+                place = show_place(self.place)
+                reason = f"the checkpoint {place} is of a query with {name} {other}, not {own}: "
                 reason += "give the query the same, or a new checkpoint and output"
                 raise BadParameter(command, reason)
 
@@ -254,4 +257,4 @@ def show_value(value: Any) -> str:
     """
     if isinstance(value, list):
         return ", ".join(str(one) or "''" for one in value) or "none"
-    return "none" if value is None or value == {} else str(value)
+    return "none" if value is None or value == {} else show_place(str(value))

@@ -189,7 +189,8 @@ def waiting(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> DataFram
     except PySparkException as error:
         reason = str(error).split("\n")[0][:200]
         raise BadParameter(
-            "waiting", f"checkpoint must be that of a stream that has begun, and {place} is none: {reason}"
+            "waiting",
+            f"checkpoint must be that of a stream that has begun, and {checkpoint} is none: {reason}",
         ) from None
     return values.mapInArrow(list_states, from_arrow_schema(WAITING))
 

@@ -137,12 +137,12 @@ def refuse_types(table: DataFrame, schema: StructType) -> None:
     for field in schema:
         if field.name not in table.columns:
             raise BadTrace(
-                "table", f"column {field.name} is missing; the columns are {', '.join(table.columns)}"
+                "the table", f"column {field.name} is missing; the columns are {', '.join(table.columns)}"
             )
         found = table.schema[field.name].dataType.simpleString()
         if found != field.dataType.simpleString():
             raise BadTrace(
-                "table",
+                "the table",
                 f"column {field.name} has type {found}, and must have type {field.dataType.simpleString()}",
             )
 

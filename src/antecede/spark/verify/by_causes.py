@@ -138,7 +138,7 @@ def verify_causes(
         refused = [dict(zip((*asked.partition_by, "reason"), row, strict=True)) for row in first]
     if refused and counts["refused"] == counts["partitions"]:
         results.unpersist()
-        place = ", ".join(f"{name} {refused[0][name]}" for name in asked.partition_by) or "table"
+        place = ", ".join(f"{name} {refused[0][name]}" for name in asked.partition_by) or "the table"
         raise BadTrace(place, refused[0]["reason"])
     return CausesVerification(
         rename_columns(findings, own),
@@ -231,7 +231,7 @@ def select_judged(rows: DataFrame, asked: ByCauses, consumer: str) -> DataFrame:
     """The columns that are judged, under names of our own, after those of partitions."""
     own = read_id(rows, asked)
     assert asked.time is not None
-    at = read_time(rows, asked.time)
+    at = read_time(rows, asked.time, lenient=True)
     if isinstance(rows.schema[asked.time].dataType, (DoubleType, FloatType)):
         at = F.when(~F.isnan(at), at)
     return rows.select(

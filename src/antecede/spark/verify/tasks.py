@@ -34,7 +34,9 @@ COUNTS: Final = (
 CHAIN_MOST: Final = 256
 """Events of a chain that are told, at most. If n events come backwards, all their chains have n²/2 events."""
 UNNAMED: Final = "without an id"
-UNPLACED: Final = "handed to a consumer at no position or time"
+UNPLACED: Final = (
+    "handed to a consumer at no position or time, or at a text that is neither an integer nor ISO 8601"
+)
 
 
 def judge_table(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
