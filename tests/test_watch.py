@@ -179,7 +179,7 @@ def test_a_narrow_terminal_cuts_nothing(width):
     text = show_view([lost], now, width)
     assert "…" not in text
     assert name in "".join(text.split())
-    for words in ("in, a second", "oldest waits", "given up", "refused", "12,345", "4,500,000"):
+    for words in ("in per second", "longest wait", "given up", "refused", "12,345", "4,500,000"):
         assert words in text
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
 

@@ -51,14 +51,14 @@ function drawState(last, now) {
 function drawFigures(last, now) {
   const end = statuses.length - 1, until = stalled(last, now) ? now : last.time_ms;
   const cells = [
-    ['in, a second', whole.format(rate(end, s => s.rows_in, until))],
-    ['out, a second', whole.format(rate(end, s => s.rows_out, until))],
-    ['held', whole.format(last.held)],
-    ['oldest waits', last.oldest_ms === null ? '–' : ago(now - last.oldest_ms)],
+    ['rows in per second', whole.format(rate(end, s => s.rows_in, until))],
+    ['rows out per second', whole.format(rate(end, s => s.rows_out, until))],
+    ['rows held', whole.format(last.held)],
+    ['longest wait', last.oldest_ms === null ? '–' : ago(now - last.oldest_ms)],
     ['causes given up', whole.format(last.all_given_up), last.all_given_up ? 'warn' : ''],
     ['delivered late', whole.format(last.all_late), last.all_late ? 'warn' : ''],
     ['refused', whole.format(last.all_refused), last.all_refused ? 'warn' : ''],
-    ['found wrong', whole.format(last.all_found), last.all_found ? 'bad' : ''],
+    ['findings', whole.format(last.all_found), last.all_found ? 'bad' : ''],
   ];
   $('figures').replaceChildren(...cells.map(([name, figure, tone]) =>
     el('div', {class: `figure ${tone || ''}`}, el('b', {}, figure), el('span', {}, name))));

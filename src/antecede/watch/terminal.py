@@ -71,14 +71,14 @@ def collect_figures(statuses: Sequence[Status], now: int) -> Figures:
     last = statuses[-1]
     rate_in, rate_out = compute_rates(statuses, now if now - last.time_ms > STALLED_MS else last.time_ms)
     cells = {
-        "in, a second": f"{rate_in:,.0f}",
-        "out, a second": f"{rate_out:,.0f}",
+        "in per second": f"{rate_in:,.0f}",
+        "out per second": f"{rate_out:,.0f}",
         "held": f"{last.held:,}",
-        "oldest waits": "–" if last.oldest_ms is None else format_age(now - last.oldest_ms),
+        "longest wait": "–" if last.oldest_ms is None else format_age(now - last.oldest_ms),
         "given up": f"{last.all_given_up:,}",
         "late": f"{last.all_late:,}",
         "refused": f"{last.all_refused:,}",
-        "found": f"{last.all_found:,}",
+        "findings": f"{last.all_found:,}",
     }
     return Figures(cells)
 
