@@ -164,7 +164,7 @@ def test_the_terminal_shows_what_is_held_and_why():
     by_id = show_view(make_stalled(now), now)
     assert "m889" in by_id
     assert " at " not in by_id
-    assert by_id.split("found\n")[1].split()[:2] == ["2", "0"], "rates of the time that passed until now"
+    assert by_id.split("findings\n")[1].split()[:2] == ["2", "0"], "rates of the time that passed until now"
     ended = status(2, now, ended="stopped by its user")
     assert "ended after batch 2: stopped by its user" in show_view([ended], now + 61_000)
     assert "no micro-batch yet" in show_view([], now)
