@@ -356,7 +356,9 @@ def test_a_machine_whose_state_is_not_all_of_it_is_told_so() -> None:
 
     program = parse("p1: send x to p2; send y to p2\np2:")
     explorer = Explorer(lambda process: Forgetful(program.view, process))
-    with pytest.raises(BadRun, match="cannot be replayed .* does `state` of the machine name every attribute"):
+    with pytest.raises(
+        BadRun, match=r"cannot be replayed .* does `state` of the machine name every attribute"
+    ):
         explain(explorer, explorer.run(program))
 
 

@@ -179,7 +179,9 @@ def explain(explorer: Explorer, exploration: Exploration) -> Counterexample:
         _finish(run, explorer, finding)
     except BadRun as unlike:
         advice = "does `state` of the machine name every attribute that its methods change?"
-        raise BadRun("explorer", f"the schedule that it found cannot be replayed ({unlike}): {advice}") from None
+        raise BadRun(
+            "explorer", f"the schedule that it found cannot be replayed ({unlike}): {advice}"
+        ) from None
     except (AntecedeError, AssertionError) as raised:
         error = str(raised)
     assert (finding.kind in ("refused", "broken")) == bool(error), error or "the replay went well"

@@ -67,7 +67,9 @@ def test_a_path_is_ordered_by_what_is_there(spark, tmp_path, write, expected, gr
 
 
 def test_what_is_no_messages_is_refused(spark, tmp_path):
-    with pytest.raises(BadTrace, match=r"there are no files: give a trace, an ingested log, or a table .*\.csv"):
+    with pytest.raises(
+        BadTrace, match=r"there are no files: give a trace, an ingested log, or a table .*\.csv"
+    ):
         order_path(spark, tmp_path / "absent", Asked())
     (tmp_path / "said.txt").write_text("hello\n")
     with pytest.raises(BadTrace, match=r"it has \.txt: give a trace"):

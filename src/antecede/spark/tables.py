@@ -199,9 +199,10 @@ def describe_files(
     format = FORMATS.get(" ".join(kinds))
     if format is None:
         shown = ", ".join(kind or "files without an ending" for kind in kinds)
+        found = f"it has {shown}" if shown else "there are no files"
         raise BadTrace(
             absolute(path),
-            f"{f'it has {shown}' if shown else 'there are no files'}: give a trace, an ingested log, or a table in files of one kind, {', '.join(FORMATS)}",
+            f"{found}: give a trace, an ingested log, or a table in files of one kind, {', '.join(FORMATS)}",
         )
     if format == "parquet" and readable(absolute(path)):
         refuse_files(spark, names, pa.schema([]))
