@@ -132,15 +132,29 @@ def show(headings: list[str], rows: list[list[str]], width: int) -> list[str]:
 
 def test_the_measures_of_one_run_stand_below_each_other_where_they_do_not_fit():
     names = (
-        "processes sends control_per_message stamp_entries_p50 stamp_bytes_mean stamp_bytes_p99 delay_ns_p50"
+        "processes sends control_per_message stamp_entries_p50 stamp_bytes_mean stamp_bytes_p99 delay_ns_p50 "
+        "delay_ns_p99 wait_share concurrency longest_chain duration_ns"
     )
-    figures = dict.fromkeys((*names.split(), "delay_ns_p99", "wait_share", "concurrency", "longest_chain"), 1)
+    figures = dict.fromkeys(names.split(), 1)
     for width, lines in ((60, 12), (200, 3)):
         console = Console(width=width, force_terminal=True, color_system=None, file=io.StringIO())
         print_measures(console, "run", [{"run": "history-0", **figures}])
         shown = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
         assert len(shown) == lines
     assert max(map(len, shown)) > 80
+
+
+def test_what_a_log_without_times_and_stamps_does_not_tell_has_no_column():
+    none = dict.fromkeys(["stamp_entries_p50", "stamp_bytes_mean", "stamp_bytes_p99", "wait_share"])
+    zero = dict.fromkeys(["control_per_message", "delay_ns_p50", "delay_ns_p99", "duration_ns"], 0)
+    some = dict.fromkeys(["processes", "sends", "concurrency", "longest_chain"], 1)
+    console = Console(width=200, file=io.StringIO())
+    print_measures(console, "run", [{"run": "a.log", **none, **zero, **some}])
+    shown = console.file.getvalue().split()  # type: ignore[attr-defined]
+    assert "delay" not in shown
+    assert "bytes" not in shown
+    assert "-" not in shown
+    assert shown[-6:] == ["a.log", "1", "1", "0.00", "100.0%", "1"]
 
 
 def test_a_table_of_many_rows_is_parted_where_it_does_not_fit():
