@@ -182,7 +182,7 @@ BROKEN: list[Case] = [
     Case(m.OptimalWithoutWait, TWICE_TO_ONESELF),
     Case(m.OptimalDropsTheReceiver, TWICE_TO_ONESELF),
     Case(m.OptimalDropsEverythingAfterwards, "p1: send a to p1; send b to p2; send c to p1\np2:"),
-    Case(m.OptimalForgetsSent, TWICE_TO_ONESELF),
+    Case(m.OptimalForgetsSent, "p1: send a to p2; send b to p2\np2:"),
     Case(m.OptimalForgetsDelivered, THROUGH_ONESELF),
     Case(m.OptimalForgetsStamps, OWN_THEN_ANSWER),
     Case(m.OptimalForgetsWhatTheStampLacks, "p1: send a to p1; send b to p1\np2: send c to p1"),

@@ -227,6 +227,8 @@ def enumerate_programs(
 ) -> list[Program]:
     """List all programs of n processes that send so many messages, those with the fewest copies first.
 
+    Of these, programs in which nobody sends to itself come first: their counterexamples are the ones to learn from.
+
     Who sends to whom, in which order at each sender: when is up to the schedule. Programs that differ only in the
     names of processes count once. `classes` (a number for each process) restricts the renaming to processes of the
     same class, for protocols that treat some process differently; `symmetry=False` allows none. `accepts` leaves out
@@ -235,8 +237,8 @@ def enumerate_programs(
     >>> [len(enumerate_programs(n, m)) for n, m in [(2, 1), (2, 2), (3, 3)]]
     [3, 15, 598]
     >>> print(enumerate_programs(2, 2, unicast=True)[1])
-    p1: send a to p1; send b to p2
-    p2:
+    p1: send a to p2
+    p2: send b to p1
     <BLANKLINE>
     """
     kinds = tuple(classes) if classes is not None and symmetry else range(n) if not symmetry else (0,) * n
@@ -251,7 +253,8 @@ def enumerate_programs(
             if keeping is not None:
                 scripts = [product(allowed[p], repeat=length) for p, length in enumerate(lengths)]
                 shapes += _least(product(*scripts), [(p, images[p]) for p in keeping])
-    return [_program(shape) for shape in sorted(shapes, key=lambda shape: (_copies(shape), _order(shape)))]
+    shapes.sort(key=lambda shape: (_copies(shape), _own_copies(shape), _order(shape)))
+    return [_program(shape) for shape in shapes]
 
 
 def _least(shapes: Iterable[Shape], renamings: list[tuple[tuple[int, ...], list[int]]]) -> Iterator[Shape]:
@@ -288,6 +291,11 @@ def _pick_renamings(
 
 def _copies(shape: Shape) -> int:
     return sum(s.bit_count() for script in shape for s in script)
+
+
+def _own_copies(shape: Shape) -> int:
+    """Copies that go to their sender."""
+    return sum(to >> sender & 1 for sender, script in enumerate(shape) for to in script)
 
 
 def _order(shape: Shape) -> tuple[object, ...]:
