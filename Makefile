@@ -57,14 +57,26 @@ demo: $(INSTALLED) java ## see messages delivered out of order, and in causal or
 	@$(if $(ARGS),,rm -rf demo)
 	@$(BIN)/antecede demo $(or $(ARGS),--out demo)
 
-# Tests on Spark run in two processes, file by file, and the longest first (tests/spark/conftest): most of their time one
-# of them alone waits for Spark to plan. More would cost more Javas than they gain. Both parts run, so that one report
-# tells all. 5: no test has the name asked for.
+# Both parts run at once: tests on Spark wait for Spark most of the time and leave the others most of a core. They go
+# first, in two processes, file by file and the longest first (tests/spark/conftest): the last of them decides when all is
+# done, and a further process would cost more Javas than it gains. So the others are nice, and are shown in one piece at
+# the end. Both parts run to their end, so that one report tells all. A debugger (JOBS=0) gets one after the other.
+# 5: no test has the name asked for.
+REST   = nice -n 5 $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --ignore tests/spark $(ARGS)
+SPARK  = $(BIN)/python -m pytest -n $(SPARKS) --dist loadgroup --no-loadscope-reorder tests/spark $(ARGS)
+FAILED = [ $$? = 5 ] || failed=1
+
 .PHONY: test
 test: $(INSTALLED) java archive ## run the tests on the installed wheel
-	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --ignore tests/spark $(ARGS) || [ $$? = 5 ] || failed=1; \
-	$(BIN)/python -m pytest -n $(SPARKS) --dist loadgroup --no-loadscope-reorder tests/spark $(ARGS) || [ $$? = 5 ] || failed=1; \
-	exit $${failed:-0}
+ifeq ($(JOBS),0)
+	@$(REST) || $(FAILED); $(SPARK) || $(FAILED); exit $${failed:-0}
+else
+	@mkdir -p build; trap 'kill $$rest 2>/dev/null' EXIT; trap 'exit 1' INT TERM; \
+	$(REST) >build/tests.txt 2>&1 & rest=$$!; \
+	$(SPARK) || $(FAILED); \
+	wait $$rest || $(FAILED); \
+	cat build/tests.txt; exit $${failed:-0}
+endif
 
 # The oldest PySpark that pyproject.toml allows, beside the locked one. It is fetched, so no other command needs it.
 LOWEST := $(shell sed -n 's/.*pyspark\[connect\]>=\([0-9.]*\).*/\1/p' pyproject.toml)
