@@ -13,7 +13,6 @@ Most of the time goes to Java that meets a kind of plan for the first time: a fu
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -107,17 +106,12 @@ def spark(tmp_path_factory):
             "spark.sql.adaptive.enabled": "false",
             "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
             "spark.connect.grpc.binding.address": "127.0.0.1",
-            "spark.connect.grpc.binding.port": str(find_port()),
+            # Any: `on_connect` asks which. One that was free a moment ago may not be by the time that Java has started.
+            "spark.connect.grpc.binding.port": "0",
         },
     )
     yield session
     session.stop()
-
-
-def find_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 LISTENING = """
@@ -175,6 +169,8 @@ def cluster(tmp_path_factory):
     """`cluster(workers, **environment)`: a driver of so many worker processes."""
     from antecede.spark.class_archive import java_options
 
+    # As of here: a driver with a SPARK_HOME of its own would look for an archive of that.
+    quick = java_options(small=True)
     drivers = []
 
     def start(workers, **environment):
@@ -183,7 +179,8 @@ def cluster(tmp_path_factory):
             from antecede.spark import connect
             spark = connect({f"local-cluster[{workers},1,1024]"!r}, log={str(home / "log")!r}, settings={{
                 "spark.executor.memory": "1g",
-                "spark.executor.defaultJavaOptions": {java_options(small=True)!r},
+                "spark.driver.defaultJavaOptions": {quick!r},
+                "spark.executor.defaultJavaOptions": {quick!r},
                 "spark.sql.shuffle.partitions": "2",
                 "spark.local.dir": {str(home)!r},
                 **{INTERPRETED!r},
@@ -223,7 +220,8 @@ def on_connect(spark):
 
     The Java of `spark` is the server: it has compiled what it runs. The client is another process.
     """
-    port = spark.conf.get("spark.connect.grpc.binding.port")
+    service = getattr(spark._jvm.org.apache.spark.sql.connect.service, "SparkConnectService$")
+    port = getattr(service, "MODULE$").localPort()
     opening = f"""
         from antecede.spark import connect
         spark = connect(remote={f"sc://127.0.0.1:{port}"!r}, settings={AS_USERS!r})
