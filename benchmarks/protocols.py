@@ -11,12 +11,11 @@ Two tables.
    network of local networks, two gateways each, where a message takes several hops. So it is set against `fifo` by the
    hop: the time for each packet with a message that is sent, routers' copies included.
    A network in memory keeps 16 packets in flight and lets them overtake each other.
-   Bare loops, beside each ratio, are what plain Python needs for the same packets and entries: a packet of `fifo` for
-   every packet, control too, for every entry of its stamp one step of a bare loop that checks it and one that looks it
-   up, and for every step that the rules take (`STEPS`: a record of H made, grown or removed, a row of a log replaced)
-   the same step on plain dictionaries and sets, without the machine around it. All are timed in the same run, on data
-   that is in the cache. Counts that are copied as bytes (`matrix`), and control that is one number (`permit`,
-   `buffer`), need less.
+   The bound, beside each ratio, is what plain Python needs for the same packets and entries: a packet of `fifo` for
+   every packet, control too, and the rules of the protocol as one function on dictionaries and tuples that writes the
+   same stamps (`benchmarks.protocols_bare`). For `contexts` and `sparing` it is less: one step of a loop that checks
+   an entry and one that looks it up. Counts that are copied as bytes (`matrix`, `monitor`, `broadcast`) and control
+   that is one number (`buffer`, `permit`, `underway`) are no entries to loop over, and have no bound here.
 2. Waking: the cost of a message when 1,000 and when 100,000 held messages are released by one arrival.
 """
 
@@ -28,9 +27,7 @@ import random
 import shlex
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -40,11 +37,9 @@ import msgspec
 
 from antecede.model import Effect, Message, Packet, View
 from antecede.protocols import PROTOCOLS, Machine, create
-from antecede.protocols.bounded import Bounded
-from antecede.protocols.histories import Entry, Histories, Record
-from antecede.protocols.optimal import LogRow, Optimal
 from antecede.topology import shapes
 from antecede.wire import Limits, stamp_size
+from benchmarks.protocols_bare import BARE, Tape, time_bare
 
 SIZES = (8, 64, 256)
 WINDOW = 16
@@ -154,8 +149,8 @@ class Cost:
     """Packets with a message for each delivery."""
     carried: float
     """Entries for each delivery, of all packets, control too."""
-    bare: float
-    """Microseconds of a bare loop for these."""
+    bare: float | None
+    """Microseconds of bare loops for these, where there are such."""
 
     @property
     def microseconds_a_hop(self) -> float:
@@ -171,35 +166,43 @@ class Cost:
             return ""
         return f"{(self.microseconds - self.microseconds_of_packets(fifo)) / self.carried:.2f}"
 
-    def microseconds_of_bare_loops(self, fifo: Cost) -> float:
-        """What plain Python needs for the same packets and entries of a delivery."""
-        return self.microseconds_of_packets(fifo) + self.bare
+    def find_bound(self, fifo: Cost) -> tuple[str, str]:
+        """What plain Python needs for the same packets and entries, as a ratio to `fifo`; and our ratio to that."""
+        if self.bare is None:
+            return "", ""
+        bound = self.microseconds_of_packets(fifo) + self.bare
+        return f"{bound / fifo.microseconds:.2f}", f"{self.microseconds / bound:.2f}"
 
 
 BOUNDS = """What bounds each, in plain Python: `history` and `separator` by the entries of a stamp, of which more than
 half are new to the receiver on groups: each becomes a record, which grows once or twice and is removed again;
-`separator` besides by what a hop is beyond a packet: a copy goes to the member that stands by, which stores it,
-confirms it and clears it; `optimal` by the rows of its log that sender and receiver do not share; `bounded` by its
-extra messages (control / delivery): each is a packet of its own, so the ratio is at least one more than their number,
-without any entry; `sparing` and `contexts` by the entries of their stamps; `matrix`, `monitor` and `broadcast` by the
-counts that they copy. An entry's µs are what a delivery costs beyond as many packets of `fifo`, control too, for each
-entry that these carry; where there are fewer than five entries, they are mostly the packet's own."""
+`separator` besides by what a hop is beyond a packet, which its bound leaves out: a copy goes to the member that stands
+by, which stores it, confirms it and clears it; `optimal` by the rows of its log that sender and receiver do not share;
+`bounded` by its extra messages (control / delivery): each is a packet of its own, so the ratio is at least one more
+than their number, without any entry. An entry's µs are what a delivery costs beyond as many packets of `fifo`, control
+too, for each entry that these carry; where there are fewer than five entries, they are mostly the packet's own."""
 
 
 def cost(protocol: str, n: int, load: str, messages: int, repeats: int) -> Cost:
     plan = LOADS[load](n, messages)
-    times = []
+    recorded = machines(protocol, n)
+    tape = Tape(recorded) if protocol in BARE else None
+    sampled = Run(recorded).drive(plan, sample=max(1, messages // 500))
+    times, bare = [], []
     for _ in range(repeats):
         gc.collect()
         run = Run(machines(protocol, n)).drive(plan)
         times.append(run.seconds / run.delivered)
-    with count_steps() as taken:
-        sampled = Run(machines(protocol, n)).drive(plan, sample=max(1, messages // 500))
+        if tape:
+            # In turns, so that both meet the same machine.
+            bare.append(1e6 * time_bare(protocol, tape) / run.delivered)
     size = len(sampled.machines)
     stamps = [packet for packet in sampled.stamps if packet.message is not None]
     hops, control = sampled.hops / sampled.delivered, sampled.control / sampled.delivered
     sizes = [packet.stamp.entries(size) for packet in sampled.stamps]
     carried = mean(sizes) * (hops + control)
+    if protocol in LOOKED_UP:
+        bare = [carried * time_bare_entry(sizes)]
     return Cost(
         1e6 * min(times),
         mean(packet.stamp.entries(size) for packet in stamps),
@@ -208,85 +211,12 @@ def cost(protocol: str, n: int, load: str, messages: int, repeats: int) -> Cost:
         control,
         hops,
         carried,
-        carried * time_bare_entry(sizes) + time_bare_steps(taken) / sampled.delivered,
+        min(bare, default=None),
     )
 
 
-STEPS: dict[tuple[type, str], str] = {
-    (Histories, "_add"): "make",
-    (Histories, "_grow"): "grow",
-    (Histories, "_remove"): "remove",
-    (Optimal, "_put"): "replace",
-    (Bounded, "_leave"): "leave",
-}
-"""What the rules do to what a process knows, and the bare loop that does the same."""
-
-
-@contextmanager
-def count_steps() -> Iterator[Counter[str]]:
-    """Count how often each of `STEPS` is taken meanwhile."""
-    counts: Counter[str] = Counter()
-    originals = {key: getattr(*key) for key in STEPS}
-    for (kind, method), step in STEPS.items():
-        setattr(kind, method, _make_counted(originals[kind, method], counts, step))
-    try:
-        yield counts
-    finally:
-        for (kind, method), original in originals.items():
-            setattr(kind, method, original)
-
-
-def _make_counted(method: Callable[..., Any], counts: Counter[str], step: str) -> Callable[..., Any]:
-    def counted(*given: Any) -> Any:
-        counts[step] += 1
-        return method(*given)
-
-    return counted
-
-
-def time_bare_steps(taken: Counter[str], size: int = 1_000) -> float:
-    """Microseconds for so many steps in the barest loops that take them."""
-    entries = [Entry(at % 64, at, 0b1110 << at % 60, 0, "") for at in range(size)]
-    known: dict[tuple[int, int], Record] = {}
-    lanes: list[dict[int, Record]] = [{} for _ in range(64)]
-    rows: set[LogRow] = set()
-    row_of: dict[int, LogRow] = {}
-    columns: list[dict[int, int]] = [{} for _ in range(64)]
-
-    def make() -> None:
-        for entry in entries:
-            lane, number = lanes[entry.sender], entry.number
-            known[entry.sender, number] = lane[number] = Record(entry, 0, number)
-
-    def grow() -> None:
-        for record in known.values():
-            record.copies = copies = record.copies | 0b11
-            if not record.entry.to & ~copies:
-                continue
-
-    def remove() -> None:
-        for entry in entries:
-            del known[entry.sender, entry.number], lanes[entry.sender][entry.number]
-
-    def replace() -> None:
-        for at in range(size):
-            sender = at % 64
-            row = (sender, at, ((at, 0b111),))
-            rows.discard(row_of.get(sender))
-            row_of[sender] = row
-            rows.add(row)
-
-    def leave() -> None:
-        for at in range(size):
-            column = columns[at % 64]
-            columns[at % 64] = {1: column.get(1, 0) + 1}
-
-    total = 0.0
-    for step in (make, grow, remove, replace, leave):
-        began = time.process_time()
-        step()
-        total += taken[step.__name__] * (time.process_time() - began) / size
-    return 1e6 * total
+LOOKED_UP = ("contexts", "sparing")
+"""Protocols whose bound is a look at every entry."""
 
 
 def time_bare_entry(sizes: Sequence[int]) -> float:
@@ -323,9 +253,10 @@ def messages_for(protocol: str, n: int, load: str, quick: bool) -> int:
 
 def cost_table(quick: bool, repeats: int, loads: Sequence[str], only: Sequence[str]) -> list[str]:
     lines = [
-        "| load | n | protocol | µs a delivery | ratio to fifo | bare loops | hops / delivery | ratio a hop "
-        "| stamp entries | entries / delivery | µs an entry | stamp bytes | control / delivery | state bytes |",
-        "|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| load | n | protocol | µs a delivery | ratio to fifo | bound | ratio to bound | hops / delivery "
+        "| ratio a hop | stamp entries | entries / delivery | µs an entry | stamp bytes | control / delivery "
+        "| state bytes |",
+        "|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for load in loads:
         for n in SIZES[:2] if quick else SIZES:
@@ -343,7 +274,7 @@ def cost_table(quick: bool, repeats: int, loads: Sequence[str], only: Sequence[s
                 lines.append(
                     f"| {load} | {n} | {protocol} | {found.microseconds:.1f} "
                     f"| {found.microseconds / base.microseconds:.2f} "
-                    f"| {found.microseconds_of_bare_loops(base) / base.microseconds:.2f} | {found.hops:.2f} "
+                    f"| {' | '.join(found.find_bound(base))} | {found.hops:.2f} "
                     f"| {found.microseconds_a_hop / base.microseconds_a_hop:.2f} "
                     f"| {found.entries:.1f} | {found.carried:.1f} "
                     f"| {found.microseconds_an_entry(base)} | {found.stamp_bytes:.1f} "

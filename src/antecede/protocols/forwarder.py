@@ -286,13 +286,7 @@ class Forwarder(Queue, History):
             raise self._bad_stamp(
                 packet, f"its hop goes to {stamp.to:b}, which is not this vertex and others of the view"
             )
-        for entry in stamp.history:
-            if not 0 <= entry.sender < self.n or entry.number < 1 or entry.to >> self.n or entry.to < 1:
-                raise self._bad_stamp(packet, self._bad_entry(entry.sender, entry.number))
-            if entry.sender == self.me and entry.number > self.hops:
-                raise self._bad_stamp(
-                    packet, f"it counts {entry.number} of our hops, and we made {self.hops}"
-                )
+        self._check_history(packet, stamp.number, self.hops)
 
     # In order, one exit
 

@@ -221,19 +221,22 @@ class History(Receiver):
     def _check(self, packet: Packet[Any]) -> None:
         message = packet.message
         assert message is not None
-        me, n, source, sent = self.me, self.n, message.sender, self.sent
-        beyond = 1 << n
-        for entry in packet.stamp.history:
-            sender, number = entry.sender, entry.number
-            to, copies = entry.to, entry.copies
-            if sender < 0 or sender >= n or number < 1 or to < 1 or copies < 0 or (to | copies) >= beyond:
-                raise self._bad_stamp(packet, self._bad_entry(sender, number))
-            if sender == me and number > sent:
-                raise self._unsent(packet, number, sent)
-            if sender == source and number >= message.number:
-                raise self._bad_stamp(packet, f"its history has ({sender}, {number}), which was sent later")
-        known = self._labels[source] if message.label and self.rules.r5 else ()
+        self._check_history(packet, message.number, self.sent)
+        known = self._labels[message.sender] if message.label and self.rules.r5 else ()
         if len(known) >= LABELS and message.label not in known:
             raise self._bad_stamp(
                 packet, f"its label {message.label!r} is one more than the {LABELS} that a sender may use"
             )
+
+    def _check_history(self, packet: Packet[Any], number: int, sent: int) -> None:
+        """Refuse entries that cannot be in the stamp of this number, where we have sent so many."""
+        me, n, source = self.me, self.n, packet.source
+        beyond = 1 << n
+        for entry in packet.stamp.history:
+            sender, count, to, copies = entry.sender, entry.number, entry.to, entry.copies
+            if sender < 0 or sender >= n or count < 1 or to < 1 or copies < 0 or (to | copies) >= beyond:
+                raise self._bad_stamp(packet, self._bad_entry(sender, count))
+            if sender == me and count > sent:
+                raise self._unsent(packet, count, sent)
+            if sender == source and count >= number:
+                raise self._bad_stamp(packet, f"its history has ({sender}, {count}), which was sent later")
