@@ -84,7 +84,7 @@ class Histories:
     def __init__(self, me: int, rules: Rules) -> None:
         self.me = me
         self.rules = rules
-        self._r8, self._r10, self._delta = rules.r8, rules.r10, rules.delta
+        self._r8, self._r10 = rules.r8, rules.r10
         self.sends = 0
         self.now = 0
         self.last: dict[int, int] = {}
@@ -176,14 +176,16 @@ class Histories:
             return
         if self._r10:
             self._prove_delivered(entry, history)
+        taken = self._proof(entry, entry) if self._r10 else 0
         if self.rules.r6_4:
             self._report(history, entry)
+            self._enter(entry, self._known_to(entry), taken)
         else:
             self._report_earlier(entry)
             listed = {(known.sender, known.number) for known in history}
             for known in history:
                 self._report_listed(known, entry, listed)
-        self._insert(entry, self._known_to(entry), self._proof(entry, entry) if self._r10 else 0)
+            self._add(entry, self._known_to(entry), taken)
 
     # R10
 
@@ -293,15 +295,15 @@ class Histories:
         copies |= self.gone
         if (self._r8 and not entry.to & ~copies) or (self._r10 and not entry.to & ~taken):
             return
-        record = Record(entry, copies, self.sends, taken, self.now if self._delta else 0)
+        record = Record(entry, copies, self.sends, taken, self.now)
         self.H[entry.sender, entry.number] = self._lanes[entry.sender][entry.number] = record
 
-    def _insert(self, entry: Entry, copies: int, taken: int = 0) -> None:
+    def _insert(self, entry: Entry, copies: int) -> None:
         """Add what stands in no stamp."""
         if self.rules.r6_4:
-            self._enter(entry, copies, taken)
+            self._enter(entry, copies, 0)
         else:
-            self._add(entry, copies, taken)
+            self._add(entry, copies)
 
     def merge(self, other: Histories) -> None:
         """Chapter 6: what precedes the next message here grows by what precedes the other's."""

@@ -137,8 +137,8 @@ class History(Receiver):
 
     def pass_time(self, now: int) -> None:
         """It is so late, in any unit: with a `delta`, forget what is older."""
-        self._now = now
         if self.rules.delta:
+            self._now = now
             for label in list(self._contexts):
                 self._contexts[label].pass_time(now)
                 if label:
@@ -230,13 +230,13 @@ class History(Receiver):
 
     def _check_history(self, packet: Packet[Any], number: int, sent: int) -> None:
         """Refuse entries that cannot be in the stamp of this number, where we have sent so many."""
-        me, n, source = self.me, self.n, packet.source
+        n, most = self.n, {self.me: sent, packet.source: number - 1}
         beyond = 1 << n
         for entry in packet.stamp.history:
-            sender, count, to, copies = entry.sender, entry.number, entry.to, entry.copies
-            if sender < 0 or sender >= n or count < 1 or to < 1 or copies < 0 or (to | copies) >= beyond:
+            sender, count, to = entry.sender, entry.number, entry.to
+            if sender < 0 or sender >= n or count < 1 or to < 1 or not 0 <= to | entry.copies < beyond:
                 raise self._bad_stamp(packet, self._bad_entry(sender, count))
-            if sender == me and count > sent:
-                raise self._unsent(packet, count, sent)
-            if sender == source and count >= number:
+            if sender in most and count > most[sender]:
+                if sender == self.me:
+                    raise self._unsent(packet, count, sent)
                 raise self._bad_stamp(packet, f"its history has ({sender}, {count}), which was sent later")

@@ -25,6 +25,8 @@ What it saves beside `bounded`: `python -m experiments.tables sparing`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
+from operator import gt
 from typing import Any, TypeAlias
 
 from antecede.model import Control, Effect, Message, Packet, Stamp, View
@@ -94,7 +96,7 @@ class Sparing(Bounded):
     def _send(self, message: Message) -> list[Effect]:
         to = message.to
         effects = self._make_room(to)
-        columns = {j: sorted(column.values()) for j, column in enumerate(self._columns) if column}
+        columns = {j: sorted(self._columns[j].values()) for j in self._list_filled()}
         rest = [entry for j, column in columns.items() if j not in to for entry in column]
         known = self._choose_known(to, rest)
         number = self._count_packet()
@@ -135,14 +137,11 @@ class Sparing(Bounded):
                 told[i] = number
         for i in (self.me, *to):
             told[i] = BEYOND
-        more = [
-            (last - said, i)
-            for i, (last, said) in enumerate(zip(self._known, told, strict=True))
-            if last > said
-        ]
+        known = self._known
+        more = [(known[i] - told[i], i) for i in compress(range(self.n), map(gt, known, told))]
         if len(more) > room:
             more = sorted(more, reverse=True)[:room]
-        return tuple(sorted([(i, self._known[i]) for _, i in more]))
+        return tuple(sorted([(i, known[i]) for _, i in more]))
 
     def _count_packet(self) -> int:
         self._known[self.me] += 1
@@ -195,10 +194,9 @@ class Sparing(Bounded):
                 columns[entry[1]][entry[0]] = entry
         theirs = {entry[:2] for entry in entries}
         columns[me] = {}
-        for column in columns:
-            if column:
-                for i in [e[0] for e in column.values() if e[3] <= said.get(e[0], 0) and e[:2] not in theirs]:
-                    del column[i]
+        for column in filter(None, columns):
+            for i in [e[0] for e in column.values() if e[3] <= said.get(e[0], 0) and e[:2] not in theirs]:
+                del column[i]
         columns[me] = own
         for i, number in said.items():
             if number > known[i]:
