@@ -190,6 +190,39 @@ RULES = [(rule, heavy) for rule in RECOVERY] + [
     (rule, BY_RULE.get(name, storm)) for name, rule in OF_VIEWS.items()
 ]
 
+FOUND_BY = {
+    "blame_the_journal": 3,
+    "count_nothing": 3,
+    "decide_anew": 3,
+    "end_without_a_word": 3,
+    "forget_once": 9,
+    "forget_the_taken": 4,
+    "give_no_state": 3,
+    "hand_over_early": 16,
+    "keep_a_wish": 13,
+    "lead_others": 3,
+    "leave_behind": 3,
+    "leave_large_records": 21,
+    "leave_the_anchor": 16,
+    "leave_with_a_debt": 6,
+    "leave_without_a_word": 3,
+    "live_early": 11,
+    "lose_pieces_order": 16,
+    "remember_leaves": 62,
+    "repeat_a_round": 39,
+    "report_early": 105,
+    "resume_now_only": 132,
+    "speak_early": 7,
+    "stay_stopped": 9,
+    "tell_once": 3,
+    "trust_rows": 37,
+    "vouch_for_nobody": 5,
+    "wait_for_the_dead": 9,
+    "wait_for_the_leader": 17,
+    "write_over": 45,
+}
+"""The run that finds out first, where others come before it: it is tried first. Without it all are tried, as ever."""
+
 
 def find(scenarios: list[Scenario]) -> tuple[dict[str, int], int]:
     """How often each kind of finding was met, and in how many runs; up to the first, in the short form."""
@@ -206,7 +239,8 @@ def find(scenarios: list[Scenario]) -> tuple[dict[str, int], int]:
 @pytest.mark.parametrize(("rule", "draw_one"), RULES, ids=[rule.__name__ for rule, _ in RULES])
 def test_the_simulator_finds_out_without_this_rule(rule: Patch, draw_one: Draw, monkeypatch, capsys):
     rule(monkeypatch)
-    found, runs = find([draw_one(number) for number in range(MORE or RUNS)])
+    numbers = sorted(range(MORE or RUNS), key=lambda number: number != FOUND_BY.get(rule.__name__))
+    found, runs = find([draw_one(number) for number in numbers])
     with capsys.disabled():
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(found.items()))
         print(f"\n  {rule.__name__}: {sum(found.values())} of {runs} runs ({kinds})", end="")
