@@ -32,8 +32,9 @@ function showPrices() {
   const metrics = Object.entries(METRICS).filter(([name, metric]) => (named || name !== 'control') && measured.some(run => known(run.price[metric.mean])));
   if (!metrics.length) return leaveOut('prices');
   if (!named) {
-    $('prices-title').textContent = 'Delay and concurrency';
-    document.querySelector('nav a[href="#prices"]').textContent = 'Delay';
+    const timed = metrics[0][0] === 'delay';
+    $('prices-title').textContent = timed ? 'Delay and concurrency' : 'Concurrency';
+    document.querySelector('nav a[href="#prices"]').textContent = timed ? 'Delay' : 'Concurrency';
   }
   const facets = el('div', {class: 'facets'}), words = el('p', {class: 'muted words'});
   const pick = name => {
@@ -58,7 +59,8 @@ function facetsOf(runs, metric) {
   const facets = unique(runs.map(netOf)).map(network => [network, rows(runs.filter(run => netOf(run) === network))]).filter(([, rows]) => rows.length);
   // One scale for all networks, or their bars could not be compared.
   const means = facets.flatMap(([, rows]) => rows.map(row => row.mean)).sort((a, b) => a - b), usual = means[means.length >> 1];
-  const alone = means.length === 1 ? facets[0][1][0].high || 0 : 0;
+  // A single bar has nothing to be compared with but its own tick, or all.
+  const alone = means.length !== 1 ? 0 : metric.show === percent ? 1 : facets[0][1][0].high || 0;
   const most = Math.max(Math.min(means[means.length - 1] * 1.2, usual * ROOM || Infinity), alone) || 1;
   return facets.map(([network, rows]) => el('figure', {class: 'facet'},
     el('figcaption', {title: network}, network === NONE && facets.length === 1 ? (runs.length === 1 ? metric.label : 'Mean of all runs') : network),
