@@ -260,8 +260,8 @@ def test_no_circle_leads_from_a_folder_of_spark_back_to_it():
 def test_a_circle_between_folders_is_found():
     sources = {
         "antecede.spark.order.api": "from antecede.spark.verify.api import verify",
-        "antecede.spark.verify.api": "from antecede.spark.trace.api import Trace",
-        "antecede.spark.trace.api": "def f():\n    from antecede.spark.order.by_trace import with_clock",
+        "antecede.spark.verify.api": "from antecede.spark.trace import Trace",
+        "antecede.spark.trace": "def f():\n    from antecede.spark.order.by_trace import with_clock",
         "antecede.spark.verify.tasks": "import antecede.spark.verify.api",
     }
     graph = children_imports("antecede.spark", sources)
@@ -305,7 +305,7 @@ def test_a_circle_between_folders_is_found():
         ("antecede.cli.verify", "import pyspark.sql", "cli may not import pyspark: only spark does"),
         ("antecede.report.page", "import pyspark.sql", "report may not import pyspark: only spark does"),
         ("antecede.report.page", "from antecede.spark import Trace", "report may not import spark"),
-        ("antecede.spark.trace.api", "from antecede.report import queries", "spark may not import report"),
+        ("antecede.spark.trace", "from antecede.report import queries", "spark may not import report"),
         ("antecede", "from antecede.net import Node", "antecede may not import net"),
         (
             "antecede",
@@ -331,7 +331,7 @@ def test_a_forbidden_import_is_reported(module, source, told):
         ("antecede.protocols.made_up", "from .machine import Machine\nfrom ..model import Message"),
         ("antecede.topology.made_up", "import networkx as nx"),
         ("antecede.spark.sweep", "from antecede.sim import experiments\nimport pyspark"),
-        ("antecede.report.queries", "from antecede.spark.trace.api import Trace\nimport pyspark"),
+        ("antecede.report.queries", "from antecede.spark.trace import Trace\nimport pyspark"),
         ("antecede.sim.made_up", "import random\nfrom antecede import oracle"),
         ("antecede.cli.made_up", "from antecede import __version__\nfrom antecede.spark import verify"),
         ("antecede", "from antecede.model import Message\nfrom .protocols import Matrix"),

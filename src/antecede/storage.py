@@ -1,8 +1,8 @@
 """Where files lie: on this machine's disk, or in any storage that PyArrow reads. No Spark.
 
 A path without a scheme is local, whatever a cluster's default file system is. PyArrow opens `file`, `hdfs`, `s3`, `gs`,
-`abfs` and whatever else it knows; `readable` tells whether it knows a place. `antecede.spark.storage` adds what only
-Spark reads.
+`abfs` and whatever else it knows; `readable` tells whether it knows a place; what only Spark reads, the
+steps on Spark read through it.
 
 Nothing is half-written (`whole`, and `all_whole` for several directories that belong together). On a local disk a
 directory is written under a hidden name beside its place, and then renamed; what it replaces is renamed first and

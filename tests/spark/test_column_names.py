@@ -9,12 +9,12 @@ import pytest
 import antecede.spark
 from antecede.errors import BadParameter
 from antecede.sim.run import RunSpec
-from antecede.spark.causes import ByCauses
+from antecede.spark.frames import ByCauses
 from antecede.spark.order import by_causes
 from antecede.spark.order.api import count_rows, missing, order, refused
 from antecede.spark.order.files import write_ordered
 from antecede.spark.stream.packets import simulated
-from antecede.spark.trace.api import SPARK_EVENTS, Trace
+from antecede.spark.trace import SPARK_EVENTS, Trace
 from antecede.spark.verify.api import verify
 from antecede.spark.verify.by_causes import verify_causes
 

@@ -139,11 +139,11 @@ def test_nothing_is_left_where_something_is(spark, written):
 
 def test_tasks_write_what_this_process_writes(spark, written, tmp_path, monkeypatch):
     """Small logs are read, and few events written, without a task: the same trace, byte for byte."""
-    from antecede.spark.ingest import tasks, to_trace
+    from antecede.spark.ingest import rows, to_trace
     from antecede.spark.ingest.api import ingest
 
     read, place = written
-    monkeypatch.setattr(tasks, "SMALL_BYTES", 0)
+    monkeypatch.setattr(rows, "SMALL_BYTES", 0)
     monkeypatch.setattr(to_trace, "FEW", 0)
     by_tasks = ingest(spark, place, "tracing").write(tmp_path / "out")
     assert by_tasks.counts() == read.counts()
@@ -161,7 +161,7 @@ def rows_of(table):
 
 
 def test_files_of_any_storage_are_read_with_exact_line_numbers(spark, tmp_path, monkeypatch):
-    from antecede.spark.ingest import tasks
+    from antecede.spark.ingest import rows
     from antecede.trace.foreign.shiviz import Expressions
 
     text = "\n".join(
@@ -175,18 +175,18 @@ def test_files_of_any_storage_are_read_with_exact_line_numbers(spark, tmp_path, 
         data = text[:50].encode() if name == "b.jsonl" else text.encode()
         for batch in lines.read(io.BytesIO(data), f"file:{tmp_path}/{name}", name, lines.read_tracing):
             expected += batch.to_pylist(maps_as_pydicts="strict")
-    source = tasks.list_log_files(spark, [tmp_path], "tracing", Expressions())
-    here = tasks.read_here(spark, source)
+    source = rows.list_log_files(spark, [tmp_path], "tracing", Expressions())
+    here = rows.read_here(spark, source)
     assert here is not None
     assert rows_of(here) == expected
-    assert rows_of(tasks.read_log_files(spark, source)) == expected
+    assert rows_of(rows.read_log_files(spark, source)) == expected
     # Many files share a task.
-    monkeypatch.setattr(tasks, "TASKS", 2)
+    monkeypatch.setattr(rows, "TASKS", 2)
     assert [len(own) for own in source.deal()] == [2, 1]
-    assert rows_of(tasks.read_log_files(spark, source)) == expected
+    assert rows_of(rows.read_log_files(spark, source)) == expected
     # Storage that only Spark can open gives the same.
-    monkeypatch.setattr(tasks, "readable", lambda path: False)
-    assert rows_of(tasks.read_log_files(spark, source)) == expected
+    monkeypatch.setattr(rows, "readable", lambda path: False)
+    assert rows_of(rows.read_log_files(spark, source)) == expected
 
 
 TABLE = """where,what,id,at,note
@@ -293,10 +293,10 @@ def test_real_logs_are_consistent(spark, tmp_path, name, format, pattern, events
 
 SCRIPT = """
 import sys
-from antecede.spark.ingest import tasks, to_trace
+from antecede.spark.ingest import rows, to_trace
 from antecede.spark.ingest.api import ingest
 # What is small is read and written by this process: here tasks are to do it.
-tasks.SMALL_BYTES = to_trace.FEW = 0
+rows.SMALL_BYTES = to_trace.FEW = 0
 read = ingest(spark, sys.argv[1], "tracing").write(sys.argv[2])
 print(read.counts())
 """
@@ -443,7 +443,7 @@ def test_a_null_entry_of_a_vector_is_refused(spark):
 
 def test_a_trace_that_was_written_says_its_order(written):
     """S14: verify took its slow path on every trace that came from a log."""
-    from antecede.spark.trace.api import Trace
+    from antecede.spark.trace import Trace
     from antecede.trace.plan import plan
 
     read, _ = written

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.sources import traces
 from antecede.spark.stream.verify import FOUND, judge_rows, table, verify_stream
-from antecede.spark.trace.api import SPARK_EVENTS
+from antecede.spark.trace import SPARK_EVENTS
 from tests.spark.planted import find_by_oracle, run_of, write_file
 from tests.spark.random_traces import make_trace
 

@@ -11,7 +11,7 @@ import pytest
 from antecede.sim import RunSpec
 from antecede.sim import summary as sim_summary
 from antecede.spark import SPARK_EVENTS, SPARK_RUNS, Trace
-from antecede.spark.measure import api, facts, tasks
+from antecede.spark.measure import api, chains, facts
 from antecede.spark.measure.api import ERROR, measure
 from antecede.spark.measure.facts import bound
 from antecede.trace import EVENTS, RUNS, RunInfo, TraceWriter
@@ -103,8 +103,8 @@ def test_any_dataframe_will_do(spark, tmp_path):
 
 def test_a_long_run_is_shared_by_several_tasks(spark, tmp_path, monkeypatch):
     """One for each block of clocks; short runs share another."""
-    monkeypatch.setattr(tasks, "LONG", 100)
-    monkeypatch.setattr(tasks, "BLOCK", 2)
+    monkeypatch.setattr(chains, "LONG", 100)
+    monkeypatch.setattr(chains, "BLOCK", 2)
     # Not in this process, however few they are.
     monkeypatch.setattr(api, "FEW", 0)
     runs = {"a-long": make_trace(7, processes=5, events=300), **some_runs(1200, 3, events=20)}
@@ -112,7 +112,7 @@ def test_a_long_run_is_shared_by_several_tasks(spark, tmp_path, monkeypatch):
     check(measures, runs)
     rows = {run: len(events) for run, (_, events) in runs.items()}
     names = {run: tuple(names) for run, (names, _) in runs.items()}
-    shares = tasks.share_runs(names, dict.fromkeys(runs, ()), rows)
+    shares = chains.share_runs(names, dict.fromkeys(runs, ()), rows)
     assert [[(s.run, s.low, s.high) for s in task] for task in shares[:3]] == [
         [("a-long", 0, 1)],
         [("a-long", 1, 3)],
@@ -126,14 +126,14 @@ def test_a_large_cluster_measures_more_runs_at_a_time(spark):
     session = spark.newSession()
     for cores, tasks_of in (("2", [3, 64, 64]), ("200", [3, 100, 200])):
         session.conf.set("spark.sql.shuffle.partitions", cores)
-        assert [api.count_tasks(session, runs) for runs in (3, 100, 1_000)] == tasks_of
+        assert [chains.count_tasks(session, runs) for runs in (3, 100, 1_000)] == tasks_of
 
 
 def test_rows_that_a_task_cannot_hold_go_to_a_file(monkeypatch):
-    monkeypatch.setattr(tasks, "HELD", 10)
+    monkeypatch.setattr(chains, "HELD", 10)
     names, rows = make_trace(11, processes=4, events=300)
     batches = pa.Table.from_pylist(rows, schema=EVENTS).to_batches(7)
-    [found] = tasks.follow_sorted(batches, {"r": tuple(names)}, "events")
+    [found] = chains.follow_sorted(batches, {"r": tuple(names)}, "events")
     expected = Expected(names, rows).run()
     assert (found.past, found.longest_chain) == (expected["past"], expected["longest_chain"])
 
@@ -282,6 +282,29 @@ def test_an_empty_table_of_events(spark):
         Trace.of(spark.createDataFrame([], SPARK_EVENTS), spark.createDataFrame([], SPARK_RUNS))
     )
     assert measures.runs.count() == measures.overall.count() == 0
+
+
+def test_a_run_that_the_table_of_runs_does_not_name_is_refused(spark, tmp_path):
+    runs = {name: make_trace(seed, processes=3, events=40) for name, seed in (("a", 21), ("b", 22))}
+    read = Trace.read(spark, written(tmp_path, runs))
+    measures = measure(Trace.of(read.events, read.runs.where("run = 'a'")))
+    assert re.search("run b, which the table of runs does not name", str(measures.refused["b"]))
+    check(measures, {"a": runs["a"]})
+    measures.release()
+
+
+def test_a_run_of_which_nothing_is_known_but_a_send(spark, tmp_path):
+    with TraceWriter(tmp_path, RunInfo(run="r", protocol="fifo", processes=("a", "b"))) as writer:
+        writer.append(0, 0, 0, 1, (1,), clock=0)
+    measures = measure(Trace.read(spark, tmp_path))
+    assert [(row.sends, row.deliveries, row.delay_ns_mean) for row in measures.runs.collect()] == [
+        (1, 0, None)
+    ]
+    assert {(row.process, row.sends) for row in measures.processes.collect()} == {("a", 1), ("b", 0)}
+    assert [(row.sender, row.messages, row.deliveries) for row in measures.channels.collect()] == [
+        ("a", 1, 0)
+    ]
+    assert measures.histograms.collect() == []
 
 
 # Values that a distribution may have

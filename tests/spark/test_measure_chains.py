@@ -12,7 +12,7 @@ pytest.importorskip("numba")
 from antecede.jit import interpreted
 from antecede.model import Event
 from antecede.oracle import happened_before
-from antecede.spark.measure.tasks import follow
+from antecede.spark.measure.chains import follow
 from antecede.trace import EVENTS
 from antecede.trace.columns import Names, rows_of
 from antecede.verification import Scan, TooMuchInFlight

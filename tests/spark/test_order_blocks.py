@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from antecede.errors import BadTrace
-from antecede.spark.causes import ByCauses
+from antecede.spark.frames import ByCauses
 from antecede.spark.order.api import missing, note_form
 from antecede.spark.order.blocks import order_block
 from antecede.spark.order.by_causes import order_rows as order_by_causes

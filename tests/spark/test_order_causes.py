@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter
-from antecede.spark.causes import ByCauses
+from antecede.spark.frames import ByCauses
 from antecede.spark.order.api import count_rows, missing, note_form, order, refused
 from antecede.spark.order.by_causes import order_rows as order_by_causes
 

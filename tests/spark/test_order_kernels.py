@@ -9,8 +9,8 @@ import pytest
 from antecede.errors import BadTrace
 from antecede.oracle import happened_before
 from antecede.spark.order.by_trace import order_runs
-from antecede.spark.order.partitions import whole_pieces
 from antecede.spark.order.vectors import find_gaps
+from antecede.spark.run_tasks import whole_pieces
 from antecede.trace.clocks import add_clocks
 from tests.spark.made import CYCLE, after, lamport, oracle_events, random_run, table
 

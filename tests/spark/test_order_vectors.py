@@ -11,8 +11,8 @@ from antecede.errors import BadParameter
 from antecede.spark.ingest.api import ingest
 from antecede.spark.order.api import count_rows, missing, order, refused
 from antecede.spark.order.by_vector import climb_and_sort
-from antecede.spark.order.partitions import whole_pieces
 from antecede.spark.order.vectors import LAST, count_batches
+from antecede.spark.run_tasks import whole_pieces
 from tests.test_foreign_real import CHORD, before_a_cause
 
 LOGS = Path(__file__).parents[3] / "shared" / "data" / "logs"

@@ -20,7 +20,7 @@ from antecede.report.results import FINDINGS, VERDICTS
 from antecede.report.selection import Range
 from antecede.sim import RunSpec
 from antecede.spark import Trace, measure, verify
-from antecede.spark.measure.figures import TABLES
+from antecede.spark.measure.api import TABLES
 from antecede.trace import TraceWriter, read_events, read_runs
 from antecede.trace.footers import read_local_trace
 from tests import report_samples

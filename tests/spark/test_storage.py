@@ -6,7 +6,7 @@ import pytest
 from pyarrow import fs
 
 from antecede.errors import BadParameter, CannotWrite
-from antecede.spark.storage import all_whole, join, place, whole
+from antecede.storage import all_whole, join, place, whole
 
 
 def put(path, text):

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from antecede import storage
 from antecede.errors import BadParameter, BadTrace, CannotWrite
-from antecede.spark import storage
 from antecede.trace import DELIVER, EVENTS, RUNS, SEND, RunInfo, TraceWriter
 
 NAMES = ("ann", "bob")
@@ -155,7 +155,11 @@ def test_a_table_of_other_columns_is_refused(spark, directory):
 
 
 def test_a_table_is_written_whole_or_not_at_all(spark, tmp_path):
-    from antecede.spark.storage import whole, write
+    from antecede.storage import whole
+
+    def write(table, path, *, replace=False):
+        with whole(path, replace=replace) as aside:
+            table.write.parquet(aside)
 
     out = tmp_path / "new" / "table"
     write(spark.range(3), out)

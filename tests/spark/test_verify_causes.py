@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from antecede.errors import BadParameter, BadTrace
 from antecede.jit import interpreted
 from antecede.spark import SPARK_EVENTS, Trace, verify
-from antecede.spark.causes import ByCauses
+from antecede.spark.frames import ByCauses
 from antecede.spark.order.graph import list_by
 from antecede.spark.verify.by_causes import verify_causes
 from antecede.spark.verify.tasks import CHAIN_MOST, find_late

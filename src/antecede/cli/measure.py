@@ -43,10 +43,9 @@ def measure(
     refuse_two_forms("measure", as_json, as_csv)
     places = [] if out is None else [f"{out.rstrip('/')}/measures"]
     with open_work(master, remote, "reading footers", reads=[trace], writes=places) as work:
-        from antecede.spark.measure.api import ERROR
+        from antecede.spark.measure.api import ERROR, TABLES
         from antecede.spark.measure.api import measure as measure_trace
-        from antecede.spark.measure.figures import TABLES
-        from antecede.spark.trace.api import Trace as SparkTrace
+        from antecede.spark.trace import Trace as SparkTrace
 
         read = SparkTrace.read(work.spark, trace)
         work.say("measuring")

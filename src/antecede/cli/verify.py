@@ -231,7 +231,7 @@ def verify_on_spark(
     with open_work(master, remote, "reading footers", reads=[trace], writes=places) as work:
         from antecede.spark.spans.verify import list_messages, name_trace_findings, read_aliases
         from antecede.spark.spans.verify import read_messages as read_messages_of
-        from antecede.spark.trace.api import Trace
+        from antecede.spark.trace import Trace
         from antecede.spark.verify.api import verify as judge
 
         read = Trace.read(work.spark, trace)

@@ -20,7 +20,7 @@ from antecede.cli.spark_session import open_work
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
-    from antecede.spark.causes import ByCauses
+    from antecede.spark.frames import ByCauses
     from antecede.spark.verify.by_causes import CausesVerification
 
 __all__ = ["Columns", "verify_causes"]
@@ -46,7 +46,7 @@ class Columns(Struct, frozen=True):
 
     def name_causes(self) -> ByCauses:
         """What Spark is asked, once `refuse_request` has found nothing wrong."""
-        from antecede.spark.causes import ByCauses
+        from antecede.spark.frames import ByCauses
 
         at = self.position or self.time
         return ByCauses(str(self.id), str(self.causes), self.groups, at, ("", *self.no_cause))

@@ -42,10 +42,9 @@ from antecede.report.selection import (
     plan_selection,
 )
 from antecede.report.tables import Tables, assemble, sort_findings
-from antecede.spark.measure.api import measure
-from antecede.spark.measure.figures import TABLES
+from antecede.spark.measure.api import TABLES, measure
 from antecede.spark.spans.verify import list_messages, read_aliases, read_messages, verify_spans
-from antecede.spark.trace.api import Trace
+from antecede.spark.trace import Trace
 from antecede.spark.verify.api import verify
 from antecede.trace.footers import LocalTrace
 from antecede.trace.foreign.formats import is_stated

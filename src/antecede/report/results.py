@@ -17,10 +17,9 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Struct
 from pyspark.sql import SparkSession
@@ -28,10 +27,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from antecede.report.queries import Rows, Table, collect_rows
-from antecede.spark.measure.api import KNOWN, add_shares, count_here, describe, follow_here, tied
-from antecede.spark.measure.figures import TABLES, add_up_here, tell_figures
-from antecede.spark.measure.tasks import Found
-from antecede.spark.storage import absolute, escape_path, files, join, local
+from antecede.spark.frames import escape_path, files
+from antecede.spark.measure.api import TABLES, count_here, describe_runs, make_table
+from antecede.spark.measure.chains import follow_files, tied
+from antecede.storage import absolute, join, local
 from antecede.trace import EVENTS
 from antecede.trace.footers import LocalTrace
 from antecede.trace.foreign.formats import is_stated
@@ -43,7 +42,6 @@ __all__ = ["FINDINGS", "VERDICTS", "Results", "Small", "measure_small", "read_re
 FINDINGS: Final = from_arrow_schema(schema.FINDINGS)
 VERDICTS: Final = from_arrow_schema(schema.VERDICTS)
 FAILURES: Final = "run string, reason string, command string"
-ARROW: Final = {"string": pa.string(), "long": pa.int64(), "int": pa.int32(), "double": pa.float64()}
 
 SMALL_EVENTS: Final = 100_000
 """Events of a trace up to which this process reads it."""
@@ -127,37 +125,6 @@ def read_small(read: LocalTrace, path: str) -> Small | None:
 def measure_small(trace: Small) -> dict[str, Table]:
     """The tables of `measure`, added up here: runs, processes, channels, histograms."""
     processes = {run["run"]: tuple(run["processes"]) for run in trace.runs}
-    found = add_shares(follow_here(trace.read.files, trace.planned, processes))
-    known = [
-        describe(run, one)
-        for run in trace.runs
-        for one in [found.get(run["run"], Found(run["run"]))]
-        if one.error is None
-    ]
-    received = {str(row["run"]): bool(row["received"]) for row in known}
-    measured = {run: processes[run] for run in received}
-    facts = count_here(trace.planned, measured, received, pa.Table.from_pylist(known, KNOWN))
-    cells = facts.filter(pc.field("low").is_valid()).group_by(["run", "quantity", "low", "high"])
-    by_run = {row["run"]: row for row in add_up_here(facts, "run").to_pylist()}
-    by_process = {
-        (row["run"], row["process"]): row for row in add_up_here(facts, "run", "process").to_pylist()
-    }
-    delays = add_up_here(facts.filter(pc.field("quantity") == "delay_ns"), "run", "sender", "process")
-    tables: dict[str, list[dict[str, Any]]] = {
-        "runs": [{**by_run.get(row["run"], tell_figures(())), **row} for row in known],
-        "processes": [
-            {**by_process.get((run, process), tell_figures(())), "run": run, "process": process}
-            for run, names in measured.items()
-            for process in names
-        ],
-        "channels": [
-            {**row, "receiver": row["process"], "messages": row["copies"], "deliveries": row["delivered"]}
-            for row in delays.to_pylist()
-        ],
-        "histograms": cells.aggregate([("count", "sum")]).rename_columns({"count_sum": "count"}).to_pylist(),
-    }
-    return {name: pa.Table.from_pylist(rows, arrow_schema(TABLES[name])) for name, rows in tables.items()}
-
-
-def arrow_schema(columns: str) -> pa.Schema:
-    return pa.schema([(name, ARROW[kind]) for name, kind in map(str.split, columns.split(", "))])
+    known, _ = describe_runs(trace.runs, follow_files(trace.read.files, trace.planned, processes))
+    facts = count_here(trace.planned, known)
+    return {name: make_table(name, facts, known) for name in TABLES}

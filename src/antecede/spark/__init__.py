@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from antecede.spark.spans.api import Spans, read_spans
     from antecede.spark.stream.verify import verify_stream
     from antecede.spark.sweep import Swept, sweep
-    from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS, Trace
+    from antecede.spark.trace import SPARK_EVENTS, SPARK_RUNS, Trace
     from antecede.spark.verify.api import CausesVerification, Verification, verify
 
 __all__ = [
@@ -70,7 +70,7 @@ HOMES: Final = {
     "spans.api": ("Spans", "read_spans"),
     "stream.verify": ("verify_stream",),
     "sweep": ("Swept", "sweep"),
-    "trace.api": ("SPARK_EVENTS", "SPARK_RUNS", "Trace"),
+    "trace": ("SPARK_EVENTS", "SPARK_RUNS", "Trace"),
     "verify.api": ("CausesVerification", "Verification", "verify"),
 }
 """The modules that the names above are loaded from."""

@@ -1,14 +1,25 @@
-"""What users hand in as a table: is it a DataFrame of Spark, how are its columns named, what do its times mean."""
+"""What users hand in: is a table one of Spark, how are its columns named, what do they mean; what is at a path.
+
+A path is a local one, or any URI that Spark reads. Files are listed through Spark, which reads more kinds of storage
+than we do (`antecede.storage`): tasks open files with PyArrow where it can, and else the steps let Spark read.
+
+Rows that name their causes (`ByCauses`) mean the same to `order` and `verify`, in tables and in streams. `causes` has
+one identifier, an array of them, or null. A text that is a JSON array, `["a", "b"]`, is a list too: files of text have
+no other way to write one. Text among integers makes all of them text.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote
 
+import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
-from pyspark.sql import Column, DataFrame
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -21,15 +32,19 @@ from pyspark.sql.types import (
     MapType,
     ShortType,
     StringType,
+    StructType,
+    VariantType,
 )
 
 from antecede.errors import BadParameter
 from antecede.spark.errors import raise_bad_trace
+from antecede.storage import absolute
 
 __all__ = [
-    "CSV", "WHOLE", "alias_columns", "hide_null_lists", "join_by", "quote", "read_time", "refuse_column_names",
-    "refuse_other_tables", "refuse_unlike_vectors", "rename_columns", "rename_request", "show_null_lists",
-    "to_nanoseconds", "unite",
+    "ALL_PACKETS", "CSV", "GROUP_MARK", "PACKETS", "WHOLE", "ByCauses", "alias_columns", "escape_path", "event_columns",
+    "files", "hide_null_lists", "id_type", "join_by", "list_causes", "name_events", "quote", "read_id", "read_time",
+    "refuse_column_names", "refuse_columns", "refuse_other_tables", "refuse_unlike_vectors", "rename_columns",
+    "rename_request", "show_null_lists", "split_text", "to_nanoseconds", "unite",
 ]  # fmt: skip
 
 Request = TypeVar("Request", bound=Struct)
@@ -44,6 +59,24 @@ CSV: Final[dict[str, Any]] = {
     "escape": '"',
 }
 """How CSV is read."""
+
+PACKETS: Final = pa.schema(
+    [
+        pa.field("receiver", pa.string(), nullable=False),
+        pa.field("sender", pa.string(), nullable=False),
+        pa.field("number", pa.int64()),
+        pa.field("stamp", pa.binary(), nullable=False),
+        pa.field("payload", pa.binary()),
+        pa.field("arrival", pa.int64()),
+    ]
+)
+"""The columns that every stream of packets may have: `antecede.spark.stream.packets` explains them."""
+
+ALL_PACKETS: Final = pa.schema([*PACKETS, pa.field("label", pa.string()), pa.field("group", pa.string())])
+"""With those that only some protocols and some streams need."""
+
+GROUP_MARK: Final = "antecede.group"
+"""The key in a column's metadata that says: positions count by this column and the receiver."""
 
 
 def refuse_other_tables(owner: str, table: object) -> None:
@@ -218,3 +251,124 @@ def to_nanoseconds(name: str, type_name: str) -> Column:
     rest = F.regexp_extract(column, r"\.\d{6}(\d{1,3})", 1)
     nanos = F.when(rest == "", 0).otherwise(F.rpad(rest, 3, "0").cast("bigint"))
     return F.coalesce(F.expr(f"try_cast({quote(name)} as bigint)"), micros + nanos)
+
+
+# Paths
+
+
+def files(spark: SparkSession, path: str, pattern: str = "*.parquet") -> list[str]:
+    """The visible files in a directory, or the one file, in the order of their names; none if nothing is there."""
+    listing = spark.read.format("binaryFile").option("pathGlobFilter", pattern)
+    try:
+        # Listed while the plan is made: this costs no job.
+        found = listing.load(escape_path(absolute(path))).inputFiles()
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return []
+        raise
+    return sorted((absolute(unquote(file)) for file in found), key=str.encode)
+
+
+def escape_path(path: str) -> str:
+    """The path as Spark's readers take it: what would be a pattern is not meant as one."""
+    return "".join(f"\\{sign}" if sign in "*?[]{}\\" else sign for sign in path)
+
+
+# Rows that name their causes
+
+
+class ByCauses(Struct, frozen=True):
+    """Which columns say what."""
+
+    id: str
+    causes: str
+    partition_by: tuple[str, ...] = ()
+    time: str | None = None
+    no_cause: tuple[str, ...] = ("",)
+    """Causes of text that mean none."""
+
+
+def refuse_columns(
+    rows: DataFrame,
+    asked: ByCauses,
+    *,
+    owner: str = "order",
+    added: tuple[str, ...] = ("position", "waits_for"),
+) -> None:
+    """Refuse names that are no columns, columns of types that mean nothing, and those that the owner adds."""
+    named = {"id": asked.id, "causes": asked.causes, "time": asked.time}
+    refuse_column_names(owner, rows, named, asked.partition_by, added)
+    kind = rows.schema[asked.id].dataType
+    cause = rows.schema[asked.causes].dataType
+    element = cause.elementType if isinstance(cause, ArrayType) else cause
+    if not isinstance(kind, (StringType, *WHOLE)):
+        raise BadParameter(
+            owner,
+            f"id must be text or integers of 64 bits, and {asked.id} is {kind.simpleString()}: make it text",
+        )
+    if not isinstance(element, StringType if isinstance(kind, StringType) else (StringType, *WHOLE)):
+        raise BadParameter(
+            owner,
+            f"causes must be one identifier or an array of them, as ids are, and {asked.causes} is "
+            f"{cause.simpleString()} with ids of {kind.simpleString()}: make both text",
+        )
+    for name in asked.partition_by:
+        if isinstance(rows.schema[name].dataType, (ArrayType, MapType, StructType, VariantType)):
+            raise BadParameter(
+                owner,
+                f"partition_by must name columns of plain values, and {name} is "
+                f"{rows.schema[name].dataType.simpleString()}",
+            )
+
+
+def id_type(rows: DataFrame, asked: ByCauses) -> DataType:
+    """Text if identifiers are text, or causes are: text among integers makes all of them text."""
+    cause = rows.schema[asked.causes].dataType
+    element = cause.elementType if isinstance(cause, ArrayType) else cause
+    text = isinstance(rows.schema[asked.id].dataType, StringType) or isinstance(element, StringType)
+    return StringType() if text else LongType()
+
+
+def read_id(rows: DataFrame, asked: ByCauses) -> Column:
+    return F.col(quote(asked.id)).cast(id_type(rows, asked))
+
+
+def event_columns(rows: DataFrame, asked: ByCauses) -> dict[str, Column]:
+    """`__id`, `__causes` and, if there is a time, `__time`: what tasks read, whatever the columns are."""
+    added = {"__id": read_id(rows, asked), "__causes": list_causes(rows, asked)}
+    if asked.time is not None:
+        added["__time"] = read_time(rows, asked.time)
+    return added
+
+
+def name_events(rows: DataFrame, asked: ByCauses) -> Column:
+    """The identifier of each row as text. Rows without one are one event if nothing tells them apart."""
+    time = read_time(rows, asked.time) if asked.time is not None else F.lit(None).cast("long")
+    causes = list_causes(rows, asked).cast("array<string>")
+    unnamed = F.concat(F.lit("\0"), F.to_json(F.struct(causes.alias("causes"), time.alias("time"))))
+    return F.coalesce(F.col(quote(asked.id)).cast("string"), unnamed)
+
+
+def split_text(text: Column) -> Column:
+    """One identifier in text, or a JSON array of them, as an array."""
+    listed = F.coalesce(F.from_json(text, "array<string>"), F.array(text))
+    return F.when(text.startswith("["), listed).otherwise(F.array(text))
+
+
+def list_causes(rows: DataFrame, asked: ByCauses) -> Column:
+    """The causes as an array of identifiers, without nulls and without what means none."""
+    kind, found = id_type(rows, asked), rows.schema[asked.causes].dataType
+    cause, empty = F.col(quote(asked.causes)), F.array().cast(ArrayType(kind))
+
+    def is_meant(one: Column) -> Column:
+        text = isinstance(kind, StringType) and asked.no_cause
+        return one.isNotNull() & ~one.isin(*asked.no_cause) if text else one.isNotNull()
+
+    if isinstance(found, ArrayType):
+        return F.filter(F.coalesce(cause.cast(ArrayType(kind)), empty), is_meant)
+    # Most are one identifier: no list has to be filtered.
+    one = cause.cast(kind)
+    alone = F.when(is_meant(one), F.array(one)).otherwise(empty)
+    if not isinstance(found, StringType):
+        return alone
+    return F.when(one.startswith("["), F.filter(split_text(one), is_meant)).otherwise(alone)

@@ -1,4 +1,4 @@
-"""N tasks, each with a payload of its own: the one way in which this package hands out work.
+"""How this package hands out work: to N tasks, each with a payload of its own, or to tasks that get whole partitions.
 
     rows = run_tasks(spark, ["a.parquet", "b.parquet"], count_rows)          # [120, 80], in the order of the payloads
     table = plan_tasks(spark, chunks, read_chunk, "run string, rows bigint") # a DataFrame: what the chunks hold
@@ -12,29 +12,50 @@ as a broadcast table, from which a task takes its own row: a thousand tasks woul
 
 An error of ours that `work` raises is raised again here as what it was (`antecede.spark.errors`). `run_tasks` runs
 every task, and then raises the error of the first payload that has one: always the same.
+
+Where rows are the work, those of a partition are brought together, and a task gets some whole partitions at a time, as
+a table in Arrow (`map_partitions`). `split_partitions` says which are too large for that.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from antecede.errors import AntecedeError
+from antecede.jit import kernels_for
 from antecede.spark.errors import decode_error, encode_error, mark_errors
+from antecede.spark.frames import hide_null_lists, join_by, quote, show_null_lists
 
-__all__ = ["plan_tasks", "run_tasks"]
+__all__ = [
+    "FULL", "Large", "bring_together", "extend_partitions", "map_partitions", "plan_tasks", "run_tasks",
+    "split_partitions",
+]  # fmt: skip
 
 INSIDE_BYTES: Final = 4 << 20
 """Payloads of so many bytes in all travel inside the function."""
 
 ANSWERS: Final = pa.schema({"task": pa.int64(), "answer": pa.binary(), "error": pa.string()})
 
+NEVER: Final = np.iinfo(np.int64).min
+"""The time of what has none."""
+FULL: Final = 1_000_000
+"""Rows of a partition that one task takes with all their columns."""
+BUCKETS: Final = 1 << 16
+"""Partitions are counted in so many buckets before they are counted one by one."""
+TOGETHER: Final = 1 << 16
+"""Rows of small partitions that are ordered in one call."""
+
+Numbers = NDArray[np.int64]
 Payload = TypeVar("Payload")
 Answer = TypeVar("Answer")
 
@@ -94,3 +115,157 @@ def plan_tasks(
     )
     own = tasks.join(F.broadcast(spark.createDataFrame(table)), "id").select("payload")
     return own.mapInArrow(mark_errors(by_row), schema)
+
+
+# Tasks that get whole partitions
+
+
+class Large(NamedTuple):
+    """Partitions that no task should hold: their rows with `__part`, their names by that number, their sizes."""
+
+    rows: DataFrame
+    names: DataFrame
+    sizes: list[int]
+
+
+def split_partitions(
+    rows: DataFrame, partition_by: tuple[str, ...], full: int
+) -> tuple[DataFrame | None, Large | None]:
+    """The rows of partitions with up to so many rows, and those of larger ones. This counts them at once."""
+    total = rows.count()
+    if total <= full:
+        return rows, None
+    spark = rows.sparkSession
+    if not partition_by:
+        names = spark.createDataFrame([(0,)], "__part int")
+        return None, Large(rows.withColumn("__part", F.lit(0)), names, [total])
+    groups = [quote(name) for name in partition_by]
+    # Names are counted by their hashes first: few groups, no text. Most tables have no bucket that is too large.
+    bucket = F.pmod(F.xxhash64(*groups), F.lit(BUCKETS))
+    crowded = rows.groupBy(bucket.alias("bucket")).count().where(F.col("count") > full).toArrow()
+    some = rows.where(bucket.isin(*crowded["bucket"].to_pylist()))
+    counts = some.groupBy(*groups).agg(F.count(F.lit(1)).alias("__rows")).where(F.col("__rows") > full)
+    if not len(crowded) or not len(large := counts.toArrow()):
+        return rows, None
+    known = large.drop_columns(["__rows"]).append_column("__part", pa.array(range(len(large)), pa.int32()))
+    names = spark.createDataFrame(
+        known, StructType([*counts.schema.fields[:-1], StructField("__part", IntegerType())])
+    )
+    others = join_by(rows, F.broadcast(names), partition_by, "left_anti")
+    those = join_by(rows, F.broadcast(names), partition_by)
+    return others, Large(those, names, large["__rows"].to_pylist())
+
+
+def extend_partitions(
+    rows: DataFrame,
+    partition_by: Sequence[str],
+    own: Mapping[str, Column],
+    work: Callable[[pa.Table, list[str]], pa.Table],
+    added: Sequence[StructField],
+    *,
+    sort: Sequence[str] = (),
+    enough: int = TOGETHER,
+) -> DataFrame:
+    """The rows with columns that tasks add, which hold whole partitions.
+
+    `work` gets some partitions with the columns of the rows and `own`, and the names of those to keep. It may put rows
+    in another order. Rows of a partition come sorted as `sort` says.
+    """
+    rows, hidden = hide_null_lists(rows)
+    # After the exchange: what is made of other columns need not be shuffled.
+    together = bring_together(rows, partition_by, sort)
+    together = together.withColumns(dict(own)) if own else together
+    columns, schema = rows.columns, StructType([*rows.schema, *added])
+    done = map_partitions(together, lambda table: work(table, columns), schema, enough=enough)
+    return show_null_lists(done, hidden)
+
+
+def bring_together(rows: DataFrame, partition_by: Iterable[str], sort: Sequence[str] = ()) -> DataFrame:
+    """The rows with `__hash`: those of a partition one after the other, in one task."""
+    names = [quote(name) for name in partition_by]
+    if not names:
+        return rows.withColumn("__hash", F.lit(0).cast("long")).repartition(1)
+    hashed = rows.withColumn("__hash", F.xxhash64(*names))
+    return hashed.repartition("__hash").sortWithinPartitions("__hash", *sort)
+
+
+def map_partitions(
+    together: DataFrame,
+    work: Callable[[pa.Table], pa.Table],
+    schema: StructType | str,
+    *,
+    enough: int = TOGETHER,
+) -> DataFrame:
+    """What `work` makes of whole partitions, some at a time, of rows that are brought together."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for table in whole_pieces(batches, enough=enough):
+            with kernels_for(len(table)):
+                done = work(table.combine_chunks())
+            yield from done.to_batches(max_chunksize=1 << 16)
+
+    return together.mapInArrow(mark_errors(run), schema)
+
+
+def whole_pieces(batches: Iterable[pa.RecordBatch], enough: int = TOGETHER) -> Iterator[pa.Table]:
+    """Batches of rows that are sorted by `__hash`, as tables that each hold all rows of its values."""
+    complete: list[pa.RecordBatch] = []
+    current: list[pa.RecordBatch] = []
+    for batch in batches:
+        if not len(batch):
+            continue
+        start = find_last_start(batch.column("__hash"))
+        if current and (start or current[-1].column("__hash")[0] != batch.column("__hash")[0]):
+            # The rows before `start` end what was current, if they belong to it, or are complete by themselves.
+            complete += current
+            current = []
+        if start:
+            complete.append(batch.slice(0, start))
+        current.append(batch.slice(start))
+        if sum(map(len, complete)) >= enough:
+            yield pa.Table.from_batches(complete)
+            complete = []
+    if complete or current:
+        yield pa.Table.from_batches(complete + current)
+
+
+def find_last_start(column: pa.Array) -> int:
+    """The first row that has the value of the last: rows are sorted, so a search by halves."""
+    low, high = 0, len(column) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if column[middle] == column[-1]:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+# Columns
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def times_of(column: pa.Array) -> Numbers:
+    """Times as integers that compare alike; what has none comes first."""
+    if pa.types.is_floating(column.type):
+        bits = column.fill_null(-np.inf).to_numpy(zero_copy_only=False).astype(np.float64) + 0.0
+        whole = bits.view(np.int64)
+        return np.asarray(np.where(whole < 0, ~whole ^ np.int64(NEVER), whole))
+    return np.asarray(column.fill_null(int(NEVER)).to_numpy(zero_copy_only=False), np.int64)
+
+
+def number_groups(table: pa.Table | pa.RecordBatch, names: Iterable[str]) -> Numbers:
+    """Number the partitions of a table, in the order in which they come."""
+    codes = np.zeros(len(table), np.int64)
+    for place, name in enumerate(names):
+        column = one_array(table[name])
+        encoded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column, "encode")
+        own = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        if place:
+            both = pa.array(codes * (int(own.max(initial=0)) + 1) + own).dictionary_encode()
+            own = both.indices.to_numpy().astype(np.int64)
+        codes = own
+    return codes

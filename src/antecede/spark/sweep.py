@@ -19,24 +19,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import (
-    ArrayType,
-    DoubleType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-)
 
 from antecede.errors import BadParameter
 from antecede.sim.experiment import Experiment, Run
 from antecede.sim.staging import Stage
 from antecede.sim.sweep import Failure, Results, Row, line, make_failure, perform
 from antecede.spark.errors import describe_failure
+from antecede.spark.frames import escape_path
 from antecede.spark.run_tasks import run_tasks
 from antecede.spark.session import SparkError, is_connect
-from antecede.spark.storage import absolute, escape_path, join, local, place, readable
+from antecede.storage import absolute, join, local, place, readable
 
 __all__ = ["Swept", "sweep"]
 
@@ -52,21 +44,16 @@ NUMBERS: Final = (
 )  # fmt: skip
 SPREADS: Final = ("stamp_entries", "stamp_bytes", "delay_ns", "waiting_ns")
 
-SPREAD: Final = StructType(
-    [StructField("mean", DoubleType()), *(StructField(name, LongType()) for name in ("p50", "p99", "max"))]
-)
+SPREAD: Final = "struct<mean: double, p50: bigint, p99: bigint, max: bigint>"
 
-RESULTS: Final = StructType(
+RESULTS: Final = ", ".join(
     [
-        *(StructField(name, StringType()) for name in TEXTS),
+        *(f"`{name}` string" for name in TEXTS),
         # Values differ in their types from protocol to protocol.
-        StructField("parameters", MapType(StringType(), StringType())),
-        *(StructField(name, LongType()) for name in NUMBERS),
-        *(StructField(name, SPREAD) for name in SPREADS),
-        StructField("waiting_share", DoubleType()),
-        StructField("stuck", ArrayType(StringType())),
-        StructField("measured", MapType(StringType(), MapType(StringType(), LongType()))),
-        StructField("cpu_seconds", DoubleType()),
+        "parameters map<string, string>",
+        *(f"{name} bigint" for name in NUMBERS),
+        *(f"{name} {SPREAD}" for name in SPREADS),
+        "waiting_share double, stuck array<string>, measured map<string, map<string, bigint>>, cpu_seconds double",
     ]
 )
 """The columns of results.jsonl as Spark reads them: docs/experiments.md tells what they mean."""

@@ -28,11 +28,11 @@ from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructFi
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.errors import describe_failure, find_error, raise_bad_trace
-from antecede.spark.frames import CSV, quote
+from antecede.spark.frames import CSV, escape_path, files, quote
 from antecede.spark.session import SparkError
-from antecede.spark.storage import absolute, escape_path, files, local, place, readable
 from antecede.spark.stream.query import Checkpoint
-from antecede.spark.trace.api import refuse_files
+from antecede.spark.trace import refuse_files
+from antecede.storage import absolute, local, place, readable
 
 __all__ = [
     "BROKEN", "FILE", "StreamFiles", "TableFiles", "name_file", "open_reader", "read_files", "read_table",

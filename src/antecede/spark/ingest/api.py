@@ -26,13 +26,20 @@ from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter
 from antecede.spark.errors import raise_task_errors
-from antecede.spark.frames import refuse_other_tables
+from antecede.spark.frames import escape_path, refuse_other_tables
 from antecede.spark.ingest import to_trace
 from antecede.spark.ingest.clocks import FINDINGS, check_clocks
-from antecede.spark.ingest.table import map_columns, read_table
-from antecede.spark.ingest.tasks import SPARK_LOG, SPARK_REJECTED, list_log_files, read_here, read_log_files
-from antecede.spark.storage import absolute, escape_path, join, whole
-from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS
+from antecede.spark.ingest.rows import (
+    SPARK_LOG,
+    SPARK_REJECTED,
+    list_log_files,
+    map_columns,
+    read_here,
+    read_log_files,
+    read_table,
+)
+from antecede.spark.trace import SPARK_EVENTS, SPARK_RUNS
+from antecede.storage import absolute, join, whole
 from antecede.trace.foreign import shiviz
 from antecede.trace.foreign.formats import TABLE, refuse_request
 
@@ -179,7 +186,7 @@ def ingest(
     """Read files and directories of a format: shiviz, tracing, tlaplus or table.
 
     `pattern` and `delimiter` are the expressions of a ShiViz log (docs/ingest.md), `mapping` gives the columns of a
-    table their meaning (`antecede.spark.ingest.table`). With `run`, all files are one run of that name; else each is
+    table their meaning (`antecede.spark.ingest.rows`). With `run`, all files are one run of that name; else each is
     its own.
     """
     refuse_request(format, pattern, delimiter, mapping)

@@ -32,11 +32,11 @@ from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from antecede.spark.frames import unite
-from antecede.spark.ingest.tasks import SPARK_REJECTED
-from antecede.spark.storage import escape_path, join, place, put, remove_directory
-from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS
-from antecede.trace.schema import EVENTS, ORDER, ORDER_KEY, RUNS, version
+from antecede.spark.frames import escape_path, unite
+from antecede.spark.ingest.rows import SPARK_REJECTED
+from antecede.spark.trace import SPARK_EVENTS, describe_run, fit_columns
+from antecede.storage import join, place, put, remove_directory
+from antecede.trace.schema import EVENTS, ORDER, ORDER_KEY, RUNS
 
 __all__ = [
     "NOBODY", "collect_messages", "find_repeated_sends", "keep_aside", "make_events", "make_runs", "write_events",
@@ -86,15 +86,9 @@ def make_events(log: DataFrame, found: DataFrame, clocks: DataFrame) -> DataFram
         "time_ns": F.coalesce("time_ns", F.lit(0)),
         "clock": column_or(log, "clock", F.when(F.col("wrong").isNull(), total)),
     }
-    names = {*kept.columns}
-    return kept.join(F.broadcast(wrong), "run", "left").select(
-        [
-            columns.get(field.name, F.col(field.name) if field.name in names else F.lit(None))
-            .cast(field.dataType.simpleString())
-            .alias(field.name)
-            for field in SPARK_EVENTS
-        ]
-    )
+    kept_columns = {name: F.col(name) for name in kept.columns}
+    timed = kept.join(F.broadcast(wrong), "run", "left")
+    return timed.select(fit_columns(SPARK_EVENTS, kept_columns | columns))
 
 
 def column_or(log: DataFrame, name: str, otherwise: Column) -> Column:
@@ -140,20 +134,9 @@ def make_runs(
         F.when(F.col("tied") > 0, F.col("tied")).alias("tied"),
         explain_unknown().alias("unknown"),
     )
-    columns: dict[str, Column] = {
-        "run": F.col("run"),
-        "protocol": F.lit("unknown"),
-        "parameters": F.to_json(parameters),
-        "processes": F.sort_array(F.array_union("own", "others")),
-        "started_ns": F.lit(0).cast("bigint"),
-        "version": F.lit(version()),
-    }
-    return told.select(
-        [
-            columns.get(field.name, F.lit(None).cast(field.dataType.simpleString())).alias(field.name)
-            for field in SPARK_RUNS
-        ]
-    )
+    processes = F.sort_array(F.array_union("own", "others"))
+    own = {"run": F.col("run"), "parameters": F.to_json(parameters), "processes": processes}
+    return told.select(describe_run(own))
 
 
 def explain_unknown() -> Column:

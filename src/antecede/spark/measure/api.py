@@ -5,35 +5,41 @@ share of pairs of messages that nothing orders, the longest causal chain; for ea
 delays. Counts, means and greatest values are exact. Quantiles come from histograms and are wrong by less than 1 %
 (`ERROR`). docs/measuring.md defines every column.
 
-Tasks count, each in a chunk of the trace (`facts`), and Spark adds up (`figures`). Concurrency and chains depend on the
-order of all events of a run: tasks that read the files of the trace by themselves follow it (`tasks`). A run that
-contradicts itself, or a file of which cannot be read, is refused by name, and the others are measured.
+Tasks count, each in a chunk of the trace (`facts`), and follow the order of all events of a run, on which concurrency
+and chains depend (`chains`). A run that contradicts itself, or a file of which cannot be read, is refused by name, and
+the others are measured.
+
+Facts of one key, quantity and bucket add up to a *cell*: Spark adds up many facts, Arrow a few in this process. One
+function, `tell_figures`, makes of its cells the figures of a run, of a process, of a channel and of all runs of a
+protocol, in Spark's tasks and here. Spark's `percentile` needs every value, or interpolates between the middles of
+buckets; `approx_percentile` bounds the error of the rank, not of the value. So quantiles come from running sums over
+buckets.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
-from typing import Any, Final
-from urllib.parse import unquote
+from functools import cached_property
+from itertools import groupby, islice
+from typing import Any, Final, TypeAlias
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
 from antecede.errors import BadTrace
-from antecede.jit import kernels_for
-from antecede.spark.errors import mark_errors, raise_task_errors
+from antecede.spark.errors import mark_errors
+from antecede.spark.frames import join_by, unite
+from antecede.spark.measure.chains import COLUMNS, Found, add_shares, follow_files, follow_rows, tied
 from antecede.spark.measure.facts import (
     COPY,
     ERROR,
     FACTS,
+    NAMED,
     PARTS,
     READ,
     Share,
@@ -42,36 +48,63 @@ from antecede.spark.measure.facts import (
     finish_facts,
     finish_table,
 )
-from antecede.spark.measure.figures import COUNTS, QUANTITIES, TABLES, add_up, add_up_here, spread
-from antecede.spark.measure.tasks import COLUMNS, Found, follow_shares, follow_sorted, share_runs
-from antecede.spark.measure.tasks import Share as RunShare
-from antecede.spark.order.by_trace import with_clock
-from antecede.spark.run_tasks import plan_tasks, run_tasks
-from antecede.spark.storage import absolute, join, local, whole
-from antecede.spark.trace.api import Trace
-from antecede.trace.footers import Footer, Group
-from antecede.trace.plan import Part, Plan, plan
+from antecede.spark.run_tasks import plan_tasks
+from antecede.spark.trace import Trace
+from antecede.storage import absolute, join, local, whole
+from antecede.trace.plan import Plan, plan
 
-__all__ = ["ERROR", "Measures", "measure"]
+__all__ = ["ERROR", "TABLES", "Measures", "count_here", "describe_runs", "make_table", "measure"]
+
+Table: TypeAlias = pa.Table | DataFrame
 
 FEW: Final = 2_000_000
 """Rows of local files that this process reads by itself: a task would take longer to start."""
+QUANTITIES: Final = ("stamp_entries", "stamp_bytes", "delay_ns", "wait_ns")
+"""What distributions are of."""
+COUNTS: Final = ("events", "sends", "copies", "deliveries", "control_packets")
+PERCENTS: Final = (50, 99)
+TOGETHER: Final = 4096
+"""Rows of a batch."""
+SUMS: Final = {"count": "sum", "total": "sum", "middle": "min", "least": "min", "greatest": "max"}
+"""What facts of one bucket come to."""
 
 
-TASKS: Final = 64
-"""Tasks among which runs in no order are dealt, on a cluster of few cores."""
+def spread(quantity: str) -> list[str]:
+    """The columns of a distribution."""
+    return [f"{quantity}_{name}" for name in ("mean", "p50", "p99", "max")]
 
+
+def types(*quantities: str) -> str:
+    return ", ".join(
+        f"{name} {'double' if name.endswith('_mean') else 'long'}" for q in quantities for name in spread(q)
+    )
+
+
+TABLES: Final = {
+    "runs": "run string, protocol string, processes int, "
+    + ", ".join(f"{name} long" for name in COUNTS)
+    + f", control_per_message double, {types(*QUANTITIES)}, wait_share double, concurrency double, "
+    "longest_chain long, duration_ns long",
+    "processes": "run string, process string, sends long, deliveries long, control_packets long, "
+    + types("delay_ns", "wait_ns"),
+    "channels": f"run string, sender string, receiver string, messages long, deliveries long, {types('delay_ns')}",
+    "histograms": "run string, quantity string, low long, high long, count long",
+}
+"""Name -> columns and their types."""
 KNOWN: Final = pa.schema(
     [
         ("run", pa.string()),
         ("protocol", pa.string()),
+        ("names", pa.list_(pa.string())),
         ("processes", pa.int32()),
         ("concurrency", pa.float64()),
         ("longest_chain", pa.int64()),
         ("received", pa.bool_()),
     ]
 )
-"""What is known of a run beside what Spark counts."""
+"""What is known of a run beside what is counted."""
+ABOUT: Final = ["run", "protocol", "received"]
+"""What of it is said of each fact."""
 
 
 @dataclass(frozen=True)
@@ -80,43 +113,30 @@ class Measures:
 
     refused: Mapping[str, BadTrace]
     """Run -> why it could not be measured. No table has a row of it."""
-    _known: DataFrame = field(repr=False)
-    _names: DataFrame = field(repr=False)
-    _facts: DataFrame = field(repr=False)
-    _here: pa.Table | None = field(default=None, repr=False)
-    """The facts, if they are few and were counted in this process."""
+    _spark: SparkSession = field(repr=False)
+    _known: pa.Table = field(repr=False)
+    _facts: Table = field(repr=False)
+    """Arrow's, if they are few and were counted in this process."""
 
     @cached_property
     def runs(self) -> DataFrame:
         """One row a run: also of one without events."""
-        table = self._known.join(self._add_up("run"), "run", "left").fillna(0, [*COUNTS, "duration_ns"])
-        return table.select("run", "protocol", "processes", *ALIKE)
+        return self._make("runs")
 
     @cached_property
     def processes(self) -> DataFrame:
         """One row for each process of each run: also of those to which nothing happened."""
-        counts = ["sends", "deliveries", "control_packets"]
-        added = self._add_up("run", "process")
-        table = self._names.join(added, ["run", "process"], "left").fillna(0, counts)
-        return table.select("run", "process", *counts, *spread("delay_ns"), *spread("wait_ns"))
+        return self._make("processes")
 
     @cached_property
     def channels(self) -> DataFrame:
         """One row for each pair of processes of which one sent to the other."""
-        return self._add_up("run", "sender", "process", of="delay_ns").select(
-            "run",
-            "sender",
-            F.col("process").alias("receiver"),
-            F.col("copies").alias("messages"),
-            F.col("delivered").alias("deliveries"),
-            *spread("delay_ns"),
-        )
+        return self._make("channels")
 
     @cached_property
     def histograms(self) -> DataFrame:
         """run, quantity, low, high, count: so many values v of the quantity with low <= v < high."""
-        cells = self._facts.where("low is not null").groupBy("run", "quantity", "low", "high")
-        return cells.agg(F.sum("count").alias("count"))
+        return self._make("histograms")
 
     @cached_property
     def overall(self) -> DataFrame:
@@ -132,16 +152,17 @@ class Measures:
             F.max("longest_chain").alias("longest_chain"),
             F.max("duration_ns").alias("duration_ns"),
         )
-        added = self._add_up("protocol").drop("duration_ns")
-        table = by_run.join(added, "protocol", "left").fillna(0, [*COUNTS])
-        return table.select("protocol", "runs", "processes", *ALIKE)
+        added = self._on_spark(add_up(self._facts, "protocol")).drop("duration_ns")
+        return join_by(by_run, added, ["protocol"]).select("protocol", "runs", *self.runs.columns[2:])
 
-    def _add_up(self, *keys: str, of: str | None = None) -> DataFrame:
-        """The figures of each key; `of` one quantity alone."""
-        if self._here is None:
-            return add_up(self._facts if of is None else self._facts.where(F.col("quantity") == of), *keys)
-        facts = self._here if of is None else self._here.filter(pc.field("quantity") == of)
-        return self._facts.sparkSession.createDataFrame(add_up_here(facts, *keys))
+    def _make(self, name: str) -> DataFrame:
+        return self._on_spark(make_table(name, self._facts, self._known))
+
+    def _on_spark(self, table: Table) -> DataFrame:
+        if isinstance(table, DataFrame):
+            return table
+        # PySpark takes no table without a chunk.
+        return self._spark.createDataFrame(pa.concat_tables([table.schema.empty_table(), table]))
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the first four tables as Parquet into PATH/measures, or nothing."""
@@ -152,15 +173,8 @@ class Measures:
 
     def release(self) -> None:
         """Give back the memory and the disk. The tables cost a new scan from then on."""
-        self._facts.unpersist()
-
-
-ALIKE: Final = (
-    *(*COUNTS, "control_per_message"),
-    *(name for quantity in QUANTITIES for name in spread(quantity)),
-    *("wait_share", "concurrency", "longest_chain", "duration_ns"),
-)
-"""The columns that a run and all runs of a protocol have alike."""
+        if isinstance(self._facts, DataFrame):
+            self._facts.unpersist()
 
 
 def measure(trace: Trace) -> Measures:
@@ -172,62 +186,52 @@ def measure(trace: Trace) -> Measures:
     unordered = (
         processes.keys() if trace.files is None else {r for r, way in planned.ways.items() if way == "pack"}
     )
-    found = follow_files(trace, planned, processes)
+    # A few rows on this machine's disk are read by this process.
+    here = trace.path is not None and local(trace.path) is not None and sum(one.rows for one in files) <= FEW
+    found = follow_files(files, planned, processes, None if here else trace.spark)
     if unordered:
         found += follow_rows(trace, {run: processes[run] for run in sorted(unordered)}, len(processes))
-    runs = add_shares(found)
+    known, refused = describe_runs(rows, found)
+    if trace.files is not None and here and not planned.blind:
+        return Measures(refused, trace.spark, known, count_here(planned, known))
+    return Measures(refused, trace.spark, known, count_facts(trace, planned, known).persist())
+
+
+def describe_runs(
+    rows: Iterable[Mapping[str, Any]], found: Iterable[Found]
+) -> tuple[pa.Table, dict[str, BadTrace]]:
+    """What is known of the runs (`KNOWN`), by what tasks found, and why the others are refused."""
+    runs, told = add_shares(found), []
     refused = {run: BadTrace(*one.error) for run, one in runs.items() if one.error is not None}
-    measured = [row for row in rows if row["run"] not in refused]
-    known_table = pa.Table.from_pylist(
-        [describe(row, runs.get(row["run"], Found(row["run"]))) for row in measured], KNOWN
-    )
-    known = trace.spark.createDataFrame(known_table)
-    received = {row["run"]: runs[row["run"]].received for row in measured if row["run"] in runs}
-    # All tables come from the facts, which are small beside the events. A run that is not known has none.
-    names = trace.runs.join(known.select("run"), "run", "left_semi")
-    named = names.select("run", F.explode("processes").alias("process"))
-    measured_processes = {run: processes[run] for run in received}
-    if trace.files is not None and is_small(trace) and not planned.blind:
-        here = count_here(planned, measured_processes, received, known_table)
-        facts = trace.spark.createDataFrame(here)
-        return Measures(refused, known, named, facts, here)
-    facts = count_facts(trace, planned, measured_processes, received)
-    facts = facts.join(F.broadcast(known.select("run", "protocol", "received")), "run")
-    facts = facts.where("received or quantity <> 'wait_ns'")
-    told = F.when(F.col("received"), F.col("total"))
-    return Measures(refused, known, named, facts.withColumn("total_received", told).persist())
-
-
-def describe(row: Mapping[str, Any], found: Found) -> dict[str, object]:
-    pairs = found.sends * (found.sends - 1)
-    return {
-        "run": row["run"],
-        "protocol": row["protocol"],
-        "processes": len(row["processes"]),
-        "concurrency": 1 - 2 * found.past / pairs if pairs else None,
-        "longest_chain": found.longest_chain,
-        "received": found.received,
-    }
-
-
-def is_small(trace: Trace) -> bool:
-    """Whether this process reads the files by itself."""
-    path = None if trace.path is None else local(trace.path)
-    return path is not None and sum(file.rows for file in trace.files or ()) <= FEW
+    for row in rows:
+        if row["run"] in refused:
+            continue
+        one = runs.get(row["run"], Found(row["run"]))
+        pairs = one.sends * (one.sends - 1)
+        told.append(
+            {
+                "run": row["run"],
+                "protocol": row["protocol"],
+                "names": row["processes"],
+                "processes": len(row["processes"]),
+                "concurrency": 1 - 2 * one.past / pairs if pairs else None,
+                "longest_chain": one.longest_chain,
+                "received": one.received,
+            }
+        )
+    return pa.Table.from_pylist(told, KNOWN), refused
 
 
 # Facts
 
 
-def count_facts(
-    trace: Trace, planned: Plan, processes: Mapping[str, tuple[str, ...]], received: Mapping[str, bool]
-) -> DataFrame:
+def count_facts(trace: Trace, planned: Plan, known: pa.Table) -> DataFrame:
     """The facts of these runs: by tasks that each read a chunk, and one shuffle for copies that no chunk has whole."""
-    schema = from_arrow_schema(FACTS)
-    found: list[DataFrame] = []
+    schema, processes = from_arrow_schema(PARTS), list_processes(known)
+    found = [trace.spark.createDataFrame(name_processes(known), from_arrow_schema(FACTS))]
     # Of runs without clocks the footers do not tell enough to share them out.
     loose = {run: processes[run] for run in processes if trace.files is None or run in planned.blind}
-    if loose or trace.files is None:
+    if loose:
         place = trace.path or "events"
 
         def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -236,33 +240,37 @@ def count_facts(
         rows = trace.events.select(*COLUMNS, *READ)
         if trace.files is not None:
             rows = rows.where(F.col("run").isin(*loose))
-        found.append(finish(rows.mapInArrow(mark_errors(count), from_arrow_schema(PARTS)), schema))
-    if trace.files is not None:
-        tasks = list_shares(planned, processes, received)
-        if tasks or not loose:
-            found.append(
-                finish(plan_tasks(trace.spark, tasks, count_shares, from_arrow_schema(PARTS)), schema)
-            )
-    return reduce(DataFrame.unionByName, found)
+        found.append(finish(rows.mapInArrow(mark_errors(count), schema)))
+    if tasks := list_shares(planned, known):
+        found.append(finish(plan_tasks(trace.spark, tasks, count_shares, schema)))
+    about = F.broadcast(trace.spark.createDataFrame(known.select(ABOUT)))
+    return unite(found).join(about, "run").where("received or quantity <> 'wait_ns'")
 
 
-def count_here(
-    planned: Plan, processes: Mapping[str, tuple[str, ...]], received: Mapping[str, bool], known: pa.Table
-) -> pa.Table:
-    """The facts of these runs, counted in this process, with what is `known` of their runs."""
-    tasks = list_shares(planned, processes, received)
-    parts = pa.Table.from_batches((batch for shares in tasks for batch in count_shares(shares)), PARTS)
-    facts = pa.Table.from_batches(finish_table(parts), FACTS)
-    facts = facts.join(known.select(["run", "protocol", "received"]), "run", use_threads=False)
-    facts = facts.filter(pc.field("received") | (pc.field("quantity") != "wait_ns"))
-    nothing = pa.scalar(None, facts["total"].type)
-    return facts.append_column("total_received", pc.if_else(facts["received"], facts["total"], nothing))
+def count_here(planned: Plan, known: pa.Table) -> pa.Table:
+    """The same of runs in a few local files, counted in this process."""
+    batches = (batch for shares in list_shares(planned, known) for batch in count_shares(shares))
+    counted = pa.Table.from_batches(finish_table(pa.Table.from_batches(batches, PARTS)), FACTS)
+    facts = pa.concat_tables([name_processes(known), counted])
+    facts = facts.join(known.select(ABOUT), "run", use_threads=False)
+    return facts.filter(pc.field("received") | (pc.field("quantity") != "wait_ns"))
 
 
-def list_shares(
-    planned: Plan, processes: Mapping[str, tuple[str, ...]], received: Mapping[str, bool]
-) -> list[list[Share]]:
+def name_processes(known: pa.Table) -> pa.Table:
+    """A fact of nothing for each process of each run: so there are figures of those to which nothing happened."""
+    named = ((run, process) for run, names in list_processes(known).items() for process in names or (None,))
+    told = [{"run": run, "process": process, "quantity": NAMED, "count": 0} for run, process in named]
+    return pa.Table.from_pylist(told, FACTS)
+
+
+def list_processes(known: pa.Table) -> dict[str, tuple[str, ...]]:
+    return {row["run"]: tuple(row["names"]) for row in known.select(["run", "names"]).to_pylist()}
+
+
+def list_shares(planned: Plan, known: pa.Table) -> list[list[Share]]:
     """What each task counts."""
+    processes = list_processes(known)
+    received = dict(zip(known["run"].to_pylist(), known["received"].to_pylist(), strict=True))
     return [
         [
             Share(processes[part.run], part, received[part.run] if ordered else None)
@@ -274,116 +282,132 @@ def list_shares(
     ]
 
 
-def finish(parts: DataFrame, schema: StructType) -> DataFrame:
+def finish(parts: DataFrame) -> DataFrame:
     """The facts: what belongs to a copy comes together."""
-    return parts.repartition(*COPY).sortWithinPartitions(*COPY).mapInArrow(mark_errors(finish_facts), schema)
+    together = parts.repartition(*COPY).sortWithinPartitions(*COPY)
+    return together.mapInArrow(mark_errors(finish_facts), from_arrow_schema(FACTS))
 
 
-# Chains
+# Figures
+
+SHARES: Final = ("control_per_message", "wait_share")
+FIGURES: Final = (*COUNTS, "delivered", "duration_ns", *SHARES, *(n for q in QUANTITIES for n in spread(q)))
 
 
-def follow_files(trace: Trace, planned: Plan, processes: Mapping[str, tuple[str, ...]]) -> list[Found]:
-    """What the clocks of runs come to whose files are in order."""
-    files = trace.files or ()
-    if is_small(trace):
-        return follow_here(files, planned, processes)
-    answers = run_tasks(trace.spark, share_files(files, planned, processes), follow_shares)
-    return [one for answer in answers for one in answer]
+def figure_schema(keys: Sequence[str]) -> pa.Schema:
+    kinds = {name: pa.float64() for name in FIGURES if name in SHARES or name.endswith("_mean")}
+    return pa.schema(
+        [*((key, pa.string()) for key in keys), *((name, kinds.get(name, pa.int64())) for name in FIGURES)]
+    )
 
 
-def follow_here(
-    files: Iterable[Footer], planned: Plan, processes: Mapping[str, tuple[str, ...]]
-) -> list[Found]:
-    """The same in this process."""
-    with kernels_for(sum(file.rows for file in files)):
-        return [one for shares in share_files(files, planned, processes) for one in follow_shares(shares)]
+def make_table(name: str, facts: Table, known: pa.Table) -> Table:
+    """One of `TABLES`: Spark's or Arrow's, as the facts are."""
+    renamed: dict[str, str] = {}
+    match name:
+        case "runs":
+            found = add_up(facts, "run")
+            if isinstance(found, pa.Table):
+                found = found.join(known.drop_columns(["names"]), "run", use_threads=False)
+            else:
+                found = found.join(F.broadcast(found.sparkSession.createDataFrame(known)), "run")
+        case "processes":
+            found = add_up(keep(facts, "process"), "run", "process")
+        case "channels":
+            renamed = {"receiver": "process", "messages": "copies", "deliveries": "delivered"}
+            found = add_up(keep(facts, "sender"), "run", "sender", "process")
+        case _:
+            cells, keys = keep(facts, "low"), ["run", "quantity", "low", "high"]
+            if isinstance(cells, pa.Table):
+                found = cells.group_by(keys).aggregate([("count", "sum")])
+                found = found.rename_columns({"count_sum": "count"})
+            else:
+                found = cells.groupBy(keys).agg(F.sum("count").alias("count"))
+    columns = [column.split()[0] for column in TABLES[name].split(", ")]
+    own = [renamed.get(column, column) for column in columns]
+    return (
+        found.select(own).rename_columns(columns)
+        if isinstance(found, pa.Table)
+        else found.select(own).toDF(*columns)
+    )
 
 
-def share_files(
-    files: Iterable[Footer], planned: Plan, processes: Mapping[str, tuple[str, ...]]
-) -> list[tuple[RunShare, ...]]:
-    """The runs that each task follows."""
-    parts: dict[str, list[Part]] = {}
-    for chunk in planned.chunks:
-        for part in chunk.parts:
-            parts.setdefault(part.run, []).append(part)
-    return share_runs(processes, parts, rows_of_runs(files))
+def keep(facts: Table, name: str) -> Table:
+    """The facts in which a column is not null."""
+    return (
+        facts.filter(pc.field(name).is_valid())
+        if isinstance(facts, pa.Table)
+        else facts.where(f"{name} is not null")
+    )
 
 
-def add_shares(found: Iterable[Found]) -> dict[str, Found]:
-    """What the tasks of each run found, together."""
-    runs: dict[str, Found] = {}
-    for one in found:
-        before = runs.get(one.run, Found(one.run))
-        errors = [error for error in (before.error, one.error) if error is not None]
-        runs[one.run] = Found(
-            one.run,
-            before.past + one.past,
-            max(before.sends, one.sends),
-            max(before.longest_chain, one.longest_chain),
-            before.received or one.received,
-            min(errors, default=None),
-        )
-    return runs
-
-
-def follow_rows(trace: Trace, processes: Mapping[str, tuple[str, ...]], among: int) -> list[Found]:
-    """The order is Spark's to make, a run in one task. It spills to disk, so a run may be larger than the memory."""
-    place, names = trace.path or "events", dict(processes)
+def add_up(facts: Table, *keys: str) -> Table:
+    """The figures of each key."""
+    of, schema = [*keys, "quantity", "low", "received"], figure_schema(keys)
+    if isinstance(facts, pa.Table):
+        added = facts.group_by(of, use_threads=False).aggregate([*SUMS.items()])
+        added = added.rename_columns({f"{name}_{how}": name for name, how in SUMS.items()})
+        rows = sorted(added.to_pylist(), key=lambda row: [row[key] for key in keys])
+        return pa.Table.from_pylist([*figure_rows(rows, keys)], schema)
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for found in follow_sorted(batches, names, place):
-            yield pa.RecordBatch.from_pydict({"found": [msgspec.msgpack.encode(found)]})
+        rows = figure_rows((row for batch in batches for row in batch.to_pylist()), keys)
+        while some := list(islice(rows, TOGETHER)):
+            yield pa.RecordBatch.from_pylist(some, schema)
 
-    try:
-        with raise_task_errors():
-            events = with_clock(trace).events
-            if len(processes) < among:
-                events = events.where(F.col("run").isin(*processes))
-            rows = events.select(*COLUMNS).repartition(count_tasks(trace.spark, len(processes)), "run")
-            ordered = rows.sortWithinPartitions("run", "clock", "process", "index")
-            found = ordered.mapInArrow(mark_errors(work), "found binary").collect()
-    except BadTrace as error:
-        damaged = [file for file in trace.files or () if file.path == absolute(unquote(error.place))]
-        if not damaged:
-            raise
-        # Whose rows a file has that cannot be read, its footer tells. The others are tried again without it.
-        lost = {run for run in processes for group in damaged[0].groups if has_run(group, run)}
-        wrong = [Found(run, error=(error.place, error.reason)) for run in sorted(lost)]
-        left = {run: names for run, names in processes.items() if run not in lost}
-        return wrong + (follow_rows(trace.without(damaged[0]), left, among) if left else [])
-    return [msgspec.msgpack.decode(row["found"], type=Found) for row in found]
+    cells = facts.groupBy(of).agg(*(getattr(F, how)(name).alias(name) for name, how in SUMS.items()))
+    sorted_cells = cells.repartition(*keys).sortWithinPartitions(*keys)
+    return sorted_cells.mapInArrow(mark_errors(work), from_arrow_schema(schema))
 
 
-def count_tasks(spark: SparkSession, runs: int) -> int:
-    """Tasks that share so many runs: a task each, up to what suits one machine or, if that is more, the cluster."""
-    return min(runs, max(TASKS, int(spark.conf.get("spark.sql.shuffle.partitions") or 1)))
+def figure_rows(cells: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The keys and figures of cells that come key by key."""
+    for key, own in groupby(cells, lambda row: tuple(row[name] for name in keys)):
+        yield dict(zip(keys, key, strict=True)) | tell_figures([*own])
 
 
-def has_run(group: Group, run: str) -> bool:
-    """Whether a row group may have rows of a run."""
-    return group.runs is None or group.runs[0] <= run <= group.runs[1]
+def tell_figures(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Counts, the distribution of each quantity, `wait_share` and `duration_ns`."""
+    of: dict[str, list[Mapping[str, Any]]] = {}
+    for cell in cells:
+        of.setdefault(cell["quantity"], []).append(cell)
+
+    def add(quantity: str, name: str = "count") -> int:
+        return sum(int(cell[name] or 0) for cell in of.get(quantity, ()))
+
+    events = [cell for cell in cells if cell["quantity"] not in (*QUANTITIES, NAMED)]
+    # Of runs that tell when messages arrived.
+    whole = sum(int(cell["total"] or 0) for cell in of.get("delay_ns", ()) if cell["received"])
+    sends = add("send")
+    told: dict[str, Any] = {
+        "events": sum(cell["count"] for cell in events),
+        "sends": sends,
+        "copies": add("delay_ns"),
+        "deliveries": add("deliver"),
+        "delivered": sum(cell["count"] for cell in of.get("delay_ns", ()) if cell["low"] is not None),
+        "control_packets": add("control send"),
+        "control_per_message": add("control send") / sends if sends else None,
+        "wait_share": add("wait_ns", "total") / whole if whole and "wait_ns" in of else None,
+        "duration_ns": max(c["greatest"] for c in events) - min(c["least"] for c in events) if events else 0,
+    }
+    for quantity in QUANTITIES:
+        told |= zip(spread(quantity), tell_spread(of.get(quantity, ())), strict=True)
+    return told
 
 
-def tied(files: Iterable[Footer]) -> set[str]:
-    """Runs with a file that begins with the clock with which another ends: only names tell which row is first."""
-    ends: dict[str, set[int]] = {}
-    found = set()
-    for file in files:
-        spans = [group.clocks for group in file.groups if group.clocks is not None]
-        if file.run is not None and spans:
-            known = ends.setdefault(file.run, set())
-            if known & {spans[0][0], spans[-1][1]}:
-                found.add(file.run)
-            known |= {spans[0][0], spans[-1][1]}
-    return found
-
-
-def rows_of_runs(files: Iterable[Footer]) -> dict[str, int]:
-    """Rows of each run that has row groups of its own."""
-    rows: dict[str, int] = {}
-    for file in files:
-        for group in file.groups:
-            run = file.run or (group.runs[0] if group.runs is not None else "")
-            rows[run] = rows.get(run, 0) + group.rows
-    return rows
+def tell_spread(cells: Iterable[Mapping[str, Any]]) -> list[float | None]:
+    """Mean, quantiles and greatest of values; None where there are no values."""
+    own = sorted((cell for cell in cells if cell["low"] is not None), key=lambda cell: cell["low"])
+    if not own:
+        return [None] * 4
+    size, greatest = sum(cell["count"] for cell in own), max(cell["greatest"] for cell in own)
+    found: list[float | None] = [sum(int(cell["total"]) for cell in own) / size]
+    for percent in PERCENTS:
+        until = 0
+        for cell in own:
+            until += cell["count"]
+            # The first bucket up to which there are so many percent of the values.
+            if until * 100 >= size * percent:
+                found.append(min(cell["middle"], greatest))
+                break
+    return [*found, greatest]

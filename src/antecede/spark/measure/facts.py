@@ -1,4 +1,4 @@
-"""What tasks count: the events of a trace as facts, which `figures` adds up.
+"""What tasks count: the events of a trace as facts, which `api` adds up.
 
 A *fact* says: of this run, this process and (for delays) this sender, so many values of a quantity lie in this bucket,
 with their sum, least and greatest. Facts of any parts add up.
@@ -37,8 +37,8 @@ from antecede.trace.parquet import read_part
 from antecede.trace.plan import Part
 
 __all__ = [
-    "COPY", "ERROR", "FACTS", "PARTS", "READ", "Share", "bound", "count_batches", "count_shares", "finish_facts",
-    "finish_table",
+    "COPY", "ERROR", "FACTS", "NAMED", "PARTS", "READ", "Share", "bound", "count_batches", "count_shares",
+    "finish_facts", "finish_table",
 ]  # fmt: skip
 
 ERROR: Final = 1 / 128
@@ -51,6 +51,8 @@ HELD: Final = 1 << 20
 
 T = TypeVar("T", bound=Sized)
 
+NAMED: Final = "named"
+"""The quantity of a fact that counts nothing: there is such a process."""
 COPY: Final = ("run", "process", "sender", "number")
 FACTS: Final = pa.schema(
     [

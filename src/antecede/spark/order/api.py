@@ -29,9 +29,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter
-from antecede.spark.causes import ByCauses, list_causes
 from antecede.spark.frames import (
+    ByCauses,
     alias_columns,
+    list_causes,
     read_time,
     refuse_column_names,
     refuse_other_tables,
@@ -43,7 +44,7 @@ from antecede.spark.order.by_stamp import ByStamp
 from antecede.spark.order.by_trace import ByTrace
 from antecede.spark.order.by_vector import ByVector
 from antecede.spark.stream.api import Asked, order_stream
-from antecede.spark.trace.api import Trace
+from antecede.spark.trace import Trace
 
 __all__ = ["count_rows", "missing", "name_form", "order", "read_form", "refused"]
 

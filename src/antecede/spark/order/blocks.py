@@ -20,7 +20,7 @@ which has to fit into a task. Where times say little about causes, many events m
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial, reduce
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -35,20 +35,10 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from antecede.errors import BadTrace
 from antecede.jit import kernels_for
-from antecede.spark.causes import ByCauses, event_columns, id_type, list_causes, name_events
 from antecede.spark.errors import mark_errors, raise_task_errors
-from antecede.spark.frames import read_time
-from antecede.spark.order.graph import (
-    INHERITED,
-    Outside,
-    find_cycles,
-    flatten_causes,
-    number_events,
-    order_table,
-    take_sets,
-    walk,
-)
-from antecede.spark.order.partitions import one_array
+from antecede.spark.frames import ByCauses, event_columns, id_type, list_causes, name_events, read_time, unite
+from antecede.spark.order.graph import Outside, flatten_causes, follow_causes, order_table
+from antecede.spark.run_tasks import one_array
 
 __all__ = ["find_partition_cycles", "order_blocks"]
 
@@ -251,7 +241,7 @@ def survey(slim: DataFrame, links: DataFrame | None, many: int) -> tuple[DataFra
         while True:
             given = told.withColumn("__what", F.lit(OUTSIDE))
             asked = [part.where(F.col("__block").isin(*concerned)) for part in (base, given, exports)]
-            both = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), asked)
+            both = unite(asked)
             found = survey_blocks(both, many).localCheckpoint()
             cycles = collect_cycles(found) if cycles is None else cycles
             waiting = found.where(F.col("__what") == EXPORT).selectExpr("__part", "__node __cause", "__names")
@@ -309,24 +299,16 @@ def survey_table(
     causes, effect = flatten_causes(table["__causes"])
     if len(outside.causes):
         causes, effect = outside.replace_causes(ids, causes, effect)
-    group = np.zeros(len(table), np.int64)
-    names, node, cause = number_events(group, ids, causes, effect)
-    present = np.zeros(len(names), np.bool_)
-    present[node] = True
-    if not len(outside.causes):
-        # All that is not here is in earlier blocks.
-        cause, effect = cause[present[cause]], effect[present[cause]]
-    first = np.zeros(len(names), np.int64)
-    _, _, reached, held, starts, pool = walk(present, cause, node[effect], first, INHERITED)
-    stuck = ~reached & present
-    if stuck.any():
-        yield ROW, None, find_cycles(stuck, cause, node[effect], group, node, names)[0]
+    # If nothing waits outside, all that is not here is in earlier blocks.
+    inside = not len(outside.causes)
+    events = follow_causes(np.zeros(len(table), np.int64), ids, causes, effect, known_outside=inside)
+    if events.cycles:
+        yield ROW, None, events.cycles[0]
     if len(exports):
-        asked = pc.index_in(exports, names).drop_null().to_numpy().astype(np.int64)
-        asked = asked[held[asked] > 0]
-        lists = take_sets(held[asked], starts, pool, names).to_pylist()
-        for number, waits in zip(asked.tolist(), lists, strict=True):
-            yield EXPORT, names[number].as_py(), sorted(waits)
+        asked = pc.index_in(exports, events.names).drop_null().to_numpy().astype(np.int64)
+        asked = asked[events.held[asked] > 0]
+        for number, waits in zip(asked.tolist(), events.list_waits(asked).to_pylist(), strict=True):
+            yield EXPORT, events.names[number].as_py(), sorted(waits)
 
 
 # The order

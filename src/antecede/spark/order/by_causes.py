@@ -19,7 +19,7 @@ cycle. The others are not concerned.
 
 from __future__ import annotations
 
-from functools import partial, reduce
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -29,19 +29,21 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
-from antecede.spark.causes import (
+from antecede.spark.errors import raise_bad_trace
+from antecede.spark.frames import (
     ByCauses,
     event_columns,
+    hide_null_lists,
     id_type,
     list_causes,
     name_events,
     refuse_columns,
+    show_null_lists,
+    unite,
 )
-from antecede.spark.errors import raise_bad_trace
-from antecede.spark.frames import hide_null_lists, show_null_lists
 from antecede.spark.order.blocks import order_blocks
 from antecede.spark.order.graph import order_table
-from antecede.spark.order.partitions import (
+from antecede.spark.run_tasks import (
     FULL,
     bring_together,
     extend_partitions,
@@ -69,7 +71,7 @@ def order_rows(
         parts.append(show_null_lists(order_blocks(some, asked, large.sizes, full), hidden))
     elif large is not None:
         parts.append(order_whole(large.rows.drop("__part"), asked))
-    return reduce(DataFrame.unionByName, parts)
+    return unite(parts)
 
 
 def order_small(rows: DataFrame, asked: ByCauses) -> DataFrame:

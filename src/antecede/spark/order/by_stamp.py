@@ -27,7 +27,7 @@ from pyspark.sql.types import LongType, StringType, StructField
 
 from antecede.errors import BadParameter
 from antecede.spark.frames import join_by, read_time
-from antecede.spark.order.partitions import extend_partitions, number_groups, one_array, times_of
+from antecede.spark.run_tasks import extend_partitions, number_groups, one_array, times_of
 from antecede.spark.stream.bucket import OWN
 from antecede.spark.stream.packets import GAVE_UP
 from antecede.spark.stream.receiver import Settings

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import reduce
 from itertools import pairwise
 from typing import Final
 
@@ -35,12 +34,12 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import LongType, StructField, StructType
 
 from antecede.errors import BadTrace
-from antecede.spark.causes import ByCauses
 from antecede.spark.errors import raise_bad_trace, raise_task_errors
-from antecede.spark.frames import join_by, read_time, refuse_column_names
+from antecede.spark.frames import ByCauses, escape_path, join_by, read_time, refuse_column_names, unite
 from antecede.spark.order import by_causes
 from antecede.spark.order.graph import sort_events
-from antecede.spark.order.partitions import (
+from antecede.spark.order.position import number_rows
+from antecede.spark.run_tasks import (
     bring_together,
     extend_partitions,
     map_partitions,
@@ -48,9 +47,8 @@ from antecede.spark.order.partitions import (
     one_array,
     times_of,
 )
-from antecede.spark.order.position import number_rows
-from antecede.spark.storage import escape_path, join
-from antecede.spark.trace.api import Trace
+from antecede.spark.trace import Trace
+from antecede.storage import join
 from antecede.trace.clocks import add_clocks, link_rows
 from antecede.trace.schema import EVENTS, KINDS
 
@@ -109,7 +107,7 @@ def order_rows(events: DataFrame, asked: ByTrace, partitions: int | None = None)
         if len(own := runs.filter(pc.equal(ways, "refused"))):
             nowhere = F.lit(None).cast("long").alias("position")
             parts.append(name_runs(events, own).select("*", nowhere, no_messages))
-    return reduce(DataFrame.unionByName, parts)
+    return unite(parts)
 
 
 def choose_ways(runs: pa.Table, found: pa.Table, *, timed: bool) -> pa.Array:
@@ -403,7 +401,7 @@ def with_clock(trace: Trace, *, largest: int = LARGEST) -> Trace:
         )
     if len(untimed) < len(runs):
         made.append(name_runs(events, untimed, "left_anti"))
-    return Trace(reduce(DataFrame.unionByName, made), trace.runs)
+    return Trace(unite(made), trace.runs)
 
 
 def order_long(events: DataFrame, largest: int) -> DataFrame:

@@ -33,7 +33,6 @@ from pyspark.sql.types import ByteType, LongType, MapType, StringType, StructFie
 from antecede.spark.errors import mark_errors, raise_task_errors
 from antecede.spark.frames import read_time, refuse_column_names, refuse_unlike_vectors
 from antecede.spark.order.graph import count_from_starts
-from antecede.spark.order.partitions import extend_partitions, number_groups, times_of
 from antecede.spark.order.position import Grid, count_cells, default_partitions, sort_rows
 from antecede.spark.order.vectors import (
     CELL,
@@ -46,6 +45,7 @@ from antecede.spark.order.vectors import (
     count_batches,
     list_holes,
 )
+from antecede.spark.run_tasks import extend_partitions, number_groups, times_of
 
 __all__ = ["READ", "TOLD", "ByVector", "explain_refused", "find_missing", "order_rows", "refuse_columns"]
 

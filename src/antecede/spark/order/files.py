@@ -28,18 +28,17 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.errors import raise_task_errors
-from antecede.spark.frames import join_by, quote
-from antecede.spark.ingest.tasks import SPARK_LOG
+from antecede.spark.frames import ALL_PACKETS, PACKETS, escape_path, files, join_by, quote
+from antecede.spark.ingest.rows import SPARK_LOG
 from antecede.spark.order.api import count_rows, missing, name_form, order, read_form, refused
-from antecede.spark.schema import ALL_PACKETS, PACKETS
-from antecede.spark.storage import absolute, escape_path, files, join, readable, whole
 from antecede.spark.stream.api import Asked, order_stream
 from antecede.spark.stream.closed import deliver_closed
 from antecede.spark.stream.operator import PROVIDER, ROCKSDB
 from antecede.spark.stream.query import Checkpoint, Counted, Query, make_session, run_query
 from antecede.spark.stream.status import Progress, status_of, sum_up_waiting
 from antecede.spark.tables import StreamFiles, TableFiles, open_reader, read_table, refuse_directory
-from antecede.spark.trace.api import Trace, refuse_files
+from antecede.spark.trace import Trace, refuse_files
+from antecede.storage import absolute, join, readable, whole
 
 __all__ = ["Outcome", "Source", "StreamOutcome", "order_files", "order_path", "write_ordered"]
 

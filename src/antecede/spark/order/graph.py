@@ -23,9 +23,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from antecede.jit import allocating, native
-from antecede.spark.order.partitions import NEVER, Numbers, number_groups, one_array, times_of
+from antecede.spark.run_tasks import Numbers, number_groups, one_array, times_of
 
-__all__ = ["Outside", "Sorted", "list_by", "make_room", "order_table", "sort_events"]
+__all__ = ["Outside", "Sorted", "follow_causes", "list_by", "make_room", "order_table", "sort_events"]
 
 INHERITED: Final = 32
 """Missing events that a row takes over from its causes, at most. Those that it names itself are all kept."""
@@ -63,28 +63,75 @@ def sort_events(
     >>> found.rows.tolist(), found.waits_for.to_pylist()
     ([2, 1, 0], [[], ['z'], ['z']])
     """
-    names, node, cause = number_events(group, ids, causes, effect)
-    present = np.zeros(len(names), np.bool_)
-    present[node] = True
-    if known_outside:
-        cause, effect = cause[present[cause]], effect[present[cause]]
+    events = follow_causes(group, ids, causes, effect, time, known_outside)
+    node, cycles = events.node, events.cycles
     own = time if time is not None else np.zeros(len(group), np.int64)
-    first = np.full(len(names), np.iinfo(np.int64).max, np.int64)
-    np.minimum.at(first, node, own)
-    first[~present] = NEVER
-    key, level, reached, held, starts, pool = walk(present, cause, node[effect], first, INHERITED)
-    stuck = ~reached & present
-    cycles = find_cycles(stuck, cause, node[effect], group, node, names) if stuck.any() else {}
-    rows = sort_rows(group, node, names, (first[node], level[node], key[node]), own, text)
+    keys = (events.first[node], events.level[node], events.key[node])
+    rows = sort_rows(group, node, events.names, keys, own, text)
     position = count_from_starts(group[rows])
     refused = np.isin(group[rows], list(cycles)) if cycles else np.zeros(len(rows), np.bool_)
-    waits_for = take_sets(held[node[rows]], starts, pool, names)
+    waits_for = events.list_waits(node[rows])
     if cycles:
         own_cycle = [cycles.get(int(number)) for number in group[rows]]
         lists = waits_for.to_pylist()
         told = [lists[row] if cycle is None else cycle for row, cycle in enumerate(own_cycle)]
         waits_for = pa.array(told, waits_for.type)
     return Sorted(rows, pa.array(position, pa.int64(), mask=refused), waits_for)
+
+
+class Events(NamedTuple):
+    """The events of some groups, by number, and what follows from their causes."""
+
+    names: pa.Array
+    node: Numbers
+    """The event of each row."""
+    present: NDArray[np.bool_]
+    """Which of them have a row: others are only named."""
+    cause: Numbers
+    effect: Numbers
+    """For each cause that is named, that event and the one that names it."""
+    first: Numbers
+    key: Numbers
+    level: Numbers
+    held: Numbers
+    starts: Numbers
+    pool: Numbers
+    """What each waits for, as `walk` has it."""
+    cycles: dict[int, list[Any]]
+    """For each group in which an identifier is its own ancestor, a cycle: each is a cause of the next."""
+
+    def list_waits(self, events: Numbers) -> pa.Array:
+        """What these events wait for, as lists of names."""
+        if len(self.starts) < 3:
+            return pa.ListArray.from_arrays(pa.array(np.zeros(len(events) + 1, np.int32)), self.names[:0])
+        starts, missing = pa.array(self.starts.astype(np.int32)), self.names.take(pa.array(self.pool))
+        return pa.ListArray.from_arrays(starts, missing).take(pa.array(self.held[events]))
+
+
+def follow_causes(
+    group: Numbers,
+    ids: pa.Array,
+    causes: pa.Array,
+    row: Numbers,
+    time: Numbers | None = None,
+    known_outside: bool = False,
+    most: int = INHERITED,
+) -> Events:
+    """Number the events of rows, and follow them from causes to effects; the parameters are those of `sort_events`."""
+    names, node, cause = number_events(group, ids, causes, row)
+    effect = node[row]
+    present = np.zeros(len(names), np.bool_)
+    present[node] = True
+    if known_outside:
+        cause, effect = cause[present[cause]], effect[present[cause]]
+    first = np.zeros(len(names), np.int64)
+    if time is not None:
+        first[:] = np.iinfo(np.int64).max
+        np.minimum.at(first, node, time)
+    key, level, reached, held, starts, pool = walk(present, cause, effect, first, most)
+    stuck = ~reached & present
+    cycles = find_cycles(stuck, cause, effect, group, node, names) if stuck.any() else {}
+    return Events(names, node, present, cause, effect, first, key, level, held, starts, pool, cycles)
 
 
 def order_table(
@@ -339,15 +386,6 @@ def count_from_starts(group: Numbers) -> Numbers:
     new = np.append(True, group[1:] != group[:-1])[: len(group)]
     counts: Numbers = rows - np.maximum.accumulate(np.where(new, rows, 0))
     return counts
-
-
-def take_sets(which: Numbers, starts: Numbers, pool: Numbers, names: pa.Array) -> pa.Array:
-    """These sets as lists of names."""
-    if len(starts) < 3:
-        empty = pa.array(np.zeros(len(which) + 1, np.int32))
-        return pa.ListArray.from_arrays(empty, names[:0])
-    sets = pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), names.take(pa.array(pool)))
-    return sets.take(pa.array(which))
 
 
 def find_cycles(

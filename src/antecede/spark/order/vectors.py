@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from antecede.jit import allocating
-from antecede.spark.order.partitions import number_groups
+from antecede.spark.run_tasks import number_groups
 
 __all__ = [
     "CELL",

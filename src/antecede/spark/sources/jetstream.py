@@ -49,9 +49,9 @@ from pyspark.sql.types import StructType
 from antecede.errors import AntecedeError, BadParameter, BadTrace, InputError
 from antecede.spark.duration import parse_duration
 from antecede.spark.errors import errors_marked
-from antecede.spark.schema import ALL_PACKETS
+from antecede.spark.frames import ALL_PACKETS
 from antecede.spark.sources.offsets import MOST, NumberedSource, Reach, Span, read_choice, read_count
-from antecede.spark.trace.api import SPARK_EVENTS
+from antecede.spark.trace import SPARK_EVENTS
 from antecede.trace import EVENTS, KINDS
 
 __all__ = ["ANSWER_S", "Broker", "JetStream", "Lost", "encode", "jetstream", "load_client"]

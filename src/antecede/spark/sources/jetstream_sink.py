@@ -38,7 +38,7 @@ from pyspark.sql.types import StructType
 from antecede.errors import BadParameter, CannotWrite
 from antecede.spark.duration import parse_duration
 from antecede.spark.errors import errors_marked
-from antecede.spark.schema import GROUP_MARK
+from antecede.spark.frames import GROUP_MARK
 from antecede.spark.sources.jetstream import ANSWER_S, Broker, encode, load_client
 
 __all__ = ["jetstream_sink"]

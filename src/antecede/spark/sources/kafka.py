@@ -31,7 +31,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter, InputError
-from antecede.spark.causes import split_text
+from antecede.spark.frames import split_text
 from antecede.spark.sources.offsets import MOST, NumberedSource, Reach, Span, read_choice, read_count
 
 __all__ = ["KAFKA", "DroppedRecords", "Kafka", "LostRecords", "kafka", "take_events"]

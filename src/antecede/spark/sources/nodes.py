@@ -29,9 +29,10 @@ from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter, BadTrace, WireError
 from antecede.spark.duration import parse_duration
+from antecede.spark.frames import escape_path, files
 from antecede.spark.sources.offsets import MOST, NumberedSource, Reach, Span, read_count
-from antecede.spark.storage import absolute, escape_path, files, join, local, readable
-from antecede.spark.trace.api import SPARK_EVENTS, refuse_files
+from antecede.spark.trace import SPARK_EVENTS, refuse_files
+from antecede.storage import absolute, join, local, readable
 from antecede.trace import EVENTS
 from antecede.wire.feed import LINE_BYTES, Answer, answer, ask
 

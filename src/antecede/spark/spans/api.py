@@ -5,30 +5,60 @@
 
 `antecede.spark.spans.schema` has the columns. A line, or a span of it, that cannot be read is in `rejected`, with its
 file and the reason.
+
+Documents of JSON (`otlp`, `jaeger`) stand one a line, spread over lines, or several in an array, on one line or on
+many. A document that is spread over lines is indented, so a brace at the beginning of a line begins a document. Spark
+separates records there (`lineSep`), so large files are read by many tasks. What follows a document on other lines is
+text of its own. Tasks decode the texts: Spark's SQL takes twice the time to find documents and to check ids.
+
+Spans in a table are Parquet, CSV with a first line of names, or JSON Lines, by the end of the files' names. The columns
+are those of ClickHouse's `otel_traces`, as far as they are there, or those that a mapping names. Ids are texts or
+numbers of any form. A column of the mapping that is there wins over the attribute that says the same. Spark reads the
+table, says what is wrong with a row, and gives our columns (`describe_rows`); tasks make spans of them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter
-from antecede.spark.errors import raise_task_errors
-from antecede.spark.ingest.tasks import list_files
-from antecede.spark.spans.documents import read_documents
+from antecede.spark.errors import mark_errors, raise_task_errors
+from antecede.spark.frames import escape_path, quote, to_nanoseconds
+from antecede.spark.ingest.rows import list_files
 from antecede.spark.spans.jaeger import read_jaeger
 from antecede.spark.spans.messages import MessageCounts, write_messages
 from antecede.spark.spans.otlp import read_otlp
-from antecede.spark.spans.schema import REJECTED, SPANS, parse_columns
-from antecede.spark.spans.table import read_table
-from antecede.spark.storage import absolute, escape_path, join, whole
-from antecede.trace.foreign.formats import refuse_span_request
+from antecede.spark.spans.schema import (
+    LARGEST,
+    MESSAGING,
+    REJECTED,
+    ROWS,
+    SPANS,
+    SpanRows,
+    Wrong,
+    derive_resource,
+    is_none,
+    parse_columns,
+)
+from antecede.spark.tables import BROKEN, FILE, name_file, read_files
+from antecede.storage import absolute, join, whole
+from antecede.trace.foreign.formats import (
+    MAPS,
+    OTEL_TRACES,
+    SPAN_LISTS,
+    choose_columns,
+    refuse_span_request,
+)
 
 __all__ = ["SpanCounts", "Spans", "count_spans", "read_spans", "write_spans"]
 
@@ -41,8 +71,8 @@ class Spans(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SpanCounts:
-    """What was read, in numbers: what the command line says."""
+class SpanCounts(MessageCounts):
+    """What was read and found, in numbers: what the command line says."""
 
     spans: int
     traces: int
@@ -51,13 +81,6 @@ class SpanCounts:
     """Parents and links, all together."""
     across: int
     """Those of them that are in another trace than the span."""
-    messages: int
-    deliveries: int
-    repeats: int
-    undelivered: int
-    unsent: int
-    absent: int
-    """These are of `antecede.spark.spans.messages.MessageCounts`."""
 
 
 def read_spans(
@@ -175,3 +198,161 @@ def divide(rows: DataFrame) -> Spans:
         rows.where("reason is null").select(*parse_columns(SPANS)),
         rows.where("reason is not null").select(*parse_columns(REJECTED)),
     )
+
+
+# Documents
+
+TOGETHER: Final = 1 << 13
+"""Rows of a batch, about."""
+WHOLE: Final = re.compile(rb"\s*([{\[]|\Z)")
+"""The beginning of a file's first record: of all others, Spark took the brace."""
+SPREAD: Final = re.compile(rb"[^\n]*[{\[,]\s*\n")
+"""The beginning of a document that is spread over lines: its first line cannot be the last."""
+ENDED: Final = re.compile(rb"\n[}\]]{1,8}(?=[ \t\r]*\n)")
+"""Where such a document ends: behind a line of closing brackets, not indented."""
+SIGNS: Final = re.compile(rb"^\[\s*(?=\{)|(?<=\})\s*[,\]]$")
+"""What an array has before and behind a document that stands on lines of its own."""
+
+
+def read_documents(
+    spark: SparkSession,
+    names: Sequence[str],
+    read: Callable[[SpanRows, str, bytes], None],
+    process: Sequence[str],
+) -> DataFrame:
+    """The spans in these files: `read` adds those of a text to the rows, or raises `Wrong` before it adds any."""
+
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = SpanRows(process)
+        for batch in batches:
+            for file, record in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                for text in find_texts(record):
+                    try:
+                        read(rows, file, text)
+                    except Wrong as error:
+                        rows.reject(file, text.decode(errors="replace"), str(error))
+                    if len(rows) >= TOGETHER:
+                        yield rows.take()
+        if len(rows):
+            yield rows.take()
+
+    records = spark.read.option("lineSep", "\n{").text([escape_path(name) for name in names])
+    texts = records.select(name_file().alias("file"), F.col("value").cast("binary"))
+    return texts.mapInArrow(mark_errors(work), ROWS)
+
+
+def find_texts(record: bytes) -> Iterator[bytes]:
+    """The texts of a record: documents, arrays of them, and what is neither.
+
+    >>> list(find_texts(b'"a": 1},\\n'))
+    [b'{"a": 1}']
+    """
+    text = record if WHOLE.match(record) else b"{" + record
+    if b"\n" in text and SPREAD.match(text):
+        ends = [match.end() for match in ENDED.finditer(text)]
+        parts = [text[start:end] for start, end in pairwise([0, *ends, len(text)])]
+    else:
+        parts = text.split(b"\n")
+    for part in map(bytes.strip, parts):
+        whole = part[:1] + part[-1:] in (b"{}", b"[]")
+        if part.strip(b" \t\r\n,[]"):
+            # An expression takes longer than all the rest.
+            yield part if whole else SIGNS.sub(b"", part)
+
+
+# Tables
+
+OWN: Final = (FILE, BROKEN)
+TIMES: Final = ("start_ns", "end_ns", "duration_ns")
+MAP, LIST = "map<string,string>", "array<string>"
+LISTS: Final = dict.fromkeys(MAPS, MAP) | dict.fromkeys(SPAN_LISTS, LIST)
+
+
+def read_table(
+    spark: SparkSession,
+    names: list[str],
+    mapping: Mapping[str, str] | None,
+    no_cause: Sequence[str],
+    process: Sequence[str] = (),
+) -> DataFrame:
+    """The spans in these files, and what cannot be read."""
+    wanted = OTEL_TRACES if mapping is None else mapping
+    table = read_files(spark, "read_spans", names, {name: LISTS.get(ours) for ours, name in wanted.items()})
+    chosen = choose_columns(mapping, [name for name in table.columns if name not in OWN])
+
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = SpanRows(process)
+        for batch in batches:
+            for row in batch.to_pylist():
+                add_row(rows, row, no_cause)
+            if len(rows):
+                yield rows.take()
+
+    return describe_rows(table, chosen).mapInArrow(mark_errors(work), ROWS)
+
+
+def describe_rows(table: DataFrame, mapping: Mapping[str, str]) -> DataFrame:
+    """The columns that a span can have, and `file`, `text` and `reason`."""
+    types = {field.name: field.dataType.simpleString() for field in table.schema}
+    texts = {ours: f"CAST({quote(name)} AS string)" for ours, name in mapping.items()}
+    columns = {ours: F.expr(text) for ours, text in texts.items()}
+    wrong = [
+        (f"coalesce({texts[ours]} = '', true)", f"it has no {ours}", "''") for ours in ("id", "trace_id")
+    ]
+    for ours, text in texts.items():
+        if ours in TIMES:
+            columns[ours] = to_nanoseconds(mapping[ours], types[mapping[ours]])
+            wrong.append((f"{text} != '' AND __{ours} IS NULL", f"its {ours} is no time: ", text))
+        elif ours in LISTS:
+            columns[ours] = parse(mapping[ours], types[mapping[ours]], LISTS[ours])
+            wrong.append((f"{text} IS NOT NULL AND __{ours} IS NULL", f"its {ours} cannot be read: ", text))
+    if SPAN_LISTS[0] in mapping:
+        counts = " != ".join(f"size(__{ours})" for ours in SPAN_LISTS)
+        wrong.append((counts, "its links have not as many traces as spans", "''"))
+    cases = " ".join(f"WHEN {when} THEN concat('{words}', {shown})" for when, words, shown in wrong)
+    broken = f"if(`{BROKEN}` IS NULL, NULL, 'it is no row of the table')"
+    row = F.to_json(F.struct([F.col(quote(name)) for name in table.columns if name not in OWN]))
+    known = table.select(
+        "*", *(column.alias(f"__{ours}") for ours, column in columns.items()), row.alias("__row")
+    )
+    # A column of lists that are mostly null takes quadratic time on its way to Python (`hide_null_lists`).
+    empty = {MAP: "map()", LIST: "array()"}
+    shown = {ours: f"coalesce(__{ours}, CAST({empty[kind]} AS {kind}))" for ours, kind in LISTS.items()}
+    return known.selectExpr("*", f"coalesce({broken}, CASE {cases} END) AS __reason").selectExpr(
+        *(f"{shown.get(ours, f'__{ours}')} AS {ours}" for ours in columns),
+        f"`{FILE}` AS file",
+        f"if(__reason IS NULL, NULL, coalesce(`{BROKEN}`, __row)) AS text",
+        "__reason AS reason",
+    )
+
+
+def parse(name: str, type_name: str, kind: str) -> Column:
+    """A column of theirs as a map or a list: texts hold JSON."""
+    column = F.col(quote(name))
+    return F.from_json(column, kind) if type_name == "string" else column.cast(kind)
+
+
+def add_row(rows: SpanRows, row: Mapping[str, Any], no_cause: Collection[str]) -> None:
+    """Add what `describe_rows` says of a row. What is not mapped is not there."""
+    if row["reason"] is not None:
+        rows.reject(row["file"], row["text"], row["reason"])
+        return
+    given = row.get
+    resource, attributes = (dict(given(name) or ()) for name in MAPS)
+    # What a column says wins: it takes the place of the attribute that is asked first.
+    for name, first in (("service", "service.name"), ("instance", "service.instance.id")):
+        resource[first] = given(name) or resource.get(first)
+    for name, (first, *_) in MESSAGING.items():
+        attributes[first] = given(f"messaging_{name}") or attributes.get(first)
+    start, end, duration = map(given, TIMES)
+    if start is not None and duration is not None:
+        end = start + duration if start + duration <= LARGEST else None
+    traces, spans = (given(name) or () for name in SPAN_LISTS)
+    both = zip(traces, spans, strict=False)
+    links = [f"{of}:{id}" for of, id in both if of is not None and id is not None]
+    parent = None if is_none(given("parent")) or given("parent") in no_cause else given("parent")
+    who, find = derive_resource(resource.get), attributes.get
+    rows.add(
+        row["file"], row["trace_id"], row["id"], parent, links, given("name"), given("kind"), start, end, who,
+        resource.get, find, given("process"),
+    )  # fmt: skip

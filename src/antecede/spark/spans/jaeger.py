@@ -11,13 +11,14 @@ from typing import Any, Final
 
 import msgspec
 
-from antecede.spark.spans.documents import decode_documents, define
 from antecede.spark.spans.schema import (
     LARGEST,
     Find,
     Scalar,
     SpanRows,
     Wrong,
+    decode_documents,
+    define,
     derive_resource,
     is_none,
     read_integer,

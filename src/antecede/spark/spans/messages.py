@@ -27,9 +27,8 @@ from pyspark.sql import functions as F
 
 from antecede.spark.ingest.to_trace import keep_aside, write_events, write_runs
 from antecede.spark.spans.schema import parse_columns
-from antecede.spark.storage import join
-from antecede.spark.trace.api import SPARK_EVENTS, SPARK_RUNS
-from antecede.trace.schema import version
+from antecede.spark.trace import SPARK_EVENTS, describe_run, fit_columns
+from antecede.storage import join
 
 __all__ = ["MESSAGES", "MessageCounts", "find_messages", "write_messages"]
 
@@ -186,29 +185,17 @@ def write_found(
     events = make_events(named).persist()
     try:
         counts = count_messages(spans, found)
-        rows = events.selectExpr(
-            *(
-                f"CAST({FIXED.get(field.name, field.name)} AS {field.dataType.simpleString()})"
-                for field in SPARK_EVENTS
-            )
-        ).toDF(*SPARK_EVENTS.names)
-        write_events(
-            rows.withColumn("run", F.lit(run)), counts.messages + counts.deliveries, join(directory, "events")
-        )
+        own = {name: F.col(name) for name in events.columns} | {"run": F.lit(run), "control": F.lit(False)}
+        rows = events.select(fit_columns(SPARK_EVENTS, own))
+        write_events(rows, counts.messages + counts.deliveries, join(directory, "events"))
         at = events.where("kind = 'deliver'").selectExpr("id", "process AS consumer", "index")
         table = named.join(at, ["id", "consumer"], "left").withColumn("run", F.lit(run))
         table.select(*parse_columns(MESSAGES)).write.parquet(join(directory, "messages"))
-        write_runs(describe_run(spans, counts, rejected, run, format), join(directory, "runs.parquet"))
+        write_runs(sum_up_run(spans, counts, rejected, run, format), join(directory, "runs.parquet"))
     finally:
         for kept in (events, named):
             kept.unpersist()
     return counts
-
-
-FIXED: Final = dict.fromkeys(("run", "clock", "stamp_entries", "stamp_bytes", "label"), "NULL") | {
-    "control": "false"
-}
-"""What spans do not say of an event."""
 
 
 def number_messages(found: DataFrame) -> DataFrame:
@@ -248,21 +235,17 @@ def count_messages(spans: DataFrame, found: DataFrame) -> MessageCounts:
     return MessageCounts(**row.asDict(), absent=named.join(spans.select("id"), "id", "left_anti").count())
 
 
-def describe_run(spans: DataFrame, counts: MessageCounts, rejected: int, run: str, format: str) -> DataFrame:
+def sum_up_run(spans: DataFrame, counts: MessageCounts, rejected: int, run: str, format: str) -> DataFrame:
     """The row of `runs.parquet`. `causality` is what a verdict about spans speaks of, if nothing else is asked for."""
     parameters = {"causality": "stated", "format": format, "unknown": explain_unknown(counts, rejected)}
     text = json.dumps({name: value for name, value in parameters.items() if value}, sort_keys=True)
     row = {
         "run": F.lit(run),
-        "protocol": F.lit("unknown"),
         "parameters": F.lit(text),
         "processes": F.sort_array(F.collect_set("process")),
         "started_ns": F.coalesce(F.min("start_ns"), F.lit(0)),
-        "version": F.lit(version()),
     }
-    return spans.agg(
-        *(row.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in SPARK_RUNS)
-    )
+    return spans.agg(*describe_run(row))
 
 
 def explain_unknown(counts: MessageCounts, rejected: int) -> str | None:

@@ -15,13 +15,14 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from antecede.spark.spans.documents import decode_documents, define
 from antecede.spark.spans.schema import (
     Find,
     Scalar,
     SpanRows,
     Who,
     Wrong,
+    decode_documents,
+    define,
     derive_resource,
     is_none,
     join_known,

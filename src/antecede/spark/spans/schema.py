@@ -17,8 +17,11 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Raw
 
-__all__ = ["REJECTED", "ROWS", "SPANS", "Find", "Scalar", "SpanRows", "Wrong", "parse_columns"]
+__all__ = [
+    "REJECTED", "ROWS", "SPANS", "Find", "Scalar", "SpanRows", "Wrong", "decode_documents", "define", "parse_columns",
+]  # fmt: skip
 
 MESSAGING: Final[Mapping[str, Sequence[str]]] = {
     "system": ["messaging.system"],
@@ -209,3 +212,24 @@ def read_integer(value: Any) -> int | None:
     if value.__class__ is str:
         value = int(value) if len(value) < 20 and value.isdigit() and value.isascii() else None
     return value if value.__class__ is int and 0 <= value <= LARGEST else None
+
+
+# Formats of JSON
+
+
+def define(title: str, /, **fields: Any) -> Any:
+    """An object of JSON: its fields and their types. Each may be absent or null, and others are not read."""
+    given = [(field, kind if kind is Raw else kind | None, None) for field, kind in fields.items()]
+    return msgspec.defstruct(title, given, omit_defaults=True, gc=False)
+
+
+def decode_documents(decoder: msgspec.json.Decoder[Any], text: bytes, format: str) -> Any:
+    """The documents of a text, which is one of them or an array; `decoder` is of a list."""
+    alone = not text.startswith(b"[")
+    try:
+        found = decoder.decode(b"[" + text + b"]" if alone else text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        raise Wrong(f"it is no {format}") from None
+    if alone and len(found) != 1:
+        raise Wrong(f"it is no {format}")
+    return found

@@ -14,26 +14,26 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from antecede.errors import BadTrace
+from antecede.spark.frames import escape_path, files
 from antecede.spark.spans.messages import MESSAGES, REPLY, query
 from antecede.spark.spans.schema import SPANS
-from antecede.spark.storage import absolute, escape_path, files, join
-from antecede.spark.trace.api import Trace
+from antecede.spark.trace import Trace
 from antecede.spark.verify.api import verify
-from antecede.spark.verify.by_causes import CausesVerification
-from antecede.storage import all_whole
+from antecede.spark.verify.by_causes import CausesVerification, write_found
+from antecede.storage import absolute, join
+from antecede.verification.schema import COUNTS, VERDICTS
 
 __all__ = [
     "SpansVerification", "describe_late", "list_messages", "name_trace_findings", "read_aliases", "read_messages",
     "verify_spans",
 ]  # fmt: skip
-
-COUNTS: Final = ("violations", "fifo_breaks", "duplicates", "unsent", "unaddressed", "undelivered")
 
 
 @dataclass(frozen=True)
@@ -54,19 +54,11 @@ class SpansVerification:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write `findings` and `verdicts` as Parquet into a directory: both, or nothing."""
-        places = [join(absolute(path), name) for name in ("findings", "verdicts")]
-        with all_whole(places) as [findings, verdicts]:
-            self.findings.write.parquet(findings)
-            table = self.findings.sparkSession.createDataFrame(self.verdicts, VERDICT)
-            table.coalesce(1).write.parquet(verdicts)
+        verdicts = self.findings.sparkSession.createDataFrame(self.verdicts, from_arrow_schema(VERDICTS))
+        write_found(path, self.findings, verdicts.coalesce(1))
 
     def release(self) -> None:
         self.found.release()
-
-
-VERDICT: Final = "run string, verdict string, reason string, deliveries bigint, " + ", ".join(
-    f"{name} bigint" for name in COUNTS
-)
 
 
 def read_messages(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame | None:
@@ -202,7 +194,7 @@ def make_verdict(
     if found.counts["refused"]:
         told.append(f"{found.counts['refused']:,} traces cannot be judged: {found.refused[0]['reason']}")
     verdict = "no" if violations else "unknown" if told or not deliveries else "yes"
-    counted = dict.fromkeys(COUNTS, 0) | {"violations": violations}
+    counted = dict.fromkeys(COUNTS.values(), 0) | {"violations": violations}
     return {
         "run": run,
         "verdict": verdict,

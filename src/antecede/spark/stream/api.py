@@ -30,10 +30,19 @@ from pyspark.sql.types import (
 )
 
 from antecede.errors import BadParameter
-from antecede.spark.causes import ByCauses, id_type, list_causes, refuse_columns
 from antecede.spark.duration import REMEMBER, parse_duration
-from antecede.spark.frames import WHOLE, quote, read_time, refuse_column_names, refuse_unlike_vectors
-from antecede.spark.schema import GROUP_MARK
+from antecede.spark.frames import (
+    GROUP_MARK,
+    WHOLE,
+    ByCauses,
+    id_type,
+    list_causes,
+    quote,
+    read_time,
+    refuse_column_names,
+    refuse_columns,
+    refuse_unlike_vectors,
+)
 from antecede.spark.stream.causes import CausesSettings
 from antecede.spark.stream.kernel import Numbers
 from antecede.spark.stream.operator import BUCKETS, ByPartition, hash_names, run_buckets, spread

@@ -38,24 +38,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from antecede.errors import BadParameter, BadSnapshot
 from antecede.model import View
 from antecede.protocols.machine import SNAPSHOT_VERSION
-from antecede.spark.storage import (
-    absolute,
-    escape_path,
-    files,
-    join,
-    local,
-    make_directory,
-    open_file,
-    place,
-    put,
-    readable,
-    whole,
-)
+from antecede.spark.frames import escape_path, files
 from antecede.spark.stream.api import dump_columns, select_packets
 from antecede.spark.stream.bucket import Bucket
 from antecede.spark.stream.packets import to_ipc
 from antecede.spark.stream.receiver import Settings
 from antecede.spark.stream.status import Status
+from antecede.storage import absolute, join, local, make_directory, open_file, place, put, readable, whole
 
 __all__ = ["KINDS", "Closing", "deliver_closed", "find_state", "read_status"]
 

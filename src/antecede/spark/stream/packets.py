@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from antecede.errors import BadParameter, BadSnapshot, WireError
 from antecede.model import Message, Packet, Stamp, View
-from antecede.spark.schema import ALL_PACKETS, PACKETS
+from antecede.spark.frames import ALL_PACKETS, PACKETS
 from antecede.wire import Limits
 from antecede.wire.octets import Reader, Writer
 from antecede.wire.stamps import BY_CODE, BY_STAMP

@@ -25,8 +25,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from antecede.errors import BadParameter, CannotWrite, show_place
-from antecede.spark.storage import absolute, files, join, local, open_file, put, readable, vacant
+from antecede.spark.frames import files
 from antecede.spark.stream.status import posting
+from antecede.storage import absolute, join, local, open_file, put, readable, vacant
 
 __all__ = ["Checkpoint", "Counted", "Query", "Running", "Totals", "make_session", "run_query"]
 

@@ -43,8 +43,8 @@ from pyspark.sql.streaming.listener import (
 )
 
 from antecede.errors import BadParameter
-from antecede.spark.storage import absolute, local
 from antecede.spark.stream.packets import WAITING
+from antecede.storage import absolute, local
 from antecede.watch.status import CAUSES_MOST, PROCESSES_MOST, Board, Cause, Found, describe_causes
 from antecede.watch.status import Status as Posted
 

@@ -28,12 +28,12 @@ from pyspark.sql.types import StructType
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.duration import parse_duration
 from antecede.spark.errors import mark_errors, raise_task_errors
-from antecede.spark.frames import quote
-from antecede.spark.storage import absolute, escape_path, files, join, readable
+from antecede.spark.frames import escape_path, files, quote
 from antecede.spark.stream.judge import MESSAGES, Arrived, Found, Judge
 from antecede.spark.stream.query import Checkpoint, Counted, Query, Running, run_query
 from antecede.spark.stream.status import observe_findings, observed_metrics
-from antecede.spark.trace.api import SPARK_EVENTS, refuse_files, refuse_types
+from antecede.spark.trace import SPARK_EVENTS, refuse_files, refuse_types
+from antecede.storage import absolute, join, readable
 from antecede.trace import EVENTS
 from antecede.verification.schema import FINDINGS
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any, Final, Required, TypedDict, Unpack, overload
 
 import pyarrow as pa
@@ -23,15 +22,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from antecede.errors import BadParameter, BadTrace
-from antecede.spark.causes import ByCauses
 from antecede.spark.errors import mark_errors, raise_task_errors
-from antecede.spark.frames import refuse_other_tables
+from antecede.spark.frames import ByCauses, refuse_other_tables, unite
 from antecede.spark.order.by_trace import with_clock
 from antecede.spark.run_tasks import plan_tasks
-from antecede.spark.trace.api import Trace
-from antecede.spark.verify.by_causes import CausesVerification, verify_causes
+from antecede.spark.trace import Trace
+from antecede.spark.verify.by_causes import CausesVerification, verify_causes, write_found
 from antecede.spark.verify.in_stream import verify_live
-from antecede.storage import absolute, all_whole, join
 from antecede.trace.columns import ORDER_COLUMNS
 from antecede.trace.parquet import batches_of
 from antecede.trace.plan import PARTS_MOST, ROWS, Chunk, Cut, Part, Piece, choose_cuts, group_parts
@@ -74,10 +71,7 @@ class Verification:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write `findings` and `verdicts` as Parquet into a directory: both, or nothing."""
-        places = [join(absolute(path), name) for name in ("findings", "verdicts")]
-        with all_whole(places) as [findings, runs]:
-            self.findings.write.parquet(findings)
-            self.runs.coalesce(1).write.parquet(runs)
+        write_found(path, self.findings, self.runs.coalesce(1))
 
     def release(self) -> None:
         """Give back the memory and the disk. The tables cost a new verification from then on."""
@@ -188,7 +182,7 @@ def verify_trace(trace: Trace, chunks: int | None, rows: int | None) -> Verifica
     judgement = judge(engine)
     verdicts = list(make_verdicts(trace.known_runs, judgement.counts, judgement.refused))
     return Verification(
-        union(judgement.tables).where("what = 'finding'").select(*FINDINGS.names),
+        unite(judgement.tables).where("what = 'finding'").select(*FINDINGS.names),
         trace.spark.createDataFrame(pa.Table.from_pylist(verdicts, schema=VERDICTS)),
         verdicts,
         engine.explain(),
@@ -249,7 +243,7 @@ class OnSpark(Engine[DataFrame]):
         given = list(self.assign(purpose, runs, asked))
         tables = [plan_tasks(self.trace.spark, given, examine_chunk, SPARK_RESULTS)]
         cuts = {run: cut for run, cut in self.cuts.items() if run in runs}
-        return self._keep(union([*tables, self._examine_packed(purpose, cuts, asked)] if cuts else tables))
+        return self._keep(unite([*tables, self._examine_packed(purpose, cuts, asked)] if cuts else tables))
 
     def _examine_packed(self, purpose: str, cuts: Mapping[str, Cut], asked: Questions) -> DataFrame:
         """Rows are exchanged: each task gets those of its parts."""
@@ -262,7 +256,7 @@ class OnSpark(Engine[DataFrame]):
         place, processes = self.place, {run: self.processes[run] for run in cuts}
         questions = {key: blob for key, blob in asked.items() if key[0] in cuts}
         return (
-            union(tables)
+            unite(tables)
             .repartitionById(chunks[-1].serial + 1, F.col("serial"))
             .mapInArrow(
                 mark_errors(lambda batches: examine_rows(batches, purpose, place, processes, questions)),
@@ -291,7 +285,7 @@ class OnSpark(Engine[DataFrame]):
 
     def combine(self, tables: Sequence[DataFrame], runs: Collection[str]) -> DataFrame:
         processes = {run: self.processes[run] for run in runs}
-        rows = union(tables).where(F.col("what").isin(*FOR_COMBINING) & is_of(runs))
+        rows = unite(tables).where(F.col("what").isin(*FOR_COMBINING) & is_of(runs))
         # A task a run: they share nothing, and one may take long.
         return self._keep(
             rows.select("run", "part", "what", "blob")
@@ -303,7 +297,7 @@ class OnSpark(Engine[DataFrame]):
     # What they tell
 
     def hear(self, tables: Sequence[DataFrame]) -> Iterator[Told]:
-        rows = union(tables).where(F.col("what").isin(*FOR_DRIVER))
+        rows = unite(tables).where(F.col("what").isin(*FOR_DRIVER))
         with raise_task_errors():
             told = rows.select(*Told.__struct_fields__).collect()
         for row in told:
@@ -334,10 +328,6 @@ class OnSpark(Engine[DataFrame]):
         # Read more than once: by the next round and by the findings. Summaries are small.
         self.kept.append(table.persist())
         return table
-
-
-def union(tables: Sequence[DataFrame]) -> DataFrame:
-    return reduce(DataFrame.unionByName, tables)
 
 
 def is_of(runs: Collection[str]) -> Column:

@@ -36,28 +36,24 @@ from pyspark.sql.types import (
 )
 
 from antecede.errors import BadParameter, BadTrace
-from antecede.spark.causes import ByCauses, id_type, list_causes, read_id, refuse_columns
 from antecede.spark.errors import raise_task_errors
 from antecede.spark.frames import (
     WHOLE,
+    ByCauses,
     alias_columns,
+    id_type,
+    list_causes,
     quote,
+    read_id,
     read_time,
     refuse_column_names,
+    refuse_columns,
     rename_columns,
     rename_request,
-    unite,
 )
-from antecede.spark.order.partitions import FULL, Large, bring_together, map_partitions, split_partitions
-from antecede.spark.verify.joined import ROUNDS, TooDeep, count_rows, look_for_cycles, verify_joined
-from antecede.spark.verify.tasks import (
-    COUNTS,
-    UNNAMED,
-    UNPLACED,
-    describe_cycle,
-    describe_rows,
-    judge_table,
-)
+from antecede.spark.run_tasks import FULL, bring_together, map_partitions, split_partitions
+from antecede.spark.verify.joined import ROUNDS, TooDeep, judge_joined
+from antecede.spark.verify.tasks import COUNTS, judge_table
 from antecede.storage import absolute, all_whole, join
 
 __all__ = ["CausesVerification", "verify_causes"]
@@ -99,15 +95,19 @@ class CausesVerification:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write `findings` and `verdicts` as Parquet into a directory: both, or nothing."""
-        places = [join(absolute(path), name) for name in ("findings", "verdicts")]
-        with all_whole(places) as [findings, verdicts]:
-            self.findings.write.parquet(findings)
-            self.partitions.write.parquet(verdicts)
+        write_found(path, self.findings, self.partitions)
 
     def release(self) -> None:
         """Give back the memory and the disk. The tables cost a new verification from then on."""
         for table in self.kept:
             table.unpersist()
+
+
+def write_found(path: str | os.PathLike[str], findings: DataFrame, verdicts: DataFrame) -> None:
+    places = [join(absolute(path), name) for name in ("findings", "verdicts")]
+    with all_whole(places) as found:
+        for table, place in zip((findings, verdicts), found, strict=True):
+            table.write.parquet(place)
 
 
 def verify_causes(
@@ -220,8 +220,9 @@ def judge(
     if large is None:
         assert told is not None
         return told, []
+    slim, schema = select_judged(large.rows, asked, consumer), judged_schema(large.rows, asked, consumer)
     try:
-        more, kept = judge_large(large, asked, consumer, full, rounds)
+        more, kept = judge_joined(large, slim, schema, full, rounds)
     except TooDeep:
         more, kept = judge_small(large.rows.drop("__part"), asked, consumer), []
     return more if told is None else told.unionByName(more), kept
@@ -273,48 +274,3 @@ def judge_small(rows: DataFrame, asked: ByCauses, consumer: str) -> DataFrame:
     # After the exchange: what is made of other columns need not be shuffled.
     judged = select_judged(bring_together(rows, asked.partition_by), asked, consumer)
     return map_partitions(judged, work, judged_schema(rows, asked, consumer))
-
-
-def judge_large(
-    large: Large, asked: ByCauses, consumer: str, full: int, rounds: int
-) -> tuple[DataFrame, list[DataFrame]]:
-    """By joins: no task holds a whole partition."""
-    rows = large.rows
-    slim, schema = select_judged(rows, asked, consumer), judged_schema(rows, asked, consumer)
-    faults = slim.groupBy("__part").agg(
-        F.count_if(F.col("__id").isNull()).alias("unnamed"),
-        F.count_if(F.col("__consumer").isNotNull() & F.col("__at").isNull()).alias("unplaced"),
-    )
-    reasons: dict[int, list[str]] = {}
-    for row in faults.collect():
-        for count, words in ((row["unnamed"], UNNAMED), (row["unplaced"], UNPLACED)):
-            if count:
-                reasons.setdefault(row["__part"], []).append(describe_rows(count, words))
-    found = verify_joined(keep_parts(slim, reasons), large.sizes, full, rounds)
-    named = slim.where(F.col("__part").isin(*reasons) & F.col("__id").isNotNull())
-    for part, ids in (*found.cycles, *(look_for_cycles(named, large.sizes, full) if reasons else ())):
-        reasons.setdefault(part, []).append(describe_cycle(ids))
-    spark = rows.sparkSession
-    told = spark.createDataFrame(
-        [(part, "; ".join(words)) for part, words in reasons.items()], "__part int, __why string"
-    )
-    counts = count_rows(slim).join(found.counts, "__part", "left").join(F.broadcast(told), "__part", "left")
-    hidden = F.col("__why").isNotNull()
-    late = COUNTS[COUNTS.index("judged") :]
-    partitions = counts.select(
-        "__part",
-        F.lit("partition").alias("kind"),
-        F.col("__why").alias("reason"),
-        *COUNTS[: COUNTS.index("judged")],
-        *(F.when(~hidden, F.coalesce(name, F.lit(0))).alias(name) for name in late),
-    )
-    refused = told.select("__part", F.lit("refused").alias("kind"), F.col("__why").alias("reason"))
-    blank = spark.createDataFrame([], schema).drop(*asked.partition_by).withColumn("__part", F.lit(0))
-    both = unite([blank, keep_parts(found.findings, reasons), refused, partitions])
-    if asked.partition_by:
-        both = both.join(F.broadcast(large.names), "__part")
-    return both.select(*schema.names), found.kept
-
-
-def keep_parts(rows: DataFrame, others: Mapping[int, object]) -> DataFrame:
-    return rows.where(~F.col("__part").isin(*others)) if others else rows

@@ -30,11 +30,9 @@ from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from antecede.spark.causes import ByCauses
 from antecede.spark.duration import REMEMBER, parse_duration
 from antecede.spark.errors import raise_task_errors
-from antecede.spark.frames import rename_columns
-from antecede.spark.storage import absolute
+from antecede.spark.frames import ByCauses, rename_columns
 from antecede.spark.stream.operator import BUCKETS, PROVIDER, ROCKSDB, ByPartition, read_state, run_buckets
 from antecede.spark.stream.packets import from_ipc, to_ipc
 from antecede.spark.stream.query import Checkpoint, make_session
@@ -43,6 +41,7 @@ from antecede.spark.stream.verify import Findings, Noting, write_findings
 from antecede.spark.tables import StreamFiles
 from antecede.spark.verify.by_causes import alias_judged, findings_schema, refuse_request, select_judged
 from antecede.spark.verify.growing import GrowingPartition
+from antecede.storage import absolute
 
 __all__ = ["JudgingBucket", "JudgingSettings", "verify_files", "verify_live"]
 

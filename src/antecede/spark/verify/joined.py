@@ -17,17 +17,20 @@ After some rounds (`ROUNDS`) a task is given the whole partition after all.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from antecede.spark.frames import unite
 from antecede.spark.order.blocks import find_partition_cycles
-from antecede.spark.verify.tasks import CHAIN_MOST
+from antecede.spark.run_tasks import Large
+from antecede.spark.verify.tasks import CHAIN_MOST, COUNTS, UNNAMED, UNPLACED, describe_cycle, describe_rows
 
-__all__ = ["ROUNDS", "Joined", "TooDeep", "count_rows", "look_for_cycles", "verify_joined"]
+__all__ = ["ROUNDS", "TooDeep", "judge_joined"]
 
 ROUNDS: Final = 64
 PAIR: Final = ["__part", "__consumer", "__id"]
@@ -38,21 +41,28 @@ class TooDeep(Exception):
     """A chain of more events than there are rounds."""
 
 
-class Joined(NamedTuple):
-    """What was found, by the number of the partition. `kept` are tables to give back."""
+def judge_joined(
+    large: Large, slim: DataFrame, schema: StructType, full: int, rounds: int
+) -> tuple[DataFrame, list[DataFrame]]:
+    """The findings and counts of large partitions, in these columns; and tables to give back.
 
-    findings: DataFrame
-    """__part, kind, and those of consumer, id, by, chain and reason that a kind has."""
-    counts: DataFrame
-    """__part, judged, ties, violations, missing, duplicates: rows for those of which there is something."""
-    cycles: list[tuple[int, list[str]]]
-    kept: list[DataFrame]
+    `slim` has __part, __id, __causes, __consumer and __at. A partition with nulls where there may be none is refused.
+    """
+    reasons: dict[int, list[str]] = {}
+    faults = slim.groupBy("__part").agg(
+        F.count_if(F.col("__id").isNull()).alias("unnamed"),
+        F.count_if(F.col("__consumer").isNotNull() & F.col("__at").isNull()).alias("unplaced"),
+    )
+    for part, *rows in faults.collect():
+        for count, words in zip(rows, (UNNAMED, UNPLACED), strict=True):
+            if count:
+                reasons.setdefault(part, []).append(describe_rows(count, words))
+    named = slim.where(F.col("__part").isin(*reasons) & F.col("__id").isNotNull())
+    cycles = look_for_cycles(named, large.sizes, full) if reasons else []
 
-
-def verify_joined(slim: DataFrame, sizes: list[int], full: int, rounds: int) -> Joined:
-    """`slim` has __part, __id, __causes, __consumer and __at: nulls only where nobody was handed the event."""
+    good = keep_parts(slim, reasons)
     # Both the edges and what was handed over are kept by event: one exchange.
-    together = slim.repartition(*EVENT)
+    together = good.repartition(*EVENT)
     edges = together.select(*EVENT, F.explode("__causes").alias("__cause")).distinct()
     pairs = together.where("__consumer is not null").groupBy(*PAIR)
     handed = pairs.agg(F.min("__at").alias("__at"), F.count(F.lit(1)).alias("__times"))
@@ -69,19 +79,44 @@ def verify_joined(slim: DataFrame, sizes: list[int], full: int, rounds: int) -> 
         F.count_if(F.col("__own").isNull() | (F.col("__own") > F.col("__first"))).alias("open"),
         F.count_if(F.col("__own") == F.col("__first")).alias("tied"),
     ).collect()
-    silent = not slim.where("__consumer is null").isEmpty()
     looked = list_found(links)
     found = [list_duplicates(handed)]
-    cycles: list[tuple[int, list[str]]] = []
-    if state["open"] or state["tied"] or silent:
-        cycles = look_for_cycles(slim, sizes, full)
-        found.append(list_missing(edges, slim))
+    if state["open"] or state["tied"] or not good.where("__consumer is null").isEmpty():
+        cycles += look_for_cycles(good, large.sizes, full)
+        found.append(list_missing(edges, good))
     if state["open"]:
         late, looked = follow(links, edges, places, rounds)
         found.append(late)
-    judged = looked.groupBy(*PAIR).agg(F.min("__first").alias("__first"), F.min("__own").alias("__own"))
+    for part, ids in cycles:
+        reasons.setdefault(part, []).append(describe_cycle(ids))
     findings = unite(found)
-    return Joined(findings, count_found(judged, findings), cycles, kept)
+    spark = slim.sparkSession
+    told = spark.createDataFrame(
+        [(part, "; ".join(words)) for part, words in reasons.items()], "__part int, reason string"
+    )
+    counts = count_rows(slim).join(count_found(looked, findings), "__part", "left")
+    unsure = F.col("reason").isNotNull()
+    partitions = counts.join(F.broadcast(told), "__part", "left").select(
+        "__part",
+        F.lit("partition").alias("kind"),
+        "reason",
+        *COUNTS[: COUNTS.index("judged")],
+        # What was not judged has no counts of what was found.
+        *(
+            F.when(~unsure, F.coalesce(name, F.lit(0))).alias(name)
+            for name in COUNTS[COUNTS.index("judged") :]
+        ),
+    )
+    refused = told.withColumn("kind", F.lit("refused"))
+    both = unite([keep_parts(findings, reasons), refused, partitions]).join(
+        F.broadcast(large.names), "__part"
+    )
+    blank = spark.createDataFrame([], schema)
+    return unite([blank, both.drop("__part")]), kept
+
+
+def keep_parts(rows: DataFrame, others: Mapping[int, object]) -> DataFrame:
+    return rows.where(~F.col("__part").isin(*others)) if others else rows
 
 
 def look_for_cycles(slim: DataFrame, sizes: list[int], full: int) -> list[tuple[int, list[str]]]:
@@ -193,8 +228,9 @@ def count_rows(slim: DataFrame) -> DataFrame:
     return events.groupBy("__part").agg(*sums, F.count("__id").alias("events"))
 
 
-def count_found(judged: DataFrame, findings: DataFrame) -> DataFrame:
+def count_found(looked: DataFrame, findings: DataFrame) -> DataFrame:
     """For each partition of which anything was judged or found: judged, ties, and a count of each kind."""
+    judged = looked.groupBy(*PAIR).agg(F.min("__first").alias("__first"), F.min("__own").alias("__own"))
     pairs = judged.groupBy("__part").agg(
         F.count(F.lit(1)).alias("judged"), F.count_if(F.col("__first") == F.col("__own")).alias("ties")
     )

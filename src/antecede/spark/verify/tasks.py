@@ -13,7 +13,7 @@ event is settled when all its effects are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from antecede.jit import allocating
-from antecede.spark.order.graph import find_cycles, flatten_causes, list_by, make_room, number_events, walk
-from antecede.spark.order.partitions import Numbers, number_groups, one_array, times_of
+from antecede.spark.order.graph import flatten_causes, follow_causes, list_by, make_room
+from antecede.spark.run_tasks import Numbers, number_groups, one_array, times_of
 
 __all__ = ["CHAIN_MOST", "COUNTS", "describe_cycle", "describe_rows", "find_late", "judge_table"]
 
@@ -43,38 +43,47 @@ def judge_table(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
     """In a task: judge a table that holds partitions from end to end."""
     group = number_groups(table, names)
     many = int(group.max(initial=-1)) + 1
-    ids, consumer = one_array(table["__id"]), one_array(table["__consumer"])
-    mine = pc.is_valid(consumer).to_numpy(zero_copy_only=False)
+    mine = pc.is_valid(one_array(table["__consumer"])).to_numpy(zero_copy_only=False)
     stated, row = flatten_causes(table["__causes"])
-    shown, node, cause = number_events(group, ids, stated, row)
-    effect = node[row]
+    events = follow_causes(group, one_array(table["__id"]), stated, row, most=0)
+    shown, node, cause, effect = events.names, events.node, events.cause, events.effect
     nodes = len(shown)
-    present = np.zeros(nodes, np.bool_)
-    present[node] = True
     mark, home = np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)
     mark[node] = one_array(table["__mark"]).to_numpy()
     home[node] = group
     home[cause] = group[row]
-    reasons = explain_groups(table, group, mine, show_cycles(present, cause, effect, group, node, shown))
+    reasons = explain_groups(table, group, mine, events.cycles)
     good = np.ones(many, np.bool_)
     good[list(reasons)] = False
+    rows = np.zeros(many, np.int64)
+    rows[group[::-1]] = np.arange(len(group))[::-1]
 
-    answer = Answer(table, names, first_rows(group, many), shown)
-    told = [
-        answer.tell(
-            "refused", np.array(sorted(reasons), np.int64), reason=[reasons[g] for g in sorted(reasons)]
-        )
-    ]
-    sound, known = good[group[row]], present[cause]
+    def tell(kind: str, whose: Numbers, **columns: Any) -> pa.Table:
+        """A row for each of these groups; what a kind does not have is null."""
+        own = {name: table[name].take(pa.array(rows[whose])) for name in names}
+        return pa.table({"kind": pa.repeat(kind, len(whose)), **own, **columns})
+
+    def name(numbers: Numbers) -> pa.Array:
+        return shown.take(pa.array(numbers, mask=numbers < 0))
+
+    def link(starts: Numbers, numbers: Numbers) -> pa.Array:
+        return pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), name(numbers))
+
+    def say(words: Iterable[str | None]) -> pa.Array:
+        return pa.array(words, pa.string())
+
+    bad = np.array(sorted(reasons), np.int64)
+    told = [tell("refused", bad, reason=say(reasons[number] for number in bad.tolist()))]
+    sound, known = good[group[row]], events.present[cause]
     lost, sample, times = sample_lost(cause[~known & sound], effect[~known & sound], mark)
     told.append(
-        answer.tell(
+        tell(
             "missing",
             home[lost],
-            id=lost,
-            by=sample,
-            chain=(np.arange(len(lost) + 1) * 2, np.stack([lost, sample], 1).ravel()),
-            reason=[f"named by {count:,} event{'s' * (count != 1)}" for count in times.tolist()],
+            id=name(lost),
+            by=name(sample),
+            chain=link(np.arange(len(lost) + 1) * 2, np.stack([lost, sample], 1).ravel()),
+            reason=say(f"named by {count:,} event{'s' * (count != 1)}" for count in times.tolist()),
         )
     )
 
@@ -85,12 +94,12 @@ def judge_table(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
     _, once, copies = np.unique(pair[handed] * nodes + node[handed], return_index=True, return_counts=True)
     again = handed[once[copies > 1]]
     told.append(
-        answer.tell(
+        tell(
             "duplicate",
             group[again],
-            consumer=again,
-            id=node[again],
-            reason=[f"handed over {count:,} times" for count in copies[copies > 1].tolist()],
+            consumer=table["__consumer"].take(pa.array(again)),
+            id=name(node[again]),
+            reason=say(f"handed over {count:,} times" for count in copies[copies > 1].tolist()),
         )
     )
     entries = handed[np.sort(once)]
@@ -99,21 +108,22 @@ def judge_table(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
     found = find_late(up, above, mark, np.append(starts, len(entries)), node[entries], at[entries])
     late = entries[found.late]
     told.append(
-        answer.tell(
+        tell(
             "violation",
             group[late],
-            consumer=late,
-            id=node[late],
-            by=node[entries[found.first[found.late]]],
-            chain=(found.starts, found.pool),
+            consumer=table["__consumer"].take(pa.array(late)),
+            id=name(node[late]),
+            by=name(node[entries[found.first[found.late]]]),
+            chain=link(found.starts, found.pool),
         )
     )
     judged = found.first >= 0
     tied = judged.copy()
     tied[judged] = at[entries[found.first[judged]]] == at[entries[judged]]
     counted = {
+        "rows": group,
         # A row without an identifier is no event; its partition is refused.
-        "events": home[present & pc.is_valid(shown).to_numpy(zero_copy_only=False)],
+        "events": home[events.present & pc.is_valid(shown).to_numpy(zero_copy_only=False)],
         "causes": group[row],
         "handed": group[mine],
         "judged": group[entries[judged]],
@@ -122,33 +132,15 @@ def judge_table(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
         "duplicates": group[again],
         "ties": group[entries[tied]],
     }
-    counts = {name: np.bincount(where, minlength=many) for name, where in counted.items()}
-    counts["rows"] = np.bincount(group, minlength=many)
-    told.append(
-        answer.tell(
-            "partition",
-            np.arange(many),
-            reason=[reasons.get(number) for number in range(many)],
-            counts=counts,
-            unknown=~good,
-        )
-    )
-    return pa.concat_tables(told)
-
-
-def show_cycles(
-    present: NDArray[np.bool_],
-    cause: Numbers,
-    effect: Numbers,
-    group: Numbers,
-    node: Numbers,
-    shown: pa.Array,
-) -> dict[int, str]:
-    """For each group in which an event is its own ancestor, the cycle in words."""
-    _, _, reached, *_ = walk(present, cause, effect, np.zeros(len(present), np.int64), 0)
-    stuck = ~reached & present
-    cycles = find_cycles(stuck, cause, effect, group, node, shown) if stuck.any() else {}
-    return {number: describe_cycle(ids) for number, ids in cycles.items()}
+    # What was not judged has no counts of what was found.
+    hidden = dict.fromkeys(COUNTS[COUNTS.index("judged") :], ~good)
+    counts = {
+        count: pa.array(np.bincount(where, minlength=many), mask=hidden.get(count))
+        for count, where in counted.items()
+    }
+    told.append(tell("partition", np.arange(many), reason=say(map(reasons.get, range(many))), **counts))
+    columns = ["kind", *names, "consumer", "id", "by", "chain", "reason", *COUNTS]
+    return pa.concat_tables(told, promote_options="default").select(columns)
 
 
 def describe_cycle(ids: list[str]) -> str:
@@ -156,7 +148,7 @@ def describe_cycle(ids: list[str]) -> str:
 
 
 def explain_groups(
-    table: pa.Table, group: Numbers, mine: NDArray[np.bool_], cycles: Mapping[int, str]
+    table: pa.Table, group: Numbers, mine: NDArray[np.bool_], cycles: Mapping[int, list[Any]]
 ) -> dict[int, str]:
     """Why groups cannot be judged, of those that cannot."""
     unnamed = pc.is_null(table["__id"]).to_numpy()
@@ -167,7 +159,7 @@ def explain_groups(
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
             reasons.setdefault(number, []).append(describe_rows(count, words))
     for number, cycle in cycles.items():
-        reasons.setdefault(number, []).append(cycle)
+        reasons.setdefault(number, []).append(describe_cycle(cycle))
     return {number: "; ".join(told) for number, told in reasons.items()}
 
 
@@ -182,64 +174,6 @@ def sample_lost(cause: Numbers, effect: Numbers, mark: Numbers) -> tuple[Numbers
     distinct = np.append(True, (cause[1:] != cause[:-1]) | (effect[1:] != effect[:-1]))[: len(cause)]
     lost, first, times = np.unique(cause[distinct], return_index=True, return_counts=True)
     return lost, effect[distinct][first], times
-
-
-def first_rows(group: Numbers, many: int) -> Numbers:
-    """The first row of each group."""
-    rows = np.zeros(many, np.int64)
-    rows[group[::-1]] = np.arange(len(group))[::-1]
-    return rows
-
-
-class Answer:
-    """Makes the rows of findings and counts, in the columns of the result."""
-
-    def __init__(self, table: pa.Table, names: tuple[str, ...], rows: Numbers, shown: pa.Array) -> None:
-        self.table, self.names, self.rows, self.shown = table, names, rows, shown
-        """`rows` has a row of each group, `shown` the identifier of each event."""
-
-    def tell(
-        self,
-        kind: str,
-        group: Numbers,
-        *,
-        consumer: Numbers | None = None,
-        id: Numbers | None = None,
-        by: Numbers | None = None,
-        chain: tuple[Numbers, Numbers] | None = None,
-        reason: list[str] | list[str | None] | None = None,
-        counts: Mapping[str, Numbers] | None = None,
-        unknown: NDArray[np.bool_] | None = None,
-    ) -> pa.Table:
-        """One row for each of `group`. `consumer` are rows that name it, `id`, `by` and `chain` are events."""
-        many = len(group)
-        whose = self.table["__consumer"]
-        columns = {"kind": pa.array([kind], pa.string()).take(pa.array(np.zeros(many, np.int64)))}
-        columns |= {name: self.table[name].take(pa.array(self.rows[group])) for name in self.names}
-        columns["consumer"] = (
-            pa.nulls(many, whose.type) if consumer is None else whose.take(pa.array(consumer))
-        )
-        columns["id"], columns["by"] = self.name_events(id, many), self.name_events(by, many)
-        if chain is None:
-            columns["chain"] = pa.nulls(many, pa.list_(self.shown.type))
-        else:
-            starts, events = chain
-            linked = self.name_events(events, len(events))
-            columns["chain"] = pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), linked)
-        columns["reason"] = pa.nulls(many, pa.string()) if reason is None else pa.array(reason, pa.string())
-        for name in COUNTS:
-            if counts is None:
-                columns[name] = pa.nulls(many, pa.int64())
-            else:
-                # What was not judged has no counts of what was found.
-                hidden = unknown if name in COUNTS[COUNTS.index("judged") :] else None
-                columns[name] = pa.array(counts[name], pa.int64(), mask=hidden)
-        return pa.table(columns)
-
-    def name_events(self, events: Numbers | None, many: int) -> pa.Array:
-        if events is None:
-            return pa.nulls(many, self.shown.type)
-        return self.shown.take(pa.array(events, mask=events < 0))
 
 
 # First effects

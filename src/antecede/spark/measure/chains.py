@@ -1,8 +1,9 @@
-"""What a task does for `measure`: it follows the clocks of runs, and tells how many pairs of messages they order.
+"""The order of a run, as `measure` follows it: how many pairs of messages it orders, and its longest chain.
 
-A task reads the files of its runs by itself, in order. Short runs share a task. A long run has a task for each block of
-its processes: each reads the whole run, and what they find is added. Rows that are in no order come from Spark instead,
-sorted, one run after the other, and are kept by the task until it has read them as often as it needs.
+A task follows the clocks of its runs, by the scan of verification, which counts chains, too. It reads the files of its
+runs by itself, in order. Short runs share a task. A long run has a task for each block of its processes: each reads the
+whole run, and what they find is added. Rows that are in no order come from Spark instead, sorted, one run after the
+other, and are kept by the task until it has read them as often as it needs.
 """
 
 from __future__ import annotations
@@ -12,22 +13,33 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, pairwise
 from typing import Final
+from urllib.parse import unquote
 
+import msgspec
 import pyarrow as pa
 from msgspec import Struct
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from antecede.errors import BadTrace
+from antecede.jit import kernels_for
+from antecede.spark.errors import mark_errors, raise_task_errors
 from antecede.spark.measure.facts import READ
+from antecede.spark.order.by_trace import with_clock
+from antecede.spark.run_tasks import run_tasks
+from antecede.spark.trace import Trace
+from antecede.storage import absolute
 from antecede.trace.columns import ORDER_COLUMNS, Names, Rows, by_run, rows_of
+from antecede.trace.footers import Footer, Group
 from antecede.trace.parquet import read_part
-from antecede.trace.plan import ROWS, Part
+from antecede.trace.plan import ROWS, Part, Plan
 from antecede.trace.schema import RECEIVE
 from antecede.verification.findings import Impossible
 from antecede.verification.local import follow_chains
 from antecede.verification.schema import impossible
 from antecede.verification.tasks import Share as Reading
 
-__all__ = ["COLUMNS", "Found", "Share", "follow_shares", "follow_sorted", "share_runs"]
+__all__ = ["COLUMNS", "Found", "add_shares", "follow_files", "follow_rows", "tied"]
 
 COLUMNS: Final = ("run", *ORDER_COLUMNS)
 
@@ -35,6 +47,8 @@ LONG: Final = 2 * ROWS
 """Rows from which a run is shared by several tasks."""
 BLOCK: Final = 64
 """Entries of clocks that one task follows: merging so many costs about as much as reading the events."""
+TASKS: Final = 64
+"""Tasks among which runs in no order are dealt, on a cluster of few cores."""
 HELD: Final = 1 << 26
 """Bytes of a run that a task holds in memory; a longer one goes to a file."""
 
@@ -172,3 +186,110 @@ def follow(
         refused = impossible(error, place, run, names)
         return Found(run, error=(refused.place, refused.reason))
     return Found(run, chains.past, chains.sends, chains.longest, received)
+
+
+# On the driver
+
+
+def follow_files(
+    files: Iterable[Footer],
+    planned: Plan,
+    processes: Mapping[str, tuple[str, ...]],
+    spark: SparkSession | None = None,
+) -> list[Found]:
+    """What the clocks of runs come to whose files are in order: by tasks on Spark, or in this process."""
+    shared = share_files(files, planned, processes)
+    if spark is not None:
+        return [one for answer in run_tasks(spark, shared, follow_shares) for one in answer]
+    with kernels_for(sum(file.rows for file in files)):
+        return [one for shares in shared for one in follow_shares(shares)]
+
+
+def share_files(
+    files: Iterable[Footer], planned: Plan, processes: Mapping[str, tuple[str, ...]]
+) -> list[tuple[Share, ...]]:
+    """The runs that each task follows."""
+    parts: dict[str, list[Part]] = {}
+    for chunk in planned.chunks:
+        for part in chunk.parts:
+            parts.setdefault(part.run, []).append(part)
+    return share_runs(processes, parts, rows_of_runs(files))
+
+
+def add_shares(found: Iterable[Found]) -> dict[str, Found]:
+    """What the tasks of each run found, together."""
+    runs: dict[str, Found] = {}
+    for one in found:
+        before = runs.get(one.run, Found(one.run))
+        errors = [error for error in (before.error, one.error) if error is not None]
+        runs[one.run] = Found(
+            one.run,
+            before.past + one.past,
+            max(before.sends, one.sends),
+            max(before.longest_chain, one.longest_chain),
+            before.received or one.received,
+            min(errors, default=None),
+        )
+    return runs
+
+
+def follow_rows(trace: Trace, processes: Mapping[str, tuple[str, ...]], among: int) -> list[Found]:
+    """The order is Spark's to make, a run in one task. It spills to disk, so a run may be larger than the memory."""
+    place, names = trace.path or "events", dict(processes)
+
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for found in follow_sorted(batches, names, place):
+            yield pa.RecordBatch.from_pydict({"found": [msgspec.msgpack.encode(found)]})
+
+    try:
+        with raise_task_errors():
+            events = with_clock(trace).events
+            if len(processes) < among:
+                events = events.where(F.col("run").isin(*processes))
+            rows = events.select(*COLUMNS).repartition(count_tasks(trace.spark, len(processes)), "run")
+            ordered = rows.sortWithinPartitions("run", "clock", "process", "index")
+            found = ordered.mapInArrow(mark_errors(work), "found binary").collect()
+    except BadTrace as error:
+        damaged = [file for file in trace.files or () if file.path == absolute(unquote(error.place))]
+        if not damaged:
+            raise
+        # Whose rows a file has that cannot be read, its footer tells. The others are tried again without it.
+        lost = {run for run in processes for group in damaged[0].groups if has_run(group, run)}
+        wrong = [Found(run, error=(error.place, error.reason)) for run in sorted(lost)]
+        left = {run: names for run, names in processes.items() if run not in lost}
+        return wrong + (follow_rows(trace.without(damaged[0]), left, among) if left else [])
+    return [msgspec.msgpack.decode(row["found"], type=Found) for row in found]
+
+
+def count_tasks(spark: SparkSession, runs: int) -> int:
+    """Tasks that share so many runs: a task each, up to what suits one machine or, if that is more, the cluster."""
+    return min(runs, max(TASKS, int(spark.conf.get("spark.sql.shuffle.partitions") or 1)))
+
+
+def has_run(group: Group, run: str) -> bool:
+    """Whether a row group may have rows of a run."""
+    return group.runs is None or group.runs[0] <= run <= group.runs[1]
+
+
+def tied(files: Iterable[Footer]) -> set[str]:
+    """Runs with a file that begins with the clock with which another ends: only names tell which row is first."""
+    ends: dict[str, set[int]] = {}
+    found = set()
+    for file in files:
+        spans = [group.clocks for group in file.groups if group.clocks is not None]
+        if file.run is not None and spans:
+            known = ends.setdefault(file.run, set())
+            if known & {spans[0][0], spans[-1][1]}:
+                found.add(file.run)
+            known |= {spans[0][0], spans[-1][1]}
+    return found
+
+
+def rows_of_runs(files: Iterable[Footer]) -> dict[str, int]:
+    """Rows of each run that has row groups of its own."""
+    rows: dict[str, int] = {}
+    for file in files:
+        for group in file.groups:
+            run = file.run or (group.runs[0] if group.runs is not None else "")
+            rows[run] = rows.get(run, 0) + group.rows
+    return rows

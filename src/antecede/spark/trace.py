@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Final
@@ -16,15 +16,15 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from antecede.errors import BadTrace
-from antecede.spark.frames import alias_columns, refuse_other_tables, rename_columns
+from antecede.spark.frames import alias_columns, escape_path, files, refuse_other_tables, rename_columns
 from antecede.spark.run_tasks import run_tasks
-from antecede.spark.storage import absolute, escape_path, files, join, local, readable
+from antecede.storage import absolute, join, local, readable
 from antecede.trace import EVENTS, RUNS
 from antecede.trace.footers import (
     Footer,
@@ -34,9 +34,9 @@ from antecede.trace.footers import (
     read_local_trace,
     read_runs_table,
 )
-from antecede.trace.schema import refuse_columns
+from antecede.trace.schema import refuse_columns, version
 
-__all__ = ["SPARK_EVENTS", "SPARK_RUNS", "Trace", "refuse_files"]
+__all__ = ["SPARK_EVENTS", "SPARK_RUNS", "Trace", "describe_run", "fit_columns", "refuse_files"]
 
 FOOTERS: Final = 16
 """A footer takes some milliseconds on a disk and some fifty from an object store; a task reads about as many."""
@@ -154,15 +154,21 @@ def unknown_runs(events: DataFrame) -> DataFrame:
     everyone = F.array_distinct(F.concat(F.array("process", "sender"), F.coalesce("to", nobody)))
     named = events.select("run", F.explode(everyone).alias("process"))
     told = named.groupBy("run").agg(F.sort_array(F.collect_set("process")).alias("processes"))
-    constants = {"protocol": "unknown", "parameters": "{}", "started_ns": 0, "version": ""}
-    return told.select(
-        [
-            F.col(field.name)
-            if field.name in told.columns
-            else F.lit(constants.get(field.name)).cast(field.dataType).alias(field.name)
-            for field in SPARK_RUNS
-        ]
-    )
+    own = {name: F.col(name) for name in told.columns}
+    return told.select(describe_run(own | {"parameters": F.lit("{}"), "version": F.lit("")}))
+
+
+def describe_run(columns: Mapping[str, Column]) -> list[Column]:
+    """The columns of `runs`, for runs of which no protocol is known."""
+    usual = {"protocol": F.lit("unknown"), "started_ns": F.lit(0), "version": F.lit(version())}
+    return fit_columns(SPARK_RUNS, usual | {**columns})
+
+
+def fit_columns(schema: StructType, columns: Mapping[str, Column]) -> list[Column]:
+    """The columns of a schema, in its order and of its types. Those that are not given are null."""
+    # By names of types: a cast to a type that says that a list has no nulls would be refused.
+    types = {field.name: field.dataType.simpleString() for field in schema}
+    return [columns.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in types.items()]
 
 
 # Footers: read by tasks where the driver cannot read them or they are many. Some hundred bytes a row group come back.

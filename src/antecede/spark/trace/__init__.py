@@ -1,1 +1,0 @@
-"""A trace as the steps read it: DataFrames, footers, which task reads what, and rows as columns of integers."""
