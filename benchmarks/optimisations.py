@@ -212,7 +212,7 @@ def table(messages: int, seed: int) -> str:
         "# What each optimisation saves",
         "",
         f"`python -m benchmarks.optimisations`: {messages} messages, {N} processes, seed {seed}. "
-        "Each cell: without -> with, or what both have.",
+        "A cell has the figure without and with the optimisation; a single figure is that of both.",
         "",
         f"| optimisation | protocol | {' | '.join(name for name, _ in COLUMNS)} |",
         f"|---|---|{'---|' * len(COLUMNS)}",

@@ -368,7 +368,7 @@ def main(arguments: list[str] | None = None) -> None:
         "# The speed of the simulator",
         "",
         f"`python -m benchmarks.sim{flags}`, Python {sys.version.split()[0]}, SimPy {simpy.__version__}, one core.",
-        "× is how many times as many deliveries a second.",
+        "Columns with × say how many times as many deliveries a second a row has as that system.",
         "",
         *speed_table(found, counts),
         "",
