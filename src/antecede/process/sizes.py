@@ -6,7 +6,7 @@ trace.
 >>> limits = Limits(packet_bytes=70_000, payload_bytes=1000, label_bytes=100)
 >>> check_message(limits, bytes(1001), "", "")
 Traceback (most recent call last):
-antecede.errors.BadParameter: message: the payload has 1001 bytes, and may have 1000
+antecede.errors.BadParameter: message: the payload has 1001 bytes, and may have 1000: send less, or ...
 >>> free_bytes(create("permit", View.numbered(3), 0), limits)
 1000
 """
