@@ -35,11 +35,11 @@ from antecede.protocols.monitor import MonitorStamp
 from antecede.spark import connect
 from antecede.spark import order as order_rows
 from antecede.spark.stream.api import assign_buckets
-from antecede.spark.stream.bucket import OWN
+from antecede.spark.stream.bucket import from_ipc, to_ipc
 from antecede.spark.stream.closed import deliver_closed
 from antecede.spark.stream.operator import BUCKETS, bucket_keys, pack_rows
-from antecede.spark.stream.packets import from_ipc, stamp_of, to_ipc
-from antecede.spark.stream.receiver import Settings
+from antecede.spark.stream.packets import Settings, stamp_of
+from antecede.spark.stream.stamps import OWN
 
 LAG = 40
 """Messages that are under way while one is sent."""

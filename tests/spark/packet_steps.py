@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from antecede.spark.stream.bucket import OWN, Bucket
-from antecede.spark.stream.packets import GAVE_UP
-from antecede.spark.stream.receiver import Settings
+from antecede.spark.stream.packets import GAVE_UP, Settings
+from antecede.spark.stream.stamps import OWN, StampBucket
 from antecede.spark.stream.status import Status
 
 KEPT = pa.schema(
@@ -38,11 +37,11 @@ def add_own(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def open_bucket(state: bytes | None, settings: Settings, kernel: bool = True) -> Bucket:
+def open_bucket(state: bytes | None, settings: Settings, kernel: bool = True) -> StampBucket:
     return replace(settings, columns=KEPT.serialize().to_pybytes(), kernel=kernel).open(state)
 
 
-def advance(bucket: Bucket, rows: pa.Table, now: int) -> tuple[pa.Table, Status]:
+def advance(bucket: StampBucket, rows: pa.Table, now: int) -> tuple[pa.Table, Status]:
     """Packets in, messages out."""
     rows = add_own(rows)
     if "group" not in rows.column_names:

@@ -8,8 +8,7 @@ import pytest
 from antecede.errors import BadParameter
 from antecede.sim.run import RunSpec
 from antecede.spark.order.api import count_rows, missing, order, refused
-from antecede.spark.stream.packets import simulated
-from antecede.spark.stream.receiver import Settings
+from antecede.spark.stream.packets import Settings, simulated
 from tests.spark.packet_steps import step
 
 

@@ -22,7 +22,7 @@ from antecede.spark.order.files import Source, order_files
 from antecede.spark.stream import simulated, status_of, waiting
 from antecede.spark.stream.api import Asked
 from antecede.spark.stream.operator import PROVIDER, ROCKSDB, bucket_keys
-from antecede.spark.stream.receiver import Settings
+from antecede.spark.stream.packets import Settings
 from tests.spark.packet_steps import step
 from tests.spark.test_stream_bucket import by_receiver
 
@@ -270,6 +270,6 @@ def test_a_checkpoint_of_causes_that_no_release_wrote_is_refused(spark, tmp_path
     own.conf.set(PROVIDER, ROCKSDB)
     own.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     columns = "room string, id string, replies_to string"
-    told = "the stream by causes has a snapshot of version 1; this release reads version 3"
+    told = "the stream by causes has a snapshot of version 1; this release reads version 4"
     with pytest.raises(StreamingQueryException, match=told):
         go_on(own, home, columns, id="id", causes="replies_to", partition_by="room")

@@ -17,12 +17,12 @@ import pytest
 pytest.importorskip("pyspark")
 
 from antecede.errors import BadParameter, BadSnapshot
-from antecede.model import Message, View
+from antecede.model import Message, Packet, View
 from antecede.oracle import happened_before
+from antecede.protocols.broadcast import VectorStamp
 from antecede.spark.stream.api import assign_buckets
 from antecede.spark.stream.operator import bucket_keys, keep_bucket, take_bucket
-from antecede.spark.stream.packets import packets_of
-from antecede.spark.stream.receiver import ORDERING, Settings
+from antecede.spark.stream.packets import ORDERING, Settings, packets_of
 from antecede.spark.stream.status import list_state
 from tests.driver import VARIANTS, Habits, World, drive
 from tests.spark.packet_steps import add_own, advance, open_bucket, step
@@ -100,10 +100,10 @@ def test_the_kernel_does_what_machines_do(protocol):
         parts = cut(rows_of(run, random), random, 4)
         machines = run_in(parts, settings, kernel=False)
         assert by_receiver(run_in(parts, settings)) == by_receiver(machines)
-        # And each goes on with what the other left.
-        half = open_bucket(None, settings)
+        # And it goes on with what machines left, as 0.1 had them where something was given up.
+        half = open_bucket(None, settings, kernel=False)
         first = [row for part in parts[:2] for row in advance(half, part, 0)[0].to_pylist()]
-        other = open_bucket(half.dump(), settings, kernel=False)
+        other = open_bucket(half.dump(), settings)
         second = [row for part in parts[2:] for row in advance(other, part, 0)[0].to_pylist()]
         assert by_receiver(first + second) == by_receiver(machines)
 
@@ -174,6 +174,33 @@ def test_a_late_cause_is_marked_and_comes_once():
     assert (first["number"], first["kind"], first["position"]) == (1, "late", 2)
 
 
+def test_what_waits_is_named_also_when_all_that_was_given_up_has_come():
+    settings = Settings("fifo", ("p1", "p2"), patience_ms=10)
+    rows = send_packets("fifo", 4)
+    state, *_ = step(None, rows.slice(1, 1), 0, settings)
+    state, out, _ = step(state, rows.slice(0, 0), 10, settings)
+    assert out["number"].to_pylist() == [2]
+    _, out, status = step(state, rows.take([0, 3]), 11, settings)
+    assert out["kind"].to_pylist() == ["late"]
+    assert [(cause.words, cause.held) for cause in status.causes] == [("the 3rd message from p1 to p2", 1)]
+
+
+def test_stamps_that_contradict_each_other_come_out_when_patience_ends():
+    view = View.numbered(3)
+    packets = [
+        Packet(sender, 2, VectorStamp((1, 1, 0)), Message(sender, 1, (0, 1, 2), b"")) for sender in (0, 1)
+    ]
+    settings = Settings("broadcast", view.names, patience_ms=5)
+    state, out, status = step(None, packets_of(packets, view), 0, settings)
+    assert (len(out), status.held) == (0, 2)
+    _, out, status = step(state, packets_of([], view), 5, settings)
+    assert status.held == 0
+    assert [(row["sender"], row["position"], row["gave_up"]) for row in out.to_pylist()] == [
+        ("p1", 0, [{"sender": "p2", "first": 1, "last": 1, "counted": "sender"}]),
+        ("p2", 1, None),
+    ]
+
+
 def send_packets(protocol: str, messages: int) -> pa.Table:
     from antecede.protocols import create
 
@@ -219,7 +246,7 @@ def test_a_state_of_another_version_or_stream_is_refused():
     state, *_ = step(None, send_packets("fifo", 2), 0, settings)
     later = msgspec.msgpack.encode({**msgspec.msgpack.decode(state), "antecede stream": 9})
     with pytest.raises(
-        BadSnapshot, match=r"the stream has a snapshot of version 9; this release reads version 1 or 3"
+        BadSnapshot, match=r"the stream has a snapshot of version 9; this release reads version 1 or 4"
     ):
         step(later, send_packets("fifo", 2), 0, settings)
     with pytest.raises(BadSnapshot, match="written with processes"):
@@ -392,7 +419,7 @@ def test_rows_that_the_last_version_held_come_out_with_the_columns_of_a_packet(p
     came, schema = as_stream(pa.ipc.open_stream(b64decode(kept["rows"])).read_all())
     opened = make_settings(settings, schema)
     bucket = opened.open(b64decode(kept["state"]))
-    assert bucket.rows is not None
+    assert bucket.table is not None
     out: list[dict[str, Any]] = []
     # In two halves: some of what was held is still held between them.
     half = len(came) // 2

@@ -14,9 +14,9 @@ pytest.importorskip("pyspark")
 from antecede.errors import BadParameter, BadSnapshot
 from antecede.spark.stream import Status, status_of
 from antecede.spark.stream.api import Asked, order_stream
+from antecede.spark.stream.bucket import to_ipc
 from antecede.spark.stream.causes import CausesBucket, CausesSettings
 from antecede.spark.stream.operator import make_unpacker
-from antecede.spark.stream.packets import to_ipc
 from antecede.spark.stream.status import list_state
 from tests.spark.killed_streams import run_causes
 

@@ -28,9 +28,8 @@ from pyspark.sql.types import LongType, StringType, StructField
 from antecede.errors import BadParameter
 from antecede.spark.frames import join_by, read_time
 from antecede.spark.run_tasks import extend_partitions, number_groups, one_array, times_of
-from antecede.spark.stream.bucket import OWN
-from antecede.spark.stream.packets import GAVE_UP
-from antecede.spark.stream.receiver import Settings
+from antecede.spark.stream.packets import GAVE_UP, Settings
+from antecede.spark.stream.stamps import OWN
 
 __all__ = ["READ", "TOLD", "ByStamp", "explain_refused", "find_missing", "order_rows", "refuse_columns"]
 
@@ -100,7 +99,7 @@ def run_table(table: pa.Table, columns: list[str], settings: Settings, names: tu
     # What is left after the first step is given up in the second.
     bucket = replace(settings, patience_ms=1, columns=PLACE.serialize().to_pybytes()).open(None)
     out, _ = bucket.advance(make_packets(table, group), 0)
-    places = [] if bucket.rows is None else bucket.rows["__place"].to_pylist()
+    places = [] if bucket.table is None else bucket.table["__place"].to_pylist()
     waits = {places[row]: roots for row, roots in bucket.find_missing().items()}
     rest, _ = bucket.advance(None, 1)
     position = np.full(len(table), -1, np.int64)

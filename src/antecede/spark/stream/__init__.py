@@ -6,7 +6,7 @@
     waiting          what waits, for which message of whom, since when
     PROVIDER, ROCKSDB   the setting that streams by causes need, and its value
 
-docs/stream.md is the tour; `causes`, `vectors` and `bucket` are how it works without Spark.
+docs/stream.md is the tour; `causes`, `vectors` and `stamps` are how it works without Spark.
 """
 
 from antecede.spark.stream.operator import PROVIDER, ROCKSDB

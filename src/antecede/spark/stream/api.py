@@ -2,7 +2,7 @@
 
     id, causes                    `causes`: identifiers are remembered, rows wait for those that they name
     process, vector               `vectors`: counts are remembered, the compiled kernel decides
-    stamp, protocol, processes    `bucket`: the machines of the protocols decide, or the kernel as they would
+    stamp, protocol, processes    `stamps`: the kernel decides about stamps of counts, machines about others
 
 All columns stay. `position`, `waits_for` and `kind` are added; by vectors and stamps also `reason`, why a row that
 cannot be ordered is `refused`.
@@ -43,11 +43,11 @@ from antecede.spark.frames import (
     refuse_columns,
     refuse_unlike_vectors,
 )
+from antecede.spark.stream.bucket import ADDED, encode_names
 from antecede.spark.stream.causes import CausesSettings
 from antecede.spark.stream.kernel import Numbers
 from antecede.spark.stream.operator import BUCKETS, ByPartition, hash_names, run_buckets, spread
-from antecede.spark.stream.packets import ADDED, GAVE_UP, encode_names
-from antecede.spark.stream.receiver import Settings
+from antecede.spark.stream.packets import GAVE_UP, Settings
 from antecede.spark.stream.vectors import VectorSettings
 
 __all__ = ["Asked", "assign_buckets", "order_stream", "select_packets"]

@@ -28,14 +28,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
+from antecede.spark.stream.bucket import (
+    DELIVERED,
+    LATE,
+    RELEASED,
+    REPEATED,
+    Bucket,
+    Missing,
+    Output,
+    encode_names,
+    from_ipc,
+    to_ipc,
+)
+from antecede.spark.stream.kernel import Numbers
 from antecede.spark.stream.operator import BUCKETS, read_state
-from antecede.spark.stream.packets import encode_names, finish_rows, from_ipc, join_rows, to_ipc
-from antecede.spark.stream.status import Cause, Status
+from antecede.spark.stream.status import Status
 from antecede.watch.status import CAUSES_MOST
 
-__all__ = ["CausesBucket", "CausesSettings", "list_held"]
+__all__ = ["CausesBucket", "CausesSettings", "load_held"]
 
-STATE_VERSION: Final = 3
+STATE_VERSION: Final = 4
 
 Key = tuple[str, Any]
 """A partition, and an identifier in it."""
@@ -64,29 +76,24 @@ class Held(Struct):
     """Causes that were given up."""
 
 
-class Output:
+class Ready:
     """Rows that come out, in order. Most are `delivered`, and lack nothing."""
 
     def __init__(self) -> None:
         self.rows: list[int] = []
-        self.kinds: dict[int, str] = {}
+        self.kinds: dict[int, int] = {}
         """Place in `rows` -> what else the row is."""
         self.lacks: dict[int, list[Any]] = {}
 
-    def add(self, row: int, kind: str, lacks: list[Any] | None = None) -> None:
-        if kind != "delivered":
+    def add(self, row: int, kind: int, lacks: list[Any] | None = None) -> None:
+        if kind != DELIVERED:
             self.kinds[len(self.rows)] = kind
         if lacks:
             self.lacks[len(self.rows)] = lacks
         self.rows.append(row)
 
-    def list_kinds(self) -> pa.Array:
-        if not self.kinds:
-            return pa.repeat("delivered", len(self.rows))
-        return pa.array([self.kinds.get(at, "delivered") for at in range(len(self.rows))], pa.string())
 
-
-class CausesBucket:
+class CausesBucket(Bucket):
     """Partitions of a stream.
 
     >>> bucket = CausesBucket(CausesSettings())
@@ -101,11 +108,12 @@ class CausesBucket:
     [{'__id': 'question', 'position': 1}, {'__id': 'reply', 'position': 2}]
     """
 
+    told = CAUSES_MOST
+
     def __init__(self, settings: CausesSettings) -> None:
-        self.settings = settings
+        super().__init__()
+        self.settings, self.patience_ms = settings, settings.patience_ms
         self.serial = 0
-        self.table: pa.Table | None = None
-        """The rows that are held."""
         self.held: dict[Key, Held] = {}
         self.waiters: dict[Key, list[Key]] = {}
         """Cause -> the rows that wait for it."""
@@ -125,29 +133,41 @@ class CausesBucket:
         self._unnamed = 0
 
     def advance(self, rows: pa.Table | None, now: int) -> tuple[pa.Table | None, Status]:
-        """Take rows, and give up what was waited for too long. None comes out while there was no row at all."""
         self.serial += 1
         self.fresh, self.touched = [], set()
         self._forget(now)
-        came = 0 if rows is None else len(rows)
-        old = 0 if self.table is None else len(self.table)
-        table, out = join_rows(self.table, rows), Output()
+        return super().advance(rows, now)
+
+    def decide(self, table: pa.Table, came: int, now: int, out: Output) -> Numbers:
+        old, ready = len(table) - came, Ready()
         for key in [key for key in self.waiters if key in self.emitted]:
             # A query that remembers for longer than the one before knows it again.
-            self._emit(list(self._wake(key)), out)
-        if rows is not None:
+            self._emit(list(self._wake(key)), ready)
+        if came:
+            rows = table.slice(old)
             keys = [name for name in ("__time", self.settings.id) if name in rows.column_names]
             order = pc.sort_indices(rows, [(key, "ascending") for key in keys])
             names = ("__partition", self.settings.id, "__causes")
             own = (rows[name].take(order).to_pylist() for name in names)
-            self._take_all(zip((order.to_numpy() + old).tolist(), *own, strict=True), now, out)
-        if self.settings.patience_ms is not None:
-            self._expire(now - self.settings.patience_ms, now, out)
+            self._take_all(zip((order.to_numpy() + old).tolist(), *own, strict=True), now, ready)
+        if self.patience_ms is not None:
+            self._expire(now - self.patience_ms, now, ready)
         if self.fresh:
             self.ages.append((now, self.fresh))
-        return self._finish(table, out, now), self._status(now, came, out)
+        kinds = np.full(len(ready.rows), DELIVERED)
+        kinds[list(ready.kinds)] = list(ready.kinds.values())
+        out.waits = ready.lacks
+        out.add(
+            ready.rows, self._place(table["__partition"].take(pa.array(ready.rows, pa.int64())), now), kinds
+        )
+        kept = [row for one in self.held.values() for row in one.rows]
+        place = 0
+        for one in self.held.values():
+            one.rows = list(range(place, place + len(one.rows)))
+            place += len(one.rows)
+        return np.array(kept, np.int64)
 
-    def _take_all(self, rows: Iterable[tuple[int, str, Any, list[Any]]], now: int, out: Output) -> None:
+    def _take_all(self, rows: Iterable[tuple[int, str, Any, list[Any]]], now: int, out: Ready) -> None:
         emitted, held, waiters, given_up = self.emitted, self.held, self.waiters, self.given_up
         for row, partition, id, causes in rows:
             key = (partition, id)
@@ -166,7 +186,7 @@ class CausesBucket:
                 if key in waiters:
                     self._emit(self._wake(key), out)
 
-    def _take(self, row: int, partition: str, id: Any, causes: list[Any], now: int, out: Output) -> None:
+    def _take(self, row: int, partition: str, id: Any, causes: list[Any], now: int, out: Ready) -> None:
         if id is None:
             # Nobody can name it: it needs a key of its own while it waits, and none afterwards.
             self._unnamed += 1
@@ -174,7 +194,7 @@ class CausesBucket:
         else:
             key = (partition, id)
             if key in self.emitted:
-                out.add(row, "repeated")
+                out.add(row, REPEATED)
                 return
             if key in self.held:
                 self.held[key].rows.append(row)
@@ -195,7 +215,7 @@ class CausesBucket:
         else:
             self._emit([(key, one)], out)
 
-    def _emit(self, ready: Iterable[tuple[Key, Held]], out: Output) -> None:
+    def _emit(self, ready: Iterable[tuple[Key, Held]], out: Ready) -> None:
         """Let rows out, and what waited for them alone."""
         queue = deque(ready)
         while queue:
@@ -204,9 +224,7 @@ class CausesBucket:
             lacks = [cause for cause in one.lacks if (partition, cause) not in self.emitted] or None
             late = self.given_up.pop(key, None) is not None
             for copy, row in enumerate(one.rows):
-                kind = (
-                    "repeated" if copy else "late" if late else "delivered" if lacks is None else "released"
-                )
+                kind = REPEATED if copy else LATE if late else DELIVERED if lacks is None else RELEASED
                 out.add(row, kind, None if copy else lacks)
             if isinstance(id, tuple):
                 continue
@@ -226,17 +244,17 @@ class CausesBucket:
 
     # Time
 
-    def _expire(self, before: int, now: int, out: Output) -> None:
+    def _expire(self, before: int, now: int, out: Ready) -> None:
         """Give up what rows have waited for since then."""
         while tired := [key for key, one in self.held.items() if one.since <= before]:
             for key in tired:
                 if key in self.held:
                     # Rows that wait for each other in a cycle lack nothing else.
                     cycle = sorted(((key[0], one) for one in self.held[key].missing), key=str)
-                    for cause in self.list_missing(key) or cycle:
+                    for cause in self._find_roots(key) or cycle:
                         self._give_up(cause, now, out)
 
-    def _give_up(self, cause: Key, now: int, out: Output) -> None:
+    def _give_up(self, cause: Key, now: int, out: Ready) -> None:
         self.given_up[cause] = now
         for waiter in list(self.waiters.get(cause, ())):
             one = self.held.get(waiter)
@@ -244,7 +262,7 @@ class CausesBucket:
                 one.lacks.append(cause[1])
         self._emit(list(self._wake(cause)), out)
 
-    def list_missing(self, key: Key) -> list[Key]:
+    def _find_roots(self, key: Key) -> list[Key]:
         """What a row waits for, directly or through others, and is not here."""
         seen, todo = {key}, [key]
         roots: list[Key] = []
@@ -272,30 +290,13 @@ class CausesBucket:
             if partition in holding:
                 self.positions[partition] = position, now
 
-    @property
-    def deadline(self) -> int | None:
-        """When patience with something here ends."""
-        if self.settings.patience_ms is None or not self.held:
-            return None
-        return min(one.since for one in self.held.values()) + self.settings.patience_ms
-
     # What comes out
 
-    def _finish(self, table: pa.Table | None, out: Output, now: int) -> pa.Table | None:
-        """The rows that come out; those that are held get new places."""
-        if table is None:
-            return None
-        kept = [row for one in self.held.values() for row in one.rows]
-        place = 0
-        for one in self.held.values():
-            one.rows = list(range(place, place + len(one.rows)))
-            place += len(one.rows)
-        self.table = table.take(pa.array(kept, pa.int64()))
-        found = table.take(pa.array(out.rows, pa.int64()))
-        waits = out.lacks, pa.list_(table[self.settings.id].type)
-        return finish_rows(found, self._place(found["__partition"], now), *waits, out.list_kinds())
+    def finish(self, table: pa.Table, out: Output) -> pa.Table:
+        found = out.finish(table.drop_columns(["__since"]), pa.list_(table[self.settings.id].type))
+        return found.drop_columns(["reason"])
 
-    def _place(self, partitions: pa.ChunkedArray, now: int) -> pa.Array:
+    def _place(self, partitions: pa.ChunkedArray, now: int) -> Numbers:
         """The next positions of these partitions, one for each row."""
         encoded = encode_names(partitions)
         names = encoded.dictionary.to_pylist()
@@ -310,39 +311,28 @@ class CausesBucket:
             (name, (end, now)) for name, end in zip(names, (base + counts).tolist(), strict=True)
         )
         self.touched.update(names)
-        return pa.array(positions, pa.int64())
+        return positions
 
-    def _status(self, now: int, came: int, out: Output) -> Status:
-        kinds = list(out.kinds.values())
-        return Status(
-            now_ms=now,
-            rows_in=came,
-            delivered=len(out.rows) - kinds.count("late"),
-            late=kinds.count("late"),
-            gave_up=kinds.count("released"),
-            held=sum(len(one.rows) for one in self.held.values()),
-            oldest_ms=min((one.since for one in self.held.values()), default=None),
-            causes=self._causes(),
-        )
-
-    def _causes(self) -> tuple[Cause, ...]:
-        """What has not come, and cycles; and how many rows each holds up, directly or through others."""
+    def list_missing(self, most: int | None = None) -> Iterator[Missing]:
+        """Causes that are not here, and cycles."""
         missing = [key for key in self.waiters if key not in self.held and key not in self.emitted]
-        direct = sorted(missing, key=lambda key: (-len(self.waiters[key]), str(key)))[:CAUSES_MOST]
+        direct = sorted(missing, key=lambda key: (-len(self.waiters[key]), str(key)))[:most]
         cycles = self.find_cycles()
         caught = {row for cycle in cycles for row in cycle}
-        found = []
         for key, words, counted in (
             *((key, str(key[1]), "id") for key in direct),
-            *((cycle[0], name_cycle(cycle), "cycle") for cycle in cycles[:CAUSES_MOST]),
+            *((cycle[0], name_cycle(cycle), "cycle") for cycle in cycles[:most]),
         ):
-            held = self._list_waiters(key)
             # Rows of a cycle would not come out if the cause came.
-            held -= caught if counted == "id" else set()
+            held = self._list_waiters(key) - (caught if counted == "id" and most is not None else set())
             if held:
-                since = min(self.held[one].since for one in held)
-                found.append(Cause(key[0], words, 0, 0, len(held), since, counted=counted))
-        return tuple(sorted(found, key=lambda cause: (-cause.held, cause.since_ms, cause.sender)))
+                places = np.array([row for one in held for row in self.held[one].rows], np.int64)
+                yield Missing(key[0], "", words, None, None, counted, places)
+
+    def identify_held(self) -> Iterator[tuple[str, str | None, str | None, int | None]]:
+        for (partition, id), one in self.held.items():
+            for _ in one.rows:
+                yield partition, None, None if isinstance(id, tuple) else str(id), None
 
     def _list_waiters(self, key: Key) -> set[Key]:
         """The rows that wait for this, directly or through others."""
@@ -398,7 +388,7 @@ class CausesBucket:
             "serial": self.serial,
             "buckets": self.settings.buckets,
             "columns": self.settings.columns,
-            "table": None if self.table is None or not len(self.table) else to_ipc(self.table),
+            "table": None if self.table is None else to_ipc(self.table),
             "held": held,
             "given_up": [[*key, when] for key, when in self.given_up.items()],
             "forgotten": self.forgotten,
@@ -450,27 +440,6 @@ def name_cycle(cycle: list[Key]) -> str:
     return " -> ".join(str(id) for _, id in (*cycle, cycle[0]))
 
 
-def list_held(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """What waits in a bucket with this state, as rows of `WAITING`: `sender` is the identifier."""
-    bucket = CausesBucket.load(msgspec.msgpack.encode(state), (), CausesSettings(buckets=state["buckets"]))
-    cycles: dict[Key, list[str]] = {}
-    for cycle in bucket.find_cycles():
-        for key in bucket._list_waiters(cycle[0]):
-            cycles.setdefault(key, []).append(name_cycle(cycle))
-    return [
-        {
-            "group": partition,
-            "receiver": None,
-            "sender": None if isinstance(id, tuple) else str(id),
-            "number": None,
-            "since_ms": one.since,
-            "awaits": [
-                {"sender": words, "first": None, "last": None, "counted": counted}
-                for words, counted in (
-                    *((str(cause), "id") for _, cause in bucket.list_missing((partition, id))),
-                    *((cycle, "cycle") for cycle in cycles.get((partition, id), ())),
-                )
-            ],
-        }
-        for (partition, id), one in bucket.held.items()
-    ]
+def load_held(state: dict[str, Any]) -> CausesBucket:
+    """A bucket with this state, to look at what waits."""
+    return CausesBucket.load(msgspec.msgpack.encode(state), (), CausesSettings(buckets=state["buckets"]))

@@ -40,9 +40,9 @@ from antecede.model import View
 from antecede.protocols.machine import SNAPSHOT_VERSION
 from antecede.spark.frames import escape_path, files
 from antecede.spark.stream.api import dump_columns, select_packets
-from antecede.spark.stream.bucket import Bucket
-from antecede.spark.stream.packets import to_ipc
-from antecede.spark.stream.receiver import Settings
+from antecede.spark.stream.bucket import to_ipc
+from antecede.spark.stream.packets import Settings
+from antecede.spark.stream.stamps import StampBucket
 from antecede.spark.stream.status import Status
 from antecede.storage import absolute, join, local, make_directory, open_file, place, put, readable, whole
 
@@ -122,7 +122,7 @@ class Closing:
         write_state(spark, self.home, self.last)
         write_rows(spark, found, out)
 
-    def _open(self, spark: SparkSession, batch: int) -> Bucket:
+    def _open(self, spark: SparkSession, batch: int) -> StampBucket:
         """The bucket as it was after a micro-batch."""
         if batch < 0:
             return self.settings.open(None)

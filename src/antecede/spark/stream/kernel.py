@@ -14,17 +14,12 @@ the order is the one in which a machine delivers; tests compare the two on rando
 
 Two hash tables, keyed by (receiver and sender, count): which packet of a channel is held, and the first of those that
 wait for it; `next_` leads to the others.
-
-Roots. What is missing is named at its root: messages that have not come, never those that are held themselves. Messages
-of one source come out one after the other, so what a missing message holds up is, for each source, all from some
-position on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from collections import namedtuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,17 +28,44 @@ from antecede.jit import inlined, native
 from antecede.jit.hashtable import EMPTY, find, insert, is_full, new_table, remove, value_at
 
 __all__ = [
-    "CODES", "COPY", "DROPPED", "HELD", "MOST", "Numbers", "Root", "Rows", "Stamps", "Waits", "find_roots",
-    "number_channels",
+    "CODES", "COPY", "DROPPED", "HELD", "LATE", "NO_STAMPS", "OLD", "Numbers", "Rows", "Stamps", "arrive", "make_rows",
+    "number_channels", "resume",
 ]  # fmt: skip
 
 Numbers = NDArray[np.int64]
-NEVER: Final = np.iinfo(np.int64).max
-MOST: Final = 32
-"""Roots that are told of one receiver."""
 
 CODES: Final = {"fifo": 2, "matrix": 3, "monitor": 6, "broadcast": 11}
 FIRST, ONE, BITMAP, LIST = range(4)
+HELD, DELIVERED, DROPPED, COPY = range(4)
+UNKNOWN, LATE, OLD = range(3)
+"""What is known of a row whose position was passed before it came."""
+
+
+Stamps = namedtuple("Stamps", "code n octets ends receivers sources set_ rows_")
+"""Stamps to be read: of which protocol and how many processes, their bytes, and whose they are, at whom."""
+NO_STAMPS: Final = Stamps(
+    0, 0, np.zeros(1, np.uint8), np.zeros(1, np.int32), *(np.zeros(8, np.int64) for _ in range(4))
+)
+
+Rows = namedtuple(
+    "Rows",
+    "stamps lane channel number position first last process count delivered places gapped late state order placed "
+    "next_ queue woken held waiters cursor",
+)
+"""Rows of one micro-batch, and what is noted of them.
+
+The entries of row i are those from `first[i]` to `last[i]` of `process`, which are channels, and `count`. By channel:
+`delivered`, and `gapped`, whether something was given up; `places` by lane. `order` has the rows that came out, and
+`placed` their positions; `cursor` the next row, the entries that are used, and how many came out."""
+
+
+def make_rows(stamps: Stamps, lane: Any, *given: Any) -> Rows:
+    """All fields up to `gapped` are given."""
+    size = len(lane)
+    flags = [np.zeros(size, np.int8) for _ in range(2)]
+    numbers = [np.zeros(size, np.int64) for _ in range(5)]
+    noted = *flags, *numbers, new_table(size), new_table(size), np.zeros(3, np.int64)
+    return Rows._make((stamps, lane, *given, *noted))
 
 
 @inlined
@@ -116,16 +138,15 @@ def canonical(form: int, size: int, found: int, length: int) -> bool:
 
 
 @native
-def decode(
-    code: int, n: int, data: Any, ends: Any, i: int, me: int, lane: int, source: int, number: int, delivered: Any,
-    position: Any, first: Any, last: Any, process: Any, count: Any, set_: Any, rows_: Any, used: int,
-) -> int:  # fmt: skip
-    """Read the stamp of packet i: entries from `used` on, to where the answer says. A position of 0: not sure."""
-    at, end = ends[i], ends[i + 1]
-    first[i] = last[i] = used
-    position[i] = 0
-    if at >= end or data[at] != code or number < 1:
-        return used
+def decode(rows: Any, i: int, whole: int) -> None:
+    """Read the stamp of row i: its position, and its entries from the cursor on. A position of 0: not sure."""
+    code, n, data = rows.stamps.code, rows.stamps.n, rows.stamps.octets
+    me, source, lane = rows.stamps.receivers[i], rows.stamps.sources[i], rows.lane[i]
+    set_, rows_, delivered = rows.stamps.set_, rows.stamps.rows_, rows.delivered
+    at, end, used = rows.stamps.ends[i], rows.stamps.ends[i + 1], rows.cursor[1]
+    rows.first[i] = rows.last[i] = used
+    if at >= end or data[at] != code or rows.number[i] < 1:
+        return
     at += 1
     place = np.int64(0)
     if code == 2:
@@ -133,10 +154,10 @@ def decode(
     elif code == 3:
         size, at = uint(data, at, end)
         if at < 0 or size != n:
-            return used
+            return
         others, at = members(data, at, end, n, rows_)
         if at < 0:
-            return used
+            return
         for other in range(others + 1):
             own = other == others
             k = source if own else rows_[other]
@@ -160,17 +181,17 @@ def decode(
                 break
             if own:
                 place = told
-            elif k != me and told > delivered[lane * n + k]:
-                process[used], count[used] = lane * n + k, told
+            elif k != me and (whole or told > delivered[lane * n + k]):
+                rows.process[used], rows.count[used] = lane * n + k, told
                 used += 1
     else:
         if code == 6:
             place, at = uint(data, at, end)
             if at < 0:
-                return used
+                return
         size, at = uint(data, at, end)
         if at < 0 or size != n:
-            return used
+            return
         gap = 1 if code == 11 else 0
         entries, at = members(data, at, end, n - gap, set_)
         before = np.int64(0)
@@ -184,191 +205,145 @@ def decode(
                 k += 1
             if k == source:
                 before = value
-            elif k != me and value > delivered[lane * n + k]:
-                process[used], count[used] = lane * n + k, value
+            elif k != me and (whole or value > delivered[lane * n + k]):
+                rows.process[used], rows.count[used] = lane * n + k, value
                 used += 1
         if code == 11:
-            place = np.int64(number)
+            place = np.int64(rows.number[i])
         elif place != before + 1:
             at = -1
-    if at != end or place <= 0:
-        return int(first[i])
-    position[i], last[i] = place, used
-    return used
+    if at == end and place > 0:
+        rows.position[i], rows.last[i], rows.cursor[1] = place, used, used
 
 
 # Delivery
 
-HELD, DELIVERED, DROPPED, COPY = range(4)
-
 
 @inlined
-def unmet(
-    i: int, channel: int, position: Any, first: Any, last: Any, process: Any, count: Any, delivered: Any
-) -> int:
+def unmet(rows: Any, i: int) -> int:
     """The first entry that is not met; -2 for the one before it in the channel, -1 if there is none."""
-    if delivered[channel] < position[i] - 1:
+    channel = rows.channel[i]
+    if rows.delivered[channel] < rows.position[i] - 1:
         return -2
-    for entry in range(first[i], last[i]):
-        if delivered[process[entry]] < count[entry] and process[entry] != channel:
+    for entry in range(rows.first[i], rows.last[i]):
+        key = rows.process[entry]
+        if rows.delivered[key] < rows.count[entry] and key != channel:
             return entry
     return -1
 
 
 @inlined
-def file(
-    i: int, need: int, channel: int, position: Any, process: Any, count: Any, waiters: Any, next_: Any
-) -> None:
-    """Hold a packet under what it waits for."""
-    key = channel if need == -2 else process[need]
-    reached = position[i] - 1 if need == -2 else count[need]
-    at = find(waiters, key, reached)
+def file(rows: Any, i: int, need: int) -> None:
+    """Hold a row under what it waits for."""
+    key = rows.channel[i] if need == -2 else rows.process[need]
+    reached = rows.position[i] - 1 if need == -2 else rows.count[need]
+    at = find(rows.waiters, key, reached)
     # The one that waited before it, or -1: `EMPTY`.
-    next_[i] = value_at(waiters, at)
-    insert(waiters, at, key, reached, i)
+    rows.next_[i] = value_at(rows.waiters, at)
+    insert(rows.waiters, at, key, reached, i)
+
+
+@inlined
+def wake(rows: Any, key: int, reached: int, tail: int) -> int:
+    """Queue what waited for this and may be delivered, file the rest under what else it waits for; the new tail."""
+    channels, numbers, woken = rows.channel, rows.number, rows.woken
+    at = find(rows.waiters, key, reached)
+    k = value_at(rows.waiters, at)
+    if k == EMPTY:
+        return tail
+    many = 0
+    remove(rows.waiters, at)
+    while k >= 0:
+        # By sender and number: few wait for the same, so each is put in its place.
+        place = many
+        while place > 0 and (
+            channels[woken[place - 1]] > channels[k]
+            or (channels[woken[place - 1]] == channels[k] and numbers[woken[place - 1]] > numbers[k])
+        ):
+            woken[place] = woken[place - 1]
+            place -= 1
+        woken[place] = k
+        many += 1
+        k = rows.next_[k]
+    for place in range(many):
+        need = unmet(rows, woken[place])
+        if need == -1:
+            rows.queue[tail] = woken[place]
+            tail += 1
+        else:
+            file(rows, woken[place], need)
+    return tail
+
+
+@inlined
+def deliver(rows: Any, tail: int) -> None:
+    """Deliver what is queued, and what that wakes."""
+    head, out = 0, rows.cursor[2]
+    while head < tail:
+        j = rows.queue[head]
+        head += 1
+        lane, channel, position = rows.lane[j], rows.channel[j], rows.position[j]
+        rows.state[j] = DELIVERED
+        rows.delivered[channel] = max(rows.delivered[channel], position)
+        rows.order[out], rows.placed[out] = j, rows.places[lane]
+        rows.places[lane] += 1
+        out += 1
+        at = find(rows.held, channel, position)
+        if value_at(rows.held, at) != EMPTY:
+            remove(rows.held, at)
+        tail = wake(rows, channel, position, tail)
+    rows.cursor[2] = out
 
 
 @native
-def arrive(
-    code: int, n: int, data: Any, ends: Any, mes: Any, sources: Any, lanes: Any, numbers: Any, channels: Any,
-    position: Any, first: Any, last: Any, process: Any, count: Any, late: Any, delivered: Any, places: Any, state: Any,
-    order: Any, placed: Any, held: Any, waiters: Any, next_: Any, queue: Any, woken: Any, set_: Any, rows_: Any,
-    cursor: Any,
-) -> int:  # fmt: skip
-    """Take the packets one after the other; -1 at the end, or else the one that is not sure to be a packet.
+def arrive(rows: Any, whole: int) -> int:
+    """Take the rows one after the other; -1 at the end, or else the one that the caller is asked about.
 
-    A channel is a sender at a receiver; `delivered` counts by channel, and `process` names channels. Those that are
-    delivered are in `order`, with their places at their receivers in `placed`; `state` says what became of each packet.
-    One that is `late` was given up, and counted as delivered, before it came. `cursor` is where to go on: the next
-    packet, the entries used, how many were delivered. A stamp whose position is 0 is read when its turn comes, against
-    what was delivered by then: of most nothing is left to keep. Vectors come with all positions, and are not read.
+    The caller is asked whether a row is a packet, if its position is 0; else whether it is late: in a channel that is
+    `gapped` it may have been given up, and counted as delivered, before it came. `late` has the answer.
+
+    A stamp whose position is 0 is read when its turn comes, against what was delivered by then: of most nothing is left
+    to keep. With `whole`, all entries are kept. Vectors come with all positions, and are not read.
     """
-    out = cursor[2]
-    for i in range(cursor[0], len(position)):
-        lane, channel = lanes[i], channels[i]
-        if position[i] == 0:
-            if 0 <= sources[i] < n and sources[i] != mes[i]:
-                cursor[1] = decode(
-                    code, n, data, ends, i, mes[i], lane, sources[i], numbers[i], delivered, position, first, last,
-                    process, count, set_, rows_, cursor[1],
-                )  # fmt: skip
-            if position[i] == 0:
-                cursor[0], cursor[2] = i, out
+    stamps, cursor, late = rows.stamps, rows.cursor, rows.late
+    for i in range(cursor[0], len(rows.lane)):
+        cursor[0] = i
+        if rows.position[i] == 0:
+            if 0 <= stamps.sources[i] < stamps.n and stamps.sources[i] != stamps.receivers[i]:
+                decode(rows, i, whole)
+            if rows.position[i] == 0:
                 return i
-        at = find(held, channel, position[i])
-        here = value_at(held, at) != EMPTY
-        if here or (delivered[channel] >= position[i] and not late[i]):
-            state[i] = COPY if here else DROPPED
-            cursor[1] = first[i]
+        channel, position = rows.channel[i], rows.position[i]
+        at = find(rows.held, channel, position)
+        if value_at(rows.held, at) != EMPTY:
+            rows.state[i] = COPY
             continue
-        need = unmet(i, channel, position, first, last, process, count, delivered)
+        if rows.delivered[channel] >= position and late[i] != LATE:
+            if rows.gapped[channel] and late[i] == UNKNOWN:
+                return i
+            rows.state[i] = DROPPED
+            continue
+        need = unmet(rows, i)
         if need != -1:
-            state[i] = HELD
-            insert(held, at, channel, position[i], 0)
-            file(i, need, channel, position, process, count, waiters, next_)
+            rows.state[i] = HELD
+            insert(rows.held, at, channel, position, 0)
+            file(rows, i, need)
             continue
-        cursor[1] = first[i]
-        queue[0] = i
-        head, tail = 0, 1
-        while head < tail:
-            j = queue[head]
-            head += 1
-            channel = channels[j]
-            state[j] = DELIVERED
-            delivered[channel] = max(delivered[channel], position[j])
-            order[out], placed[out] = j, places[lane]
-            places[lane] += 1
-            out += 1
-            at = find(held, channel, position[j])
-            if value_at(held, at) != EMPTY:
-                remove(held, at)
-            at = find(waiters, channel, position[j])
-            k = value_at(waiters, at)
-            if k == EMPTY:
-                continue
-            many = 0
-            remove(waiters, at)
-            while k >= 0:
-                # By sender and number: few wait for the same, so each is put in its place.
-                place = many
-                while place > 0 and (
-                    channels[woken[place - 1]] > channels[k]
-                    or (channels[woken[place - 1]] == channels[k] and numbers[woken[place - 1]] > numbers[k])
-                ):
-                    woken[place] = woken[place - 1]
-                    place -= 1
-                woken[place] = k
-                many += 1
-                k = next_[k]
-            for place in range(many):
-                k = woken[place]
-                need = unmet(k, channels[k], position, first, last, process, count, delivered)
-                if need == -1:
-                    queue[tail] = k
-                    tail += 1
-                else:
-                    file(k, need, channels[k], position, process, count, waiters, next_)
-    cursor[0], cursor[2] = len(position), out
+        if not whole:
+            cursor[1] = rows.first[i]
+        rows.queue[0] = i
+        deliver(rows, 1)
+    cursor[0] = len(rows.lane)
     return -1
 
 
-class Stamps(NamedTuple):
-    """Stamps to be read: of which protocol and how many processes, their bytes, and whose they are, at whom."""
-
-    code: int = 0
-    n: int = 0
-    octets: Any = np.zeros(1, np.uint8)
-    ends: Any = np.zeros(1, np.int32)
-    receivers: Any = np.zeros(1, np.int64)
-    sources: Any = np.zeros(1, np.int64)
-
-
-NO_STAMPS: Final = Stamps()
-
-
-class Rows:
-    """Rows for `arrive`, with what it notes of them."""
-
-    def __init__(
-        self, lane: Any, channel: Any, number: Any, position: Any, first: Any, last: Any, process: Any, count: Any,
-        late: Any, stamps: Stamps = NO_STAMPS,
-    ) -> None:  # fmt: skip
-        size = len(lane)
-        self.lane, self.channel, self.number, self.position = lane, channel, number, position
-        self.first, self.last, self.process, self.count = first, last, process, count
-        self.late, self.stamps = late, stamps
-        self.state = np.zeros(size, np.int8)
-        self._order, self._placed, *self._scratch = (np.zeros(size, np.int64) for _ in range(5))
-        self._tables = new_table(size), new_table(size)
-        self._sets = np.zeros(stamps.n + 8, np.int64), np.zeros(stamps.n + 8, np.int64)
-        self.cursor = np.zeros(3, np.int64)
-
-    def run(self, delivered: Numbers, places: Numbers) -> int:
-        ended = arrive(
-            *self.stamps, self.lane, self.number, self.channel, self.position, self.first, self.last, self.process,
-            self.count, self.late, delivered, places, self.state, self._order, self._placed, *self._tables,
-            *self._scratch, *self._sets, self.cursor,
-        )  # fmt: skip
-        return int(ended)
-
-    def waits(self, held: Numbers) -> Waits:
-        """What these rows wait for."""
-        sizes = self.last[held] - self.first[held]
-        starts = self.first[held] - np.concatenate([[0], np.cumsum(sizes)[:-1]])[: len(held)]
-        entries = np.repeat(starts, sizes) + np.arange(sizes.sum())
-        row = np.repeat(np.arange(len(held)), sizes)
-        named = row, self.process[entries], self.count[entries]
-        return Waits(self.lane[held], self.channel[held], self.position[held], *named)
-
-    @property
-    def order(self) -> Numbers:
-        """The rows that are delivered, in order."""
-        return self._order[: self.cursor[2]]
-
-    @property
-    def placed(self) -> Numbers:
-        """Their places at their receivers."""
-        return self._placed[: self.cursor[2]]
+@native
+def resume(rows: Any, keys: Any, reached: Any) -> None:
+    """Go on as if these counts of these channels had been reached by a delivery."""
+    tail = 0
+    for at in range(len(keys)):
+        tail = wake(rows, keys[at], reached[at], tail)
+    deliver(rows, tail)
 
 
 # Vectors
@@ -398,88 +373,3 @@ def number_channels(lanes: Any, codes: Any, counts: Any, own: Any, table: Any, i
         at += 1
     cursor[0] = at
     return int(at)
-
-
-# Roots
-
-
-class Waits(NamedTuple):
-    """Held rows as arrays: of which receiver or partition, the how-manieth of its source, and which counts it names.
-
-    A source is a number in all lanes together: a process in one lane is another source than in the next.
-    """
-
-    lane: Numbers
-    source: Numbers
-    position: Numbers
-    row: Numbers
-    """Of each count that is named: which row names it."""
-    process: Numbers
-    needed: Numbers
-
-    @classmethod
-    def none(cls) -> Waits:
-        return cls(*(np.zeros(0, np.int64) for _ in range(6)))
-
-
-class Root(NamedTuple):
-    """Messages `first` to `last` of a source have not come; `blocked` are the held rows that wait for them."""
-
-    source: int
-    first: int
-    last: int
-    blocked: Numbers
-
-
-def find_roots(waits: Waits, delivered: Any, most: int | None = MOST) -> Iterator[tuple[int, Root]]:
-    """What is missing in each lane: the first of each source, then the second ones, and so on.
-
-    `delivered` is how far each source came; `most` is how many roots are looked for in a lane, all if None.
-
-    >>> own, needs = np.array([[7, 0, 3], [7, 1, 1], [7, 1, 5]]).T, np.array([[1, 0, 3]]).T
-    >>> for lane, root in find_roots(Waits(*own, *needs), np.array([1, 0])):
-    ...     print(lane, root.source, root.first, root.last, root.blocked.tolist())
-    7 0 2 2 [0, 1, 2]
-    7 1 2 4 [2]
-    """
-    lanes = np.unique(waits.lane)
-    rows, row_ends = sort_by_lane(waits.lane, lanes)
-    entries, entry_ends = sort_by_lane(waits.lane[waits.row], lanes)
-    for at, lane in enumerate(lanes.tolist()):
-        own = rows[row_ends[at] : row_ends[at + 1]]
-        asks = entries[entry_ends[at] : entry_ends[at + 1]]
-        sources = np.concatenate([waits.source[own], waits.process[asks]])
-        # By the numbers of this lane alone.
-        known, numbers = np.unique(sources, return_inverse=True)
-        source, process = numbers[: len(own)], numbers[len(own) :]
-        position, row, count = waits.position[own], np.searchsorted(own, waits.row[asks]), waits.needed[asks]
-        for sender, first, last in find_gaps(source, position, process, count, delivered[known], most):
-            begin = np.full(len(known), NEVER)
-            begin[sender] = first
-            while True:
-                earlier = begin.copy()
-                asking = row[count >= begin[process]]
-                np.minimum.at(begin, source[asking], position[asking])
-                if (begin == earlier).all():
-                    break
-            yield lane, Root(int(known[sender]), first, last, own[position >= begin[source]])
-
-
-def sort_by_lane(lane: Numbers, lanes: Numbers) -> tuple[Numbers, Numbers]:
-    """Places by lane, and where those of each lane end."""
-    order = np.argsort(lane, kind="stable")
-    return order, np.append(np.searchsorted(lane[order], lanes), len(lane))
-
-
-def find_gaps(
-    source: Numbers, position: Numbers, process: Numbers, count: Numbers, delivered: Numbers, most: int | None
-) -> list[tuple[int, int, int]]:
-    """(source, first, last) of what is not here, up to the last that is named or held."""
-    gaps: list[tuple[int, int, int, int]] = []
-    for sender, done in enumerate(delivered.tolist()):
-        here = np.unique(position[source == sender])
-        known = max(int(here.max(initial=0)), int(count[process == sender].max(initial=0)))
-        edges = [done, *here[here > done].tolist(), known + 1]
-        open_ = [(before + 1, after - 1) for before, after in pairwise(edges) if after - before > 1]
-        gaps += [(rank, sender, *gap) for rank, gap in enumerate(open_[:most])]
-    return [gap[1:] for gap in sorted(gaps)[:most]]

@@ -13,7 +13,7 @@ Spark hands it is the one that it gave: bytes are compared, by their digest.
 
 Two ways for Spark to keep the state of a bucket, beside each other because each is better for its own:
 
-    by itself       one value, written in each micro-batch: `vectors` and `bucket`, whose state is counts and what waits
+    by itself       one value, written in each micro-batch: `vectors` and `stamps`, whose state is counts and what waits
     with memory     what waits as one value, the head, and what must be remembered as a list of pieces to which each
                     micro-batch adds, with a time to live (`transformWithState`): `causes`, and verification by causes.
                     A worker reads the list only if the head is not the one that it gave. A piece is msgpack: a list of
@@ -44,8 +44,8 @@ from pyspark.sql.types import BinaryType, FractionalType, StringType, StructType
 from antecede.errors import BadParameter, BadSnapshot
 from antecede.spark.errors import errors_marked, mark_errors
 from antecede.spark.frames import quote
+from antecede.spark.stream.bucket import encode_names, fit_rows, from_ipc, to_ipc
 from antecede.spark.stream.kernel import Numbers
-from antecede.spark.stream.packets import encode_names, fit_rows, from_ipc, to_ipc
 from antecede.spark.stream.status import OBSERVED, Status
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Packets as rows: what goes into a stream, and what comes out of it.
+"""Packets as rows: what goes into a stream, and what comes out of it; how they are decided, and a machine that does.
 
 A row of `PACKETS` is one packet at one receiver:
 
@@ -25,20 +25,27 @@ It comes out with all of its columns, and with
                       follow it, because it had been given up, or no stamp told of it; `repeated`: it came before;
                       `refused`: not a packet of this protocol and these processes
   reason     string   why it is refused
+
+A machine (`MachineReceiver`) decides everything. Whatever it offers is delivered at once, first what was offered first:
+so the order of delivery follows from the order of arrival alone, however the rows were cut into micro-batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+from msgspec import Struct
 
-from antecede.errors import BadParameter, BadSnapshot, WireError
-from antecede.model import Message, Packet, Stamp, View
+from antecede.errors import BadParameter, NotEligible, WireError
+from antecede.model import Effect, Id, Message, Packet, Stamp, View
+from antecede.protocols import PROTOCOLS, Listener, listen, restore
+from antecede.protocols.machine import SNAPSHOT_VERSION
+from antecede.spark.duration import parse_duration
 from antecede.spark.frames import ALL_PACKETS, PACKETS
+from antecede.spark.stream.kernel import CODES
 from antecede.wire import Limits
 from antecede.wire.octets import Reader, Writer
 from antecede.wire.stamps import BY_CODE, BY_STAMP
@@ -46,10 +53,11 @@ from antecede.wire.stamps import BY_CODE, BY_STAMP
 if TYPE_CHECKING:
     # Workers load this module, and simulate nothing.
     from antecede.sim.run import RunSpec
+    from antecede.spark.stream.stamps import StampBucket
 
 __all__ = [
-    "ADDED", "GAVE_UP", "PACKETS", "WAITING", "encode_names", "finish_rows", "fit_rows", "from_ipc", "join_rows",
-    "number_names", "packet_of", "packets_of", "simulated", "stamp_of", "to_ipc",
+    "GAVE_UP", "ORDERING", "PACKETS", "WAITING", "Delivery", "MachineReceiver", "Settings", "packet_of", "packets_of",
+    "read_number", "simulated", "stamp_of",
 ]  # fmt: skip
 
 GAVE_UP: Final = pa.list_(
@@ -63,9 +71,6 @@ WAITING: Final = pa.schema(
     ]
 )
 """A message that waits: at whom, whose, since when, and for which messages of whom."""
-ADDED: Final = ("position", "waits_for", "kind", "reason")
-"""The columns that rows come out with."""
-
 LIMITS: Final = Limits()
 NO_STAMP: Final = Stamp()
 
@@ -164,77 +169,188 @@ def simulated(spec: RunSpec, group: str | None = None) -> tuple[View, pa.Table]:
     return simulation.view, packets_of(came, simulation.view, group=group)
 
 
-def to_ipc(table: pa.Table) -> bytes:
-    """A table as an Arrow stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+# How they are decided
+
+ORDERING: Final = ("fifo", "matrix", "bounded", "monitor", "history", "broadcast", "optimal")
+"""The protocols whose delivery is decided at the receiver, from the stamp."""
+ELSEWHERE: Final = {
+    "unordered": "it orders nothing",
+    "buffer": "its order is made by senders that wait, and acknowledgements that a stream does not see",
+    "permit": "its order is made by senders that wait for permits, which a stream does not see",
+    "separator": "its routers hold what passes them, which a stream does not see",
+    "contexts": "a stream of events that name their causes takes them as they are: order(id=..., causes=...)",
+    "underway": "its stamps leave out what was acknowledged, and a stream may not have that yet",
+    "sparing": "streams take the stamps of `bounded`, whose rule is the paper's",
+}
+"""Why the others cannot order a stream."""
+NO_COLUMNS: Final = pa.schema([]).serialize().to_pybytes()
 
 
-def from_ipc(data: Any) -> pa.Table:
-    """The inverse, of bytes or an Arrow buffer."""
-    return pa.ipc.open_stream(data).read_all()
+class Settings(Struct, frozen=True):
+    """How packets are decided. Checked when made: what cannot order a stream is a `BadParameter`.
 
-
-def join_rows(held: pa.Table | None, rows: pa.Table | None) -> pa.Table | None:
-    """What was held, and what came."""
-    if held is None or rows is None:
-        return held if rows is None else rows
-    held = fit_rows(held, rows.schema)
-    return pa.concat_tables([held, rows], promote_options="permissive").combine_chunks()
-
-
-def fit_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows with columns of these types, and those that they have besides. Rows that wait may be of an earlier query.
-
-    >>> fit_rows(pa.table({"a": pa.array([1], pa.int32())}), pa.schema({"a": pa.int64(), "b": pa.string()})).to_pylist()
-    [{'a': 1, 'b': None}]
+    >>> Settings("permit", ("p1", "p2"))
+    Traceback (most recent call last):
+    antecede.errors.BadParameter: stream: protocol must be one of fifo, matrix, bounded, monitor, history, \
+broadcast, optimal, not 'permit' (its order is made by senders that wait for permits, which a stream does not see)
     """
-    for field in schema:
-        at = rows.schema.get_field_index(field.name)
-        if at < 0:
-            rows = rows.append_column(field.name, pa.nulls(len(rows), field.type))
-        elif (kind := rows.schema.field(at).type) != field.type:
-            try:
-                rows = rows.set_column(at, field.name, rows[field.name].cast(field.type))
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                raise BadSnapshot.changed(f"column {field.name}", kind, field.type) from None
-    return rows
+
+    protocol: str
+    processes: tuple[str, ...]
+    parameters: dict[str, Any] = {}
+    patience_ms: int | None = None
+    """How long a message waits for causes that are not here, before they are given up. None: for ever."""
+    buckets: int = 1
+    """How many the receivers are spread over."""
+    columns: bytes = NO_COLUMNS
+    """The schema of the rows, as Arrow has it."""
+    group: str | None = None
+    """The column that tells groups apart."""
+    receiver: int | None = None
+    """The only one. None: all that there are."""
+    kernel: bool = True
+    """False: machines alone decide."""
+
+    def __post_init__(self) -> None:
+        if self.protocol not in ORDERING:
+            why = ELSEWHERE.get(self.protocol)
+            found = f"{self.protocol!r} ({why})" if why else repr(self.protocol)
+            raise BadParameter("stream", f"protocol must be one of {', '.join(ORDERING)}, not {found}")
+        if not self.processes:
+            raise BadParameter("stream", "processes must name all that take part, and names nobody")
+        self.machine(0)
+
+    @classmethod
+    def of(
+        cls,
+        protocol: str,
+        processes: Sequence[str],
+        parameters: Mapping[str, Any] | None = None,
+        patience: str | None = None,
+        **more: Any,
+    ) -> Settings:
+        """With the patience in words: "30 seconds"."""
+        milliseconds = None if patience is None else parse_duration("stream", "patience", patience)
+        return cls(protocol, tuple(processes), dict(parameters or {}), milliseconds, **more)
+
+    def machine(self, process: int, delivered: Sequence[int] | None = None) -> Listener:
+        """The machine that stands for a process, which sends elsewhere."""
+        return listen(self.protocol, View(self.processes), process, delivered, **self.parameters)
+
+    @property
+    def everyone(self) -> bool:
+        """Whether every message goes to all."""
+        return PROTOCOLS[self.protocol].to_all
+
+    def decided(self) -> dict[str, Any]:
+        """What a state must agree with: a query that is started again with other settings is not continued wrongly.
+
+        Patience may change from one start to the next.
+        """
+        return {
+            "protocol": self.protocol,
+            "processes": list(self.processes),
+            "parameters": self.machine(0).parameters,
+            "buckets": self.buckets,
+        }
+
+    def counts_at(self, process: int) -> bool:
+        """Whether the kernel decides at this process, by counts."""
+        return self.kernel and self.protocol in CODES and self.machine(process).orders_at(process)
+
+    @property
+    def counted(self) -> str:
+        """By whose count stamps speak: `sender` or `channel`."""
+        return self.machine(0).counted
+
+    def open(self, state: bytes | None) -> StampBucket:
+        from antecede.spark.stream.stamps import StampBucket
+
+        return StampBucket(self) if state is None else StampBucket.load(state, self)
 
 
-def finish_rows(
-    rows: pa.Table, position: pa.Array, waits: Mapping[int, list[Any]], kind: pa.DataType, *texts: pa.Array
-) -> pa.Table:
-    """Rows with the columns of `ADDED`: what a row waits for by its place, as lists of this type; kinds, and reasons.
-
-    >>> rows = pa.table({"id": ["a", "b"]})
-    >>> waits = {1: [7]}, pa.list_(pa.int64())
-    >>> finish_rows(rows, pa.array([0, 1]), *waits, pa.array(["delivered", "released"])).to_pylist()[1]
-    {'id': 'b', 'position': 1, 'waits_for': [7], 'kind': 'released'}
-    """
-    size = len(rows)
-    if waits:
-        lists = pa.array([waits.get(at, []) for at in range(size)], kind)
-    else:
-        ends = pa.array(np.zeros(size + 1, np.int32))
-        lists = pa.ListArray.from_arrays(ends, pa.array([], kind.value_type), kind)
-    for name, column in zip(ADDED, (position, lists, *texts), strict=False):
-        rows = rows.append_column(name, column)
-    return rows
+def read_number(message: Message | None) -> int:
+    """The number of the row that a message came as."""
+    assert message is not None, "packets of a protocol itself are not held as rows"
+    return int.from_bytes(message.payload, "little")
 
 
-def encode_names(column: pa.ChunkedArray) -> pa.DictionaryArray:
-    """A column of few different strings as one array with a dictionary."""
-    encoded = column.combine_chunks()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = pa.concat_arrays(encoded.chunks) if encoded.num_chunks else pa.array([], encoded.type)
-    return encoded if pa.types.is_dictionary(encoded.type) else encoded.dictionary_encode()
+class Delivery(NamedTuple):
+    """A message that comes out; `lacks` are causes that were given up, as (sender, first, last, counted)."""
+
+    position: int
+    message: Message
+    late: bool
+    lacks: tuple[tuple[int, int, int, str], ...]
 
 
-def number_names(column: pa.ChunkedArray, names: Sequence[str]) -> NDArray[np.int64]:
-    """The processes that these names are; -1 for none."""
-    encoded, ids = encode_names(column), {name: process for process, name in enumerate(names)}
-    known = np.array([ids.get(name, -1) for name in encoded.dictionary.to_pylist()] + [-1], np.int64)
-    found: NDArray[np.int64] = known[encoded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)]
-    return found
+class MachineReceiver:
+    """A receiver in a group of processes."""
+
+    __slots__ = ("group", "machine", "position", "since")
+
+    def __init__(self, group: str, machine: Listener) -> None:
+        self.group = group
+        self.machine = machine
+        self.position = 0
+        """Of the next delivery."""
+        self.since: dict[Id, int] = {}
+        """Held message -> when it came, in milliseconds."""
+
+    def take(self, packet: Packet[Any], now: int, out: list[Delivery]) -> None:
+        """A packet arrives. One that cannot be is a `PeerError`, and changes nothing."""
+        effects = self.machine.receive(packet)
+        if effects:
+            self._deliver(effects, out)
+        message = packet.message
+        if message is not None and self.machine.holds(message.id):
+            self.since.setdefault(message.id, now)
+
+    def _deliver(self, effects: Iterable[Effect], out: list[Delivery]) -> None:
+        machine, queue = self.machine, deque(effects)
+        while queue:
+            message = queue.popleft()
+            if not isinstance(message, Message):
+                continue
+            late, lacks = machine.late(message), machine.lacks(message)
+            causes = tuple((a.sender, a.first, a.last, a.counted) for a in lacks)
+            out.append(Delivery(self.position, message, late, causes))
+            self.position += 1
+            self.since.pop(message.id, None)
+            queue += machine.deliver(message)
+
+    def expire(self, now: int, patience: int, out: list[Delivery]) -> None:
+        """Give up what messages have waited for too long."""
+        while tired := [key for key, since in self.since.items() if since + patience <= now]:
+            before, skipped = len(out), False
+            for gap in self.machine.missing(tired):
+                try:
+                    self._deliver(self.machine.skip(*gap), out)
+                    skipped = True
+                except NotEligible:
+                    # Something that it follows is here, and goes first: the next round has it.
+                    continue
+            if not skipped and len(out) == before:
+                return
+
+    def list_rows(self) -> Iterator[int]:
+        """The numbers of the rows that it holds."""
+        for key in self.since:
+            yield read_number(self.machine.held(key).message)
+
+    def dump(self) -> list[Any]:
+        since = [[*key, since] for key, since in sorted(self.since.items())]
+        return [self.group, self.machine.me, self.position, self.machine.snapshot()["state"], since]
+
+    @classmethod
+    def load(cls, settings: Settings, state: list[Any], version: int = SNAPSHOT_VERSION) -> MachineReceiver:
+        """`version` is that of the machine's snapshot."""
+        group, me, position, machine, since = state
+        snapshot = {"antecede": version, "me": me, "state": machine, **settings.decided()}
+        snapshot["view"] = snapshot.pop("processes")
+        restored = restore(snapshot)
+        assert isinstance(restored, Listener)
+        receiver = cls(group, restored)
+        receiver.position = position
+        receiver.since = {(sender, number): came for sender, number, came in since}
+        return receiver

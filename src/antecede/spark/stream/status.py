@@ -222,11 +222,11 @@ def list_states(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def list_state(state: bytes) -> list[dict[str, Any]]:
     """What waits in a bucket with this state, as rows of `WAITING`."""
-    from antecede.spark.stream import bucket, causes, vectors
+    from antecede.spark.stream import causes, stamps, vectors
 
     made = msgspec.msgpack.decode(state)
-    home = causes if "antecede causes" in made else vectors if "antecede vectors" in made else bucket
-    held: list[dict[str, Any]] = home.list_held(made)
+    home = causes if "antecede causes" in made else vectors if "antecede vectors" in made else stamps
+    held: list[dict[str, Any]] = home.load_held(made).list_held()
     return held
 
 

@@ -2,13 +2,10 @@
 
 A vector counts events, as in `antecede.spark.order.by_vector`: its own entry numbers the event, 1, 2, 3, ... at each
 process, and entry i tells how many of process i's events happened before. A row comes out when the one before it of its
-process has come out, in its own partition, and as many of the others' as its vector says. The compiled kernel decides
-(`kernel`); `Step` has what it does not know: rows that were given up before they came, what a row was released without,
-copies, and rows that are refused.
+process has come out, in its own partition, and as many of the others' as its vector says (`counts`).
 
   held       rows that wait. They are read again with the rows of the next micro-batch
-  given up   after `patience`, what a row waits for and is not here counts as if it had come out. Rows whose newest
-             event of a process was given up come out as `released`, with `waits_for`; if it comes after all, as `late`
+  given up   after `patience`: rows come out as `released`, with `waits_for`; what was given up and comes, as `late`
   repeated   a number that came out before comes out again at once, and says so
   refused    a row without a process, a vector or a number of its own, or with a negative entry: it has no position
 
@@ -21,27 +18,27 @@ A partition that holds nothing and from which nothing came for the time
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from antecede.jit import kernels_for
 from antecede.jit.hashtable import grown, new_table
+from antecede.protocols.gaps import Gaps
 from antecede.spark.stream import kernel
-from antecede.spark.stream.kernel import Numbers, Root, Waits, find_roots
+from antecede.spark.stream.bucket import REPEATED, Bucket, Missing, Output, encode_names, from_ipc, to_ipc
+from antecede.spark.stream.counts import Counts, Step, enlarge
+from antecede.spark.stream.kernel import Numbers
 from antecede.spark.stream.operator import read_state
-from antecede.spark.stream.packets import encode_names, finish_rows, from_ipc, join_rows, to_ipc
-from antecede.spark.stream.status import Cause, Status, sort_causes
+from antecede.spark.stream.status import Status
 
-__all__ = ["VectorBucket", "VectorSettings", "list_held"]
+__all__ = ["VectorBucket", "VectorSettings", "load_held"]
 
-STATE_VERSION: Final = 3
+STATE_VERSION: Final = 4
 FAULTS: Final = (
     "",
     "no name of its process",
@@ -50,8 +47,6 @@ FAULTS: Final = (
     "a negative entry",
     "no number of its own",
 )
-KINDS: Final = np.array(["delivered", "late", "released", "repeated", "refused"], dtype=object)
-ON_TIME, LATE, RELEASED, REPEATED, REFUSED = range(5)
 NUMBERS: Final = ("places", "touched", "homes", "delivered")
 """What a state has as numbers."""
 BATCHES: Final = 100
@@ -73,7 +68,7 @@ class VectorSettings(Struct, frozen=True):
         return VectorBucket(self) if state is None else VectorBucket.load(state, self)
 
 
-class VectorBucket:
+class VectorBucket(Bucket):
     """Partitions of a stream.
 
     >>> bucket = VectorBucket(VectorSettings("who", "clock"))
@@ -89,57 +84,68 @@ class VectorBucket:
     """
 
     def __init__(self, settings: VectorSettings) -> None:
-        self.settings = settings
+        super().__init__()
+        self.settings, self.patience_ms = settings, settings.patience_ms
         self.partitions: dict[str, int] = {}
         self.names: list[str] = []
-        """Partitions by number."""
+        """Partitions by number: they are the lanes of `counts`."""
         self.processes: dict[Any, int] = {}
         self.channels = new_table(64)
         """(partition, process) -> channel."""
         self.homes: Numbers = np.zeros((0, 2), np.int64)
         """Channel -> partition and process."""
-        self.delivered: Numbers = np.zeros(0, np.int64)
-        """Channel -> how many of its events came out, or were given up."""
-        self.places: Numbers = np.zeros(0, np.int64)
-        """Partition -> the next position."""
         self.touched: Numbers = np.zeros(0, np.int64)
         """Partition -> when something of it came last."""
-        self.gaps: dict[int, list[tuple[int, int]]] = {}
-        """Channel -> what was given up and has not come, as ranges of numbers."""
-        self.table: pa.Table | None = None
-        """The rows that are held, with `__since`."""
-        self.waits = Waits.none()
+        self.counts = Counts()
 
     # A micro-batch
 
     def advance(self, rows: pa.Table | None, now: int) -> tuple[pa.Table | None, Status]:
-        """Take rows, and give up what was waited for too long. None comes out while there was no row at all."""
-        came = 0 if rows is None else len(rows)
+        many = sum(len(part) for part in (rows, self.table) if part is not None)
         # A stream goes on: what is compiled for this micro-batch serves those to come.
-        with kernels_for(BATCHES * (came + (0 if self.table is None else len(self.table)))):
-            return self._advance(rows, came, now)
-
-    def _advance(self, rows: pa.Table | None, came: int, now: int) -> tuple[pa.Table | None, Status]:
-        if rows is not None:
-            rows = rows.append_column("__since", pa.array(np.full(came, now, np.int64)))
-        table = join_rows(self.table, rows)
-        if table is None:
-            self._forget(now)
-            return None, Status(now_ms=now)
-        read, old = self._read(table), len(table) - came
-        step = Step(self, read, self._sort(table, read, old))
-        self.touched[read.lane[old:]] = now
-        since = table["__since"].to_numpy()
-        while self.settings.patience_ms is not None:
-            tired = step.held[since[step.held] + self.settings.patience_ms <= now]
-            if not len(tired):
-                break
-            step.give_up(tired)
-        self.table, self.waits = table.take(step.held), step.waits
-        status = self._describe(step, since[step.held], came, now)
-        found = self._finish(table, step)
+        with kernels_for(BATCHES * many):
+            found = super().advance(rows, now)
         self._forget(now)
-        return found, status
+        return found
+
+    def decide(self, table: pa.Table, came: int, now: int, out: Output) -> Numbers:
+        read, old = self._read(table), len(table) - came
+        self.touched[read.lane[old:]] = now
+        order = self._sort(table, read, old)
+        good, bad = order[read.fault[order] == 0], order[read.fault[order] > 0]
+        ones = np.ones(len(good), np.int64)
+        own = np.zeros(len(table), np.int64)
+        own[good] = self._number_channels(read.lane[good], read.code[good], ones, ones)
+        row = np.repeat(np.arange(len(table)), read.last - read.first)
+        process = self._number_channels(read.lane[row], read.named, read.counts, own[row])
+        self.counts.make_room(len(self.names), len(self.homes))
+        number, lane = read.number[good], read.lane[good]
+        entries = read.first[good], read.last[good], process, read.counts
+        step = Step(self.counts, lane, own[good], number, number, *entries)
+        rows = step.rows
+        dropped = self._repeat(good, lane, rows.state == kernel.DROPPED)
+        step.expire(self.is_tired(table, now)[good])
+        copies = rows.state == kernel.COPY
+        again = copies & (self.counts.delivered[own[good]] >= number)
+        named = list(self.processes)
+        for at in bad.tolist():
+            out.refuse(at, FAULTS[read.fault[at]])
+        out.add_step(
+            good, step, lambda one: {"process": named[self.homes[one.channel, 1]], "number": one.first}
+        )
+        out.add(*dropped, REPEATED)
+        out.add(*self._repeat(good, lane, again), REPEATED)
+        left = np.flatnonzero((rows.state == kernel.HELD) | (copies & ~again))
+        self.counts.waits = step.find_waits(left)
+        return np.asarray(good[left])
+
+    def _repeat(self, rows: Numbers, lane: Numbers, which: Any) -> tuple[Numbers, list[int]]:
+        """Rows that came before, and the positions that they get."""
+        positions, places = [], self.counts.places
+        for one in lane[which].tolist():
+            positions.append(int(places[one]))
+            places[one] += 1
+        return rows[which], positions
 
     def _sort(self, table: pa.Table, read: Vectors, old: int) -> Numbers:
         """What was held, as it was; what came by time, by the sum of its entries, and then by process."""
@@ -188,7 +194,7 @@ class VectorBucket:
             if number == len(self.names):
                 self.names.append(name)
             numbers.append(number)
-        self.places, self.touched = (enlarge(part, len(self.names)) for part in (self.places, self.touched))
+        self.touched = enlarge(self.touched, len(self.names))
         found: Numbers = np.array(numbers, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
         return found
 
@@ -196,7 +202,7 @@ class VectorBucket:
         known = self.processes
         return np.array([known.setdefault(name, len(known)) for name in names.to_pylist()], np.int64)
 
-    def number_channels(self, lane: Numbers, code: Numbers, count: Numbers, own: Numbers) -> Numbers:
+    def _number_channels(self, lane: Numbers, code: Numbers, count: Numbers, own: Numbers) -> Numbers:
         """The channel of each entry; an entry of 0 has that of its row, `own`."""
         into = np.zeros(len(code), np.int64)
         cursor = np.array([0, len(self.homes)], np.int64)
@@ -207,79 +213,45 @@ class VectorBucket:
             homes[: len(self.homes)] = self.homes
             homes[into] = np.where((count > 0)[:, None], np.stack([lane, code], 1), homes[into])
             self.homes = homes
-            self.delivered = enlarge(self.delivered, len(homes))
         return into
 
     # What comes out
 
-    def _finish(self, table: pa.Table, step: Step) -> pa.Table:
-        kinds = np.array(step.kinds, np.int64)
+    def finish(self, table: pa.Table, out: Output) -> pa.Table:
         name = pa.string() if any(isinstance(one, str) for one in self.processes) else pa.int64()
-        named = list(self.processes)
-        lacks = {
-            at: [{"process": named[code], "number": first} for code, first in one]
-            for at, one in step.lacks.items()
-        }
         waits = pa.list_(pa.struct([("process", name), ("number", pa.int64())]))
-        reasons = list(map(step.reasons.get, range(len(kinds)))) if step.reasons else [None] * len(kinds)
-        position = pa.array(step.positions, pa.int64(), mask=kinds == REFUSED)
-        texts = (pa.array(column, pa.string()) for column in (KINDS[kinds], reasons))
-        found = table.take(np.array(step.out, np.int64)).drop_columns(["__since"])
-        return finish_rows(found, position, lacks, waits, *texts)
+        return out.finish(table.drop_columns(["__since"]), waits)
 
-    def _describe(self, step: Step, since: Numbers, came: int, now: int) -> Status:
-        kinds = np.bincount(np.array(step.kinds, np.int64), minlength=len(KINDS)).tolist()
-        causes = (
-            Cause(
-                self.names[lane],
-                who,
-                root.first,
-                root.last,
-                len(root.blocked),
-                int(since[root.blocked].min()),
-            )
-            for lane, who, root in self.find_roots(kernel.MOST)
-        )
-        return Status(
-            now_ms=now,
-            rows_in=came,
-            delivered=kinds[ON_TIME] + kinds[RELEASED],
-            late=kinds[LATE],
-            gave_up=kinds[RELEASED],
-            refused=kinds[REFUSED],
-            held=len(since),
-            oldest_ms=int(since.min()) if len(since) else None,
-            causes=sort_causes(causes),
-            frontier=self._frontier(),
-        )
+    def name_sender(self, sender: Any) -> str:
+        return str(list(self.processes)[sender])
 
-    def find_roots(self, most: int | None) -> Iterator[tuple[int, str, Root]]:
-        """What is missing, in which partition and of whom."""
-        named = list(self.processes)
-        for lane, root in find_roots(self.waits, self.delivered, most):
-            yield lane, str(named[self.homes[root.source, 1]]), root
+    def list_missing(self, most: int | None = None) -> Iterator[Missing]:
+        for lane, root in self.counts.find_roots(most):
+            what = int(self.homes[root.source, 1]), root.first, root.last
+            yield Missing(self.names[lane], "", *what, "sender", root.blocked)
 
-    def _frontier(self) -> dict[str, int]:
+    def identify_held(self) -> Iterator[tuple[str, str | None, str | None, int | None]]:
+        assert self.table is not None
+        read, named = self._read(self.table), list(map(str, self.processes))
+        for lane, code, number in zip(
+            read.lane.tolist(), read.code.tolist(), read.number.tolist(), strict=True
+        ):
+            yield self.names[lane], None, named[code], number
+
+    def find_frontier(self) -> dict[str, int]:
         if len(self.processes) > 64:
             return {}
         most = np.zeros(len(self.processes), np.int64)
-        np.maximum.at(most, self.homes[:, 1], self.delivered[: len(self.homes)])
+        np.maximum.at(most, self.homes[:, 1], self.counts.delivered[: len(self.homes)])
         return {str(name): int(most[code]) for name, code in self.processes.items() if most[code]}
 
     # Time
 
-    @property
-    def deadline(self) -> int | None:
-        """When patience with something here ends."""
-        if self.settings.patience_ms is None or self.table is None or not len(self.table):
-            return None
-        return int(pc.min(self.table["__since"]).as_py()) + self.settings.patience_ms
-
     def _forget(self, now: int) -> None:
         """Forget partitions from which nothing came for long, when they are half of all that are known."""
-        many = len(self.names)
+        many, counts = len(self.names), self.counts
         kept = self.touched[:many] + self.settings.remember_ms > now
-        kept[np.unique(self.waits.lane)] = True
+        kept[np.unique(counts.waits.lane)] = True
         if not many or 2 * int(kept.sum()) > many:
             return
         stay = kept[self.homes[:, 0]]
@@ -288,26 +260,30 @@ class VectorBucket:
         self.processes = {names[code]: place for place, code in enumerate(used.tolist())}
         homes = (np.cumsum(kept) - 1)[self.homes[stay, 0]], np.searchsorted(used, self.homes[stay, 1])
         places = np.cumsum(stay) - 1
-        self.gaps = {int(places[channel]): gaps for channel, gaps in self.gaps.items() if stay[channel]}
+        gaps = [(int(places[channel]), *gap) for channel, *gap in counts.gaps if stay[channel]]
         self.names = [name for name, here in zip(self.names, kept.tolist(), strict=True) if here]
-        counts = self.places[:many][kept], self.touched[:many][kept], self.delivered[: len(stay)][stay]
-        self._restore(*counts, np.stack(homes, 1))
+        numbers = counts.places[:many][kept], self.touched[:many][kept], counts.delivered[: len(stay)][stay]
+        self._restore(*numbers, np.stack(homes, 1), gaps)
 
-    def _restore(self, places: Numbers, touched: Numbers, delivered: Numbers, homes: Numbers) -> None:
-        """Go on with these partitions and channels; `names`, `processes` and `gaps` are those already."""
+    def _restore(
+        self, places: Numbers, touched: Numbers, delivered: Numbers, homes: Numbers, gaps: list[Any]
+    ) -> None:
+        """Go on with these partitions and channels; `names` and `processes` are those already."""
         self.partitions = {name: number for number, name in enumerate(self.names)}
-        self.places, self.touched, self.delivered = places.copy(), touched.copy(), delivered.copy()
+        self.counts, self.touched = Counts(), touched.copy()
+        self.counts.places, self.counts.delivered = places.copy(), delivered.copy()
+        self.counts.gaps = Gaps(gaps)
         self.homes, self.channels = np.zeros((0, 2), np.int64), new_table(len(homes))
         ones = np.ones(len(homes), np.int64)
         with kernels_for(len(homes)):
             lane, code = (np.ascontiguousarray(part) for part in homes.T)
-            self.number_channels(lane, code, ones, ones)
+            self._number_channels(lane, code, ones, ones)
 
     # What is kept
 
     def dump(self) -> bytes:
         many, known = len(self.names), len(self.homes)
-        numbers = (self.places[:many], self.touched[:many], self.homes, self.delivered[:known])
+        numbers = (self.counts.places[:many], self.touched[:many], self.homes, self.counts.delivered[:known])
         state = {
             "antecede vectors": STATE_VERSION,
             "buckets": self.settings.buckets,
@@ -316,7 +292,7 @@ class VectorBucket:
             "partitions": self.names,
             "processes": list(self.processes),
             **{name: part.tobytes() for name, part in zip(NUMBERS, numbers, strict=True)},
-            "gaps": [[channel, gaps] for channel, gaps in sorted(self.gaps.items())],
+            "gaps": list(self.counts.gaps),
             "held": None if self.table is None else to_ipc(self.table),
         }
         return msgspec.msgpack.encode(state)
@@ -327,40 +303,17 @@ class VectorBucket:
         bucket = cls(settings)
         bucket.names = state["partitions"]
         bucket.processes = {name: code for code, name in enumerate(state["processes"])}
-        bucket.gaps = {channel: [(first, last) for first, last in gaps] for channel, gaps in state["gaps"]}
         places, touched, homes, delivered = (np.frombuffer(state[name], np.int64) for name in NUMBERS)
-        bucket._restore(places, touched, delivered, homes.reshape(-1, 2))
+        bucket._restore(places, touched, delivered, homes.reshape(-1, 2), state["gaps"])
         bucket.table = None if state["held"] is None else from_ipc(state["held"])
         return bucket
 
 
-def list_held(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """What waits in a bucket with this state, as rows of `WAITING`: its partition, process and number."""
+def load_held(state: dict[str, Any]) -> VectorBucket:
+    """A bucket with this state, to look at what waits."""
     process, vector = state["read"]
     settings = VectorSettings(process, vector, buckets=state["buckets"])
-    bucket = VectorBucket.load(msgspec.msgpack.encode(state), settings)
-    # Nothing comes, so nothing comes out: what is held is read.
-    bucket.advance(None, 0)
-    if bucket.table is None or not len(bucket.table):
-        return []
-    named, read = list(bucket.processes), bucket._read(bucket.table)
-    awaits: dict[int, list[dict[str, Any]]] = {}
-    for _, sender, root in bucket.find_roots(None):
-        missing = {"sender": sender, "first": root.first, "last": root.last, "counted": "sender"}
-        for row in root.blocked.tolist():
-            awaits.setdefault(row, []).append(missing)
-    own = (bucket.table[name].to_pylist() for name in ("__partition", "__since"))
-    return [
-        {
-            "group": partition,
-            "receiver": None,
-            "sender": str(named[read.code[row]]),
-            "number": int(read.number[row]),
-            "since_ms": since,
-            "awaits": awaits.get(row, []),
-        }
-        for row, (partition, since) in enumerate(zip(*own, strict=True))
-    ]
+    return VectorBucket.load(msgspec.msgpack.encode(state), settings)
 
 
 class Vectors(NamedTuple):
@@ -377,152 +330,6 @@ class Vectors(NamedTuple):
     named: Numbers
     """The process of each entry."""
     counts: Numbers
-
-
-class Step:
-    """One micro-batch of a bucket: what comes out of the rows that were held and those that came."""
-
-    def __init__(self, bucket: VectorBucket, read: Vectors, order: Numbers) -> None:
-        self.bucket, self.read = bucket, read
-        self.out: list[int] = []
-        self.positions: list[int] = []
-        self.kinds: list[int] = []
-        self.lacks: dict[int, list[tuple[int, int]]] = {}
-        self.reasons: dict[int, str] = {}
-        self.forced: dict[int, list[tuple[int, int]]] = {}
-        """Rows of a circle -> what they go without."""
-        self.waits = Waits.none()
-        """What the rows that are held wait for."""
-        row, size = np.repeat(np.arange(len(read.lane)), read.last - read.first), len(read.lane)
-        good, bad = order[read.fault[order] == 0], order[read.fault[order] > 0]
-        ones = np.ones(len(good), np.int64)
-        self.channel = np.zeros(size, np.int64)
-        self.channel[good] = bucket.number_channels(read.lane[good], read.code[good], ones, ones)
-        self.process = bucket.number_channels(read.lane[row], read.named, read.counts, self.channel[row])
-        self.last = read.last.copy()
-        self.held: Numbers = good
-        self._run()
-        for at in bad.tolist():
-            self.reasons[len(self.out)] = FAULTS[read.fault[at]]
-            self._emit(at, 0, REFUSED)
-
-    def _run(self) -> None:
-        """Let the kernel take the rows that are held, and note what comes out and what is left."""
-        bucket, read, held = self.bucket, self.read, self.held
-        position, channel, late = read.number[held], self.channel[held], self._find_late(held)
-        needs = read.first[held], self.last[held], self.process, read.counts
-        rows = kernel.Rows(read.lane[held], channel, position, position, *needs, late)
-        ended = rows.run(bucket.delivered, bucket.places)
-        assert ended == -1, "every vector has a number"
-        self._note(held[rows.order], rows.placed, late[rows.order])
-        delivered = bucket.delivered[channel] >= position
-        again = (rows.state == kernel.DROPPED) | ((rows.state == kernel.COPY) & delivered)
-        for row in held[again].tolist():
-            lane = read.lane[row]
-            self._emit(row, int(bucket.places[lane]), REPEATED)
-            bucket.places[lane] += 1
-        left = np.flatnonzero((rows.state == kernel.HELD) | ((rows.state == kernel.COPY) & ~delivered))
-        self.held, self.waits = held[left], rows.waits(left)
-
-    def _find_late(self, rows: Numbers) -> NDArray[np.int8]:
-        """Which rows were given up before they came."""
-        late = np.zeros(len(rows), np.int8)
-        if self.bucket.gaps:
-            behind = self.bucket.delivered[self.channel[rows]] >= self.read.number[rows]
-            for at in np.flatnonzero(behind).tolist():
-                gaps = self.bucket.gaps.get(int(self.channel[rows[at]]), ())
-                late[at] = find_gap(gaps, int(self.read.number[rows[at]])) is not None
-        return late
-
-    def _note(self, rows: Numbers, placed: Numbers, late: NDArray[np.int8]) -> None:
-        """Rows come out, in this order."""
-        if not self.bucket.gaps and not self.forced:
-            self.out += rows.tolist()
-            self.positions += placed.tolist()
-            self.kinds += [ON_TIME] * len(rows)
-            return
-        for row, place, was_late in zip(rows.tolist(), placed.tolist(), late.tolist(), strict=True):
-            lacks = self._lacks(row)
-            if lacks:
-                self.lacks[len(self.out)] = lacks
-            kind = RELEASED if lacks else ON_TIME
-            if was_late:
-                # A second copy of it finds nothing that was given up.
-                kind = (
-                    LATE if self._close_gap(int(self.channel[row]), int(self.read.number[row])) else REPEATED
-                )
-            self._emit(row, place, kind)
-
-    def _lacks(self, row: int) -> list[tuple[int, int]]:
-        """Processes whose event just before this one has not come, and the first number that has not."""
-        read, bucket = self.read, self.bucket
-        found = []
-        for entry in range(read.first[row], read.last[row]):
-            channel = int(self.process[entry])
-            own = channel == self.channel[row]
-            asked = int(read.number[row]) - 1 if own else int(read.counts[entry])
-            if own and read.named[entry] != read.code[row]:
-                continue
-            gap = find_gap(bucket.gaps.get(channel, ()), asked)
-            if gap is not None:
-                found.append((int(read.named[entry]), gap[0]))
-        return [*found, *(one for one in self.forced.get(row, ()) if one not in found)]
-
-    def _force(self, row: int) -> None:
-        """Let a row go without what it names."""
-        read, delivered = self.read, self.bucket.delivered
-        entries = np.arange(read.first[row], read.last[row])
-        other = entries[self.process[entries] != self.channel[row]]
-        lacks = other[delivered[self.process[other]] < read.counts[other]]
-        self.forced[row] = [(int(read.named[at]), int(delivered[self.process[at]]) + 1) for at in lacks]
-        self.last[row] = read.first[row]
-        own, before = int(self.channel[row]), int(read.number[row]) - 1
-        if delivered[own] < before:
-            # Those before it of its process may be here, and come late.
-            self.bucket.gaps.setdefault(own, []).append((int(delivered[own]) + 1, before))
-            delivered[own] = before
-
-    def _close_gap(self, channel: int, number: int) -> bool:
-        """What was given up has come. Whether it was given up."""
-        gaps = self.bucket.gaps.get(channel, [])
-        gap = find_gap(gaps, number)
-        if gap is None:
-            return False
-        del self.bucket.gaps[channel]
-        left = [one for one in gaps if one != gap]
-        left += [one for one in ((gap[0], number - 1), (number + 1, gap[1])) if one[0] <= one[1]]
-        if left:
-            self.bucket.gaps[channel] = sorted(left)
-        return True
-
-    def _emit(self, row: int, place: int, kind: int) -> None:
-        self.out.append(row)
-        self.positions.append(place)
-        self.kinds.append(kind)
-
-    def give_up(self, tired: Numbers) -> None:
-        """Give up what these rows wait for and is not here, and go on."""
-        bucket, asked = self.bucket, np.isin(self.held, tired)
-        every = find_roots(self.waits, bucket.delivered, None)
-        roots = [root for _, root in every if asked[root.blocked].any()]
-        # The first of each source: what is beyond a row that is here is for that row to wait for.
-        first: dict[int, Root] = {}
-        for root in roots:
-            if root.source not in first or root.first < first[root.source].first:
-                first[root.source] = root
-        for channel, root in sorted(first.items()):
-            if bucket.delivered[channel] == root.first - 1:
-                bucket.gaps.setdefault(channel, []).append((root.first, root.last))
-                bucket.delivered[channel] = root.last
-        if not any(bucket.delivered[channel] == root.last for channel, root in first.items()):
-            # Vectors that contradict each other wait in a circle: the least of them goes without what it names.
-            least = tired[np.lexsort((self.read.code[tired], self.read.total[tired]))[0]]
-            self._force(int(least))
-        self._run()
-
-
-def find_gap(gaps: Iterable[tuple[int, int]], number: int) -> tuple[int, int] | None:
-    return next((gap for gap in gaps if gap[0] <= number <= gap[1]), None)
 
 
 def flatten(column: pa.ChunkedArray) -> tuple[pa.Array | None, Numbers, Numbers, Numbers, Numbers]:
@@ -546,12 +353,3 @@ def sum_entries(counts: Numbers, first: Numbers, last: Numbers) -> Numbers:
     sums = np.concatenate([[0], np.cumsum(counts)])
     total: Numbers = sums[last] - sums[first]
     return total
-
-
-def enlarge(values: Numbers, size: int) -> Numbers:
-    """With room for so many, and for as many again when it grows."""
-    if size <= len(values):
-        return values
-    larger = np.zeros(max(8, 2 * size), np.int64)
-    larger[: len(values)] = values
-    return larger

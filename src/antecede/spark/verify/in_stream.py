@@ -33,8 +33,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from antecede.spark.duration import REMEMBER, parse_duration
 from antecede.spark.errors import raise_task_errors
 from antecede.spark.frames import ByCauses, rename_columns
+from antecede.spark.stream.bucket import from_ipc, to_ipc
 from antecede.spark.stream.operator import BUCKETS, PROVIDER, ROCKSDB, ByPartition, read_state, run_buckets
-from antecede.spark.stream.packets import from_ipc, to_ipc
 from antecede.spark.stream.query import Checkpoint, make_session
 from antecede.spark.stream.status import Status
 from antecede.spark.stream.verify import Findings, Noting, write_findings
