@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from antecede.errors import BadParameter, Closed, UnknownProcess
+from antecede.link import Frame
 from antecede.net import Memory, Node, Settings, Tcp
 from antecede.process.core import Out
 from antecede.protocols import PROTOCOLS
@@ -433,6 +434,49 @@ def test_an_object_with_too_many_attributes_is_found():
     for number in range(31):
         setattr(one, f"a{number}", number)
     assert find_crowded(one) == {"One": 31}
+
+
+def test_an_acknowledgement_that_is_due_within_a_turn_rides_on_what_the_turn_sends():
+    async def main() -> None:
+        async with asyncio.timeout(PATIENCE_S), in_memory(2) as (p1, p2):
+            await p1.send("p2", b"a greeting", durable=False)
+            await p2.receive()
+            while p1._host.core.links[p2._me].unacknowledged or p2._host.core.links[p1._me].unacknowledged:
+                await asyncio.sleep(0)
+            bare: list[bool] = []
+            host, late_ns = p2._host, 0
+            transmit, arrive, clock = host.transmit, host.arrive, host.clock
+
+            def count(out: list[Out]) -> None:
+                bare.extend(frame.bare for _, frame in out)
+                transmit(out)
+
+            def arrive_slowly(peer: int, frame: Frame) -> None:
+                # As with many peers, whose frames take longer than an acknowledgement waits, in one turn of the loop.
+                nonlocal late_ns
+                arrive(peer, frame)
+                late_ns += 20_000_000
+                p2._mesh._acknowledge()
+
+            host.transmit, host.arrive, host.clock = count, arrive_slowly, lambda: clock() + late_ns
+
+            async def answer() -> None:
+                async for message in p2:
+                    await p2.send("p1", message.payload, durable=False)
+
+            answering = asyncio.ensure_future(answer())
+            for number in range(20):
+                await p1.send("p2", bytes([number]), durable=False)
+                assert (await p1.receive()).payload == bytes([number])
+            answering.cancel()
+            assert bare == [False] * 20
+            # Where nothing carries it, it goes alone, with the end of the turn.
+            p1_link = p1._host.core.links[p2._me]
+            await p1.send("p2", b"last", durable=False)
+            while p1_link.unacknowledged:
+                await asyncio.sleep(0)
+
+    asyncio.run(main())
 
 
 def test_an_acknowledgement_of_the_protocol_rides_on_the_answer():

@@ -165,8 +165,13 @@ class Peer:
         if channel is None or channel.over or channel.writing is not None:
             # What it says next, or over another connection, carries it.
             return False
-        self.host.tick(self.number)
-        return channel.link.owes
+        host, link = self.host, channel.link
+        if not host.stirred:
+            host.tick(self.number)
+        elif (due := link.deadline()) is not None and due <= host.clock():
+            # The turn that is under way may have something to carry it; if not, it goes alone at the end of the turn.
+            host.core.touched[self.number] = None
+        return link.owes
 
     def due(self) -> float | None:
         """When `tick` has something to do, if nothing happens before: perhaps a time that is past."""
