@@ -135,6 +135,8 @@ class Desk:
         """Of their payloads."""
         self._room = asyncio.Event()
         self._say: Say | None = None
+        self._gone: OSError | None = None
+        """What the client that receives was lost by, while it was told something."""
         self._given: asyncio.Future[bytes] | None = None
         node.changed = self._tell_view
         if node.state is not None:
@@ -143,17 +145,27 @@ class Desk:
     # Called by the node while it looks for the next message: so there is a client.
 
     async def _tell_view(self, change: Change) -> None:
-        assert self._say is not None
-        await self._say({"event": "view", **change.shown})
+        await self._tell({"event": "view", **change.shown})
 
     async def _ask_state(self) -> bytes:
-        assert self._say is not None
         self._given = asyncio.get_running_loop().create_future()
         try:
-            await self._say({"event": "wanted", "for": self.node.joining})
+            await self._tell({"event": "wanted", "for": self.node.joining})
             return await self._given
         finally:
             self._given = None
+
+    async def _tell(self, event: dict[str, Any]) -> None:
+        """Say what the node asks the application. A client that has gone is no failure of the node: the call that hands
+        over to it is cancelled, and the next client is told the same."""
+        receiving = asyncio.current_task()
+        assert self._say is not None and receiving is not None
+        try:
+            await self._say(event)
+        except OSError as error:
+            self._gone = error
+            receiving.cancel()
+            await asyncio.sleep(0)
 
     def give(self, state: bytes) -> bool:
         """Whether a state was wanted."""
@@ -168,7 +180,7 @@ class Desk:
         Raises what made it fail.
         """
         assert not self.taken
-        self.taken, self._say = True, say
+        self.taken, self._say, self._gone = True, say, None
         try:
             for message in list(self._unacknowledged.values()):
                 await say(_event(message, again=True))
@@ -181,6 +193,11 @@ class Desk:
                 await say(_event(message, message.again))
         except Closed:
             return
+        except asyncio.CancelledError:
+            receiving = asyncio.current_task()
+            if self._gone is None or receiving is None or receiving.uncancel():
+                raise
+            raise self._gone from None
         finally:
             self.taken = False
 
