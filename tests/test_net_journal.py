@@ -220,6 +220,29 @@ def test_a_full_disk_stops_the_node_and_loses_nothing(tmp_path):
     assert core.machine.sent >= int(first.split()[0]) > 10
 
 
+@pytest.mark.parametrize("sync", ["normal", "full"])
+@pytest.mark.parametrize("what", ["all", "database", "log", "replaced"])
+def test_a_journal_that_is_removed_under_a_node_stops_it(tmp_path, what, sync):
+    async def main() -> None:
+        path = tmp_path / "a.db"
+        node = Node("a", ["a"], transport=Memory().at("a"), journal=path, sync=sync)
+        await node.start()
+        await node.send("a", b"durable")
+        if what == "replaced":
+            (tmp_path / "copy").write_bytes(path.read_bytes())
+            (tmp_path / "copy").rename(path)
+        else:
+            for file in tmp_path.glob({"all": "*", "database": "a.db", "log": "a.db-wal"}[what]):
+                file.unlink()
+        with pytest.raises(CannotWrite, match="was removed, or another file has taken its place"):
+            await node.send("a", b"would be lost with the process")
+        with pytest.raises(CannotWrite):
+            await node.receive()
+        await node.close()
+
+    asyncio.run(main())
+
+
 # How often the disk is asked
 
 

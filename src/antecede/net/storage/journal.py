@@ -2,7 +2,7 @@
 
 What a journal is, and what it notices, `antecede.process.journal` says. Here are the system calls.
 
-A journal is locked while it is open. Its files are its owner's alone (0600), and its directory must not be one that
+A journal is locked while it is open; if its database is removed or replaced meanwhile, nothing more is written. Its files are its owner's alone (0600), and its directory must not be one that
 everyone may write to, unless it is sticky, as /tmp is.
 
 Formats. 2 has no anchor; it is opened, and becomes 3.
@@ -81,6 +81,8 @@ class Database:
         self._path, self._place = path, place
         self.pid = os.getpid()
         self._descriptors: dict[str, int] = {}
+        self._inodes: dict[str, int] = {}
+        """Files of the database, as they were when something was last written."""
         self._check_files(path)
         self._database = self._open(path, sync)
 
@@ -218,12 +220,25 @@ class Database:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
+        self._check_there()
         try:
             yield
         except sqlite3.Error as error:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
             raise OSError(str(error)) from None
+
+    def _check_there(self) -> None:
+        """Write nothing into files that were removed or replaced: nobody would find it again."""
+        for path in (self._path, f"{self._path}-wal"):
+            try:
+                found = os.stat(path).st_ino
+            except FileNotFoundError:
+                found = 0
+            # SQLite makes the log when it first needs it.
+            if self._inodes.setdefault(path, found) not in (0, found):
+                raise OSError(f"{path} was removed, or another file has taken its place")
+            self._inodes[path] = found
 
     def checkpoint(self) -> None:
         with self._writing():
