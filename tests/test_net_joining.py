@@ -240,6 +240,23 @@ def test_a_node_that_asks_again_takes_its_own_place(caplog):
 # One that is a member, and never comes
 
 
+def test_a_member_that_leaves_lets_nobody_wait_to_join_by_it(monkeypatch):
+    async def main() -> None:
+        system = System()
+        async with asyncio.timeout(PATIENCE_S), system.found() as (a, b, c):
+            # The join is not proposed before the leave.
+            monkeypatch.setattr(b._mesh.stalls, "may_propose", lambda name: name == "b")
+            joining = asyncio.ensure_future(system.newcomer("d", ["b"]).start())
+            while not b.status().joining:
+                await asyncio.sleep(0.01)
+            await b.leave()
+            with pytest.raises(NotMember, match="b is no member any more: ask another node"):
+                await joining
+            assert a.members == c.members == ("a", "c")
+
+    asyncio.run(main())
+
+
 async def join_and_die(system: System, asked: Node) -> None:
     """Let d become a member by this node, and die before it begins to live."""
     starting = asyncio.ensure_future(system.newcomer("d", [asked.name]).start())

@@ -218,7 +218,9 @@ class Joins:
         _check_name(self._host, join)
         if (reason := membership.refused.get(join.name)) is not None:
             raise BadHello(reason)
-        return membership.has_joined(join.name)
+        if not (joined := membership.has_joined(join.name)):
+            _check_member(self._host)
+        return joined
 
 
 def _joiner(host: Host, join: Join) -> Joiner:
@@ -304,14 +306,18 @@ def _check(host: Host, join: Join) -> None:
         )
     if (odd := check_joiner(_joiner(host, join))) is not None:
         raise BadHello(f"{join.name[:100]} cannot join: {odd}")
-    roll = core.changing.roll
-    if core.me not in roll.members:
-        raise BadHello(f"{host.name} is no member any more: ask another node")
-    if join.name not in roll.names:
+    _check_member(host)
+    if join.name not in core.changing.roll.names:
         why = core.changing.membership.judge(Plan(join=(_joiner(host, join),)))
         if why is not None:
             raise BadHello(str(why))
     _check_name(host, join)
+
+
+def _check_member(host: Host) -> None:
+    """Who has left, perhaps after it was asked, can let nobody join."""
+    if host.core.me not in host.core.changing.roll.members:
+        raise BadHello(f"{host.name} is no member any more: ask another node")
 
 
 def _check_name(host: Host, join: Join) -> None:
