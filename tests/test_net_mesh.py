@@ -373,6 +373,26 @@ def test_a_rule_that_fails_admits_nobody_and_stops_nothing(rule, caplog):
     assert "the rule that admits nodes failed for bob" in caplog.text
 
 
+def test_a_rule_that_closes_its_node_is_told_that_it_cannot(caplog):
+    async def main() -> None:
+        network = Memory()
+
+        async def rule(_: Newcomer) -> bool:
+            await a.close()
+            return True
+
+        a = _node("a", network, admit=rule, settings=IMPATIENT)
+        async with asyncio.timeout(PATIENCE_S):
+            async with a:
+                with pytest.raises(AntecedeError, match="the rule of a"):
+                    await _node("bob", network, Node.join, settings=IMPATIENT).start()
+                assert a.status().up
+        assert not a.status().up
+
+    asyncio.run(main())
+    assert "close cannot be awaited inside admit()" in caplog.text
+
+
 class Wild(BaseException):
     """Not even an `Exception`."""
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar
 
 from msgspec.structs import replace
 
-from antecede.errors import AntecedeError, BadJournal, Closed, NotDrained, WrongLoop
+from antecede.errors import AntecedeError, BadJournal, BadParameter, Closed, NotDrained, WrongLoop
 from antecede.model import View
 from antecede.net.delivery import Durable
 from antecede.net.driver import Host
@@ -222,6 +222,10 @@ class Lifecycle(Member):
             raise Closed(self.name, "is starting: cancel the task that starts it")
         if not self._begun:
             return {}
+        if self._mesh.runs(asyncio.current_task()):
+            raise BadParameter(
+                "node", "close cannot be awaited inside admit(), which it waits for: start a task that closes"
+            )
         if self._closes is None:
             self._check_loop()
             self._closes = asyncio.ensure_future(self._close())

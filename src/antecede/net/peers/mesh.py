@@ -237,6 +237,10 @@ class Mesh:
 
     # Tasks
 
+    def runs(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether this is a task of its own: `run` does not end before it."""
+        return task in self._tasks
+
     def _start(self, part: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a task. If it fails, so does the node."""
         task = self.host.start_task(part, "in a task of its connections")
