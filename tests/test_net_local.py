@@ -177,23 +177,26 @@ def test_nonsense_is_refused_and_harms_nobody(tmp_path, monkeypatch):
 def test_a_client_that_went_while_its_sends_wait_stops_no_node_that_tells_a_view(tmp_path):
     async def main() -> None:
         settings = Settings(queue=1, held=1)
-        async with asyncio.timeout(PATIENCE_S), in_memory(3, settings=settings) as (p1, p2, p3):
-            async with Local(p1, tmp_path / "s"):
-                client = await Client.at(tmp_path / "s")
-                client.ask(do="receive")
-                for _ in range(9):
-                    client.ask(do="send", to="p2", text="nobody takes this")
-                while not p1.status().blocked:
-                    await asyncio.sleep(0.01)
-                client.go()
-                await client.writer.wait_closed()
-                await p3.leave()
-                assert p1.failure is None
-                again = await Client.at(tmp_path / "s")
-                while (said := await again.ask_to_receive())["event"] == "refused":
-                    pass
-                assert said["members"] == ["p1", "p2"]
-                again.go()
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            in_memory(3, settings=settings) as (p1, _, p3),
+            Local(p1, tmp_path / "s"),
+        ):
+            client = await Client.at(tmp_path / "s")
+            client.ask(do="receive")
+            for _ in range(9):
+                client.ask(do="send", to="p2", text="nobody takes this")
+            while not p1.status().blocked:
+                await asyncio.sleep(0.01)
+            client.go()
+            await client.writer.wait_closed()
+            await p3.leave()
+            assert p1.failure is None
+            again = await Client.at(tmp_path / "s")
+            while (said := await again.ask_to_receive())["event"] == "refused":
+                pass
+            assert said["members"] == ["p1", "p2"]
+            again.go()
 
     asyncio.run(main())
 

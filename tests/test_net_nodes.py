@@ -436,7 +436,7 @@ def test_an_object_with_too_many_attributes_is_found():
     assert find_crowded(one) == {"One": 31}
 
 
-def test_an_acknowledgement_that_is_due_within_a_turn_rides_on_what_the_turn_sends():
+def test_an_acknowledgement_that_is_due_within_a_turn_rides_on_what_the_turn_sends(monkeypatch):
     async def main() -> None:
         async with asyncio.timeout(PATIENCE_S), in_memory(2) as (p1, p2):
             await p1.send("p2", b"a greeting", durable=False)
@@ -458,7 +458,8 @@ def test_an_acknowledgement_that_is_due_within_a_turn_rides_on_what_the_turn_sen
                 late_ns += 20_000_000
                 p2._mesh._acknowledge()
 
-            host.transmit, host.arrive, host.clock = count, arrive_slowly, lambda: clock() + late_ns
+            host.transmit, host.clock = count, lambda: clock() + late_ns
+            monkeypatch.setattr(host, "arrive", arrive_slowly)
 
             async def answer() -> None:
                 async for message in p2:

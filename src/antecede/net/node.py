@@ -87,8 +87,8 @@ log = logging.getLogger(__name__)
 
 YIELD_EVERY = 512
 """Messages sent or handed over without a pause, before others get their turn: what one turn sends goes together."""
-YIELD_BYTES = 1 << 11
-"""Bytes of a payload that count as one more: what is sent should still be at hand when it is written and read."""
+YIELD_BYTES = 1 << 14
+"""Bytes of a payload that count as one more: large payloads must not hold up others for longer than many small ones."""
 YIELD_EVERY_PEER = 64
 """The same, for each process of the system: with many of them, some still go together to each."""
 

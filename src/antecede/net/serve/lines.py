@@ -159,7 +159,8 @@ class Desk:
         """Say what the node asks the application. A client that has gone is no failure of the node: the call that hands
         over to it is cancelled, and the next client is told the same."""
         receiving = asyncio.current_task()
-        assert self._say is not None and receiving is not None
+        assert self._say is not None
+        assert receiving is not None
         try:
             await self._say(event)
         except OSError as error:
@@ -180,7 +181,7 @@ class Desk:
         Raises what made it fail.
         """
         assert not self.taken
-        self.taken, self._say, self._gone = True, say, None
+        self.taken, self._say = True, say
         try:
             for message in list(self._unacknowledged.values()):
                 await say(_event(message, again=True))
@@ -199,7 +200,7 @@ class Desk:
                 raise
             raise self._gone from None
         finally:
-            self.taken = False
+            self.taken, self._gone = False, None
 
     async def _wait_for_room(self) -> None:
         settings = self.node.settings

@@ -2,8 +2,9 @@
 
 What a journal is, and what it notices, `antecede.process.journal` says. Here are the system calls.
 
-A journal is locked while it is open; if its database is removed or replaced meanwhile, nothing more is written. Its files are its owner's alone (0600), and its directory must not be one that
-everyone may write to, unless it is sticky, as /tmp is.
+A journal is locked while it is open; if its database is removed or replaced meanwhile, nothing more is written. Its
+files are its owner's alone (0600), and its directory must not be one that everyone may write to, unless it is sticky,
+as /tmp is.
 
 Formats. 2 has no anchor; it is opened, and becomes 3.
 
