@@ -7,6 +7,8 @@ most. A ratio is the median of the ratios of rounds that ran one after the other
 On a shared machine the same code differs by a third from one round to the next, which hides what a version costs. With
 `--instructions` valgrind counts what the processor executes for a delivery: that does not depend on what else runs, and
 differs by some 1 % from run to run. It leaves out the kernel, so it compares versions, and nothing with bare streams.
+`--functions` counts bytecodes and calls. A process that is counted is some 45 times slower, so timers would come too
+often for what is done between them. So the clock of its nodes is as much slower, and is that of its CPU.
 """
 
 from __future__ import annotations
@@ -22,6 +24,32 @@ from pathlib import Path
 from statistics import median
 
 __all__ = ["main"]
+
+CLOCK = """
+import selectors, time
+idle, spent, passed, slow = 0.0, time.process_time(), 0.0, 1
+real = time.monotonic
+
+class Waits(selectors.DefaultSelector):
+    def select(self, timeout=None):
+        global idle
+        begun = real()
+        try:
+            return super().select(timeout)
+        finally:
+            idle += real() - begun
+
+def now():
+    global spent, passed
+    cpu = time.process_time()
+    passed, spent = passed + (cpu - spent) / slow, cpu
+    return 1000 + passed + idle
+
+time.monotonic, time.monotonic_ns = now, lambda: int(now() * 1e9)
+"""
+"""Time as a quiet machine would have it, and slower by a factor: what the CPU takes, and what nobody uses it for."""
+SLOWER = 45
+"""How much slower a process is while it is counted."""
 
 ROUND = """
 import asyncio, gc, json, sys, tempfile
@@ -49,35 +77,49 @@ async def main():
         print(json.dumps([(await _round(system, load, each)) for _ in range(rounds or 2)]))
         await system.stop()
 
+def run(part):
+    # Where there is a clock of our own, it knows when the loop waits.
+    loop = asyncio.SelectorEventLoop(Waits()) if "Waits" in globals() else asyncio.SelectorEventLoop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(part)
+
 if rounds:
     # Before each round everything is collected, which would be counted.
     gc.collect = lambda: 0
-asyncio.run(main())
 """
+RUN = "run(main())"
 BY_FUNCTION = """
 from collections import Counter
-bytecodes = Counter()
+bytecodes, calls = Counter(), Counter()
 
 def trace(frame, event, argument):
+    code = frame.f_code
+    name = code.co_filename.rpartition("/")[2] + " " + code.co_qualname
+    if name.startswith("<string>"):
+        return None
     if event == "call":
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        calls[name] += 1
     elif event == "opcode":
-        code = frame.f_code
-        bytecodes[code.co_filename.rpartition("/")[2] + " " + code.co_qualname] += 1
+        bytecodes[name] += 1
     return trace
 
 async def count():
+    global slow
     with tempfile.TemporaryDirectory() as directory:
         system = make(nodes, Path(directory))
         await system.start()
         await _round(system, Load(nodes, size, each), each)
+        slow = SLOWER
         sys.settrace(trace)
         await _round(system, Load(nodes, size, each), each)
         sys.settrace(None)
+        slow = 1
         await system.stop()
-    print(json.dumps({name: found / (nodes * (nodes - 1) * each) for name, found in bytecodes.items()}))
+    all = nodes * (nodes - 1) * each
+    print(json.dumps({name: (found / all, calls[name] / all) for name, found in bytecodes.items()}))
 
-asyncio.run(count())
+run(count())
 """
 EACH = {(3, 100): 2500, (8, 100): 270, (32, 100): 20, (3, 10_000): 400, (8, 10_000): 45, (32, 10_000): 5}
 
@@ -90,7 +132,7 @@ VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out
 
 
 def _run(
-    tree: Path, arguments: Sequence[object], under: Sequence[str] = (), script: str = ROUND
+    tree: Path, arguments: Sequence[object], under: Sequence[str] = (), script: str = ROUND + RUN
 ) -> subprocess.CompletedProcess[str]:
     command = [*under, str(tree / ".venv/bin/python"), "-c", script, *map(str, arguments)]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
@@ -107,7 +149,8 @@ def count_instructions(tree: Path, system: str, nodes: int, size: int) -> float:
     """Instructions of a delivery: what three rounds take more than one."""
     each, found = COUNTED[nodes], list[int]()
     for rounds in (1, 3):
-        said = _run(tree, [system, nodes, size, each, rounds], VALGRIND).stderr
+        script = f"{CLOCK}\nslow = {SLOWER}\n{ROUND}{RUN}"
+        said = _run(tree, [system, nodes, size, each, rounds], VALGRIND, script).stderr
         counted = re.search(r"I +refs: +([0-9,]+)", said)
         assert counted is not None, said
         found.append(int(counted[1].replace(",", "")))
@@ -131,16 +174,16 @@ def compare_instructions(
 
 
 def compare_functions(trees: Mapping[str, Path], system: str, nodes: int, size: int) -> None:
-    """Bytecodes of a delivery, by function, those of most first."""
-    # Without the part that runs rounds: what it defines is enough.
-    script = ROUND.partition("async def main")[0] + BY_FUNCTION
+    """Bytecodes and calls of a delivery, by function, those of most first."""
+    script = f"{CLOCK}\nSLOWER = {SLOWER}\n{ROUND}{BY_FUNCTION}"
     for version, tree in trees.items():
-        found = json.loads(_run(tree, [system, nodes, size, COUNTED[nodes] // 4, 1], script=script).stdout)
-        print(
-            f"| {version}: {system}, {nodes} nodes, {size:,} bytes | {sum(found.values()):,.0f} |\n|---|--:|"
-        )
-        for name, count in sorted(found.items(), key=lambda one: -one[1])[:FUNCTIONS]:
-            print(f"| `{name}` | {count:,.0f} |")
+        each = min(COUNTED[nodes], EACH[nodes, size])
+        found = json.loads(_run(tree, [system, nodes, size, each, 1], script=script).stdout)
+        bytecodes, calls = map(sum, zip(*found.values(), strict=True))
+        print(f"| {version}: {system}, {nodes} nodes, {size:,} bytes | {bytecodes:,.0f} | {calls:,.1f} |")
+        print("|---|--:|--:|")
+        for name, (count, called) in sorted(found.items(), key=lambda one: -one[1][0])[:FUNCTIONS]:
+            print(f"| `{name}` | {count:,.0f} | {called:.2f} |")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
