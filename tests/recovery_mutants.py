@@ -11,6 +11,7 @@ import pytest
 from antecede.errors import BadJournal
 from antecede.link import Frame, Link
 from antecede.process import journal as journal_module
+from antecede.process import restarts
 from antecede.process.anchor import Anchor
 from antecede.process.bulk import Bulk
 from antecede.process.core import Core
@@ -147,7 +148,7 @@ def snapshot_before(patch: pytest.MonkeyPatch) -> None:
 
 def forget_the_taken(patch: pytest.MonkeyPatch) -> None:
     """What was taken and not acknowledged does not come again, and nobody is told."""
-    real = Core._restart
+    real = restarts.come_back
 
     def restart(self: Core, given: Restart, now: int) -> Any:
         out = real(self, given, now)
@@ -155,12 +156,12 @@ def forget_the_taken(patch: pytest.MonkeyPatch) -> None:
         self.taken.clear()
         return out
 
-    patch.setattr(Core, "_restart", restart)
+    patch.setattr(restarts, "come_back", restart)
 
 
 def forget_repeats(patch: pytest.MonkeyPatch) -> None:
     """What may have been taken before a restart is handed over as if nobody had seen it."""
-    patch.setattr(Core, "_deliverable", lambda self: iter(()))
+    patch.setattr(restarts, "list_deliverable", lambda core: iter(()))
 
 
 def forget_acknowledgements(patch: pytest.MonkeyPatch) -> None:
@@ -175,14 +176,14 @@ def forget_acknowledgements(patch: pytest.MonkeyPatch) -> None:
 
 def forget_what_gathered(patch: pytest.MonkeyPatch) -> None:
     """What had gathered for a peer when the process died is not sent."""
-    real = Core._restart
+    real = restarts.come_back
 
     def restart(self: Core, given: Restart, now: int) -> Any:
         for waiting in self.out.values():
             waiting.take()
         return real(self, given, now)
 
-    patch.setattr(Core, "_restart", restart)
+    patch.setattr(restarts, "come_back", restart)
 
 
 def count_gaps_as_received(patch: pytest.MonkeyPatch) -> None:

@@ -160,13 +160,13 @@ MUTANTS = [
         "test_a_change_that_has_begun_is_called_off_if_the_join_is",
     ),
     Mutant(
-        "N20", "what may have been handed over comes as new", "process/core.py",
-        "            self.repeats |= dict.fromkeys(self._deliverable())\n", "",
+        "N20", "what may have been handed over comes as new", "process/restarts.py",
+        "        core.repeats |= dict.fromkeys(list_deliverable(core))\n", "",
         "test_all_that_was_handed_over_comes_again_first_and_in_its_order",
     ),
     Mutant(
-        "N20", "what is held comes as new", "process/core.py",
-        "{message.id: None for message in held if self.me in message.to}", "{}",
+        "N20", "what is held comes as new", "process/restarts.py",
+        "{message.id: None for message in held if core.me in message.to}", "{}",
         "test_what_is_held_may_have_been_handed_over_before_what_it_waited_for_was_durable",
     ),
     Mutant(
@@ -299,8 +299,8 @@ MUTANTS = [
         "test_a_node_is_used_in_the_thread_that_started_it",
     ),
     Mutant(
-        "later", "an older copy of a journal is taken for the newest", "process/core.py",
-        "self.epoch = max(self.epoch + 1, restart.epoch)", "self.epoch = self.epoch + 1",
+        "later", "an older copy of a journal is taken for the newest", "process/restarts.py",
+        "core.epoch = max(core.epoch + 1, restart.epoch)", "core.epoch = core.epoch + 1",
         "test_an_older_copy_of_a_journal_is_refused_however_much_was_sent_since",
     ),
     Mutant(

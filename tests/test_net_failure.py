@@ -17,6 +17,7 @@ import pytest
 from antecede.errors import CannotWrite, Closed, NodeFailed, NotMember
 from antecede.net import Memory, Node, Settings
 from antecede.net.observe.recorder import Recorder
+from antecede.process import restarts
 from antecede.process.core import Core
 from antecede.process.inputs import (
     Acknowledge,
@@ -323,7 +324,7 @@ def test_an_exception_in_the_first_input_of_a_new_life_leaves_nothing_open(tmp_p
             async with build(network, "a", tmp_path):
                 pass
             with monkeypatch.context() as patch:
-                patch.setattr(Core, "_restart", surprise)
+                patch.setattr(restarts, "come_back", surprise)
                 a = build(network, "a", tmp_path)
                 with pytest.raises(NodeFailed, match="in an input Restart: Surprise: boo"):
                     await a.start()

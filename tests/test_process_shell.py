@@ -9,6 +9,7 @@ from msgspec import Struct
 from antecede.model import View
 from antecede.process.core import Core
 from antecede.process.inputs import Arrive, Propose, Restart, Send, Take, Turn, Withdraw
+from antecede.process.restarts import list_first_inputs
 from antecede.process.room import Room
 from antecede.process.views.members import Joiner, Plan
 from antecede.process.write_ahead import WriteAhead
@@ -87,11 +88,11 @@ def test_a_process_is_drained_when_peers_have_acknowledged_all_that_it_sent():
 
 def test_who_wanted_to_join_by_a_process_that_came_back_is_withdrawn():
     a, _ = make_pair()
-    assert a.list_first_inputs(True, None) == [Restart(True, None)]
+    assert list_first_inputs(a, True, None) == [Restart(True, None)]
     # As one that leads, it knows who wants to join by others, too.
     joiners = tuple(Joiner(name, "", (), by) for name, by in (("c", "a"), ("d", "b")))
     a.changing.membership.wanted = Plan(join=joiners)
-    assert a.list_first_inputs(False, None) == [Restart(False, None), Withdraw(("c",))]
+    assert list_first_inputs(a, False, None) == [Restart(False, None), Withdraw(("c",))]
 
 
 class Limits(Struct):

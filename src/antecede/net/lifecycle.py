@@ -40,6 +40,7 @@ from antecede.net.views import Member
 from antecede.process.core import Core, Out
 from antecede.process.inputs import Adopt
 from antecede.process.journal import Journal
+from antecede.process.restarts import list_first_inputs
 from antecede.process.views.members import Roll
 
 if TYPE_CHECKING:
@@ -162,7 +163,8 @@ class Lifecycle(Member):
             self._recorder = make_recorder(self._trace, self._run, core)
         if core is not self._new:
             # A new incarnation, durable before anyone hears of it: its frames wait for this input.
-            for given in core.list_first_inputs(self._recorder is not None, settings.limits, make_epoch()):
+            recording = self._recorder is not None
+            for given in list_first_inputs(core, recording, settings.limits, make_epoch()):
                 host.happen(given)
             host.since = dict.fromkeys(core.inbox, clock())
             self._untold = bool(core.untold)
@@ -175,8 +177,8 @@ class Lifecycle(Member):
             host.start_task(self._mesh.run(), "talking to peers"),
         ]
         if self._recorder is not None:
-            recording = self._recorder.run(host, settings.trace_s)
-            self._tasks.append(host.start_task(recording, "recording its events"))
+            work = self._recorder.run(host, settings.trace_s)
+            self._tasks.append(host.start_task(work, "recording its events"))
         self._minding = host.start_task(self._mind(), "stopping")
 
     async def _ask(self, join: Join) -> Core:

@@ -20,8 +20,8 @@ Time is passed in, and changes no state that a restart needs. So `tick`, `resume
 does not greet (`arrive`) are no inputs of the journal: what they teach can be had again.
 
 What decides how packets become payloads, and so the numbers of the links, is state: `sending`, the limits under which
-this process sends, are in the snapshot, and change by the input `Restart`. `limits` are the widest that were ever in
-force here: what was sent under them still arrives, and is still accepted.
+this process sends, are in the snapshot, and change by the input `Restart` (`restarts`). `limits` are the widest that
+were ever in force here: what was sent under them still arrives, and is still accepted.
 
 Errors
   refusal    a `CallerError` of `send`, `take` or `propose`, a `BadFrame` of `arrive`: nothing has changed
@@ -60,7 +60,7 @@ from antecede import wire
 from antecede.errors import BadFrame, BadParameter, CallerError, NotEligible, PeerError, Refused
 from antecede.link import Frame, Link
 from antecede.model import CausalContext, Effect, Id, Message, Packet, View
-from antecede.process import snapshots
+from antecede.process import restarts, snapshots
 from antecede.process.arrivals import receive_payload
 from antecede.process.events import Record
 from antecede.process.inputs import (
@@ -88,12 +88,9 @@ from antecede.process.views.change import Changing, parameters_among
 from antecede.process.views.members import Change, Roll
 from antecede.process.views.numbering import Numbering
 from antecede.process.views.routes import topology_of
-from antecede.protocols import Machine, create, restore
+from antecede.protocols import Machine, create
 
-__all__ = ["RULES", "Core", "Out"]
-
-RULES = 7
-"""The version of what an input does, where it differs from earlier ones: inputs replay by the rules of their time."""
+__all__ = ["Core", "Out"]
 
 MILLISECOND = 1_000_000
 
@@ -132,7 +129,7 @@ class Core:
     ) -> None:
         self.sending = self.limits = limits
         """What `send` takes; and what may arrive, or be on its way since it was sent."""
-        self.rules = RULES
+        self.rules = restarts.RULES
         self.epoch, self.window = epoch, window
         """The incarnation of all links, and the window of new ones."""
         self.parameters = dict(parameters)
@@ -289,13 +286,6 @@ class Core:
         """Whether nothing waits to leave, and these peers have acknowledged all that did."""
         return not (self.unsent or self.gathered or any(self.links[peer].unacknowledged for peer in peers))
 
-    def list_first_inputs(self, recording: bool, limits: wire.Limits | None, epoch: int = 0) -> list[Input]:
-        """What happens to a process that comes back from its journal before anything else does."""
-        wanted, me = self.changing.membership.wanted.join, self.view.name(self.me)
-        # Whoever wanted to join by us has lost its connection, and asks again.
-        names = tuple(joiner.name for joiner in wanted if joiner.by == me)
-        return [Restart(recording, limits, epoch), *([Withdraw(names)] if names else [])]
-
     # Inputs
 
     def apply(self, given: Input, now: int) -> list[Out]:
@@ -341,7 +331,7 @@ class Core:
             case Told(number):
                 self.changing.untold = [change for change in self.untold if change.number != number]
             case Restart():
-                return self._restart(given, now)
+                return restarts.come_back(self, given, now)
             case Close():
                 self.closed = True
             case Adopt(state):
@@ -604,34 +594,6 @@ class Core:
             self.failure = error
             raise
         return out
-
-    def _restart(self, restart: Restart, now: int) -> list[Out]:
-        self.record.on = restart.recording
-        self.again = deque(self.taken.values())
-        if not self.closed:
-            self.repeats |= dict.fromkeys(self._deliverable())
-            # What is held now may have been taken, too: what let it be taken had arrived, and was not durable yet.
-            held = [one.message for one in self.changing.waiting() if one.where == "held"]
-            self.repeats |= {message.id: None for message in held if self.me in message.to}
-        self.closed = False
-        self.epoch = max(self.epoch + 1, restart.epoch)
-        for link in self.links.values():
-            link.restart(self.epoch)
-        # What had gathered was sent under the limits, and by the rules, of that time.
-        out = self.turn(now)
-        if restart.limits is not None:
-            self.send_under(restart.limits, RULES)
-        return out
-
-    def _deliverable(self) -> Iterator[Id]:
-        """All that could be taken now, one after the other, if nothing else arrived: in the order of the inbox."""
-        yield from [one.id for one in self.changing.ready if isinstance(one, Message)]
-        machine, numbering = restore(self.machine.snapshot()), self.numbering
-        offered = deque(self.inbox.values())
-        while offered:
-            message = offered.popleft()
-            yield numbering.identify(message)
-            offered += [effect for effect in machine.deliver(message) if isinstance(effect, Message)]
 
     # No inputs
 

@@ -65,7 +65,7 @@ class Body(Protocol):
         """Why the protocol cannot run among these, if it cannot."""
 
     def rules(self) -> int:
-        """Of which version the inputs are that are replayed (`core.RULES`)."""
+        """Of which version the inputs are that are replayed (`restarts.RULES`)."""
 
     def strangers(self) -> tuple[int, ...]:
         """Members that joined and were never heard here."""

@@ -18,6 +18,7 @@ from antecede.link import Frame
 from antecede.process.core import Core, Out
 from antecede.process.inputs import Adopt, Arrive, Input, Propose, Turn, Waive, Withdraw
 from antecede.process.journal import Journal
+from antecede.process.restarts import list_first_inputs
 from antecede.process.room import Room
 from antecede.process.views.members import Plan
 from antecede.process.views.notes import is_note
@@ -139,7 +140,7 @@ class SimNode:
         self.ticking = 0
         """When the next look at the links is due; 0: none is planned."""
         self.room = Room(core, Bounds(scenario.queue))
-        for given in () if core is new else core.list_first_inputs(scenario.recording, self.limits):
+        for given in () if core is new else list_first_inputs(core, scenario.recording, self.limits):
             self.happen(given)
         if self._memory is not None and core.changing.routes.joining:
             self.happen(Adopt(self._memory()))
