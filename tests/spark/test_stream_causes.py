@@ -126,6 +126,12 @@ def test_what_each_row_waits_for_is_named_at_its_root():
     assert held == {"b": ["a"], "c": ["a"], "d": ["a", "gone"], "own": ["own -> own"]}
 
 
+def test_what_waits_is_listed_whatever_the_column_of_identifiers_is_called():
+    bucket = CausesBucket(CausesSettings(id="user id"))
+    bucket.advance(table_of([("", "b", ["a"])]).rename_columns({"__id": "user id"}), 0)
+    assert [row["awaits"][0]["sender"] for row in list_state(bucket.dump())] == ["a"]
+
+
 def test_rows_of_a_cycle_are_told_as_a_cycle_and_not_under_an_absent_cause():
     bucket = CausesBucket(CausesSettings())
     chained = [

@@ -387,6 +387,7 @@ class CausesBucket(Bucket):
             "antecede causes": STATE_VERSION,
             "serial": self.serial,
             "buckets": self.settings.buckets,
+            "id": self.settings.id,
             "columns": self.settings.columns,
             "table": None if self.table is None else to_ipc(self.table),
             "held": held,
@@ -442,4 +443,5 @@ def name_cycle(cycle: list[Key]) -> str:
 
 def load_held(state: dict[str, Any]) -> CausesBucket:
     """A bucket with this state, to look at what waits."""
-    return CausesBucket.load(msgspec.msgpack.encode(state), (), CausesSettings(buckets=state["buckets"]))
+    settings = CausesSettings(buckets=state["buckets"], id=state["id"])
+    return CausesBucket.load(msgspec.msgpack.encode(state), (), settings)
