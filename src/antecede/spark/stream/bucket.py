@@ -30,7 +30,7 @@ __all__ = [
 
 ADDED: Final = ("position", "waits_for", "kind", "reason")
 """The columns that rows come out with."""
-KINDS: Final = pa.array(["delivered", "late", "released", "repeated", "refused"])
+KINDS: Final = ("delivered", "late", "released", "repeated", "refused")
 DELIVERED, LATE, RELEASED, REPEATED, REFUSED = range(5)
 LACKING: Final = tuple(GAVE_UP.value_type.names)
 
@@ -99,7 +99,7 @@ class Output:
             waits = pa.ListArray.from_arrays(ends, pa.array([], kind.value_type), kind)
         reasons = list(map(self.reasons.get, range(size))) if self.reasons else [None] * size
         position = pa.array(positions, pa.int64(), mask=positions < 0)
-        kinds = KINDS.take(pa.array(np.concatenate(self._kinds)))
+        kinds = pa.array(KINDS, pa.string()).take(pa.array(np.concatenate(self._kinds)))
         rows = table.take(self.rows)
         for name, column in zip(ADDED, (position, waits, kinds, pa.array(reasons, pa.string())), strict=True):
             rows = rows.append_column(name, column)
