@@ -17,8 +17,9 @@ BENCH  ?= protocols
 
 UV := uv==0.13.7
 
-# What the shell has exported must not decide which antecede is imported.
-unexport PYTHONPATH PYTHONHOME
+# What the shell has exported must not decide which antecede is imported, nor that each process of the tests compiles
+# all tests again.
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 export PYTHON
 
 BIN := $(VENV)/bin

@@ -15,6 +15,7 @@ import graphlib
 import importlib.util
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -186,6 +187,7 @@ def broken_rules(source: str, module: str, is_package: bool = False) -> list[str
     return found
 
 
+@cache
 def list_modules() -> dict[str, Path]:
     """Module name -> file, found without importing anything."""
     spec = importlib.util.find_spec(PACKAGE)
