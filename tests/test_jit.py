@@ -1,5 +1,6 @@
 """Kernels compiled and interpreted, and the one hash table against a dictionary."""
 
+import os
 import random
 import subprocess
 import sys
@@ -39,6 +40,37 @@ def test_a_kernel_calls_others_the_way_it_was_called(plain):
         assert add_two(values, 1) == 2
         assert add_two.compiled.signatures
     assert values.tolist() == [0, 2]
+
+
+TAKE_PART = """
+import sys
+import numpy as np
+from antecede.jit.hashtable import fill, table_of
+
+print("ready", flush=True)
+sys.stdin.readline()
+table_of(np.arange(9, dtype=np.int32), np.arange(9))
+print(sum(fill.compiled.stats.cache_misses.values()))
+"""
+
+
+@pytest.mark.skipif(not has_numba(), reason="needs Numba")
+def test_of_processes_that_begin_together_one_compiles(tmp_path):
+    """Each worker of a first job on Spark used to compile everything."""
+    command = [sys.executable, "-c", TAKE_PART]
+    surroundings = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    processes = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=surroundings)
+        for _ in range(3)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    assert sorted(int(process.communicate(timeout=300)[0]) for process in processes) == [0, 0, 1]
 
 
 def test_interpreted_kernels_load_no_numba():

@@ -4,7 +4,8 @@
     inlined       the same, as part of whatever calls it: for what is done with every row
     allocating    makes arrays
 
-A decorated function is compiled when Python first calls it; the machine code is kept on disk beside the source.
+A decorated function is compiled when Python first calls it; the machine code is kept on disk beside the source. Of
+processes that call it at the same time, as the workers of a first job on Spark do, one compiles and the others load.
 Loading Numba takes about a second: within `interpreted()` kernels run as plain Python instead, which is the
 faster way for some ten thousand rows. Where Numba is not installed, they always do. Both ways give the same results:
 integers wrap, and no kernel depends on the width of an intermediate value.
@@ -14,11 +15,14 @@ integers wrap, and no kernel depends on the width of an intermediate value.
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import cache, cached_property
 from importlib.util import find_spec
+from threading import RLock
 from types import FunctionType
 from typing import Any, Final
 
@@ -73,17 +77,47 @@ def is_compiling() -> bool:
     return has_numba() and not INTERPRETED.get()
 
 
+ALONE: Final = RLock()
+"""Held by the thread that compiles."""
+
+
+def type_of(argument: Any) -> Any:
+    """What machine code for an argument depends on."""
+    if not isinstance(argument, np.ndarray):
+        return type(argument)
+    return argument.dtype, argument.ndim, argument.flags.c_contiguous, argument.flags.writeable
+
+
 class Kernel:
     """A function over arrays. Within compiled code its calls of other kernels are calls of machine code."""
 
     def __init__(self, function: FunctionType, options: dict[str, Any]) -> None:
         self.function, self.options = function, options
+        self._known: set[tuple[Any, ...]] = set()
         self.__name__, self.__doc__, self.__wrapped__ = function.__name__, function.__doc__, function
 
     def __call__(self, *arguments: Any) -> Any:
-        if is_compiling():
-            return self.compiled(*arguments)
-        return self.function(*arguments)
+        if not is_compiling():
+            return self.function(*arguments)
+        types = tuple(map(type_of, arguments))
+        if types not in self._known:
+            self._prepare(arguments)
+            self._known.add(types)
+        return self.compiled(*arguments)
+
+    def _prepare(self, arguments: tuple[Any, ...]) -> None:
+        """Load or make the machine code for arguments of these types."""
+        from numba import typeof
+
+        with ALONE:
+            cache = os.open(self.compiled.stats.cache_path, os.O_RDONLY)
+            try:
+                # A process that dies gives the lock back. Where a file system has no locks, each compiles for itself.
+                with suppress(OSError):
+                    fcntl.flock(cache, fcntl.LOCK_EX)
+                self.compiled.compile(tuple(map(typeof, arguments)))
+            finally:
+                os.close(cache)
 
     @cached_property
     def compiled(self) -> Any:
