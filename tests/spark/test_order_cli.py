@@ -11,6 +11,7 @@ import pytest
 from antecede.sim.run import RunSpec
 from antecede.spark.stream.packets import simulated
 from antecede.trace import RUNS, RunInfo
+from antecede.trace.foreign.formats import NO_UTF8
 from tests.spark.made import CYCLE, lamport, random_run, table
 
 CLOCKED = lamport(random_run(Random(5), "r", 4, 60, orphans=0.05))
@@ -110,7 +111,8 @@ def test_wrong_options_are_code_2_before_spark_starts(options, told, capsys, tmp
     ("data", "told"),
     [
         (b"id;cause\nb;a\n", "not 'id': values are separated by commas"),
-        ("id,cause\n".encode("utf-16"), "e.csv: the text is not UTF-8: convert it, as `iconv -t UTF-8` does"),
+        ("id,cause\n".encode("utf-16"), f"e.csv: {NO_UTF8}"),
+        (b"id,cause,ID\n", "e.csv: the first line names a column twice, id and ID: rename one of them"),
     ],
 )
 def test_a_first_line_of_another_kind_is_said_before_spark_starts(data, told, capsys, tmp_path):

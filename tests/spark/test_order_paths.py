@@ -12,6 +12,7 @@ from antecede.errors import BadParameter, BadTrace
 from antecede.spark.order.api import read_form
 from antecede.spark.order.files import order_path
 from antecede.spark.stream.api import Asked
+from antecede.spark.tables import find_undecodable
 
 VECTORS = [{"b": 1, "a": 1}, {"a": 1}]
 
@@ -102,6 +103,24 @@ BROKEN = {
     ),
     "a value of two lines": ("a b+c.csv", b'e,after\na,\nb,"a\nc"\n', r"quoted value must end on its line: "),
     "many values": ("a.csv", b"e,after\na,,\nb,a\n", r"a\.csv: the line must have as many values .*: a,,$"),
+    "Latin-1": (
+        "a.csv",
+        ("e,after\n" + "a,\n" * 9999 + "ä,\nö,ä\n").encode("latin-1"),
+        r"a\.csv, line 10,001: the text is not UTF-8: convert it",
+    ),
+    "Latin-1 in JSON": (
+        "a.jsonl",
+        '{"e": "b", "after": "ä"}\n{"e": "ä", "after": null}\n'.encode().replace(
+            b'b", "after": "\xc3', b'b", "after": "'
+        ),
+        r"a\.jsonl, line 1: the text is not UTF-8: ",
+    ),
+    "one name twice": ("a.csv", b"e,after,E\na,,\n", r"a\.csv: .* names a column twice, e and E: rename one"),
+    "one name twice in JSON": (
+        "a.jsonl",
+        b'{"e": "a", "after": null, "e": "b"}\n',
+        r"a\.jsonl: .* as one table: there are two columns `e`: rename one",
+    ),
     "no gzip": ("a.csv.gz", b"\x1f\x8b\x08\x00 and no more", r"a\.csv\.gz: .*cannot read"),
     "half a gzip": (
         "a.csv.gz",
@@ -129,6 +148,27 @@ def test_a_file_that_is_not_what_it_says_is_refused_by_name(warm, tmp_path, name
     assert re.search(told, line), line
     assert "Parquet" not in line
     assert not (tmp_path / "out").exists()
+
+
+def test_letters_of_many_bytes_may_stand_anywhere(spark, tmp_path):
+    """A file is looked at a mebibyte at a time."""
+    text = "e,after\n" + "".join(f"{'ä' * (1 + at % 7)}{at},\n" for at in range(200_000))
+    (tmp_path / "a.csv").write_text(text)
+    assert find_undecodable(f"file:{tmp_path}/a.csv") is None
+    data = text.encode()
+    (tmp_path / "a.csv").write_bytes(data + b"b,\xc3")
+    assert find_undecodable(f"file:{tmp_path}/a.csv") == 200_002
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(data[:-3] + b"\xff\n"))
+    assert find_undecodable(f"file:{tmp_path}/a.csv.gz") == 200_001
+
+
+def test_a_directory_of_csv_that_names_a_column_twice_is_refused(spark, tmp_path):
+    (tmp_path / "1.csv").write_text("e,after,e\nb,a,x\n")
+    with pytest.raises(BadTrace, match=r"1\.csv: the first line names a column twice, e and e: rename"):
+        order_path(spark, tmp_path, Asked(id="e", causes="after"))
+    # What Spark would make of it is a good name, too.
+    (tmp_path / "1.csv").write_text("e0,e1,after\nb,x,a\n")
+    assert order_path(spark, tmp_path, Asked(id="e0", causes="after")).count() == 1
 
 
 def test_files_of_csv_with_other_columns_are_refused(warm, tmp_path):

@@ -163,6 +163,44 @@ def test_a_word_that_is_missing_everywhere_may_mean_no_cause(warm, tmp_path):
     assert "give the query the same, or a new checkpoint and output" in done.stderr
 
 
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_text_that_is_not_utf_8_is_refused_by_name(warm, tmp_path, kind):
+    """Read as UTF-8, both identifiers were one."""
+
+    def write(name, ids, encoding):
+        lines = [
+            f"{id}," if kind == "csv" else json.dumps({"e": id, "after": ""}, ensure_ascii=False)
+            for id in ids
+        ]
+        lines = ["e,after", *lines] if kind == "csv" else lines
+        (tmp_path / "in" / name).write_bytes("\n".join(lines).encode(encoding))
+
+    (tmp_path / "in").mkdir()
+    write(f"1.{kind}", ["ß", "ü"], "utf-8")
+    request = (
+        "order",
+        tmp_path / "in",
+        "--id",
+        "e",
+        "--causes",
+        "after",
+        "--out",
+        tmp_path / "out",
+        "--stream",
+    )
+    done = warm(*request, "--once")
+    assert done.returncode == 0, done.stderr
+    assert sorted(pq.read_table(tmp_path / "out" / "delivered")["e"].to_pylist()) == ["ß", "ü"]
+    write(f"2.{kind}", ["ä", "ö"], "latin-1")
+    done = warm(*request, "--once")
+    assert done.returncode == 2
+    assert f"2.{kind}: the text is not UTF-8: convert it" in done.stderr.splitlines()[-1]
+    # The name stays, the bytes are repaired: the stream goes on.
+    write(f"2.{kind}", ["ä", "ö"], "utf-8")
+    assert warm(*request, "--once").returncode == 0
+    assert sorted(pq.read_table(tmp_path / "out" / "delivered")["e"].to_pylist()) == ["ß", "ä", "ö", "ü"]
+
+
 def test_a_cycle_is_told_id_by_id(warm, tmp_path):
     (tmp_path / "in").mkdir()
     rows = [{"id": "a", "after": ["b"]}, {"id": "b", "after": ["a"]}, {"id": "c", "after": []}]

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.storage import local
+from antecede.trace.foreign.formats import NO_UTF8, refuse_repeated_columns
 
 __all__ = [
     "list_files",
@@ -85,12 +86,14 @@ def peek_columns(path: str) -> list[str] | None:
         return None
     with (opened or open)(place, "rt", encoding="utf-8-sig", newline="") as file:
         try:
-            return next(csv.reader(file), [])
+            columns = next(csv.reader(file), [])
         except UnicodeDecodeError:
-            raise BadTrace(place, "the text is not UTF-8: convert it, as `iconv -t UTF-8` does") from None
+            raise BadTrace(place, NO_UTF8) from None
         except (OSError, EOFError, zlib.error, csv.Error):
             # Spark's reader says what is wrong with it.
             return None
+    refuse_repeated_columns(place, columns)
+    return columns
 
 
 def name_partition(row: Mapping[str, Any], names: Sequence[str]) -> str:

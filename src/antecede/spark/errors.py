@@ -150,7 +150,8 @@ def find_error(error: BaseException) -> AntecedeError | None:
     >>> find_error(PySparkException(f"Job aborted.\\n{MARK}{line}\\n  at java.lang.Thread.run"))
     BadTrace('run r: message 3 is never sent')
     """
-    at = str(error).rfind(MARK)
+    # A plan that Spark shows has the mark, too, as the beginning of an expression.
+    at = str(error).rfind(f"{MARK}{{")
     if at >= 0:
         return decode_error(str(error)[at + len(MARK) :])
     for condition, parameters in conditions_of(error):
@@ -198,6 +199,9 @@ def describe_failure(error: Exception) -> str:
     >>> describe_failure(ValueError("An error occurred while calling o9.parquet.\\n: java.io.IOException: no room"))
     'java.io.IOException: no room'
     """
+    for condition, parameters in conditions_of(error):
+        if condition == "COLUMN_ALREADY_EXISTS" and "columnName" in parameters:
+            return f"there are two columns {parameters['columnName']}: rename one, by more than its case"
     lines = [line.strip(" :") for line in str(error).split("\n") if line.strip()]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         del lines[0]

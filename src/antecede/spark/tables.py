@@ -2,7 +2,8 @@
 
 All columns stay. Parquet tells their types; CSV has text; of JSON, Spark finds the types in a first pass over all
 files, so that nobody has to name the columns that only pass through. A table with a line that is no JSON, or a line of
-CSV that has more or fewer values than the first line has names, is refused, and the line is named.
+CSV that has more or fewer values than the first line has names, is refused, and the line is named. So is text that is
+not UTF-8: Spark would read each of its letters as the same sign, and two identifiers as one.
 
 A stream has the columns of the files that are there when it first starts, also after a restart: a checkpoint keeps
 them. What a line of JSON has besides is in `_rescued`, as JSON; a line that is none is there as it is.
@@ -13,6 +14,7 @@ Vectors in text are JSON: an object, or an array.
 from __future__ import annotations
 
 import os
+from codecs import getincrementaldecoder
 from collections.abc import Mapping, Sequence
 from io import TextIOWrapper
 from typing import Final, NoReturn
@@ -29,10 +31,11 @@ from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructFi
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.errors import describe_failure, find_error, raise_bad_trace
 from antecede.spark.frames import CSV, escape_path, files, quote
-from antecede.spark.session import SparkError
+from antecede.spark.session import SparkError, is_connect
 from antecede.spark.stream.query import Checkpoint
 from antecede.spark.trace import refuse_files
 from antecede.storage import absolute, local, place, readable
+from antecede.trace.foreign.formats import NO_UTF8, refuse_repeated_columns
 
 __all__ = [
     "BROKEN", "FILE", "StreamFiles", "TableFiles", "name_file", "open_reader", "read_files", "read_table",
@@ -55,6 +58,7 @@ NO_COLUMNS: Final = {
 TORN: Final = (
     "the line must have as many values as the first line names, and a quoted value must end on its line"
 )
+CHUNK: Final = 1 << 20
 MAP, ARRAY = "map<string,bigint>", "array<bigint>"
 """What a vector in text can be."""
 
@@ -97,9 +101,14 @@ class StreamFiles(Struct, frozen=True):
     def read(self, spark: SparkSession, found: TableFiles) -> DataFrame:
         """The rows of the files that are there, and of those that will be."""
         reader, place = open_reader(spark, self.files_per_batch), escape_path(absolute(self.path))
+        if found.format == "csv":
+            return read_vectors(read_bytes(reader, found, place), found, self.process, self.vector)
         if found.format != "json":
             return read_vectors(open_files(reader, found, place), found, self.process, self.vector)
-        lines = reader.text(place).where(F.trim("value") != "")
+        fault = raise_bad_trace(tell_file(), NO_UTF8).cast("boolean")
+        lines = reader.text(place).where(
+            F.when(F.is_valid_utf8("value"), F.trim("value") != "").otherwise(fault)
+        )
         fields = F.from_json("value", "map<string,string>")
         others = F.map_filter(fields, lambda name, value: ~name.isin(*found.schema.names))
         rescued = F.when(fields.isNull(), F.col("value")).when(F.size(others) > 0, F.to_json(others))
@@ -127,6 +136,8 @@ def read_table(
     names = visible_files(spark, path)
     if not names and "/" not in path and spark.catalog.tableExists(path):
         return spark.table(path)
+    if not all(name.endswith(".parquet") for name in names):
+        refuse_encoding(spark, names)
     found = describe_files(spark, path, names, vector, whole=True)
     places = [escape_path(name) for name in names]
     rows = (
@@ -171,11 +182,13 @@ def read_files(
     if format == "parquet":
         table = spark.read.parquet(*places).withColumn(BROKEN, F.lit(None).cast("string"))
     else:
+        refuse_encoding(spark, names)
         kinds = dict(fields)
         if format == "csv":
             kinds = dict.fromkeys(spark.read.options(**CSV).csv(places).columns)
             if not kinds:
                 raise BadTrace(names[0], "the file is empty; its first line must name the columns")
+            refuse_repeated_names(spark, names, list(kinds))
         # Without `columnPruning` Spark counts the values of each line, whatever columns are asked for.
         options = {**CSV, "columnPruning": False} if format == "csv" else {}
         schema = ", ".join(
@@ -189,6 +202,12 @@ def read_files(
 def name_file() -> Column:
     """The file of a row. Spark writes the beginning of a local path in two ways."""
     return F.regexp_replace("_metadata.file_path", "^file:/+", "file:/")
+
+
+def tell_file() -> Column:
+    """The file of a row, for people."""
+    # Only `%` is special in a path that Spark writes; the decoder of URLs makes a space of `+`, too.
+    return F.try_url_decode(F.replace(name_file(), F.lit("+"), F.lit("%2B")))
 
 
 def describe_files(
@@ -215,6 +234,8 @@ def describe_files(
         ) from None
     if not set(table.columns) - {BROKEN}:
         raise BadTrace(absolute(path), NO_COLUMNS[format])
+    if format == "csv":
+        refuse_repeated_names(spark, names, table.columns)
     if whole and BROKEN in table.columns:
         refuse_line(table)
     schema, text = StructType([field for field in table.schema if field.name != BROKEN]), None
@@ -230,6 +251,50 @@ def describe_files(
                 [StructField(vector, kind) if field.name == vector else field for field in schema]
             )
     return TableFiles(format, schema.json(), text)
+
+
+def refuse_repeated_names(spark: SparkSession, names: Sequence[str], columns: Sequence[str]) -> None:
+    """Refuse CSV that names a column twice. Spark then puts the place of a column behind its name: `id0`, `id2`."""
+    if sum(column.endswith(str(at)) for at, column in enumerate(columns)) < 2:
+        return
+    for name in names:
+        first = spark.read.options(**CSV | {"header": False}).csv(escape_path(name)).first()
+        refuse_repeated_columns(name, [value or "" for value in first or ()])
+
+
+def refuse_encoding(spark: SparkSession, names: Sequence[str]) -> None:
+    """Refuse text that is not UTF-8. This process looks at local files: it reads a gigabyte in a second."""
+    others = []
+    for name in names:
+        if local(name) is None or is_connect(spark):
+            others.append(escape_path(name))
+        elif (line := find_undecodable(name)) is not None:
+            raise BadTrace(f"{name}, line {line:,}", NO_UTF8)
+    if others:
+        wrong = spark.read.text(others).where(~F.is_valid_utf8("value")).select(name_file())
+        if row := wrong.first():
+            raise BadTrace(unquote(row[0]), NO_UTF8)
+
+
+def find_undecodable(file: str) -> int | None:
+    """The number of the first line that is not UTF-8, from 1."""
+    system, inside = place(file)
+    decoder, line = getincrementaldecoder("utf-8")(), 1
+    try:
+        with system.open_input_stream(inside) as stream:
+            while data := stream.read(CHUNK):
+                try:
+                    decoder.decode(data)
+                except UnicodeDecodeError as error:
+                    return line + error.object.count(b"\n", 0, error.start)
+                line += data.count(b"\n")
+            decoder.decode(b"", True)
+    except UnicodeDecodeError:
+        return line
+    except (OSError, pa.ArrowException):
+        # Spark's reader says what is wrong with it.
+        return None
+    return None
 
 
 def refuse_line(table: DataFrame) -> NoReturn:
@@ -257,20 +322,28 @@ def read_lines(spark: SparkSession, found: TableFiles, places: list[str]) -> Dat
     rows = spark.read.options(**options).schema(StructType(fields)).csv(places)
     broken = F.col(quote(BROKEN))
     words = F.concat(F.lit(f"{TORN}: "), broken)
-    # Only `%` is special in a path that Spark writes; the decoder of URLs makes a space of `+`, too.
-    file = F.try_url_decode(F.replace(name_file(), F.lit("+"), F.lit("%2B")))
-    fault = raise_bad_trace(file, F.left(words, F.lit(SHOWN)))
+    fault = raise_bad_trace(tell_file(), F.left(words, F.lit(SHOWN)))
     # Spark does not read lines that are none without a column of others.
     other = F.length(F.concat_ws("", F.col(quote(found.schema.names[0])))) >= 0
     sound = F.when(broken.isNull(), other).otherwise(fault.cast("boolean"))
     return rows.where(sound).drop(BROKEN)
 
 
+def read_bytes(reader: DataStreamReader, found: TableFiles, place: str) -> DataFrame:
+    """The rows of CSV in a stream. Spark takes each byte for a letter, so that text that is not UTF-8 shows."""
+    names = found.schema.names
+    letters = StructType([StructField(name.encode().decode("latin-1"), StringType()) for name in names])
+    rows = reader.options(**CSV, encoding="ISO-8859-1").schema(letters).csv(place)
+    texts = [F.encode(F.col(quote(name)), "ISO-8859-1").cast("string") for name in letters.names]
+    fault = raise_bad_trace(tell_file(), NO_UTF8).cast("string")
+    checked = (F.when(~F.is_valid_utf8(text), fault).otherwise(text) for text in texts)
+    return rows.select(*(text.alias(name) for text, name in zip(checked, names, strict=True)))
+
+
 def open_files(
     reader: DataFrameReader | DataStreamReader, found: TableFiles, places: str | list[str]
 ) -> DataFrame:
-    options = CSV if found.format == "csv" else {}
-    return reader.format(found.format).options(**options).schema(found.schema).load(places)  # type: ignore[arg-type]
+    return reader.format(found.format).schema(found.schema).load(places)  # type: ignore[arg-type]
 
 
 def read_vectors(table: DataFrame, found: TableFiles, process: str | None, vector: str | None) -> DataFrame:

@@ -9,19 +9,21 @@ spans    a table, whose columns are those of ClickHouse's `otel_traces`, or are 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from antecede.errors import BadParameter
+from antecede.errors import BadParameter, BadTrace
 from antecede.trace.foreign import shiviz
 from antecede.trace.foreign.lines import LINES
 
 __all__ = [
-    "FORMATS", "MAPS", "OTEL_TRACES", "SPAN_COLUMNS", "SPAN_FORMATS", "SPAN_LISTS", "TABLE", "choose_columns",
-    "is_stated", "refuse_absent_columns", "refuse_request", "refuse_span_request",
+    "FORMATS", "MAPS", "NO_UTF8", "OTEL_TRACES", "SPAN_COLUMNS", "SPAN_FORMATS", "SPAN_LISTS", "TABLE",
+    "choose_columns", "is_stated", "refuse_absent_columns", "refuse_repeated_columns", "refuse_request",
+    "refuse_span_request",
 ]  # fmt: skip
 
 TABLE: Final = "table"
+NO_UTF8: Final = "the text is not UTF-8: convert it, as `iconv -f LATIN1 -t UTF-8` does, or with -f UTF-16"
 FORMATS: Final = ("shiviz", *LINES, TABLE)
 
 
@@ -61,6 +63,22 @@ def refuse_absent_columns(owner: str, mapping: Mapping[str, str], there: Collect
                 owner,
                 f"map has {ours}={name}, and the table has no such column; its columns are {', '.join(there)}",
             )
+
+
+def refuse_repeated_columns(place: str, columns: Sequence[str]) -> None:
+    """Refuse a first line that names a column twice. Spark takes names that differ in case for one.
+
+    >>> refuse_repeated_columns("a.csv", ["id", "cause", "ID"])
+    Traceback (most recent call last):
+    antecede.errors.BadTrace: a.csv: the first line names a column twice, id and ID: rename one of them
+    """
+    known: dict[str, str] = {}
+    for name in filter(None, columns):
+        if before := known.get(name.lower()):
+            raise BadTrace(
+                place, f"the first line names a column twice, {before} and {name}: rename one of them"
+            )
+        known[name.lower()] = name
 
 
 # Spans
