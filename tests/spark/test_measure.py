@@ -14,6 +14,7 @@ from antecede.spark import SPARK_EVENTS, SPARK_RUNS, Trace
 from antecede.spark.measure import api, chains, facts
 from antecede.spark.measure.api import ERROR, measure
 from antecede.spark.measure.facts import bound
+from antecede.spark.run_tasks import number_groups, whole_pieces
 from antecede.trace import EVENTS, RUNS, RunInfo, TraceWriter
 from antecede.trace.columns import Names, Rows, rows_of
 from tests.spark.random_traces import make_trace
@@ -155,7 +156,8 @@ def test_copies_that_no_chunk_has_whole_are_the_same_facts(held, monkeypatch):
         left = pa.Table.from_batches(counted, facts.PARTS).sort_by(
             [(name, "ascending") for name in facts.COPY]
         )
-        found = pa.Table.from_batches(facts.finish_facts(left.to_batches(5)), facts.FACTS)
+        left = left.append_column("__hash", pa.array(number_groups(left, facts.COPY)))
+        found = pa.concat_tables(map(facts.finish_facts, whole_pieces(left.to_batches(5), size)))
         keys = ["run", "process", "sender", "quantity", "low", "high", "middle"]
         sums = [("count", "sum"), ("total", "sum"), ("least", "min"), ("greatest", "max")]
         cells = found.group_by(keys).aggregate(sums).to_pylist()
@@ -305,6 +307,22 @@ def test_a_run_of_which_nothing_is_known_but_a_send(spark, tmp_path):
         ("a", 1, 0)
     ]
     assert measures.histograms.collect() == []
+
+
+@pytest.mark.parametrize("shuffled", [None, 3], ids=["here", "by Spark"])
+def test_a_run_without_times_has_no_delays(spark, tmp_path, shuffled):
+    """Copies and deliveries are counted all the same, and a run beside it keeps its delays."""
+    runs = {name: make_trace(seed, receives=True) for name, seed in (("at", 31), ("no", 32))}
+    runs["no"] = runs["no"][0], [{**row, "time_ns": 7} for row in runs["no"][1]]
+    measures = measure(Trace.read(spark, written(tmp_path, runs, shuffled=shuffled)))
+    check(measures, runs)
+    quantities = {(row["run"], row["quantity"]) for row in measures.histograms.collect()}
+    assert {quantity for run, quantity in quantities if run == "no"} == {"stamp_entries", "stamp_bytes"}
+    assert ("at", "delay_ns") in quantities
+    overall = {row["protocol"]: row for row in measures.overall.collect()}
+    assert overall["made up n"]["delay_ns_mean"] is overall["made up n"]["duration_ns"] is None
+    assert overall["made up n"]["deliveries"] > 0
+    measures.release()
 
 
 # Values that a distribution may have

@@ -75,6 +75,7 @@ class Expected:
         self.sends = {(row["sender"], row["number"]): row for row in mine if row["kind"] == "send"}
         self.copies = {(m, q) for m, row in self.sends.items() for q in row["to"]}
         self.received = any(row["kind"] == "receive" for row in mine)
+        self.timed = len({row["time_ns"] for row in rows}) > 1
         self.delays, self.waits = defaultdict(list), defaultdict(list)
         arrived = {(m, q): self.sends[m]["time_ns"] for m, q in self.copies if m[0] == q}
         delivered: set = set()
@@ -94,6 +95,10 @@ class Expected:
             for row in self.rows
         )
 
+    def spread(self, quantity, times):
+        """A log without times, whose events all have the same, tells none of these."""
+        return spread(quantity, times) if self.timed else {}
+
     def order(self):
         ids = {name: i for i, name in enumerate(self.names)}
         return happened_before(
@@ -112,7 +117,6 @@ class Expected:
             depth[message] = 1 + max((depth[m] for m in pasts[message]), default=0)
         delays = [delay for values in self.delays.values() for delay in values]
         waits = [wait for values in self.waits.values() for wait in values] if self.received else []
-        times = [row["time_ns"] for row in self.rows]
         own = [row for row in self.rows if row["kind"] == "send" and not row["control"]]
         figures = {
             "run": "r",
@@ -124,13 +128,15 @@ class Expected:
             "control_packets": self.count("send", control=True),
             "past": sum(map(len, pasts.values())),
             "longest_chain": max(depth.values(), default=0),
-            "duration_ns": max(times, default=0) - min(times, default=0),
-            **spread("delay_ns", delays),
-            **spread("wait_ns", waits),
+            **self.spread("delay_ns", delays),
+            **self.spread("wait_ns", waits),
         }
+        if self.timed:
+            times = [row["time_ns"] for row in self.rows]
+            figures["duration_ns"] = max(times) - min(times)
         for name in ("stamp_entries", "stamp_bytes"):
             figures |= spread(name, [row[name] for row in own if row[name] is not None])
-        if self.received and sum(delays):
+        if self.received and self.timed and sum(delays):
             figures["wait_share"] = sum(waits) / sum(delays)
         return figures
 
@@ -142,10 +148,10 @@ class Expected:
                 "sends": self.count("send", name),
                 "deliveries": self.count("deliver", name),
                 "control_packets": self.count("send", name, control=True),
-                **spread(
+                **self.spread(
                     "delay_ns", [d for (_, q), values in self.delays.items() if q == name for d in values]
                 ),
-                **(spread("wait_ns", self.waits[name]) if self.received else {}),
+                **(self.spread("wait_ns", self.waits[name]) if self.received else {}),
             }
 
     def channels(self):
@@ -156,7 +162,7 @@ class Expected:
                 "receiver": q,
                 "messages": sum((m[0], to) == (sender, q) for m, to in self.copies),
                 "deliveries": len(self.delays[sender, q]),
-                **spread("delay_ns", self.delays[sender, q]),
+                **self.spread("delay_ns", self.delays[sender, q]),
             }
 
 

@@ -117,20 +117,13 @@ def print_measures(console: Console, first: str, rows: Iterable[Mapping[str, Any
         ("concurrent", "concurrency", format_percent),
         ("longest\nchain", "longest_chain", format_count),
     ]
-    told = [hide_delays(row) for row in rows]
+    told = list(rows)
     columns = [column for column in columns if any(row[column[1]] is not None for row in told)]
     cells = [
         [row[first], *("-" if row[key] is None else form(row[key]) for _, key, form in columns)]
         for row in told
     ]
     print_table(console, [first, *(heading for heading, _, _ in columns)], cells)
-
-
-def hide_delays(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A log without times has 0 for each: its delays are not known."""
-    if row["duration_ns"]:
-        return row
-    return {key: None if key.startswith(("delay_", "wait_")) else value for key, value in row.items()}
 
 
 def format_count(value: int) -> str:

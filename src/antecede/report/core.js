@@ -22,14 +22,8 @@ const sum = values => values.reduce((a, b) => a + b, 0);
 const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
 const known = x => x !== null && x !== undefined;
 
-// A log without times has 0 for each: its delays are not known.
-for (const run of DATA.runs) {
-  run.untimed = Boolean(run.price) && run.price.duration_ns === 0;
-  if (!run.untimed) continue;
-  for (const row of [run.price, ...run.processes]) for (const name of Object.keys(row)) if (/^(delay|wait|duration)_/.test(name)) row[name] = null;
-  if (run.channels) run.channels.delay_ns_mean.fill(null);
-}
-if (DATA.runs.length && DATA.runs.every(run => run.untimed)) DATA.histograms = DATA.histograms.filter(({quantity}) => !/^(delay|wait)_/.test(quantity));
+// A log may have no times.
+for (const run of DATA.runs) run.untimed = Boolean(run.price) && !run.price.duration_ns;
 
 // Figures: three digits say enough, and every figure says its unit.
 

@@ -22,7 +22,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby, islice
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -39,6 +38,7 @@ from antecede.spark.measure.facts import (
     COPY,
     ERROR,
     FACTS,
+    HELD,
     NAMED,
     PARTS,
     READ,
@@ -46,9 +46,8 @@ from antecede.spark.measure.facts import (
     count_batches,
     count_shares,
     finish_facts,
-    finish_table,
 )
-from antecede.spark.run_tasks import plan_tasks
+from antecede.spark.run_tasks import bring_together, map_partitions, plan_tasks
 from antecede.spark.trace import Trace
 from antecede.storage import absolute, join, local, whole
 from antecede.trace.plan import Plan, plan
@@ -63,8 +62,6 @@ QUANTITIES: Final = ("stamp_entries", "stamp_bytes", "delay_ns", "wait_ns")
 """What distributions are of."""
 COUNTS: Final = ("events", "sends", "copies", "deliveries", "control_packets")
 PERCENTS: Final = (50, 99)
-TOGETHER: Final = 4096
-"""Rows of a batch."""
 SUMS: Final = {"count": "sum", "total": "sum", "middle": "min", "least": "min", "greatest": "max"}
 """What facts of one bucket come to."""
 
@@ -100,10 +97,11 @@ KNOWN: Final = pa.schema(
         ("concurrency", pa.float64()),
         ("longest_chain", pa.int64()),
         ("received", pa.bool_()),
+        ("timed", pa.bool_()),
     ]
 )
 """What is known of a run beside what is counted."""
-ABOUT: Final = ["run", "protocol", "received"]
+ABOUT: Final = ["run", "protocol", "received", "timed"]
 """What of it is said of each fact."""
 
 
@@ -217,6 +215,7 @@ def describe_runs(
                 "concurrency": 1 - 2 * one.past / pairs if pairs else None,
                 "longest_chain": one.longest_chain,
                 "received": one.received,
+                "timed": one.timed,
             }
         )
     return pa.Table.from_pylist(told, KNOWN), refused
@@ -244,16 +243,16 @@ def count_facts(trace: Trace, planned: Plan, known: pa.Table) -> DataFrame:
     if tasks := list_shares(planned, known):
         found.append(finish(plan_tasks(trace.spark, tasks, count_shares, schema)))
     about = F.broadcast(trace.spark.createDataFrame(known.select(ABOUT)))
-    return unite(found).join(about, "run").where("received or quantity <> 'wait_ns'")
+    return unite(found).join(about, "run").where("received and timed or quantity <> 'wait_ns'")
 
 
 def count_here(planned: Plan, known: pa.Table) -> pa.Table:
     """The same of runs in a few local files, counted in this process."""
     batches = (batch for shares in list_shares(planned, known) for batch in count_shares(shares))
-    counted = pa.Table.from_batches(finish_table(pa.Table.from_batches(batches, PARTS)), FACTS)
+    counted = finish_facts(pa.Table.from_batches(batches, PARTS))
     facts = pa.concat_tables([name_processes(known), counted])
     facts = facts.join(known.select(ABOUT), "run", use_threads=False)
-    return facts.filter(pc.field("received") | (pc.field("quantity") != "wait_ns"))
+    return facts.filter(pc.field("received") & pc.field("timed") | (pc.field("quantity") != "wait_ns"))
 
 
 def name_processes(known: pa.Table) -> pa.Table:
@@ -284,8 +283,7 @@ def list_shares(planned: Plan, known: pa.Table) -> list[list[Share]]:
 
 def finish(parts: DataFrame) -> DataFrame:
     """The facts: what belongs to a copy comes together."""
-    together = parts.repartition(*COPY).sortWithinPartitions(*COPY)
-    return together.mapInArrow(mark_errors(finish_facts), from_arrow_schema(FACTS))
+    return map_partitions(bring_together(parts, COPY), finish_facts, from_arrow_schema(FACTS), enough=HELD)
 
 
 # Figures
@@ -319,9 +317,11 @@ def make_table(name: str, facts: Table, known: pa.Table) -> Table:
         case _:
             cells, keys = keep(facts, "low"), ["run", "quantity", "low", "high"]
             if isinstance(cells, pa.Table):
+                cells = cells.filter(pc.field("timed") | (pc.field("quantity") != "delay_ns"))
                 found = cells.group_by(keys).aggregate([("count", "sum")])
                 found = found.rename_columns({"count_sum": "count"})
             else:
+                cells = cells.where("timed or quantity <> 'delay_ns'")
                 found = cells.groupBy(keys).agg(F.sum("count").alias("count"))
     columns = [column.split()[0] for column in TABLES[name].split(", ")]
     own = [renamed.get(column, column) for column in columns]
@@ -343,27 +343,20 @@ def keep(facts: Table, name: str) -> Table:
 
 def add_up(facts: Table, *keys: str) -> Table:
     """The figures of each key."""
-    of, schema = [*keys, "quantity", "low", "received"], figure_schema(keys)
+    of, schema = [*keys, "quantity", "low", "received", "timed"], figure_schema(keys)
+
+    def tell(cells: pa.Table) -> pa.Table:
+        own: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+        for cell in cells.to_pylist():
+            own.setdefault(tuple(cell[key] for key in keys), []).append(cell)
+        rows = [dict(zip(keys, key, strict=True)) | tell_figures(found) for key, found in own.items()]
+        return pa.Table.from_pylist(rows, schema)
+
     if isinstance(facts, pa.Table):
         added = facts.group_by(of, use_threads=False).aggregate([*SUMS.items()])
-        added = added.rename_columns({f"{name}_{how}": name for name, how in SUMS.items()})
-        rows = sorted(added.to_pylist(), key=lambda row: [row[key] for key in keys])
-        return pa.Table.from_pylist([*figure_rows(rows, keys)], schema)
-
-    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = figure_rows((row for batch in batches for row in batch.to_pylist()), keys)
-        while some := list(islice(rows, TOGETHER)):
-            yield pa.RecordBatch.from_pylist(some, schema)
-
+        return tell(added.rename_columns({f"{name}_{how}": name for name, how in SUMS.items()}))
     cells = facts.groupBy(of).agg(*(getattr(F, how)(name).alias(name) for name, how in SUMS.items()))
-    sorted_cells = cells.repartition(*keys).sortWithinPartitions(*keys)
-    return sorted_cells.mapInArrow(mark_errors(work), from_arrow_schema(schema))
-
-
-def figure_rows(cells: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The keys and figures of cells that come key by key."""
-    for key, own in groupby(cells, lambda row: tuple(row[name] for name in keys)):
-        yield dict(zip(keys, key, strict=True)) | tell_figures([*own])
+    return map_partitions(bring_together(cells, keys), tell, from_arrow_schema(schema))
 
 
 def tell_figures(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -376,8 +369,10 @@ def tell_figures(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return sum(int(cell[name] or 0) for cell in of.get(quantity, ()))
 
     events = [cell for cell in cells if cell["quantity"] not in (*QUANTITIES, NAMED)]
+    # A log without times tells no delays, only that there was a delivery.
+    delays = [cell for cell in of.get("delay_ns", ()) if cell["timed"]]
     # Of runs that tell when messages arrived.
-    whole = sum(int(cell["total"] or 0) for cell in of.get("delay_ns", ()) if cell["received"])
+    whole = sum(int(cell["total"] or 0) for cell in delays if cell["received"])
     sends = add("send")
     told: dict[str, Any] = {
         "events": sum(cell["count"] for cell in events),
@@ -388,10 +383,13 @@ def tell_figures(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "control_packets": add("control send"),
         "control_per_message": add("control send") / sends if sends else None,
         "wait_share": add("wait_ns", "total") / whole if whole and "wait_ns" in of else None,
-        "duration_ns": max(c["greatest"] for c in events) - min(c["least"] for c in events) if events else 0,
+        "duration_ns": (max(c["greatest"] for c in events) - min(c["least"] for c in events)) or None
+        if events
+        else None,
     }
     for quantity in QUANTITIES:
-        told |= zip(spread(quantity), tell_spread(of.get(quantity, ())), strict=True)
+        own = delays if quantity == "delay_ns" else of.get(quantity, ())
+        told |= zip(spread(quantity), tell_spread(own), strict=True)
     return told
 
 

@@ -72,6 +72,9 @@ class Found(Struct, frozen=True):
     sends: int = 0
     longest_chain: int = 0
     received: bool = False
+    """Whether it tells when messages arrive."""
+    timed: bool = False
+    """Whether it has two times: a log without times has the same for all."""
     error: tuple[str, str] | None = None
     """The fields of a `BadTrace`."""
 
@@ -170,11 +173,14 @@ def follow(
 ) -> Found:
     """What a run's clocks come to, or what is wrong with the run: never some of both."""
     reading, received = Reading(Part(run, 0, 1, ()), names, source), False
+    times: set[int] = set()
 
     def read() -> Iterator[Rows]:
         nonlocal received
         for rows in reading.read():
             received = received or bool(((rows.kind == RECEIVE) & ~rows.control).any())
+            if rows.time_ns is not None and len(rows) and len(times) < 2:
+                times.update((int(rows.time_ns.min()), int(rows.time_ns.max())))
             yield rows
 
     try:
@@ -185,7 +191,7 @@ def follow(
     except Impossible as error:
         refused = impossible(error, place, run, names)
         return Found(run, error=(refused.place, refused.reason))
-    return Found(run, chains.past, chains.sends, chains.longest, received)
+    return Found(run, chains.past, chains.sends, chains.longest, received, len(times) > 1)
 
 
 # On the driver
@@ -228,6 +234,7 @@ def add_shares(found: Iterable[Found]) -> dict[str, Found]:
             max(before.sends, one.sends),
             max(before.longest_chain, one.longest_chain),
             before.received or one.received,
+            before.timed or one.timed,
             min(errors, default=None),
         )
     return runs
@@ -246,7 +253,9 @@ def follow_rows(trace: Trace, processes: Mapping[str, tuple[str, ...]], among: i
             events = with_clock(trace).events
             if len(processes) < among:
                 events = events.where(F.col("run").isin(*processes))
-            rows = events.select(*COLUMNS).repartition(count_tasks(trace.spark, len(processes)), "run")
+            rows = events.select(*COLUMNS, "time_ns").repartition(
+                count_tasks(trace.spark, len(processes)), "run"
+            )
             ordered = rows.sortWithinPartitions("run", "clock", "process", "index")
             found = ordered.mapInArrow(mark_errors(work), "found binary").collect()
     except BadTrace as error:

@@ -37,8 +37,8 @@ from antecede.trace.parquet import read_part
 from antecede.trace.plan import Part
 
 __all__ = [
-    "COPY", "ERROR", "FACTS", "NAMED", "PARTS", "READ", "Share", "bound", "count_batches", "count_shares",
-    "finish_facts", "finish_table",
+    "COPY", "ERROR", "FACTS", "HELD", "NAMED", "PARTS", "READ", "Share", "bound", "count_batches", "count_shares",
+    "finish_facts",
 ]  # fmt: skip
 
 ERROR: Final = 1 / 128
@@ -236,29 +236,11 @@ def fit(table: pa.Table, schema: pa.Schema) -> list[pa.RecordBatch]:
     return pa.table(columns, schema=schema).to_batches() if len(table) else []
 
 
-def finish_facts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Facts of the copies that chunks have left over, beside the facts that there are. Rows come sorted by copy."""
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        held.append(batch)
-        if sum(map(len, held)) >= HELD:
-            table = pa.Table.from_batches(held)
-            last = pc.equal(table["number"], table["number"][-1])
-            for name in ("run", "process", "sender"):
-                last = pc.and_(last, pc.equal(table[name], table[name][-1]))
-            last = last.fill_null(False)
-            yield from finish_table(table.filter(pc.invert(last)))
-            held = table.filter(last).to_batches()
-    if held:
-        yield from finish_table(pa.Table.from_batches(held))
-
-
-def finish_table(table: pa.Table) -> Iterator[pa.RecordBatch]:
-    counted = pc.is_null(table["number"])
-    yield from fit(table.filter(counted), FACTS)
-    copies = table.filter(pc.invert(counted)).select([*COPY, *KINDS])
-    for found in time_copies(merge_copies(copies, COPY)):
-        yield from fit(found, FACTS)
+def finish_facts(table: pa.Table) -> pa.Table:
+    """Facts of the copies that chunks have left over, beside the facts that there are. A copy's rows are all here."""
+    copies = table.filter(pc.is_valid(table["number"])).select([*COPY, *KINDS])
+    found = [table.filter(pc.is_null(table["number"])), *time_copies(merge_copies(copies, COPY))]
+    return pa.Table.from_batches([batch for one in found for batch in fit(one, FACTS)], FACTS)
 
 
 # Buckets
