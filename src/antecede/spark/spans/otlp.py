@@ -56,6 +56,10 @@ IDS: Final = {
     for size in (8, 16)
 }
 """Ids of so many bytes in hex or base64, and not zero."""
+USUAL: Final = re.compile(
+    "(?!0+:)[0-9a-f]{32}:(?!0+:)[0-9a-f]{16}:(?:(?!0+:)[0-9a-f]{16})?:[0-8]?[0-9]{1,18}:[0-8]?[0-9]{1,18}"
+).fullmatch
+"""Ids and times as most spans have them, in one look: trace, span, parent, start and end."""
 
 
 def read_otlp(rows: SpanRows, file: str, text: bytes) -> None:
@@ -74,13 +78,17 @@ def read_otlp(rows: SpanRows, file: str, text: bytes) -> None:
 
 
 def add_span(rows: SpanRows, file: str, span: Any, resource: Find, who: Who, process: str | None) -> None:
-    trace, own = read_id(span.traceId, "traceId", 16), read_id(span.spanId, "spanId", 8)
-    parent = None if is_none(span.parentSpanId) else read_id(span.parentSpanId, "parentSpanId", 8)
+    trace, own, parent = span.traceId, span.spanId, span.parentSpanId or None
+    start, end = span.startTimeUnixNano, span.endTimeUnixNano
+    if USUAL(f"{trace}:{own}:{parent or ''}:{start}:{end}"):
+        start, end = int(start) or None, int(end) or None
+    else:
+        trace, own = read_id(trace, "traceId", 16), read_id(own, "spanId", 8)
+        parent = None if is_none(parent) else read_id(parent, "parentSpanId", 8)
+        start, end = read_time(start, "startTimeUnixNano"), read_time(end, "endTimeUnixNano")
     links: Sequence[str] = ()
     if span.links:
         links = tuple(read_link(link) for link in span.links if link is None or not is_empty(link))
-    start = read_time(span.startTimeUnixNano, "startTimeUnixNano")
-    end = read_time(span.endTimeUnixNano, "endTimeUnixNano")
     attributes, find = bytes(span.attributes or b"null"), None
     if attributes[:1] not in b"[n":
         raise Wrong("it is no OTLP in JSON")
