@@ -3,8 +3,8 @@
     python -m tests.review_mutants [N5 N18 ...]
 
 takes each rule away in a copy of the package, runs the test that is named beside it there, and prints whether the test
-noticed. A rule that is written otherwise now is told, and is to be written here anew. `test_review_mutants` sees that
-each finding has a test, and that each test is there.
+noticed. `test_review_mutants` sees that each finding has a test, and that each rule and each test is there: a rule that
+is written otherwise is to be written here anew.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ MUTANTS = [
     ),
     Mutant(
         "N14", "labels stay for ever", "protocols/history.py",
-        "if label and not self._contexts[label].H:", "if False:",
+        "if label in self._contexts and not self._contexts[label].H:", "if False:",
         "test_a_label_of_a_peer_that_needs_nothing_any_more_is_forgotten",
     ),
     Mutant(
@@ -187,7 +187,8 @@ MUTANTS = [
     ),
     Mutant(
         "N22", "another event loop is not noticed", "net/lifecycle.py",
-        "if get_ident() != self._ident or self._loop is None or not self._loop.is_running():", "if False:",
+        "if get_ident() != self._ident or not self._loop.is_running():\n            raise",
+        "if False:\n            raise",
         "test_a_node_is_used_in_the_loop_that_started_it",
     ),
     Mutant(
@@ -294,6 +295,37 @@ MUTANTS = [
         "test_a_task_that_somebody_else_cancels_stops_the_node",
     ),
     Mutant(
+        "later", "a loop that ended keeps the journal of its node locked", "net/lifecycle.py",
+        "await outlast(self._give_back())", "pass",
+        "test_a_node_that_nobody_closed_ends_with_its_loop",
+    ),
+    Mutant(
+        "later", "a fork sends, and nothing leaves", "net/lifecycle.py",
+        "        node._ident = 0\n", "        pass\n",
+        "test_a_fork_has_no_node_to_send_with",
+    ),
+    Mutant(
+        "later", "an address with a zero in it stops whoever dials it", "net/transports/tcp.py",
+        " or not host.isprintable()", "",
+        "test_one_that_cannot_join_is_told_why_and_harms_nobody",
+    ),
+    Mutant(
+        "later", "a log that is broken keeps a node up", "net/failure.py",
+        "            finally:\n                # Whatever",
+        "            except ZeroDivisionError:\n                # Whatever",
+        "test_a_log_that_is_broken_keeps_no_node_up",
+    ),
+    Mutant(
+        "later", "a callback waits for itself", "net/views.py",
+        'self._check_outside_callback("leave")', "pass",
+        "test_a_callback_that_waits_for_itself_is_told_that_it_cannot",
+    ),
+    Mutant(
+        "later", "large payloads hold up all others", "net/node.py",
+        "self._turns -= 1 + len(payload) // YIELD_BYTES", "self._turns -= 1",
+        "test_large_payloads_give_others_their_turn_sooner",
+    ),
+    Mutant(
         "later", "two threads send at once", "net/node.py",
         "if get_ident() != self._ident:", "if False:",
         "test_a_node_is_used_in_the_thread_that_started_it",
@@ -338,8 +370,6 @@ def find_test(name: str) -> str:
 
 def try_mutant(mutant: Mutant) -> str:
     """What the test says."""
-    if (SOURCE / mutant.file).read_text().count(mutant.rule) != 1:
-        return "NOT FOUND: the rule is written otherwise now"
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory) / "antecede"
         shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))

@@ -6,6 +6,7 @@ An exception is planted at every call from the shell into the process, at every 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -465,6 +466,40 @@ def test_a_task_that_somebody_else_cancels_stops_the_node(which, kept, tmp_path)
             for node in (a, b):
                 with suppress(NodeFailed):
                     await node.close()
+
+    asyncio.run(main())
+
+
+class Broken(logging.Handler):
+    """A handler of logs that a program has brought along."""
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        raise Surprise("in the log")
+
+
+@pytest.mark.parametrize("during", ["an input", "the end of a turn"])
+def test_a_log_that_is_broken_keeps_no_node_up(during):
+    async def main() -> None:
+        network = Memory()
+        async with asyncio.timeout(PATIENCE_S):
+            a = build(network, "a", None)
+            await a.start()
+            waiting = asyncio.ensure_future(a.receive())
+            await asyncio.sleep(0)
+            logger, handler = logging.getLogger("antecede.net"), Broken()
+            logger.addHandler(handler)
+            plant(a._host.core, "take" if during == "an input" else "turn")
+            try:
+                await a.send("a" if during == "an input" else "b", b"hello", durable=False)
+                with pytest.raises((NodeFailed, Surprise)):
+                    async with asyncio.timeout(1):
+                        await waiting
+            finally:
+                logger.removeHandler(handler)
+            assert isinstance(a.failure, NodeFailed)
+            with pytest.raises(NodeFailed, match="boo"):
+                await a.send("b", b"nobody would hear of this")
+            await a.close()
 
     asyncio.run(main())
 

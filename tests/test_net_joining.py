@@ -419,22 +419,25 @@ def test_a_change_is_told_again_after_a_crash_and_not_after_it_was_told(tmp_path
     asyncio.run(main())
 
 
-def test_a_callback_that_receives_is_told_that_it_cannot():
+@pytest.mark.parametrize("call", ["receive", "leave"])
+@pytest.mark.parametrize("callback", ["state", "changed"])
+def test_a_callback_that_waits_for_itself_is_told_that_it_cannot(callback, call):
     async def main() -> None:
         system = System()
         nodes = list[Node]()
 
-        async def changed(change: Change) -> None:
-            await nodes[0].receive()
+        async def wait(*_: Change) -> bytes:
+            await getattr(nodes[0], call)()
+            return b""
 
         async with asyncio.timeout(PATIENCE_S), system.founder("b") as b, system.founder("c"):
-            a = system.founder("a", changed=changed)
+            a = system.founder("a", **{callback: wait})
             nodes.append(a)
             await a.start()
-            async with system.newcomer("d", ["b"]):
+            async with system.newcomer("d", ["a"]):
                 await _members(a, 4)
                 with pytest.raises(
-                    NodeFailed, match=r"receive cannot be called inside state\(\) or changed\(\)"
+                    NodeFailed, match=rf"{call} cannot be called inside state\(\) or changed\(\)"
                 ):
                     await a.receive()
             assert b.status().up

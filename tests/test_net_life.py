@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -126,7 +127,7 @@ def test_a_start_that_fails_leaves_nothing_open(tmp_path):
         network = Memory()
         before = asyncio.all_tasks()
         async with build(network, "a", tmp_path / "a.db"):
-            with pytest.raises(BadJournal, match="is in use by another process"):
+            with pytest.raises(BadJournal, match="is in use by another node of this process"):
                 await build(Memory(), "a", tmp_path / "a.db").start()
         await check_nothing_left(before)
 
@@ -156,6 +157,29 @@ def test_a_node_is_used_in_the_loop_that_started_it():
         loop.run_until_complete(node.close())
     finally:
         loop.close()
+
+
+def test_a_node_that_nobody_closed_ends_with_its_loop(tmp_path):
+    """All tasks are cancelled then: the node's address and journal are free, also while somebody holds the node."""
+    address, left = "", list[Node]()
+
+    def node() -> Node:
+        return Node("a", {"a": address or "127.0.0.1:0"}, journal=tmp_path / "a.db", settings=QUICK)
+
+    async def leave_open() -> None:
+        nonlocal address
+        left.append(node())
+        await left[0].start()
+        await left[0].send("a", b"kept")
+        address = left[0].address
+
+    async def come_back() -> None:
+        async with node() as again:
+            assert (await again.receive()).payload == b"kept"
+
+    run(leave_open)
+    assert isinstance(left[0].failure, NodeFailed)
+    run(come_back)
 
 
 def test_a_node_is_used_in_the_thread_that_started_it(tmp_path):
@@ -188,6 +212,30 @@ def test_a_node_is_used_in_the_thread_that_started_it(tmp_path):
             assert node.sent == 2
 
     asyncio.run(main())
+
+
+def test_a_fork_has_no_node_to_send_with():
+    """Its copy of the loop does not run: what it sent would never leave, and `send` returned."""
+
+    async def main() -> None:
+        async with build(Memory(), "a", settings=Settings(drain_s=0)) as node:
+            read, write = os.pipe()
+            if (child := os.fork()) == 0:
+                try:
+                    asyncio.run(node.send("b", b"from a fork", durable=False))
+                    os.write(write, b"sent")
+                except BaseException as error:
+                    os.write(write, type(error).__name__.encode())
+                finally:
+                    os._exit(0)
+            os.waitpid(child, 0)
+            assert os.read(read, 100) == b"WrongLoop"
+            os.close(read)
+            os.close(write)
+            await node.send("b", b"from the one that started it")
+            assert node.sent == 1
+
+    run(main)
 
 
 # Closing

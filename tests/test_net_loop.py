@@ -15,7 +15,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
+
 from antecede.net import Memory, Node, Settings
+from antecede.net.node import YIELD_EVERY
 
 MOST_S = 0.05
 """Far more than is found, and far less than what would be found if a thread's work were the loop's."""
@@ -94,6 +97,32 @@ def test_a_loop_that_is_held_up_is_noticed():
         return turns[0]
 
     assert asyncio.run(main()) > MOST_S
+
+
+@pytest.mark.parametrize(("size", "most"), [(100, YIELD_EVERY), (1 << 20, 1 + YIELD_EVERY // 65)])
+def test_large_payloads_give_others_their_turn_sooner(size, most):
+    """However large they are, as many bytes or messages are sent in one turn of the loop."""
+
+    async def main() -> list[int]:
+        turns = [0]
+
+        async def watch() -> None:
+            while True:
+                await asyncio.sleep(0)
+                turns.append(0)
+
+        settings = Settings(queue=4 * most, queue_bytes=1 << 30, drain_s=0)
+        async with Node("a", ["a", "b"], transport=Memory().at("a"), settings=settings) as node:
+            watching = asyncio.ensure_future(watch())
+            while len(turns) == 1:
+                await asyncio.sleep(0)
+            for _ in range(3 * most):
+                await node.send("b", bytes(size))
+                turns[-1] += 1
+            watching.cancel()
+        return turns
+
+    assert max(asyncio.run(main())) == most
 
 
 if __name__ == "__main__":

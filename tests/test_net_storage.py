@@ -182,9 +182,24 @@ def test_what_normal_may_lose_with_the_system_it_may(tmp_path, sync, monkeypatch
 
 
 def test_whoever_uses_a_journal_is_named(tmp_path):
+    program = """
+import sys
+from antecede.model import View
+from antecede.net.storage.journal import open_journal
+from antecede.process.core import Core
+open_journal(sys.argv[1]).recover(Core.new("fifo", View.of("a", "b"), "a", epoch=1))
+print("open", flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "a.db")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "open\n"
+        with pytest.raises(BadJournal, match=rf"a\.db is in use by another process \(pid {other.pid}\)"):
+            open_journal(tmp_path / "a.db")
+        other.stdin.close()
     journal = open_journal(tmp_path / "a.db")
     journal.recover(new())
-    with pytest.raises(BadJournal, match=rf"a\.db is in use by another process \(pid {os.getpid()}\)"):
+    with pytest.raises(BadJournal, match=r"a\.db is in use by another node of this process: close that one"):
         open_journal(tmp_path / "a.db")
     journal.close()
 

@@ -107,6 +107,7 @@ def join(**change: Any) -> bytes:
             "members cannot dial c: peers: an address must be host:port, not 'nowhere'",
         ),
         (join(address=f"127.0.0.1:{'7' * 5000}"), "an address must be host:port"),
+        (join(address="a\0b:7000"), "an address must be host:port"),
         (join(address="10.0.0.1:7000"), "is on another machine, or reached from one: give TLS"),
         (join(groups=("a",)), "a is the name of a node: choose another name for the group"),
         (join(name="all"), "all is the name of a group: choose another name for the node"),
@@ -139,7 +140,7 @@ def test_one_that_cannot_join_is_told_why_and_harms_nobody(said, told):
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("place", ["nowhere", f"{'x' * 70}..:1"])
+@pytest.mark.parametrize("place", ["nowhere", "a\0b:1", f"{'x' * 70}..:1"])
 def test_a_member_that_cannot_be_dialled_stops_nobody(place):
     async def main():
         async with over_tcp(2, protocol="unordered") as nodes, asyncio.timeout(PATIENCE_S):

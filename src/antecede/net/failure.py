@@ -17,12 +17,13 @@ from typing import Any, NoReturn
 
 from antecede.errors import AntecedeError, CannotWrite, Closed, NodeFailed, NotMember
 
-__all__ = ["Supervisor"]
+__all__ = ["CANCELLED", "Supervisor"]
 
 log = logging.getLogger(__name__)
 
 EXPECTED = (CannotWrite, Closed, NodeFailed, NotMember)
 """Errors that say themselves why a node stopped."""
+CANCELLED = "somebody else cancelled it"
 
 
 class Supervisor(ABC):
@@ -59,13 +60,17 @@ class Supervisor(ABC):
             elif task in self._dismissed or self.failure is not None:
                 error = None
             else:
-                error = asyncio.CancelledError("somebody else cancelled it")
+                error = asyncio.CancelledError(CANCELLED)
             self._dismissed.discard(task)
             if error is not None:
                 self.stop(error, during)
 
         task.add_done_callback(look)
         return task
+
+    def is_dismissed(self, task: asyncio.Task[None]) -> bool:
+        """Whether it is cancelled because its work is done."""
+        return task in self._dismissed
 
     def dismiss(self, task: asyncio.Task[None]) -> None:
         """End a task of the node whose work is done."""
@@ -88,8 +93,11 @@ class Supervisor(ABC):
             self.fail(error)
         else:
             # Also if it has stopped for another: no error is lost.
-            log.error("%s failed %s", self.name, during, exc_info=error)
-            self.fail(NodeFailed(self.name, during, error))
+            try:
+                log.error("%s failed %s", self.name, during, exc_info=error)
+            finally:
+                # Whatever the program's own handlers of logs do.
+                self.fail(NodeFailed(self.name, during, error))
 
     def fail(self, error: AntecedeError) -> None:
         """Stop: nothing happens any more, and nothing that is not durable leaves."""
@@ -97,6 +105,8 @@ class Supervisor(ABC):
             return
         self.failure = error
         self.stopped.set()
-        if not isinstance(error, Closed):
-            log.error("%s stops: %s", self.name, error)
-        self._end(error)
+        try:
+            if not isinstance(error, Closed):
+                log.error("%s stops: %s", self.name, error)
+        finally:
+            self._end(error)

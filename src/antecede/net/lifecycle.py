@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from random import Random
 from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar
+from weakref import WeakSet
 
 from msgspec.structs import replace
 
@@ -29,6 +31,7 @@ from antecede.errors import AntecedeError, BadJournal, BadParameter, Closed, Not
 from antecede.model import View
 from antecede.net.delivery import Durable
 from antecede.net.driver import Host
+from antecede.net.failure import CANCELLED
 from antecede.net.peers.joining import Admit, ask_to_join
 from antecede.net.peers.mesh import Mesh
 from antecede.net.peers.session import Join
@@ -111,6 +114,7 @@ class Lifecycle(Member):
         if self._phase != "new":
             raise Closed(self.name, "was started before: a node lives once, so make a new one")
         self._phase, self._loop, self._ident = "starting", asyncio.get_running_loop(), get_ident()
+        started.add(self)
         try:
             await self._open()
         except BaseException:
@@ -294,9 +298,18 @@ class Lifecycle(Member):
         return not there or core.is_drained(there)
 
     async def _mind(self) -> None:
-        """Stop to talk as soon as the host has stopped."""
-        await self._host.stopped.wait()
-        await self._silence()
+        """Stop to talk as soon as the host has stopped.
+
+        A loop that ends cancels all tasks, this one too: then nobody may come to close the node, and all is given back.
+        """
+        try:
+            await self._host.stopped.wait()
+            await self._silence()
+        except asyncio.CancelledError:
+            if self._ident and not self._host.is_dismissed(self._minding):
+                self._host.stop(asyncio.CancelledError(CANCELLED), "stopping")
+                await outlast(self._give_back())
+            raise
 
     async def _silence(self) -> None:
         """End all tasks, and with them the connections; listen no more."""
@@ -307,17 +320,22 @@ class Lifecycle(Member):
         await self._transport.close()
 
     async def _release(self) -> None:
-        """Give back all that is open, whatever a transport of the application's own raises."""
+        """Give back all that is open, once nobody else does."""
         if self._tasks:
             self._host.dismiss(self._minding)
             await asyncio.wait({self._minding})
+        await self._give_back()
+
+    async def _give_back(self) -> None:
+        """Give back all that is open, whatever a transport of the application's own raises."""
         try:
             await self._silence()
         finally:
-            if self._thread is not None:
+            thread, self._thread = self._thread, None
+            if thread is not None:
                 if self._journal is not None:
-                    await self._in_thread(self._journal.close)
-                self._thread.shutdown(wait=False)
+                    await outlast(asyncio.get_running_loop().run_in_executor(thread, self._journal.close))
+                thread.shutdown(wait=False)
             self._phase = "closed"
 
     async def wait_closed(self) -> None:
@@ -353,6 +371,18 @@ class Lifecycle(Member):
         # One loop runs in a thread at a time. To ask which takes a system call, ten times as long.
         if get_ident() != self._ident or not self._loop.is_running():
             raise WrongLoop(self.name)
+
+
+started: WeakSet[Lifecycle] = WeakSet()
+
+
+def _disown() -> None:
+    """A fork has copies of all nodes, whose threads and loops do not run: nothing that it sent would ever leave."""
+    for node in started:
+        node._ident = 0
+
+
+os.register_at_fork(after_in_child=_disown)
 
 
 def make_recorder(trace: str | PathLike[str], run: str, core: Core) -> Recorder:

@@ -105,8 +105,8 @@ class Node(Observed):
     `state` is called when another node joins, and gives what that one needs to know; `changed` is called with each new
     view. Both are called between messages: when the application asks for the next one, and has taken all that were sent
     in the view before. A view is told at least once: again, if `changed` was cancelled, or the node was killed, before
-    it returned. Neither may call `receive`. `admit` decides who may join when this node is asked (`peers.joining`):
-    without it, nodes on this machine alone.
+    it returned. Neither may call `receive` or `leave`. `admit` decides who may join when this node is asked
+    (`peers.joining`): without it, nodes on this machine alone.
     """
 
     def __init__(

@@ -80,6 +80,7 @@ class Member:
         our application owes, and our own. While a member cannot be reached, nothing changes, and `send` goes on:
         `waiting()`, the status and the log name that member.
         """
+        self._check_outside_callback("leave")
         changing, stalls = self._host.core.changing, self._mesh.stalls
         self._leaving = True
         while not changing.may_leave:
@@ -186,13 +187,17 @@ class Member:
             told = ", ".join(f"{sender}.{number}" for sender, number in change.unordered)
             log.warning("%s: no causal order is known among %s: what linked them is lost", self.name, told)
 
-    async def _pass(self) -> bool:
-        """Come to a change, if it is next, and tell it; whether there was one to come to or to tell."""
+    def _check_outside_callback(self, call: str) -> None:
+        """Refuse what would wait for the callback that waits for it."""
         if self._calling is asyncio.current_task():
             raise BadParameter(
                 "node",
-                "receive cannot be called inside state() or changed(): call it after they have returned",
+                f"{call} cannot be called inside state() or changed(): call it after they have returned",
             )
+
+    async def _pass(self) -> bool:
+        """Come to a change, if it is next, and tell it; whether there was one to come to or to tell."""
+        self._check_outside_callback("receive")
         async with self._passing:
             self._calling = asyncio.current_task()
             try:

@@ -103,7 +103,7 @@ async def ask_to_join(
             except BadHello as error:
                 refusals[member] = error.reason
                 reason = f"{member} refuses it: {refusals[member]}"
-            except (OSError, PeerError) as error:
+            except (OSError, ValueError, PeerError) as error:
                 refusals.pop(member, None)
                 reason = f"{member} does not answer: {error}"
             if told.get(member) != reason:

@@ -298,7 +298,7 @@ class Mesh:
         try:
             async with asyncio.timeout(self.settings.hello_s):
                 connection = await self.transport.connect(peer.name)
-        except (OSError, UnicodeError) as error:
+        except (OSError, ValueError) as error:
             # A host can be no host's name at all, which is not known before it is looked up.
             self.counts["unreachable"] += 1
             log.debug("%s cannot reach %s: %s", self.host.name, peer.name, error)

@@ -183,6 +183,10 @@ class Database:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             mark = Anchor(self).read()
+            if mark is not None and mark.pid == self.pid:
+                return BadJournal(
+                    self._place, "is in use by another node of this process: close that one first"
+                )
             pid = "" if mark is None else f" (pid {mark.pid})"
             return BadJournal(self._place, f"is in use by another process{pid}: stop one of the two")
         if code in (

@@ -35,7 +35,8 @@ def parse_address(address: str) -> tuple[str, int]:
     if not isinstance(address, str):
         raise WrongType("an address", "text, as in host:port", address)
     host, colon, port = address.rpartition(":")
-    if not colon or not 0 < len(host) < 256 or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
+    is_port = port.isdecimal() and len(port) <= 5 and int(port) <= 65535
+    if not colon or not 0 < len(host) < 256 or not host.isprintable() or not is_port:
         raise BadParameter("peers", f"an address must be host:port, not {address!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
