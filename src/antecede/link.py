@@ -19,6 +19,9 @@ Rules
            that says what it has received and the last number that it had sent. Frames of or for an older incarnation
            are refused; the greeting makes the other end resend at once whatever is not acknowledged.
 
+One file: each frame says something of numbers, windows, times and incarnations at once, so each rule needs the state of
+the others.
+
 What the driver owes: whatever frames or payloads leave this end must be durable before they leave (in a snapshot, or in
 a journal of the inputs since one). Then a crash neither loses nor repeats anything. If an end restarts from a state
 older than what it let out, its greeting contradicts what the other knows, which raises `BadFrame`: no loss is silent.

@@ -15,6 +15,9 @@
 >>> asyncio.run(main())
 [b'order placed', b'charged']
 
+One file: the class that an application sees, with its calls and what each promises. How it lives is in `lifecycle`, its
+views in `views`, what it shows in `status`, and who may be given what in `arguments`.
+
 What is promised
   order     every message is handed over after those that happened before it and are addressed to this node too, as far
             as the protocol promises it; the machine decides, the node only asks

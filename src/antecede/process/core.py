@@ -14,6 +14,9 @@ Parts
 Processes are named by their positions on the roll of the system (`views.members`), which never change; the machine of a
 view has a numbering of its own (`views.numbering`), in the first view the same.
 
+One file: an input touches several of these parts at once, all of it or nothing. What could be told apart stands beside
+it: what arrives (`arrivals`), what may be sent (`sizes`), what comes back (`restarts`, `snapshots`), `views`.
+
 Inputs are values (`inputs`), given to `apply`; what leaves are frames for peers' links. What is in the inbox follows
 from the inputs alone, its order too: a process replayed from its journal offers the same messages in the same order.
 Time is passed in, and changes no state that a restart needs. So `tick`, `resume`, and the arrival of a bare frame that

@@ -6,6 +6,9 @@ Parts
   untold    changes that the application came to, and was not told of yet
   removal   what was given up because a process was removed (`removal`)
 
+One file: it is the one body that the rules of `membership` act on, as `round.Body` lists it; what only one kind of
+change needs stands in `removal`, `routes` and `pieces`.
+
 The machine of a view lives as long as the view. When a change settles, the machine delivers everything, and the
 application takes it from `ready` whenever it likes: so a change does not wait for an application, nor an application
 that waits for a change for itself. The new view begins with a new machine.
