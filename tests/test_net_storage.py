@@ -193,6 +193,8 @@ sys.stdin.read()
 """
     command = [sys.executable, "-c", program, str(tmp_path / "a.db")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
         assert other.stdout.readline() == "open\n"
         with pytest.raises(BadJournal, match=rf"a\.db is in use by another process \(pid {other.pid}\)"):
             open_journal(tmp_path / "a.db")
