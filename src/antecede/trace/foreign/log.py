@@ -10,7 +10,7 @@ line that could not be read, and `text` is that line.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -70,8 +70,9 @@ class Rows:
     ) -> None:
         """An event, with a vector that `refusal_of_clock` does not refuse."""
         index = vector[process] - 1
+        entries = [(name, entry) for name, entry in vector.items() if entry]
         self._rows.append(
-            (run, process, index, kind, message, vector, text, fields, self.file, line, None, None)
+            (run, process, index, kind, message, entries, text, fields, self.file, line, None, None)
         )
 
     def reject(self, run: str, line: int, text: str, reason: str) -> None:
@@ -82,31 +83,9 @@ class Rows:
     def batch(self) -> pa.RecordBatch:
         """The rows, with the columns of `READ`."""
         columns = zip(READ, zip(*self._rows, strict=True) if self._rows else ((),) * len(READ), strict=True)
-        arrays = [
-            pack_maps(values) if field.name == "vector" else pa.array(values, field.type)
-            for field, values in columns
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=READ)
-
-
-def pack_maps(vectors: Sequence[Mapping[str, int] | None]) -> pa.Array:
-    """Vectors without their zeros."""
-    offsets: list[int | None] = [0]
-    keys: list[str] = []
-    values: list[int] = []
-    for vector in vectors:
-        if vector is None:
-            # A null where the row begins makes the row null.
-            offsets[-1] = None
-        else:
-            if 0 in vector.values():
-                vector = {name: entry for name, entry in vector.items() if entry}
-            keys.extend(vector)
-            values.extend(vector.values())
-        offsets.append(len(keys))
-    return pa.MapArray.from_arrays(
-        pa.array(offsets, pa.int32()), pa.array(keys, pa.string()), pa.array(values, pa.int64())
-    )
+        return pa.RecordBatch.from_arrays(
+            [pa.array(values, field.type) for field, values in columns], schema=READ
+        )
 
 
 def clock_of(text: str | bytes) -> dict[str, int] | str:
