@@ -45,37 +45,27 @@ def _encode_run(run: Run, lists: dict[tuple[str, ...], int]) -> dict[str, Any]:
     table = _encode_events(run, names, messages)
     findings = [_encode_finding(finding, names, messages) for finding in run.findings]
     aliases = {(alias.sender, alias.number): (alias.name, alias.id) for alias in run.aliases}
-    return {
-        "run": run.run,
-        "protocol": run.protocol,
-        "network": run.network,
-        "workload": run.workload,
-        "topology": run.topology,
+    same = (
+        "run", "protocol", "network", "workload", "topology", "parameters", "promise", "outcome", "reason", "causality",
+        "deliveries", "found", "size", "whole",
+    )  # fmt: skip
+    density = run.density
+    return {name: getattr(run, name) for name in same} | {
         "seed": write_exactly(run.seed),
-        "parameters": run.parameters,
-        "promise": run.promise,
         "n": len(run.processes),
-        "outcome": run.outcome,
-        "reason": run.reason,
-        "causality": run.causality,
-        "deliveries": run.deliveries,
-        "found": run.found,
         "findings": findings,
         "price": _drop_absent(run.price),
         "processes": _encode_processes(run),
-        "channels": None if run.channels is None else msgspec.to_builtins(run.channels),
-        "size": run.size,
-        "whole": run.whole,
+        "channels": msgspec.to_builtins(run.channels),
         "table": table,
         "messages": messages.columns(aliases),
         "windows": _encode_windows(run),
-        "density": None
-        if run.density is None
-        else {
-            "span": run.density.stop_ns - run.density.start_ns,
-            "buckets": run.density.buckets,
-            "bands": run.density.bands,
-            "counts": run.density.counts,
+        "density": density
+        and {
+            "span": density.stop_ns - density.start_ns,
+            "buckets": density.buckets,
+            "bands": density.bands,
+            "counts": density.counts,
         },
         # Last: by now the names that runs.parquet does not know are there too.
         "names": lists.setdefault(tuple(names.list), len(lists)),
