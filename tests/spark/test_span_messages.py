@@ -251,5 +251,6 @@ def test_nodes_are_judged_from_their_own_spans(warm, tmp_path, protocol, verdict
     ended = warm("verify", tmp_path / "out", "--json")
     assert ended.returncode == (verdict == "no"), ended.stderr
     told = json.loads(ended.stdout)
-    assert (told["verdict"], told["causality"]) == (verdict, "stated")
+    assert (told["verdict"], told["causality"], told["judged"]) == (verdict, "stated", 1)
+    assert "causality: stated, by parents and links, 1 cause judged;" in ended.stderr
     assert words in ended.stderr

@@ -157,7 +157,7 @@ def verify(
     if explain:
         print(found.plan, file=sys.stderr)
     verdict = combine_verdicts(found.rows)
-    report(found.rows, found.examples, verdict, as_json, as_csv, found.causality)
+    report(found, verdict, as_json, as_csv)
     if verdict == "no":
         raise typer.Exit(1)
     if found.refused:
@@ -176,6 +176,8 @@ class Found(Struct, frozen=True):
     """potential, or stated."""
     refused: bool
     """Whether the rows of some run cannot be a run."""
+    judged: int | None = None
+    """By stated causality, the causes that were handed to a process which was handed an effect of them, too."""
 
 
 def choose(
@@ -266,7 +268,8 @@ def verify_stated(spark: SparkSession, trace: str, out: str | None) -> Found:
     rows = [{**row, "protocol": "unknown"} for row in found.verdicts]
     examples = list(map(describe_late, found.examples(SHOWN)))
     found.release()
-    return Found(rows, examples, "on Spark: by the causes that spans state", "stated", False)
+    plan = "on Spark: by the causes that spans state"
+    return Found(rows, examples, plan, "stated", False, found.judged)
 
 
 def read_messages(trace: LocalTrace) -> list[dict[str, Any]] | None:
@@ -330,17 +333,12 @@ def combine_verdicts(rows: Iterable[Mapping[str, Any]]) -> str:
     return next((verdict for verdict in ("no", "unknown") if verdict in verdicts), "yes")
 
 
-def report(
-    rows: Sequence[Mapping[str, Any]],
-    first: Sequence[str],
-    verdict: str,
-    as_json: bool,
-    as_csv: bool,
-    causality: str,
-) -> None:
+def report(found: Found, verdict: str, as_json: bool, as_csv: bool) -> None:
+    rows = found.rows
     runs = [{key: row[key] for key in ("run", "verdict", "reason", *COUNTS)} for row in rows]
     if as_json:
-        print_json({"verdict": verdict, "causality": causality, "runs": runs})
+        judged = {} if found.judged is None else {"judged": found.judged}
+        print_json({"verdict": verdict, "causality": found.causality, **judged, "runs": runs})
     elif as_csv:
         print_csv(runs)
     else:
@@ -350,11 +348,14 @@ def report(
         headings, lines = list_runs(rows) if few else list_protocols(rows)
         spoken = [heading.replace("_", " ") for heading in headings]
         print_table(Console(stderr=True), spoken, lines, left=2 if few else 1)
-    for line in first:
+    for line in found.examples:
         print_sentence(line)
     print_sentence(describe_answer(rows, verdict))
-    if causality == "stated":
-        print_sentence("causality: stated, by parents and links; --causality potential asks for the other")
+    if found.judged is not None:
+        judged = f"{count_things(found.judged, 'cause')} judged"
+        print_sentence(
+            f"causality: stated, by parents and links, {judged}; --causality potential asks for the other"
+        )
 
 
 def describe_answer(rows: Sequence[Mapping[str, Any]], verdict: str) -> str:
