@@ -259,13 +259,19 @@ def times_of(column: pa.Array) -> Numbers:
 
 def number_groups(table: pa.Table | pa.RecordBatch, names: Iterable[str]) -> Numbers:
     """Number the partitions of a table, in the order in which they come."""
-    codes = np.zeros(len(table), np.int64)
-    for place, name in enumerate(names):
-        column = one_array(table[name])
-        encoded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column, "encode")
+    columns = [one_array(table[name]) for name in names]
+    columns = [one.indices if pa.types.is_dictionary(one.type) else one for one in columns]
+    # Rows of a partition mostly stand together, and to compare them is faster than to look up each name.
+    new = np.arange(len(table)) == 0
+    for column in columns:
+        new[pc.run_end_encode(column).run_ends.to_numpy()[:-1]] = True
+    starts = np.flatnonzero(new)
+    codes = np.zeros(len(starts), np.int64)
+    for place, column in enumerate(columns):
+        encoded = pc.dictionary_encode(column.take(pa.array(starts)), "encode")
         own = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         if place:
             both = pa.array(codes * (int(own.max(initial=0)) + 1) + own).dictionary_encode()
             own = both.indices.to_numpy().astype(np.int64)
         codes = own
-    return codes
+    return np.repeat(codes, np.diff(np.append(starts, len(table))))

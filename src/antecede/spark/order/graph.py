@@ -197,15 +197,15 @@ def number_events(
     group: Numbers, ids: pa.Array, causes: pa.Array, effect: Numbers
 ) -> tuple[pa.Array, Numbers, Numbers]:
     """Number the events of all groups: their names, the event of each row, and that of each cause."""
-    both = pa.chunked_array([ids, causes.cast(ids.type)]).dictionary_encode().unify_dictionaries()
-    encoded = [chunk.indices for chunk in both.chunks if len(chunk)]
-    code = np.concatenate(
-        [chunk.fill_null(-1).to_numpy().astype(np.int64) for chunk in encoded] or [group[:0]]
-    )
+    both = pa.chunked_array([ids, causes.cast(ids.type)]).dictionary_encode()
+    encoded = [chunk.indices.fill_null(-1).to_numpy().astype(np.int64) for chunk in both.chunks]
+    code = np.concatenate([group[:0], *encoded])
     names = both.chunk(0).dictionary if both.num_chunks else ids[:0]
     whose = np.concatenate([group, group[effect]])
     unnamed = code < 0
-    if len(group) and group.max() == group.min():
+    home = np.zeros(len(names) + 1, np.int64)
+    home[code] = whose
+    if (unnamed | (home[code] == whose)).all():
         node, known = code.copy(), np.arange(len(names))
     else:
         # An identifier means another event in another group.

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from antecede.jit import allocating
-from antecede.spark.order.graph import flatten_causes, follow_causes, list_by, make_room
+from antecede.spark.order.graph import find_ties, flatten_causes, follow_causes, list_by, make_room
 from antecede.spark.run_tasks import Numbers, number_groups, one_array, times_of
 
 __all__ = ["CHAIN_MOST", "COUNTS", "describe_cycle", "describe_rows", "find_late", "judge_table"]
@@ -89,10 +89,14 @@ def judge_table(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
 
     handed = np.flatnonzero(mine & good[group])
     at = times_of(one_array(table["__at"]))
-    pair = number_groups(table, (*names, "__consumer"))
-    handed = handed[np.lexsort((mark[node[handed]], at[handed], pair[handed]))]
-    _, once, copies = np.unique(pair[handed] * nodes + node[handed], return_index=True, return_counts=True)
-    again = handed[once[copies > 1]]
+    consumer = number_groups(table, ("__consumer",))
+    pair = group * (int(consumer.max(initial=0)) + 1) + consumer
+    handed = handed[np.lexsort((at[handed], pair[handed]))]
+    tied = find_ties(np.arange(len(handed)), (at[handed], pair[handed]))
+    some = handed[tied]
+    handed[tied] = some[np.lexsort((mark[node[some]], at[some], pair[some]))]
+    copies = count_copies(pair[handed], node[handed], nodes)
+    again = handed[copies > 1]
     told.append(
         tell(
             "duplicate",
@@ -102,7 +106,7 @@ def judge_table(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
             reason=say(f"handed over {count:,} times" for count in copies[copies > 1].tolist()),
         )
     )
-    entries = handed[np.sort(once)]
+    entries = handed[copies > 0]
     starts = np.flatnonzero(np.append(True, pair[entries][1:] != pair[entries][:-1])[: len(entries)])
     up, above = list_by(effect[known & sound], cause[known & sound], nodes)
     found = find_late(up, above, mark, np.append(starts, len(entries)), node[entries], at[entries])
@@ -174,6 +178,17 @@ def sample_lost(cause: Numbers, effect: Numbers, mark: Numbers) -> tuple[Numbers
     distinct = np.append(True, (cause[1:] != cause[:-1]) | (effect[1:] != effect[:-1]))[: len(cause)]
     lost, first, times = np.unique(cause[distinct], return_index=True, return_counts=True)
     return lost, effect[distinct][first], times
+
+
+@allocating
+def count_copies(pair: Any, node: Any, nodes: Any) -> Any:
+    """How often each event comes in a pair of group and consumer, told of its first row; rows are sorted by pairs."""
+    first, copies = np.full(nodes, -1, np.int64), np.zeros(len(pair), np.int64)
+    for row in range(len(pair)):
+        if first[node[row]] < 0 or pair[first[node[row]]] != pair[row]:
+            first[node[row]] = row
+        copies[first[node[row]]] += 1
+    return copies
 
 
 # First effects
