@@ -132,20 +132,22 @@ def split_partitions(
     rows: DataFrame, partition_by: tuple[str, ...], full: int
 ) -> tuple[DataFrame | None, Large | None]:
     """The rows of partitions with up to so many rows, and those of larger ones. This counts them at once."""
-    total = rows.count()
-    if total <= full:
-        return rows, None
     spark = rows.sparkSession
     if not partition_by:
+        total = rows.count()
+        if total <= full:
+            return rows, None
         names = spark.createDataFrame([(0,)], "__part int")
         return None, Large(rows.withColumn("__part", F.lit(0)), names, [total])
     groups = [quote(name) for name in partition_by]
     # Names are counted by their hashes first: few groups, no text. Most tables have no bucket that is too large.
     bucket = F.pmod(F.xxhash64(*groups), F.lit(BUCKETS))
     crowded = rows.groupBy(bucket.alias("bucket")).count().where(F.col("count") > full).toArrow()
+    if not len(crowded):
+        return rows, None
     some = rows.where(bucket.isin(*crowded["bucket"].to_pylist()))
     counts = some.groupBy(*groups).agg(F.count(F.lit(1)).alias("__rows")).where(F.col("__rows") > full)
-    if not len(crowded) or not len(large := counts.toArrow()):
+    if not len(large := counts.toArrow()):
         return rows, None
     known = large.drop_columns(["__rows"]).append_column("__part", pa.array(range(len(large)), pa.int32()))
     names = spark.createDataFrame(
