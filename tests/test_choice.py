@@ -49,6 +49,40 @@ def test_what_a_protocol_needs_and_what_others_do_better_is_said() -> None:
     assert "no other protocol is as quick" in advise([alone])[1]
 
 
+def test_what_costs_the_same_is_named_together() -> None:
+    near = advise([fit("history", 30.5, 10), fit("optimal", 30, 10), fit("matrix", 40, 10)])
+    assert near[0].startswith("take history or optimal: 30.0 bytes")
+    assert near[1] == "these cost the same, as far as can be told: history 30.5, optimal 30.0 bytes"
+    apart = advise([fit("history", 31, 10), fit("optimal", 30, 10)])
+    assert apart[0].startswith("take optimal: 30.0 bytes")
+    # A tenth apart in the mean, and now one is ahead and now the other: these runs cannot tell.
+    noisy = fit("history", 33, 10, bytes_by_seed=(26.0, 40.0, 33.0), delay_ms_by_seed=(10.0, 10.0, 10.0))
+    still = fit("optimal", 30, 10, bytes_by_seed=(30.0, 30.0, 30.0), delay_ms_by_seed=(10.0, 10.0, 10.0))
+    assert advise([noisy, still])[0].startswith("take history or optimal: 30.0 bytes")
+    assert "in 3 runs of each: " in advise([noisy, still])[1]
+    # What is always a tenth dearer is dearer, however much both vary.
+    varying = fit("optimal", 30, 10, bytes_by_seed=(20.0, 40.0, 30.0), delay_ms_by_seed=(10.0, 10.0, 10.0))
+    steady = fit("history", 33, 10, bytes_by_seed=(23.0, 43.0, 33.0), delay_ms_by_seed=(10.0, 10.0, 10.0))
+    assert advise([steady, varying])[0].startswith("take optimal")
+
+
+def test_what_may_be_quick_counts_as_quick() -> None:
+    least = fit("matrix", 50, 10, delay_ms_by_seed=(10.0, 10.0, 10.0), bytes_by_seed=(50.0, 50.0, 50.0))
+    border = fit("permit", 3, 13, delay_ms_by_seed=(11.0, 13.0, 15.0), bytes_by_seed=(3.0, 3.0, 3.0))
+    slow = fit("permit", 3, 13, delay_ms_by_seed=(13.0, 13.0, 13.0), bytes_by_seed=(3.0, 3.0, 3.0))
+    assert advise([least, border])[0].startswith("take permit")
+    assert advise([least, slow])[0].startswith("take matrix")
+
+
+def test_other_seeds_give_the_same_advice() -> None:
+    """With one run of each these two change places: 200 messages among 8."""
+    names = ["history", "sparing", "matrix"]
+    asked = [RunSpec(protocol="unordered", messages=200, seed=seed) for seed in (0, 20, 30)]
+    single = {advise(try_candidates(one, names)[0])[0].partition(":")[0] for one in asked}
+    several = {advise(try_candidates(one, names, seeds=5)[0])[0].partition(":")[0] for one in asked}
+    assert len(several) == 1 < len(single)
+
+
 def test_candidates_that_will_not_do_say_why() -> None:
     asked = RunSpec(protocol="unordered", processes=4, messages=100)
     fits, unfit = try_candidates(

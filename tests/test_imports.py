@@ -38,7 +38,7 @@ CORE = {
     "explore",
     "process",
 }
-BASE = CORE | {"blob", "disk", "jit", "storage", "trace"}
+BASE = CORE | {"blob", "disk", "jit", "plugin", "storage", "trace"}
 SHELLS = {"report", "spark", "sim", "net", "watch"}
 
 # unit -> the units that it may import, besides itself. A unit that is not here has no place yet: give it one.
@@ -56,6 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "steps": {"model", "errors", "topology", "protocols", "program"},
     "explore": {"model", "errors", "topology", "protocols", "oracle", "diagram", "program", "steps"},
     "replay": {"model", "errors", "protocols", "oracle", "diagram", "program", "steps", "explore"},
+    "plugin": {"model", "errors", "protocols"},
     "disk": set(),
     "jit": set(),
     "storage": {"errors"},

@@ -28,6 +28,7 @@ AntecedeError
     ├── BadSnapshot
     ├── BadProgram
     ├── BadExperiment
+    ├── BadMachine
     ├── BadTrace
     └── BadRun
 
@@ -49,6 +50,7 @@ __all__ = [
     "BadFrame",
     "BadHello",
     "BadJournal",
+    "BadMachine",
     "BadParameter",
     "BadProgram",
     "BadRun",
@@ -331,6 +333,10 @@ class BadSnapshot(InputError):
 
 class BadProgram(AtPlace, InputError):
     """A program for the explorer cannot be run."""
+
+
+class BadMachine(AtPlace, InputError):
+    """A file that was named as a protocol has no machine that can run, or its code raised an error."""
 
 
 class BadExperiment(AtPlace, InputError):

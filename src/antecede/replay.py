@@ -24,7 +24,7 @@ from antecede.explore import Exploration, Explorer, Finding
 from antecede.model import Event, Id, Message, Packet, View, bits
 from antecede.program import Program, Receive, Send, show_step
 from antecede.protocols import Machine
-from antecede.steps import Make, identity
+from antecede.steps import Make, describe_crash, identity
 
 __all__ = ["Counterexample", "Run", "explain", "replay"]
 
@@ -184,6 +184,8 @@ def explain(explorer: Explorer, exploration: Exploration) -> Counterexample:
         ) from None
     except (AntecedeError, AssertionError) as raised:
         error = str(raised)
+    except Exception as raised:
+        error = describe_crash(raised)
     assert (finding.kind in ("refused", "broken")) == bool(error), error or "the replay went well"
     marks = frozenset[tuple[Id, int]]()
     if finding.kind == "order":

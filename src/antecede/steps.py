@@ -15,6 +15,7 @@ messages are the bits of an integer; a message's bit does not depend on the prog
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -37,6 +38,7 @@ __all__ = [
     "Posted",
     "Steps",
     "bit",
+    "describe_crash",
     "identity",
 ]
 
@@ -340,11 +342,20 @@ class Steps:
             return Fault("refused", str(error))
         except AssertionError as error:
             return Fault("broken", str(error) or "an invariant of the machine does not hold")
+        except Exception as error:
+            # The schedule that led here says more than a traceback, so the line goes with it.
+            return Fault("broken", describe_crash(error))
         packets = [effect for effect in effects if isinstance(effect, Packet)]
         assert call[0] == "send" or not packets or not self.direct, (
             "a direct protocol transmits only on sends"
         )
         return self._freeze(machine.me, machine), packets
+
+
+def describe_crash(error: Exception) -> str:
+    """What the code of a machine raised, and where."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.name} raised {type(error).__name__}: {error} ({frame.filename}, line {frame.lineno})"
 
 
 def _sort(known: dict[int, int]) -> tuple[tuple[int, int], ...]:

@@ -17,14 +17,15 @@ import typer
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from antecede.cli.options import Jobs, Json, Settings, parse_settings
+from antecede.cli.options import Jobs, Json, Protocol, Settings, parse_settings
 from antecede.cli.output import count_things, print_json, print_sentence
 from antecede.cli.progress import hold_interrupts, ignore_interrupts, pause_gc, show_progress
 from antecede.errors import BadParameter, BadProgram
 from antecede.explore import Explorer, validate
 from antecede.model import View
+from antecede.plugin import explain_crash, find_protocol
 from antecede.program import Program, enumerate_programs, parse
-from antecede.protocols import PROTOCOLS, create
+from antecede.protocols import build
 from antecede.replay import Counterexample, explain
 from antecede.steps import Make, Order
 from antecede.topology import Topology, shapes
@@ -55,7 +56,8 @@ class Task(Struct, frozen=True):
         if self.topology is not None:
             shape = _build_topology(self.topology, self.processes)
             view, parameters = shape.view, {**parameters, "topology": shape}
-        return lambda vertex: create(self.protocol, view, vertex, **parameters)
+        kind = find_protocol(self.protocol)
+        return lambda vertex: build(kind, view, vertex, **parameters)
 
     def late(self) -> bool:
         return self.deadline is not None and time.time() > self.deadline
@@ -83,7 +85,7 @@ class Tally(Struct, frozen=True):
 
 
 def check(
-    protocol: Annotated[str, typer.Option(help="The protocol to check.")],
+    protocol: Protocol,
     processes: Annotated[int, typer.Option(min=1, max=16, help="How many processes the programs have.")] = 3,
     messages: Annotated[int, typer.Option(min=1, max=16, help="How many messages they send.")] = 3,
     unicast: Annotated[bool, typer.Option("--unicast", help="Messages to one process each only.")] = False,
@@ -111,14 +113,15 @@ def check(
     names = chosen[0].processes if chosen else View.numbered(processes).names
     if topology is not None:
         names = _build_topology(topology, names).names[: len(names)]
-    parameters = _parse_parameters(protocol, len(names), settings)
     deadline = None if seconds is None else started + seconds
-    task = Task(protocol, parameters, names, _parse_order(order), reduce, deadline, topology)
-    if chosen is not None:
-        validate(chosen[0], task.make())
-    else:
-        chosen = _list_programs(task, messages, unicast, symmetry)
-    tally = _explore_programs(task, chosen, jobs or os.cpu_count() or 1)
+    with explain_crash(protocol):
+        parameters = _parse_parameters(protocol, len(names), settings)
+        task = Task(protocol, parameters, names, _parse_order(order), reduce, deadline, topology)
+        if chosen is not None:
+            validate(chosen[0], task.make())
+        else:
+            chosen = _list_programs(task, messages, unicast, symmetry)
+        tally = _explore_programs(task, chosen, jobs or os.cpu_count() or 1)
     spent = time.time() - started
     size = {} if program else {"messages": messages, "unicast": unicast, "symmetry": symmetry}
     _report(task, tally, len(chosen), spent, size, str(program) if program else None, as_json)
@@ -146,9 +149,9 @@ def _parse_order(order: str) -> Order:
 
 
 def _parse_parameters(protocol: str, n: int, settings: Iterable[str] | None) -> dict[str, Any]:
-    tightest = PROTOCOLS[protocol].tightest(n) if protocol in PROTOCOLS else {}
-    parameters = {**tightest, **parse_settings("check", settings)}
-    create(protocol, View.numbered(n), 0, **parameters)
+    kind = find_protocol(protocol)
+    parameters = {**kind.tightest(n), **parse_settings("check", settings)}
+    build(kind, View.numbered(n), 0, **parameters)
     return parameters
 
 

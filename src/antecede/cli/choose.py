@@ -39,6 +39,9 @@ def choose(
             show_default=False,
         ),
     ] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Runs of each candidate, with seeds from --seed on; their means count.")
+    ] = 5,
     seconds: Annotated[float, typer.Option(help="Processor time that a run may take.")] = 60.0,
     out: Annotated[
         Path | None, typer.Option(help="Draw the figures into this file, as SVG.", show_default=False)
@@ -77,6 +80,7 @@ def choose(
             asked,
             protocol or tuple(PROTOCOLS),
             seconds=seconds,
+            seeds=seeds,
             note=lambda name: status.update(f"simulating {name}"),
         )
     fits.sort(key=lambda fit: fit.bytes)

@@ -11,8 +11,8 @@ from antecede.errors import BadParameter
 
 __all__ = [
     "Causes", "Checkpoint", "Csv", "Every", "Faults", "Id", "Jobs", "Json", "Master", "Messages", "Network", "NoCause",
-    "Once", "Open", "PartitionBy", "Patience", "Processes", "Protocols", "Remember", "Remote", "Seed", "Settings",
-    "Topology", "Trace", "Workload", "parse_settings", "refuse_two_forms",
+    "Once", "Open", "PartitionBy", "Patience", "Processes", "Protocol", "Protocols", "Remember", "Remote",
+    "Seed", "Settings", "Topology", "Trace", "Workload", "parse_settings", "refuse_two_forms",
 ]  # fmt: skip
 
 # What is printed
@@ -48,6 +48,12 @@ Jobs = Annotated[int, typer.Option(min=0, help="Processes to work with; 0: one f
 
 # A simulated run: docs/simulator.md
 
+Protocol = Annotated[
+    str,
+    typer.Option(
+        help="The protocol: its name, or FILE.py:CLASS for a machine of your own.", show_default=False
+    ),
+]
 Protocols = Annotated[
     list[str] | None, typer.Option(help="Only this protocol. May be repeated.", show_default=False)
 ]

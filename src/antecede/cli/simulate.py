@@ -30,7 +30,7 @@ ORACLE_MOST = 500
 
 
 def simulate(
-    protocol: Annotated[str, typer.Option(help="Which protocol the processes run.")],
+    protocol: options.Protocol,
     processes: options.Processes = 0,
     messages: options.Messages = 1000,
     seed: options.Seed = 0,
@@ -60,6 +60,7 @@ def simulate(
     The same command gives the same run, event for event, on every machine. docs/simulator.md lists networks,
     workloads and topologies.
     """
+    from antecede.plugin import explain_crash
     from antecede.sim import RunSpec
     from antecede.sim.checking import Checker
 
@@ -75,12 +76,13 @@ def simulate(
         topology=topology,
         faults=faults,
     )
-    simulation = spec.build()
-    judge = Checker(simulation, small=ORACLE_MOST) if check or shrink else None
     started = time.perf_counter()
-    summary, stopped = _run_simulation(simulation, judge, out, run, replace)
-    findings = _list_findings(judge, summary, stopped)
-    shorter = _find_shorter(spec, findings) if shrink and findings and not stopped else None
+    with explain_crash(protocol):
+        simulation = spec.build()
+        judge = Checker(simulation, small=ORACLE_MOST) if check or shrink else None
+        summary, stopped = _run_simulation(simulation, judge, out, run, replace)
+        findings = _list_findings(judge, summary, stopped)
+        shorter = _find_shorter(spec, findings) if shrink and findings and not stopped else None
     kept = None if judge is None or stopped or findings else _describe_order(judge, summary)
     _report(spec, summary, findings, kept, time.perf_counter() - started, out, shorter, as_json, as_csv)
     if stopped:

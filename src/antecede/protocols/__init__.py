@@ -42,7 +42,7 @@ from antecede.protocols.sparing import Sparing
 from antecede.protocols.underway import Underway
 from antecede.protocols.unordered import Unordered
 
-__all__ = ["PROTOCOLS", "Listener", "Machine", "create", "listen", "restore"]
+__all__ = ["PROTOCOLS", "Listener", "Machine", "build", "create", "listen", "restore"]
 
 PROTOCOLS: Mapping[str, type[Machine]] = {
     kind.name: kind
@@ -71,15 +71,22 @@ def create(protocol: str, view: View, me: str | int, **parameters: Any) -> Machi
     kind = PROTOCOLS.get(protocol)
     if kind is None:
         raise BadParameter.choice("protocol", "the name", protocol, PROTOCOLS)
+    return build(kind, view, me, **parameters)
+
+
+def build(kind: type[Machine], view: View, me: str | int, **parameters: Any) -> Machine:
+    """Make a machine of this class, which need not be one of `PROTOCOLS`."""
     try:
         return kind(view, me, **parameters)
     except TypeError as error:
+        if not parameters:
+            raise
         known = kind(view, me).parameters
         unknown = [name for name in parameters if name not in known]
         if not unknown:
-            raise BadParameter(protocol, f"it cannot take {parameters}: {error}") from error
+            raise BadParameter(kind.name, f"it cannot take {parameters}: {error}") from error
         raise BadParameter(
-            protocol, f"it has no parameter {', '.join(unknown)}; it has {', '.join(known) or 'none'}"
+            kind.name, f"it has no parameter {', '.join(unknown)}; it has {', '.join(known) or 'none'}"
         ) from error
 
 

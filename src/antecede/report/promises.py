@@ -6,7 +6,8 @@
     faulty       the order was kept; messages were lost, repeated or misdelivered
     unknown      there is no verdict
 
-A run of a protocol that is not ours promises causal order: that is what was asked of it.
+A run of a protocol that is not ours promises causal order: that is what was asked of it. Only a run that was simulated
+with a machine from a file says itself what that promises, in its parameter `order`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def find_promise(protocol: str, parameters: str = "{}", processes: Sequence[str]
     """
     machine = PROTOCOLS.get(protocol)
     if machine is None:
-        return Promise()
+        order = json.loads(parameters or "{}").get("order")
+        return Promise(order) if order in ("fifo", "none") else Promise()
     if protocol != "monitor" or not processes:
         return Promise(machine.order)
     monitor = json.loads(parameters or "{}").get("monitor", 0)

@@ -1,9 +1,13 @@
 """Which protocol to take: every candidate on the same processes, load and network, and what the figures say.
 
-A candidate is *fit* if it can send what the workload sends, promises causal order everywhere, kept it in this run and
+A candidate is *fit* if it can send what the workload sends, promises causal order everywhere, kept it in its runs and
 delivered everything in time. Of those that are quick, with a mean delay of at most `NEAR` times the least, the advice
 is the one that costs the fewest bytes of ordering a delivery. Nothing is known here about any protocol but what its
 machine says of itself and what its runs came to.
+
+Each candidate runs with the same seeds. Two are *equal* in a figure if they differ by at most `SAME` of it, or if the
+interval of the mean difference between runs of the same seed, at 95 % (Student's t), has 0 in it. The advice names
+all that are equal to the best one, so other seeds seldom give other advice.
 
 >>> asked = RunSpec(protocol="unordered", processes=4, messages=200)
 >>> fits, unfit = try_candidates(asked, ["matrix", "fifo", "monitor"])
@@ -17,6 +21,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from statistics import mean, stdev
 from typing import Any
 
 from msgspec import Struct
@@ -37,6 +42,8 @@ __all__ = ["Fit", "Unfit", "advise", "bytes_a_delivery", "try_candidates"]
 
 NEAR = 1.25
 """A mean delay of so many times the least is as good as it."""
+SAME = 0.02
+"""A difference of such a share decides nothing."""
 HEADERS = 28
 """What UDP over IPv4 adds to a packet of its own."""
 
@@ -59,6 +66,10 @@ class Fit(Struct, frozen=True):
     cpu_us: float
     """A delivery."""
     command: str
+    """Of the run with the first seed."""
+    bytes_by_seed: tuple[float, ...] = ()
+    delay_ms_by_seed: tuple[float, ...] = ()
+    """Of each run; `bytes`, `delay_ms` and the other figures are means over the runs."""
 
     @property
     def name(self) -> str:
@@ -103,9 +114,13 @@ def try_candidates(
     protocols: Sequence[str] = tuple(PROTOCOLS),
     *,
     seconds: float = 60,
+    seeds: int = 1,
     note: Callable[[str], None] = lambda protocol: None,
 ) -> tuple[list[Fit], list[Unfit]]:
-    """Run each candidate on what is asked; what is wrong with that itself is raised. Candidates are NAME:key=value."""
+    """Run each candidate on what is asked, with so many seeds from the one that is asked for on.
+
+    What is wrong with the request itself is raised. Candidates are NAME:key=value.
+    """
     plain = replace(asked, protocol="unordered", parameters={})
     simulation = plain.build()
     span = simulation.finish().duration_ns
@@ -116,7 +131,8 @@ def try_candidates(
     for text, spec in specs.items():
         note(text)
         try:
-            fits.append(_try(spec, pause, seconds))
+            several = [replace(spec, seed=spec.seed + more) for more in range(seeds)]
+            fits.append(_average([_try(one, pause, seconds) for one in several]))
         except _Refused as refused:
             unfit.append(Unfit(text, str(refused)))
     return fits, unfit
@@ -137,7 +153,7 @@ def _try(spec: RunSpec, pause: str | None, seconds: float) -> Fit:
     except BadParameter as error:
         # What was asked for has been built before, without this protocol.
         raise _Refused(error.reason) from error
-    machine, promised = simulation.engine.machines[0], PROTOCOLS[spec.protocol].order
+    machine, promised = simulation.engine.machines[0], simulation.kind.order
     if promised != "causal":
         raise _Refused("promises no order" if promised == "none" else f"promises {promised} order only")
     if not all(map(machine.orders_at, range(len(simulation.view)))):
@@ -170,6 +186,22 @@ def _try(spec: RunSpec, pause: str | None, seconds: float) -> Fit:
     )
 
 
+def _average(runs: Sequence[Fit]) -> Fit:
+    """What the runs of one candidate came to in the mean; of processor time, the least: other work adds to it."""
+    paused = [run.paused_ms for run in runs if run.paused_ms is not None]
+    return replace(
+        runs[0],
+        delay_ms=mean(run.delay_ms for run in runs),
+        delay_ms_p99=mean(run.delay_ms_p99 for run in runs),
+        paused_ms=mean(paused) if paused else None,
+        bytes=mean(run.bytes for run in runs),
+        control=mean(run.control for run in runs),
+        cpu_us=min(run.cpu_us for run in runs),
+        bytes_by_seed=tuple(run.bytes for run in runs),
+        delay_ms_by_seed=tuple(run.delay_ms for run in runs),
+    )
+
+
 def _finish(simulation: Simulation, seconds: float) -> tuple[Summary, float]:
     """Run to the end, with a verdict."""
     judge = Checker(simulation)
@@ -194,22 +226,60 @@ def _finish(simulation: Simulation, seconds: float) -> tuple[Summary, float]:
 # What the figures say
 
 
+T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+"""Student's t at 95 %, two-sided, for two runs and more; from eleven on 2.23 serves, which is on the safe side."""
+
+
+def find_noise(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Half the width of the interval of the mean difference between runs of the same seed; 0 where there are none.
+
+    >>> find_noise([10.0, 12.0, 14.0], [11.0, 13.0, 15.0]), round(find_noise([10.0, 12.0], [11.0, 12.5]), 2)
+    (0.0, 3.18)
+    """
+    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    if len(differences) < 2:
+        return 0.0
+    return T_95[min(len(differences) - 2, len(T_95) - 1)] * stdev(differences) / len(differences) ** 0.5
+
+
+def _is_equal(fit: Fit, best: Fit) -> bool:
+    """Whether these cost the same bytes, as far as these runs can tell."""
+    noise = find_noise(fit.bytes_by_seed, best.bytes_by_seed)
+    return abs(fit.bytes - best.bytes) <= max(SAME * best.bytes, noise)
+
+
+def _is_quick(fit: Fit, least: Fit) -> bool:
+    """Whether its delay is near the least, or may be."""
+    noise = find_noise(fit.delay_ms_by_seed, [NEAR * delay for delay in least.delay_ms_by_seed])
+    return fit.delay_ms - NEAR * least.delay_ms <= noise
+
+
 def advise(fits: Sequence[Fit]) -> list[str]:
-    """Sentences, the first of which names one protocol; the others name those that are better at something else."""
+    """Sentences, the first of which names the best, and all that are equal to it; the others name those that are better
+    at something else."""
     least = min(fits, key=lambda fit: fit.delay_ms)
-    quick = [fit for fit in fits if fit.delay_ms <= NEAR * least.delay_ms]
+    quick = [fit for fit in fits if _is_quick(fit, least)]
     best = min(quick, key=lambda fit: fit.bytes)
+    equal = sorted(fit.name for fit in quick if _is_equal(fit, best))
     how = f"{best.bytes:,.1f} bytes of ordering a delivery"
     many = f"the fewest of the {len(quick)} that are quick" if len(quick) > 1 else "and none other is quick"
     said = [
-        f"take {best.name}: {how}, {many} (a mean delay of {best.delay_ms:,.1f} ms, {_share(best, least)})"
+        f"take {' or '.join(equal)}: {how}, {many} (a mean delay of {best.delay_ms:,.1f} ms, {_share(best, least)})"
     ]
+    if len(equal) > 1:
+        runs = f" in {len(best.bytes_by_seed)} runs of each" if len(best.bytes_by_seed) > 1 else ""
+        figures = ", ".join(
+            f"{fit.name} {fit.bytes:,.1f}"
+            for fit in sorted(quick, key=lambda fit: fit.name)
+            if fit.name in equal
+        )
+        said.append(f"these cost the same, as far as can be told{runs}: {figures} bytes")
     for need in best.needs:
         rest = [fit for fit in quick if need not in fit.needs]
         other = _price(min(rest, key=lambda fit: fit.bytes)) if rest else "no other protocol is as quick"
         said.append(f"it needs {need}; without them: {other}")
     small = min(fits, key=lambda fit: fit.bytes)
-    if small is not best:
+    if not _is_equal(small, best):
         said.append(f"if bytes count more than delay: {_price(small)}")
     light = min(quick, key=lambda fit: fit.cpu_us)
     if light.cpu_us * 2 <= best.cpu_us:

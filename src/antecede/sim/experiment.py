@@ -42,6 +42,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antecede.errors import AntecedeError, BadExperiment, BadParameter, InputError
+from antecede.plugin import split_name
 from antecede.sim.measure import Measures
 from antecede.sim.run import RunSpec
 from antecede.sim.specs import Spec
@@ -81,7 +82,9 @@ class Run(Struct, frozen=True):
     def key(self) -> str:
         """The same for the same run of the same case, on every machine: its name in results and traces."""
         words = msgspec.json.encode((self.case, self.spec, self.measure), order="deterministic")
-        return f"{self.spec.protocol}-{hashlib.sha256(words).hexdigest()[:12]}"
+        # A file's path has what the name of a file cannot have.
+        name = self.spec.protocol.rpartition("/")[2].replace(":", ".")
+        return f"{name}-{hashlib.sha256(words).hexdigest()[:12]}"
 
 
 class Experiment(Struct, frozen=True):
@@ -195,11 +198,13 @@ def _spec(place: str, values: dict[str, Any]) -> RunSpec:
 
 
 def parse_protocol(place: str, text: str) -> tuple[str, dict[str, Any]]:
-    """A protocol and its parameters, from NAME or NAME:key=value,key=value."""
-    protocol = Spec.parse("protocol", text)
+    """A protocol and its parameters, from NAME or NAME:key=value,key=value; NAME may be FILE.py:CLASS."""
+    name, kind, settings = split_name(text)
+    protocol = Spec.parse("protocol", f"{name}:{settings}")
     if protocol.values:
         raise BadExperiment(f"{place}, protocol", f"is {text!r}: write NAME, or NAME:key=value")
-    return protocol.name, {key: _value(value) for key, value in protocol.options.items()}
+    parameters = {key: _value(value) for key, value in protocol.options.items()}
+    return f"{name}:{kind}" if kind else name, parameters
 
 
 def _value(text: str) -> Any:

@@ -17,11 +17,12 @@ import msgspec
 from msgspec import Struct
 
 from antecede.errors import BadParameter, InputError
-from antecede.protocols import PROTOCOLS, Machine, create
+from antecede.plugin import find_protocol, is_file
+from antecede.protocols import Machine, build
 from antecede.sim import scripts, workloads
 from antecede.sim.chance import stream
 from antecede.sim.engine import Engine, Observe, Record
-from antecede.sim.faults import parse
+from antecede.sim.faults import needs_links, parse
 from antecede.sim.network import Network
 from antecede.sim.places import Place, place
 from antecede.sim.specs import Spec, count
@@ -42,6 +43,7 @@ class RunSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All that decides a run: the same spec gives the same events, on every machine."""
 
     protocol: str
+    """Its name, or FILE.py:CLASS (`antecede.plugin`)."""
     parameters: dict[str, Any] = {}
     """Of the protocol. A text such as `9*4/64*2` gives the first four processes 9, and the next two 64."""
     processes: int = 0
@@ -55,8 +57,7 @@ class RunSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     faults: str = "none"
 
     def __post_init__(self) -> None:
-        if self.protocol not in PROTOCOLS:
-            raise BadParameter.choice("run", "protocol", self.protocol, PROTOCOLS)
+        find_protocol(self.protocol, "run", "protocol")
         for field, least, most in (
             ("processes", 0, PROCESSES_MOST),
             ("messages", 1, 10**12),
@@ -110,7 +111,8 @@ class Simulation:
         )
         self.place = place(spec, None if script is None else script.processes)
         self.view = self.place.applications
-        self.routed = spec.protocol in PROTOCOLS and PROTOCOLS[spec.protocol].routed
+        self.kind = find_protocol(spec.protocol)
+        self.routed = self.kind.routed
         machines = self._machines(self.place)
         words = stream(spec.seed, "workload")
         workload: Workload
@@ -133,6 +135,12 @@ class Simulation:
         )
         faults = parse(spec.faults)
         if faults or not network.reliable:
+            if is_file(spec.protocol) and (needs_links(faults) or not network.reliable):
+                raise BadParameter(
+                    "simulate",
+                    f"{spec.protocol} cannot run with faults, or where the network loses packets: its stamps have no "
+                    "encoding in antecede.wire.stamps; of all faults it may have pauses",
+                )
             if any(machine.timed for machine in machines):
                 raise BadParameter(
                     "simulate",
@@ -142,15 +150,13 @@ class Simulation:
             install(self.engine, faults, machines[0].view, stream(spec.seed, "faults"))
 
     def _machines(self, place: Place) -> list[Machine]:
-        spec, parameters = self.spec, dict(self.spec.parameters)
+        parameters = dict(self.spec.parameters)
         view = place.view if self.routed else place.applications
         if self.routed and place.topology is not None:
             parameters["topology"] = place.topology
         own = {key: _each(key, value, len(view)) for key, value in parameters.items() if _differs(value)}
         return [
-            create(
-                spec.protocol, view, p, **{**parameters, **{key: values[p] for key, values in own.items()}}
-            )
+            build(self.kind, view, p, **{**parameters, **{key: values[p] for key, values in own.items()}})
             for p in range(len(view))
         ]
 
@@ -173,11 +179,12 @@ class Simulation:
 
     def info(self, name: str | None = None) -> RunInfo:
         """The row that describes this run in a trace."""
-        spec = self.spec
+        spec, kind = self.spec, self.kind
+        own = {"machine": spec.protocol, "order": kind.order} if is_file(spec.protocol) else {}
         return RunInfo(
-            run=name or f"{spec.protocol}-{spec.seed}",
-            protocol=spec.protocol,
-            parameters={**spec.parameters, "messages": spec.messages, "faults": spec.faults},
+            run=name or f"{kind.name}-{spec.seed}",
+            protocol=kind.name,
+            parameters={**spec.parameters, "messages": spec.messages, "faults": spec.faults, **own},
             processes=self.view.names,
             seed=spec.seed,
             workload=spec.workload,

@@ -3,6 +3,9 @@
 Stamps of a single number are told by arithmetic: their protocols do so little else that writing them would be a good
 part of a run. A row of a matrix is written once, and its size remembered by its version: a packet carries dozens of
 them that were measured before. Every other stamp is written and measured.
+
+The wire does not know the stamps of a machine from a file (`antecede.plugin`): they count as MessagePack writes their
+fields, and the rest of their packets as the wire writes it.
 """
 
 from __future__ import annotations
@@ -11,14 +14,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
+
+from antecede.errors import BadParameter
 from antecede.model import Packet, Stamp, mask
 from antecede.protocols.buffer import Acknowledge, Posted, Release
 from antecede.protocols.fifo import Sequence
+from antecede.protocols.machine import portable
 from antecede.protocols.matrix import MatrixStamp
 from antecede.protocols.permit import Grant, PermitStamp, Taken
 from antecede.protocols.unordered import Plain
 from antecede.wire import Limits, encode, stamp_size
 from antecede.wire.octets import Writer
+from antecede.wire.stamps import BY_STAMP
 
 __all__ = ["Sizes", "brief"]
 
@@ -56,6 +64,18 @@ def brief(kinds: Iterable[type[Stamp]]) -> bool:
     return all(kind in _SHORT for kind in kinds)
 
 
+_ACKNOWLEDGE, _POSTED = Acknowledge(1), Posted()
+
+
+def _measure_fields(stamp: Stamp) -> int:
+    try:
+        return len(msgspec.msgpack.encode(portable(msgspec.structs.astuple(stamp))))
+    except TypeError as error:
+        raise BadParameter(
+            "simulate", f"the stamp {type(stamp).__name__} has a field that MessagePack cannot write: {error}"
+        ) from error
+
+
 class Sizes:
     """The sizes of the packets of one run.
 
@@ -75,7 +95,9 @@ class Sizes:
         short = _SHORT.get(type(stamp))
         if short is not None:
             return short(stamp)
-        return self._matrix(packet) if type(stamp) is MatrixStamp else stamp_size(packet)
+        if type(stamp) is MatrixStamp:
+            return self._matrix(packet)
+        return stamp_size(packet) if type(stamp) in BY_STAMP else _measure_fields(stamp)
 
     def many(self, stamps: list[Any]) -> Counter[int]:
         """Size -> how many of these have it; they are brief, and of one kind."""
@@ -83,7 +105,12 @@ class Sizes:
 
     def packet(self, packet: Packet[Any]) -> int:
         """The whole packet."""
-        return len(encode(packet))
+        if type(packet.stamp) in BY_STAMP:
+            return len(encode(packet))
+        known = Packet(
+            packet.source, packet.dest, _ACKNOWLEDGE if packet.message is None else _POSTED, packet.message
+        )
+        return len(encode(known)) - stamp_size(known) + _measure_fields(packet.stamp)
 
     def _matrix(self, packet: Packet[MatrixStamp]) -> int:
         rows, known = packet.stamp.rows, self._rows

@@ -58,12 +58,16 @@ class Row(Struct, frozen=True):
     version: str = msgspec.field(default_factory=version)
 
     def plain(self) -> dict[str, Any]:
-        """As a line of results.jsonl has it. `processes` is the summary's: a spec may leave it to the topology."""
+        """As a line of results.jsonl has it. `processes` is the summary's: a spec may leave it to the topology.
+
+        `protocol` is the spec's: with a machine from a file it names the file, and the summary the machine.
+        """
         return {
             "case": self.case,
             "run": self.run,
             **msgspec.to_builtins(self.spec),
             **self.summary.plain(),
+            "protocol": self.spec.protocol,
             "measured": self.measured,
             "cpu_seconds": self.cpu_seconds,
             "command": self.spec.command(),
