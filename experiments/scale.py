@@ -24,6 +24,18 @@ Cells: TypeAlias = Mapping[tuple[str, int, str], Row]
 def tables(rows: list[Row]) -> dict[str, str]:
     found = _cells(rows)
     return {
+        **count_tables(found),
+        "routers": _routers(found),
+        "cpu": _grid(found, lambda row: _number(1e6 * row.cpu_seconds / row.summary.delivered)),
+        "longer": _longer([r for r in rows if r.case == "longer"], found),
+        "neighbourhood": _neighbourhood([r for r in rows if r.case == "neighbourhood"]),
+        "four levels": _levels([r for r in rows if r.case == "four levels"], found),
+    }
+
+
+def count_tables(found: Cells) -> dict[str, str]:
+    """The tables of counts, each cell from runs of its own: the same on every machine."""
+    return {
         "entries": _by_link(found, "entries"),
         "bytes": _by_link(found, "bytes"),
         "histories": _histories(found),
@@ -33,11 +45,6 @@ def tables(rows: list[Row]) -> dict[str, str]:
         ),
         "delay": _grid(found, lambda row: _number(row.summary.delay_ns.mean / 1e6)),
         "waiting": _grid(found, lambda row: f"{100 * row.summary.waiting_share:.1f}"),
-        "routers": _routers(found),
-        "cpu": _grid(found, lambda row: _number(1e6 * row.cpu_seconds / row.summary.delivered)),
-        "longer": _longer([r for r in rows if r.case == "longer"], found),
-        "neighbourhood": _neighbourhood([r for r in rows if r.case == "neighbourhood"]),
-        "four levels": _levels([r for r in rows if r.case == "four levels"], found),
     }
 
 

@@ -225,7 +225,7 @@ class Histories:
 
     def _report(self, history: tuple[Entry, ...], m: Entry) -> None:
         """Second part of R6.3, and R6.4: in increasing order, so that what R6.4 removes was looked at before."""
-        lanes, source, told = self._lanes, m.sender, self._find_told(m, False)
+        lanes, source, told, r8 = self._lanes, m.sender, self._find_told(m, False), self._r8
         for known in history:
             sender, to, copies = known.sender, known.to, known.copies | told
             if sender == source and to >> source & 1:
@@ -234,26 +234,33 @@ class Histories:
             if record is None:
                 taken = self._proof(known, m) if self._r10 else 0
                 self._enter(replace(known, copies=0) if known.copies else known, copies, taken)
-            elif copies & to:
-                self._grow(record, copies)
             else:
-                # As `_grow` does it, where R8 cannot remove n.
-                record.copies |= copies
+                record.copies = copies = record.copies | copies
+                if r8 and not to & ~copies:
+                    self._remove(known)
 
     def _enter(self, entry: Entry, copies: int, taken: int) -> None:
         """Add n to H. R6.4: C(n) grows by A_i of every later i of its sender, where one of the two is new."""
-        number, to, label = entry.number, entry.to, entry.label
-        lane = self._lanes[entry.sender]
-        for other in list(lane.values()) if lane else ():
-            known = other.entry
-            if known.label != label:
-                # Neither carried the other.
-                continue
-            if known.number > number:
-                copies |= known.to
-            elif to & ~other.copies:
-                self._grow(other, to)
-        self._add(entry, copies, taken)
+        sender, number, to = entry.sender, entry.number, entry.to
+        lane = self._lanes[sender]
+        if lane:
+            # As `_grow` and `_add` do it: most of what a stamp costs is here.
+            label, r8 = entry.label, self._r8
+            for other in [*lane.values()]:
+                known = other.entry
+                if known.label != label:
+                    # Neither carried the other.
+                    continue
+                if known.number > number:
+                    copies |= known.to
+                    continue
+                other.copies = grown = other.copies | to
+                if r8 and not known.to & ~grown:
+                    del self.H[sender, known.number], lane[known.number]
+        copies |= self.gone
+        if (self._r8 and not to & ~copies) or (self._r10 and not to & ~taken):
+            return
+        self.H[sender, number] = lane[number] = Record(entry, copies, self.sends, taken, self.now)
 
     def _report_listed(self, known: Entry, m: Entry, listed: set[Id]) -> None:
         """Second part of R6.3 without R6.4, for one n in H_m: only what is `listed` in H_m gains by later ones."""

@@ -230,13 +230,19 @@ class History(Receiver):
 
     def _check_history(self, packet: Packet[Any], number: int, sent: int) -> None:
         """Refuse entries that cannot be in the stamp of this number, where we have sent so many."""
-        n, most = self.n, {self.me: sent, packet.source: number - 1}
-        beyond = 1 << n
+        n, me, source, union = self.n, self.me, packet.source, 0
         for entry in packet.stamp.history:
             sender, count, to = entry.sender, entry.number, entry.to
-            if sender < 0 or sender >= n or count < 1 or to < 1 or not 0 <= to | entry.copies < beyond:
+            union |= to | entry.copies
+            if not 0 <= sender < n or count < 1 or not to:
                 raise self._bad_stamp(packet, self._bad_entry(sender, count))
-            if sender in most and count > most[sender]:
-                if sender == self.me:
-                    raise self._unsent(packet, count, sent)
-                raise self._bad_stamp(packet, f"its history has ({sender}, {count}), which was sent later")
+            if sender == source:
+                if count >= number:
+                    raise self._bad_stamp(
+                        packet, f"its history has ({sender}, {count}), which was sent later"
+                    )
+            elif sender == me and count > sent:
+                raise self._unsent(packet, count, sent)
+        if not 0 <= union < 1 << n:
+            [wrong, *_] = [e for e in packet.stamp.history if not 0 <= e.to | e.copies < 1 << n]
+            raise self._bad_stamp(packet, self._bad_entry(wrong.sender, wrong.number))
