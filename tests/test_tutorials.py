@@ -21,6 +21,12 @@ def test_three_services_survive_a_crash_and_a_join(tmp_path):
     assert run_tutorial(TUTORIALS / "services.md", tmp_path) == []
 
 
+@pytest.mark.skipif(not TUTORIALS.exists(), reason="docs/ is not here")
+def test_a_machine_in_a_file_does_what_its_page_says(tmp_path):
+    (tmp_path / "examples").symlink_to(TUTORIALS.parent.parent / "examples")
+    assert run_tutorial(TUTORIALS / "protocol.md", tmp_path) == []
+
+
 def test_a_wrong_output_is_noticed(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
