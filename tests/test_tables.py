@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import pytest
 
 from antecede.errors import AntecedeError
@@ -44,7 +46,7 @@ def make_again(name: str, **wanted: object) -> list[Row]:
 
 # What is cheap to make again of each experiment: a change to what its protocols say shows there. Those of `extra`,
 # `buffers`, `compared` and `outages` stand above, in test_compared.py and in test_outages.py.
-SAMPLES = {
+SAMPLES: dict[str, tuple[dict[str, object], Callable[[list[Row]], Mapping[str, str]]]] = {
     "delta": ({"processes": 8, "workload": "groups:size=4,rate=10/s"}, delta.tables),
     "gateways": ({"case": "figure 7.6"}, lambda rows: {"means": gateways._means(rows)}),
     "reports": ({"case": "2", "workload": "groups:size=4,rate=10/s"}, reports.tables),

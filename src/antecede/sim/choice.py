@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from math import sqrt
 from statistics import mean, stdev
 from typing import Any
 
@@ -239,7 +240,7 @@ def find_noise(ours: Sequence[float], theirs: Sequence[float]) -> float:
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
     if len(differences) < 2:
         return 0.0
-    return T_95[min(len(differences) - 2, len(T_95) - 1)] * stdev(differences) / len(differences) ** 0.5
+    return T_95[min(len(differences) - 2, len(T_95) - 1)] * stdev(differences) / sqrt(len(differences))
 
 
 def _is_equal(fit: Fit, best: Fit) -> bool:
