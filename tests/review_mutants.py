@@ -300,6 +300,11 @@ MUTANTS = [
         "test_a_node_that_nobody_closed_ends_with_its_loop",
     ),
     Mutant(
+        "later", "a program that goes elsewhere takes its journal along", "net/storage/journal.py",
+        "Database(os.path.abspath(path), place, sync)", "Database(os.fspath(path), place, sync)",
+        "test_a_journal_stays_where_it_was_opened",
+    ),
+    Mutant(
         "later", "a fork sends, and nothing leaves", "net/lifecycle.py",
         "        node._ident = 0\n", "        pass\n",
         "test_a_fork_has_no_node_to_send_with",

@@ -206,6 +206,22 @@ sys.stdin.read()
     journal.close()
 
 
+@pytest.mark.parametrize("name", ["a.db", ":memory:"])
+def test_a_journal_stays_where_it_was_opened(tmp_path, monkeypatch, name):
+    """Also if the program goes elsewhere, and if SQLite would keep what has this name in memory."""
+    monkeypatch.chdir(tmp_path)
+    journal = open_journal(name)
+    journal.recover(new())
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for size in (10, 100_000):
+        journal.append([Send((1,), bytes(size))])
+    journal.close()
+    assert not list((tmp_path / "elsewhere").iterdir())
+    monkeypatch.chdir(tmp_path)
+    assert open_again(Path(name)) == 2
+
+
 # Whoever else is on the machine
 
 

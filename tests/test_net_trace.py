@@ -59,6 +59,16 @@ def test_a_file_that_someone_may_have_read_does_not_change(tmp_path):
     assert len(events_of(tmp_path, "r/1")) == 3
 
 
+def test_a_trace_stays_where_it_was_begun(tmp_path, monkeypatch):
+    """Also if the program goes elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    recorder = Recorder("t", "r", "fifo", View.of("a", "b"), "a")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    recorder.write([Entry(0, "send", 0, 1, (1,), "", 5)])
+    assert len(events_of(tmp_path / "t", "r")) == 1
+
+
 def test_a_trace_that_cannot_be_written_stops_the_node(tmp_path):
     (tmp_path / "file").write_text("in the way")
 

@@ -49,7 +49,8 @@ class Recorder:
     def __init__(
         self, directory: str | os.PathLike[str], run: str, protocol: str, view: View, node: str
     ) -> None:
-        self._layout = Layout(directory)
+        # Wherever the program goes meanwhile.
+        self._layout = Layout(Layout(directory).root.absolute())
         self._run = RunInfo(run=run, protocol=protocol, processes=view.names)
         self._view, self._node = view, node
         self._layout.file(f"{run}@{node}", 0)  # which refuses a name that is too long

@@ -70,7 +70,8 @@ def open_journal(
     if sync not in ("full", "normal"):
         raise BadParameter.choice("journal", "sync", sync, ("full", "normal"))
     place = f"journal {os.fspath(path)}"
-    return Journal(Database(os.fspath(path), place, sync), place, sync, snapshot_inputs)
+    # Wherever the program goes meanwhile; and what SQLite takes for a database in memory is a file like any other.
+    return Journal(Database(os.path.abspath(path), place, sync), place, sync, snapshot_inputs)
 
 
 class Database:
