@@ -437,10 +437,14 @@ class Node(Observed):
         host, core = self._host, self._host.core
         if self._closing or host.failure is not None or self._untold:
             return None
-        settings, repeated = self.settings, bool(core.again)
-        if not repeated and (
-            len(core.taken) >= settings.unacknowledged or core.taken_bytes >= settings.unacknowledged_bytes
-        ):
+        if core.again:
+            repeated = core.offer((), wanted)
+            if not isinstance(repeated, Message):
+                return None
+            core.again.popleft()
+            return Delivery(core.outside, repeated, True, self._acknowledge, core.contexts.get(repeated.id))
+        settings = self.settings
+        if len(core.taken) >= settings.unacknowledged or core.taken_bytes >= settings.unacknowledged_bytes:
             if not self._full:
                 log.warning(
                     "%s hands over no more messages: %d messages, %d bytes, are not acknowledged",
@@ -453,11 +457,7 @@ class Node(Observed):
         message = core.offer(host.commits.fresh, wanted)
         if not isinstance(message, Message):
             return None
-        if repeated:
-            core.again.popleft()
-            return Delivery(core.outside, message, True, self._acknowledge, core.contexts.get(message.id))
-        repeats = core.repeats
-        again = bool(repeats) and message.id in repeats
+        again = message.id in core.repeats if core.repeats else False
         host.take(message)
         self._taken += 1
         if self._mesh.pausing:

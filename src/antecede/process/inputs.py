@@ -209,6 +209,10 @@ def encode_into(inputs: Sequence[Input], buffer: bytearray) -> None:
     _ENCODER.encode_into(inputs, buffer)
 
 
+LOADED = Send, Arrive
+"""Inputs that carry a payload."""
+
+
 def portions(inputs: Sequence[Input], most: int) -> Iterator[Sequence[Input]]:
     """The same inputs, in parts that end where their payloads have so many bytes.
 
@@ -217,7 +221,7 @@ def portions(inputs: Sequence[Input], most: int) -> Iterator[Sequence[Input]]:
     """
     size = start = 0
     for at, given in enumerate(inputs, 1):
-        if type(given) is Send or type(given) is Arrive:
+        if isinstance(given, LOADED):
             size += len(given.payload or b"")
             if size > most:
                 yield inputs[start:at]
