@@ -352,9 +352,9 @@ def report(found: Found, verdict: str, as_json: bool, as_csv: bool) -> None:
         print_sentence(line)
     print_sentence(describe_answer(rows, verdict))
     if found.judged is not None:
-        judged = f"{count_things(found.judged, 'cause')} judged"
+        causes = f"{count_things(found.judged, 'cause')} judged"
         print_sentence(
-            f"causality: stated, by parents and links, {judged}; --causality potential asks for the other"
+            f"causality: stated, by parents and links, {causes}; --causality potential asks for the other"
         )
 
 
