@@ -7,11 +7,13 @@ import subprocess
 import sys
 import textwrap
 import threading
+from itertools import pairwise
+from random import Random
 
 import pytest
 
 from antecede.errors import BadParameter, BadTrace
-from antecede.testing import Recorder, assert_causal
+from antecede.testing import Recorder, assert_causal, find_late, identify
 from antecede.trace import DELIVER, SEND, RunInfo, TraceWriter
 
 
@@ -261,3 +263,80 @@ def test_pytest_shows_it(tmp_path):
     assert "✗question" in done.stdout
     assert ">       assert_causal(recorder)" in done.stdout
     assert "raise AssertionError" not in done.stdout, "the lines of the library are not the reader's"
+
+
+# Stated causality
+
+
+def test_what_nobody_states_does_not_count():
+    potential, stated = Recorder(), Recorder()
+    for recorder, states in ((potential, False), (stated, True)):
+        for order in ("order 1", "order 2"):
+            recorder.sent("shop", order, to=["billing", "audit"], **({"after": ()} if states else {}))
+            recorder.delivered("billing", order)
+        recorder.sent("billing", "bill 2", to="audit", **({"after": "order 2"} if states else {}))
+        for message in ("order 2", "bill 2", "order 1"):
+            recorder.delivered("audit", message)
+    with pytest.raises(AssertionError, match="audit delivered order 1 after order 2, which it causally"):
+        assert_causal(potential)
+    assert_causal(stated)
+
+
+def test_stated_causes_are_judged_through_messages_that_a_process_never_gets():
+    recorder = Recorder()
+    recorder.sent("shop", "ordered", to=["billing", "audit"], after=[])
+    recorder.delivered("billing", "ordered")
+    recorder.sent("billing", "charged", to="mail", after=["ordered"])
+    recorder.delivered("mail", "charged")
+    recorder.sent("mail", "thanked", to="audit", after=["charged"])
+    recorder.delivered("audit", "thanked")
+    recorder.delivered("audit", "ordered")
+    with pytest.raises(AssertionError) as caught:
+        assert_causal(recorder)
+    assert str(caught.value).splitlines()[1] == (
+        "  violation: audit delivered ordered after thanked, which it causally precedes: ordered -> charged -> thanked"
+    )
+    assert "✗ordered" in str(caught.value)
+    assert_causal(recorder, allow=["violation"])
+
+
+def test_a_stated_cause_that_nobody_sent_is_told():
+    recorder = Recorder()
+    recorder.sent("bob", 2, to="ann", after=1)
+    recorder.delivered("ann", 2)
+    with pytest.raises(AssertionError, match="2 is said to follow 1, which nobody sent"):
+        assert_causal(recorder)
+    assert_causal(recorder, allow=["unsent"])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_stated_violations_are_those_of_the_definition(seed):
+    random = Random(seed)
+    recorder, causes, orders = Recorder(), {}, {name: [] for name in "abc"}
+    for message in range(12):
+        causes[message] = random.sample(range(message), min(message, random.randrange(3)))
+        recorder.sent("s", message, to=list("abc"), after=causes[message])
+    for name, order in orders.items():
+        order += random.sample(range(12), 12)
+        for message in order:
+            recorder.delivered(name, message)
+
+    def precede(message):
+        return {cause for direct in causes[message] for cause in (direct, *precede(direct))}
+
+    late = {
+        (name, early)
+        for name, order in orders.items()
+        for place, effect in enumerate(order)
+        for early in order[place + 1 :]
+        if early in precede(effect)
+    }
+    rows = recorder.rows()
+    found = list(find_late(rows, identify(rows)[0]))
+    assert {(row["process"], row["number"] - 1) for row in found} == late
+    assert len(found) == len(late) > 0
+    for row in found:
+        chain = [link["number"] - 1 for link in row["chain"]]
+        assert all(one in causes[other] for one, other in pairwise(chain))
+        order = orders[row["process"]]
+        assert order.index(chain[-1]) < order.index(chain[0])

@@ -5,6 +5,11 @@
     recorder.delivered("bob", "order 7")                    # as soon as the application has it
     assert_causal(recorder)                                 # else an AssertionError with a space-time diagram
 
+By default everything that a process did before counts as a cause of what it sends. A system whose handlers run side by
+side states the causes itself, and only these count:
+
+    recorder.sent("bob", "answer 7", to="ann", after=["order 7"])
+
 Nothing of Antecede needs to be in the system. A message is named by any string or number that is its own in the run, a
 process by a name. Threads may share a recorder. Processes each make their own on one directory, and whoever has them
 all there asserts:
@@ -69,10 +74,28 @@ class Recorder:
         self._file = -1
         self._owner = 0
 
-    def sent(self, process: str, message: str | int, to: str | Iterable[str]) -> None:
-        """The process sends the message. Call it before the message can reach anyone."""
+    def sent(
+        self,
+        process: str,
+        message: str | int,
+        to: str | Iterable[str],
+        *,
+        after: str | int | Iterable[str | int] | None = None,
+    ) -> None:
+        """The process sends the message. Call it before the message can reach anyone.
+
+        `after` names the messages that this one follows. If it is given for any message, `assert_causal` judges all of
+        them by stated causality: a message follows those that it names, and what they follow, and nothing else.
+
+        >>> recorder = Recorder()
+        >>> recorder.sent("ann", "order 1", to=["bob", "eve"], after=())
+        >>> recorder.sent("bob", "bill 1", to="eve", after="order 1")
+        """
         everyone = [to] if isinstance(to, str) else list(to)
-        self._record({"process": process, "kind": "send", "message": str(message), "to": everyone})
+        row = {"process": process, "kind": "send", "message": str(message), "to": everyone}
+        if after is not None:
+            row["after"] = [str(one) for one in ([after] if isinstance(after, str | int) else after)]
+        self._record(row)
 
     def delivered(self, process: str, message: str | int) -> None:
         """The message is handed to the application at this process."""
@@ -101,10 +124,13 @@ class Recorder:
     def write(self, directory: str | os.PathLike[str]) -> dict[Id, str]:
         """Write a trace of what was recorded. Returns the messages' names: identity in the trace -> name.
 
-        Raises `BadTrace` for what cannot have happened: a message that was sent twice, a circle of deliveries that each
+        A trace has no place for causes that `sent` stated: `antecede verify` judges it by potential causality. Raises
+        `BadTrace` for what cannot have happened: a message that was sent twice, a circle of deliveries that each
         wait for the other's send.
         """
-        rows = self.rows()
+        return self._write(directory, self.rows())
+
+    def _write(self, directory: str | os.PathLike[str], rows: list[dict[str, Any]]) -> dict[Id, str]:
         ids, processes = identify(rows)
         number = {name: position for position, name in enumerate(processes)}
         with TraceWriter(
@@ -195,29 +221,83 @@ def assert_causal(source: Recorder | str | os.PathLike[str], *, allow: Collectio
     for kind in allow:
         if kind not in KINDS:
             raise BadParameter.choice("assert_causal", "allow", kind, KINDS)
-    if isinstance(source, Recorder):
-        with tempfile.TemporaryDirectory(prefix="antecede-") as directory:
-            names = source.write(directory)
-            _assert(Path(directory), names, allow)
-    else:
-        _assert(Path(source), {}, allow)
+    if not isinstance(source, Recorder):
+        _assert(Path(source), [], {}, allow)
+        return
+    rows = source.rows()
+    with tempfile.TemporaryDirectory(prefix="antecede-") as directory:
+        names = source._write(directory, rows)
+        _assert(Path(directory), rows, names, allow)
 
 
-def _assert(trace: Path, names: Mapping[Id, str], allow: Collection[str]) -> None:
+def _assert(
+    trace: Path, rows: Sequence[Mapping[str, Any]], names: Mapping[Id, str], allow: Collection[str]
+) -> None:
     __tracebackhide__ = True
     found = verify(trace)
-    told_already = () if "violation" in allow else ("fifo_break",)
-    left_out = pa.array([*allow, *told_already], pa.string())
-    wrong = found.findings.filter(pc.invert(pc.is_in(found.findings["kind"], left_out)))
+    stated = any("after" in row for row in rows)
+    left_out = [*allow] if "violation" in allow and not stated else [*allow, "fifo_break"]
+    left_out += ["violation"] * stated
+    kept = pc.invert(pc.is_in(found.findings["kind"], pa.array(left_out, pa.string())))
+    wrong = found.findings.filter(kept).to_pylist()
     refused = [f"{run}: {error}" for run, error in found.refused.items()]
-    if wrong.num_rows or refused:
+    if stated:
+        ids, _ = identify(rows)
+        run = found.runs["run"][0].as_py()
+        wrong += [] if "violation" in allow else [{"run": run, **row} for row in find_late(rows, ids)]
+        refused += [] if "unsent" in allow else list_unsent_causes(rows)
+    if wrong or refused:
         raise AssertionError("\n".join([*tell(trace, wrong, names), *refused]))
 
 
-def tell(trace: Path, wrong: pa.Table, names: Mapping[Id, str]) -> Iterator[str]:
+def find_late(
+    rows: Sequence[Mapping[str, Any]], ids: Mapping[str, tuple[str, int]]
+) -> Iterator[dict[str, Any]]:
+    """The violations of causality as `sent` states it, in the columns of a finding.
+
+    A process that delivers a message has skipped those of its causes, direct or not, that it has not delivered. If it
+    delivers such a one later, that is a violation. Each message is looked at once for each process.
+    """
+    causes = {row["message"]: row.get("after", ()) for row in rows if row["kind"] == "send"}
+    delivered: dict[str, set[str]] = {}
+    effects: dict[str, dict[str, str]] = {}
+    """Process -> message -> the effect of it by which it was reached; of a message that was delivered, itself."""
+    for row in rows:
+        if row["kind"] != "deliver" or row["message"] in delivered.setdefault(row["process"], set()):
+            continue
+        process, message = row["process"], row["message"]
+        reached = effects.setdefault(process, {})
+        delivered[process].add(message)
+        if message in reached:
+            chain = [message]
+            while reached[chain[-1]] != chain[-1]:
+                chain.append(reached[chain[-1]])
+            links = [dict(zip(("sender", "number"), ids[one], strict=True)) for one in chain]
+            by = {f"by_{name}": value for name, value in links[-1].items()}
+            yield {"kind": "violation", "process": process, **links[0], **by, "chain": links}
+            continue
+        reached[message] = message
+        queue = [message]
+        for effect in queue:
+            news = [cause for cause in causes.get(effect, ()) if cause not in reached]
+            reached |= dict.fromkeys(news, effect)
+            queue += news
+
+
+def list_unsent_causes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    sends = [row for row in rows if row["kind"] == "send"]
+    known = {row["message"] for row in sends}
+    return [
+        f"{row['message']} is said to follow {cause}, which nobody sent"
+        for row in sends
+        for cause in row.get("after", ())
+        if cause not in known
+    ]
+
+
+def tell(trace: Path, rows: list[dict[str, Any]], names: Mapping[Id, str]) -> Iterator[str]:
     root = trace if (trace / "runs.parquet").exists() else trace / "trace"
     views = {info.run: View(info.processes) for info in read_runs(root)}
-    rows = wrong.to_pylist()
     rows.sort(key=lambda row: KINDS.index(row["kind"]))
     late = [row for row in rows if row["chain"]]
     if not rows:
