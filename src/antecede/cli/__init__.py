@@ -51,9 +51,7 @@ EXAMPLES: Final = {
     "keys": ["antecede keys keys ann bob eve"],
     "choose": ["antecede choose --workload groups:size=4 --out choice.svg"],
     "check": ["antecede check --protocol matrix --processes 3 --messages 3"],
-    "simulate": [
-        "antecede simulate --protocol history --network exponential:9ms --out trace",
-    ],
+    "simulate": ["antecede simulate --protocol history --network exponential:9ms --out trace"],
     "sweep": ["antecede sweep experiments/extra.toml --out results"],
     "soak": ["antecede soak --seconds 60"],
     "triangle": ["antecede triangle --protocol matrix"],

@@ -11,13 +11,13 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import typer
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from antecede.cli.options import Jobs, Json, Protocol, Settings, parse_settings
+from antecede.cli.options import Jobs, Json, Protocol, Settings, flag, option, parse_settings
 from antecede.cli.output import count_things, print_json, print_sentence
 from antecede.cli.progress import hold_interrupts, ignore_interrupts, pause_gc, show_progress
 from antecede.errors import BadParameter, BadProgram
@@ -86,21 +86,17 @@ class Tally(Struct, frozen=True):
 
 def check(
     protocol: Protocol,
-    processes: Annotated[int, typer.Option(min=1, max=16, help="How many processes the programs have.")] = 3,
-    messages: Annotated[int, typer.Option(min=1, max=16, help="How many messages they send.")] = 3,
-    unicast: Annotated[bool, typer.Option("--unicast", help="Messages to one process each only.")] = False,
-    program: Annotated[Path | None, typer.Option(help="Check this program, not all of a size.")] = None,
-    order: Annotated[str, typer.Option(help="What to demand: causal, fifo or none.")] = "causal",
+    processes: int = option("How many processes the programs have.", default=3, min=1, max=16),
+    messages: int = option("How many messages they send.", default=3, min=1, max=16),
+    unicast: bool = flag("Messages to one process each only.", "--unicast"),
+    program: Path | None = option("Check this program, not all of a size."),
+    order: str = option("What to demand: causal, fifo or none.", default="causal"),
     settings: Settings = None,
-    topology: Annotated[
-        str | None, typer.Option(help="Who is linked with whom, for separator: star, line, ring, diamond ...")
-    ] = None,
-    seconds: Annotated[
-        float | None, typer.Option(min=0, help="Stop after so long, and say how far it came.")
-    ] = None,
+    topology: str | None = option("Who is linked with whom, for separator: star, line, ring, diamond ..."),
+    seconds: float | None = option("Stop after so long, and say how far it came.", min=0),
     jobs: Jobs = 0,
-    reduce: Annotated[bool, typer.Option(help="Leave out schedules that cannot differ.")] = True,
-    symmetry: Annotated[bool, typer.Option(help="Take programs that differ in names only once.")] = True,
+    reduce: bool = option("Leave out schedules that cannot differ.", default=True),
+    symmetry: bool = option("Take programs that differ in names only once.", default=True),
     as_json: Json = False,
 ) -> None:
     """Run every schedule of small programs, over a network that reorders at will.

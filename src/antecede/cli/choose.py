@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import typer
 from rich.console import Console
 
 from antecede.cli import options
+from antecede.cli.options import option
 from antecede.cli.output import print_csv, print_json, print_sentence, print_table
 from antecede.errors import BadParameter
 from antecede.storage import put, refuse_file
@@ -32,20 +33,14 @@ def choose(
     workload: options.Workload = "uniform",
     topology: options.Topology = "mesh",
     faults: options.Faults = "none",
-    protocol: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A candidate: NAME, or NAME:key=value. May be repeated.  [default: every protocol]",
-            show_default=False,
-        ),
-    ] = None,
-    seeds: Annotated[
-        int, typer.Option(min=1, help="Runs of each candidate, with seeds from --seed on; their means count.")
-    ] = 5,
-    seconds: Annotated[float, typer.Option(help="Processor time that a run may take.")] = 60.0,
-    out: Annotated[
-        Path | None, typer.Option(help="Draw the figures into this file, as SVG.", show_default=False)
-    ] = None,
+    protocol: list[str] | None = option(
+        "A candidate: NAME, or NAME:key=value. May be repeated.  [default: every protocol]", metavar="NAME"
+    ),
+    seeds: int = option(
+        "Runs of each candidate, with seeds from --seed on; their means count.", default=5, min=1
+    ),
+    seconds: float = option("Processor time that a run may take.", default=60.0),
+    out: Path | None = option("Draw the figures into this file, as SVG."),
     as_json: options.Json = False,
     as_csv: options.Csv = False,
 ) -> None:

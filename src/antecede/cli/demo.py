@@ -12,15 +12,22 @@ import time
 import webbrowser
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
-from antecede.cli.options import Csv, Json, Master, Messages, Open, Remote, refuse_two_forms
-from antecede.cli.output import VERDICTS, print_csv, print_json, print_sentence, print_table
+from antecede.cli.options import Csv, Json, Master, Messages, Open, Remote, option, refuse_two_forms
+from antecede.cli.output import (
+    VERDICTS,
+    describe_promises,
+    print_csv,
+    print_json,
+    print_sentence,
+    print_table,
+)
 from antecede.cli.spark_session import Work, open_work
 from antecede.errors import BadParameter
 from antecede.protocols import PROTOCOLS
@@ -77,10 +84,7 @@ class Line(Struct, frozen=True):
 
 
 def demo(
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Keep everything in this directory.  [default: a new one]", show_default=False),
-    ] = None,
+    out: Path | None = option("Keep everything in this directory.  [default: a new one]"),
     messages: Messages = 1500,
     show: Open = False,
     master: Master = None,
@@ -117,7 +121,7 @@ def demo(
         console.print()
         print_sentence(LEGEND)
         console.print()
-    print_sentence(describe_answer(lines, time.perf_counter() - started))
+    print_sentence(f"{describe_promises('demo', lines)} {time.perf_counter() - started:.0f} s.")
     print(f"Report: {page}", file=sys.stderr)
     if show:
         webbrowser.open(page.absolute().as_uri())
@@ -227,16 +231,6 @@ def print_lines(console: Console, lines: list[Line]) -> None:
         for line in lines
     ]
     print_table(console, headings, rows, left=2)
-
-
-def describe_answer(lines: list[Line], seconds: float) -> str:
-    wrong = [line.protocol for line in lines if not line.expected]
-    if wrong:
-        return f"demo: no: not as promised: {', '.join(wrong)}"
-    kept = sum(line.kept for line in lines)
-    broken = " and ".join(line.protocol for line in lines if not line.kept)
-    told = f"Causal order kept by {kept} of {len(lines)} protocols, not by {broken}, which do not promise it."
-    return f"{told} {seconds:.0f} s."
 
 
 # For programs

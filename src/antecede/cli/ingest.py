@@ -9,12 +9,12 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from antecede.cli.columns import peek_columns
-from antecede.cli.options import Json, Master, Remote
+from antecede.cli.options import Json, Master, Remote, argument, flag, option
 from antecede.cli.output import SHOWN, count_things, print_json, print_sentence
 from antecede.cli.spark_session import open_work
 from antecede.errors import BadParameter, show_place
@@ -35,49 +35,25 @@ __all__ = ["ingest"]
 
 
 def ingest(
-    files: Annotated[list[str], typer.Argument(help="Files, or directories of files: paths or URIs.")],
-    format: Annotated[str, typer.Option(help="shiviz, tracing, tlaplus or table; or otlp, jaeger or spans.")],
-    out: Annotated[
-        str, typer.Option(help="Write the trace, or the spans, and what else was read into this directory.")
-    ],
-    pattern: Annotated[
-        str | None,
-        typer.Option(
-            help="shiviz: the expression of a record, with groups host, clock and event.", show_default=False
-        ),
-    ] = None,
-    delimiter: Annotated[
-        str | None, typer.Option(help="shiviz: the expression between executions.", show_default=False)
-    ] = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--map",
-            metavar="OURS=THEIRS",
-            help="table, spans: which column is which; once for each column, or with commas between.",
-            show_default=False,
-        ),
-    ] = None,
-    run: Annotated[
-        str | None,
-        typer.Option(
-            help="All files are one run of this name.  [default: each is its own]", show_default=False
-        ),
-    ] = None,
-    no_cause: Annotated[
-        list[str] | None,
-        typer.Option(help="spans: a parent that means none.  [default: root]", show_default=False),
-    ] = None,
-    process: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="spans: an attribute that tells processes apart, as in k8s.pod.name.  [default: service and instance]",
-            show_default=False,
-        ),
-    ] = None,
-    rpc: Annotated[
-        bool, typer.Option("--rpc", help="spans: requests and replies of calls are messages, too.")
-    ] = False,
+    files: list[str] = argument("Files, or directories of files: paths or URIs."),
+    format: str = option("shiviz, tracing, tlaplus or table; or otlp, jaeger or spans.", default=...),
+    out: str = option(
+        "Write the trace, or the spans, and what else was read into this directory.", default=...
+    ),
+    pattern: str | None = option("shiviz: the expression of a record, with groups host, clock and event."),
+    delimiter: str | None = option("shiviz: the expression between executions."),
+    columns: list[str] | None = option(
+        "table, spans: which column is which; once for each column, or with commas between.",
+        "--map",
+        metavar="OURS=THEIRS",
+    ),
+    run: str | None = option("All files are one run of this name.  [default: each is its own]"),
+    no_cause: list[str] | None = option("spans: a parent that means none.  [default: root]", metavar="TEXT"),
+    process: list[str] | None = option(
+        "spans: an attribute that tells processes apart, as in k8s.pod.name.  [default: service and instance]",
+        metavar="ATTRIBUTE",
+    ),
+    rpc: bool = flag("spans: requests and replies of calls are messages, too.", "--rpc"),
     as_json: Json = False,
     master: Master = None,
     remote: Remote = None,

@@ -6,12 +6,12 @@ Spark is imported by the functions that use it: the other commands start without
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 
-from antecede.cli.options import Csv, Json, Master, Remote, Trace, refuse_two_forms
+from antecede.cli.options import Csv, Json, Master, Remote, Trace, option, refuse_two_forms
 from antecede.cli.output import RUNS_MOST, print_csv, print_json, print_sentence, print_table
 from antecede.cli.spark_session import open_work
 
@@ -23,13 +23,7 @@ __all__ = ["measure"]
 
 def measure(
     trace: Trace,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            help="Write OUT/measures/runs, processes, channels and histograms, as Parquet.",
-            show_default=False,
-        ),
-    ] = None,
+    out: str | None = option("Write OUT/measures/runs, processes, channels and histograms, as Parquet."),
     as_json: Json = False,
     as_csv: Csv = False,
     master: Master = None,

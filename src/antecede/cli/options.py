@@ -1,4 +1,7 @@
-"""Options of several commands, each written once, as types of parameters; a default stands at the command."""
+"""Options of several commands, each written once, as types of parameters; a default stands at the command.
+
+A command declares an option of its own as the default of a parameter: `option`, `flag` or `argument`.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,25 @@ from antecede.errors import BadParameter
 __all__ = [
     "Causes", "Checkpoint", "Csv", "Every", "Faults", "Id", "Jobs", "Json", "Master", "Messages", "Network", "NoCause",
     "Once", "Open", "PartitionBy", "Patience", "Processes", "Protocol", "Protocols", "Remember", "Remote",
-    "Seed", "Settings", "Topology", "Trace", "Workload", "parse_settings", "refuse_two_forms",
+    "Seed", "Settings", "Topology", "Trace", "Workload", "argument", "flag", "option", "parse_settings",
+    "refuse_stream_options", "refuse_two_forms",
 ]  # fmt: skip
+
+
+def argument(help: str, metavar: str | None = None) -> Any:
+    """An argument, which must be given."""
+    return typer.Argument(..., help=help, metavar=metavar)
+
+
+def flag(help: str, name: str) -> Any:
+    """An option without a value: false, if it is not given."""
+    return typer.Option(False, name, help=help)
+
+
+def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
+    """An option with a value. `default=...`: it must be given."""
+    return typer.Option(default, *names, help=help, **more)
+
 
 # What is printed
 
@@ -22,6 +42,12 @@ Csv = Annotated[
     bool, typer.Option("--csv", help="Print the rows of the table as CSV: a line of names, then full values.")
 ]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
+
+
+def refuse_stream_options(command: str, patience: str | None, remember: str | None) -> None:
+    for name, given in (("--patience", patience), ("--remember", remember)):
+        if given is not None:
+            raise BadParameter(command, f"{name} needs --stream")
 
 
 def refuse_two_forms(command: str, as_json: bool, as_csv: bool) -> None:
@@ -36,13 +62,10 @@ Trace = Annotated[
 ]
 Master = Annotated[
     str | None,
-    typer.Option(
-        help="The Spark to drive, such as spark://HOST:7077.  [default: here, all cores]", show_default=False
-    ),
+    typer.Option(help="The Spark to drive, such as spark://HOST:7077.  [default: here, all cores]"),
 ]
 Remote = Annotated[
-    str | None,
-    typer.Option(help="A Spark Connect server to ask instead, such as sc://HOST:15002.", show_default=False),
+    str | None, typer.Option(help="A Spark Connect server to ask instead, such as sc://HOST:15002.")
 ]
 Jobs = Annotated[int, typer.Option(min=0, help="Processes to work with; 0: one for each core.")]
 
@@ -55,7 +78,7 @@ Protocol = Annotated[
     ),
 ]
 Protocols = Annotated[
-    list[str] | None, typer.Option(help="Only this protocol. May be repeated.", show_default=False)
+    list[str] | None, typer.Option(metavar="NAME", help="Only this protocol. May be repeated.")
 ]
 Processes = Annotated[int, typer.Option(help="Number of processes; 0: as the topology says, or 8.")]
 Messages = Annotated[int, typer.Option(help="Number of messages that a run sends.")]
@@ -74,9 +97,7 @@ Faults = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="A parameter of the protocol. May be repeated.", show_default=False
-    ),
+    typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the protocol. May be repeated."),
 ]
 
 
@@ -100,33 +121,23 @@ def parse_settings(command: str, settings: Iterable[str] | None) -> dict[str, An
 
 # The columns of a table of events
 
-Id = Annotated[
-    str | None, typer.Option("--id", help="Of a table: the column of identifiers.", show_default=False)
-]
+Id = Annotated[str | None, typer.Option("--id", help="Of a table: the column of identifiers.")]
 Causes = Annotated[
     str | None,
-    typer.Option(
-        "--causes",
-        help="Of a table: the column of causes: an identifier, or a list of them.",
-        show_default=False,
-    ),
+    typer.Option("--causes", help="Of a table: the column of causes: an identifier, or a list of them."),
 ]
 PartitionBy = Annotated[
     str | None,
     typer.Option(
         "--partition-by",
         "--group",
-        help="Of a table: the columns that tell one set of events from another, separated by commas.  "
-        "[default: none; with vectors run, if there is one]",
-        show_default=False,
+        help="Of a table: columns that part it into sets of events: shop,day.  [default: none; with vectors run]",
     ),
 ]
 NoCause = Annotated[
     list[str] | None,
     typer.Option(
-        "--no-cause",
-        help="With --causes: a text that means no cause, besides the empty one.",
-        show_default=False,
+        "--no-cause", metavar="TEXT", help="With --causes: a text that means no cause, besides the empty one."
     ),
 ]
 
@@ -136,18 +147,14 @@ Once = Annotated[bool, typer.Option("--once", help="With --stream: end when all 
 Every = Annotated[float, typer.Option(help="With --stream: seconds from one look to the next.")]
 Checkpoint = Annotated[
     str | None,
-    typer.Option(help="With --stream: where it remembers how far it came.", show_default="OUT/checkpoint"),
+    typer.Option(help="With --stream: where it remembers how far it came.  [default: OUT/checkpoint]"),
 ]
 Patience = Annotated[
     str | None,
     typer.Option(
-        help='With --stream: the time after which what is missing is given up, as "30 seconds".  [default: never]',
-        show_default=False,
+        help='With --stream: the time after which what is missing is given up, as "30 seconds".  [default: never]'
     ),
 ]
 Remember = Annotated[
-    str | None,
-    typer.Option(
-        help="With --stream: how long it knows what came out.  [default: 7 days]", show_default=False
-    ),
+    str | None, typer.Option(help="With --stream: how long it knows what came out.  [default: 7 days]")
 ]

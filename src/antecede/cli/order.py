@@ -6,7 +6,7 @@ Spark is imported by the function that uses it: the other commands start without
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import typer
@@ -20,6 +20,7 @@ from antecede.cli.columns import (
     split_names,
     suggest_no_cause,
 )
+from antecede.cli.options import argument, flag, option
 from antecede.cli.output import count_things, print_json, print_sentence
 from antecede.cli.spark_session import Asked, Work, open_stream, open_work
 from antecede.errors import BadParameter
@@ -36,78 +37,44 @@ FORMS: Final = (("id", "causes"), ("process", "vector"), ("protocol", "processes
 
 
 def order(
-    events: Annotated[
-        str,
-        typer.Argument(
-            help="A trace, an ingested log, a table (Parquet, CSV or JSON Lines), or the name of a table of Spark's: a "
-            "path, a URI or a name."
-        ),
-    ],
-    out: Annotated[
-        str, typer.Option(help="Write OUT/ordered and OUT/missing, as Parquet; of a stream OUT/delivered.")
-    ],
+    events: str = argument(
+        "A trace, an ingested log, or a table: Parquet, CSV, JSON Lines, or a name in Spark's catalogue."
+    ),
+    out: str = option(
+        "Write OUT/ordered and OUT/missing, as Parquet; of a stream OUT/delivered.", default=...
+    ),
     id_: options.Id = None,
     causes: options.Causes = None,
-    process: Annotated[
-        str | None,
-        typer.Option(
-            help="Of a table with vectors: the column that says whose it is.  [default: process]",
-            show_default=False,
-        ),
-    ] = None,
-    vector: Annotated[
-        str | None,
-        typer.Option(help="Of a table: the column of vectors.  [default: vector]", show_default=False),
-    ] = None,
+    process: str | None = option(
+        "Of a table with vectors: the column that says whose it is.  [default: process]"
+    ),
+    vector: str | None = option("Of a table: the column of vectors.  [default: vector]"),
     partition_by: options.PartitionBy = None,
-    time: Annotated[
-        str | None, typer.Option(help="The column that orders concurrent rows.", show_default=False)
-    ] = None,
-    window: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FROM,TO",
-            help="With --time: write only rows from FROM on and before TO.",
-            show_default=False,
-        ),
-    ] = None,
+    time: str | None = option("The column that orders concurrent rows."),
+    window: str | None = option(
+        "With --time: write only rows from FROM on and before TO.", metavar="FROM,TO"
+    ),
     no_cause: options.NoCause = None,
     as_json: options.Json = False,
     master: options.Master = None,
     remote: options.Remote = None,
-    stream: Annotated[
-        bool, typer.Option("--stream", help="Order rows continuously, as their files appear in EVENTS.")
-    ] = False,
-    stamp: Annotated[
-        str | None,
-        typer.Option(help="With --protocol: the column of stamps.  [default: stamp]", show_default=False),
-    ] = None,
-    protocol: Annotated[
-        str | None, typer.Option(help="Of packets: the protocol of their stamps.", show_default=False)
-    ] = None,
-    processes: Annotated[
-        str | None,
-        typer.Option(
-            help="Of packets: who takes part, separated by commas, or how many: p1, p2, ...",
-            show_default=False,
-        ),
-    ] = None,
+    stream: bool = flag("Order rows continuously, as their files appear in EVENTS.", "--stream"),
+    stamp: str | None = option("With --protocol: the column of stamps.  [default: stamp]"),
+    protocol: str | None = option("Of packets: the protocol of their stamps."),
+    processes: str | None = option(
+        "Of packets: who takes part, separated by commas, or how many: p1, p2, ..."
+    ),
     settings: options.Settings = None,
     checkpoint: options.Checkpoint = None,
     once: options.Once = False,
     patience: options.Patience = None,
     remember: options.Remember = None,
     every: options.Every = 1.0,
-    files: Annotated[
-        int | None, typer.Option(help="With --stream: files to take at once, at most.", show_default=False)
-    ] = None,
-    by: Annotated[
-        str,
-        typer.Option(help="With --stream: receiver, or closed: closed sets, for one hot receiver."),
-    ] = "receiver",
-    receiver: Annotated[
-        str | None, typer.Option(help="With --by closed: which receiver.", show_default=False)
-    ] = None,
+    files: int | None = option("With --stream: files to take at once, at most."),
+    by: str = option(
+        "With --stream: receiver, or closed: closed sets, for one hot receiver.", default="receiver"
+    ),
+    receiver: str | None = option("With --by closed: which receiver."),
 ) -> None:
     """Put events in causal order, each with its position and what it waits for.
 
@@ -135,9 +102,7 @@ def order(
         )
         order_stream(Rows(events, columns, files, by, receiver), place)
         return
-    for option, given in (("--patience", patience), ("--remember", remember)):
-        if given is not None:
-            raise BadParameter("order", f"{option} needs --stream")
+    options.refuse_stream_options("order", patience, remember)
     columns["window"] = None if window is None else split_window(window)
     refuse_request(columns)
     named = [(name, columns[name]) for name in ("id", "causes", "process", "vector", "time")]

@@ -54,6 +54,7 @@ __all__ = [
     "SHOWN",
     "VERDICTS",
     "count_things",
+    "describe_promises",
     "print_csv",
     "print_json",
     "print_sentence",
@@ -80,6 +81,18 @@ def count_things(count: int, thing: str, things: str | None = None) -> str:
     ('1 run', '2,000 runs', '0 deliveries')
     """
     return f"{count:,} {thing if count == 1 else things or f'{thing}s'}"
+
+
+def describe_promises(command: str, outcomes: Sequence[Any]) -> str:
+    """Which protocols kept causal order, in one sentence. An outcome has `protocol`, `kept` and `expected`."""
+    wrong = [outcome.protocol for outcome in outcomes if not outcome.expected]
+    if wrong:
+        return f"{command}: no: not as promised: {', '.join(wrong)}"
+    broken = [outcome.protocol for outcome in outcomes if not outcome.kept]
+    promise = "which does not promise it" if len(broken) == 1 else "which do not promise it"
+    rest = f", not by {' and '.join(broken)}, {promise}" if broken else ""
+    many = count_things(len(outcomes), "protocol")
+    return f"Causal order kept by {len(outcomes) - len(broken)} of {many}{rest}."
 
 
 def print_json(result: Any) -> None:

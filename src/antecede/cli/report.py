@@ -10,11 +10,8 @@ import time
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from antecede.cli.options import Json, Master, Open, Remote
+from antecede.cli.options import Json, Master, Open, Remote, argument, option
 from antecede.cli.output import print_json, print_sentence
 from antecede.cli.spark_session import open_work, refuse_request
 from antecede.report import Report, headline, render
@@ -24,16 +21,13 @@ __all__ = ["report"]
 
 
 def report(
-    path: Annotated[str, typer.Argument(metavar="DIR", help="A trace, or a directory of results.")],
-    out: Annotated[str, typer.Option(help="The page: a path, or a URI.")] = "report.html",
-    windows: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--window",
-            metavar="RUN:FROM:TO",
-            help="Also carry these events: clocks (1200) or times since the run's start (2.5s). May be repeated.",
-        ),
-    ] = None,
+    path: str = argument("A trace, or a directory of results.", metavar="DIR"),
+    out: str = option("The page: a path, or a URI.", default="report.html"),
+    windows: list[str] | None = option(
+        "Also carry these events: clocks (1200) or times since the run's start (2.5s). May be repeated.",
+        "--window",
+        metavar="RUN:FROM:TO",
+    ),
     show: Open = False,
     master: Master = None,
     remote: Remote = None,

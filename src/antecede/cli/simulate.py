@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from rich.console import Console
 
 from antecede.cli import options
+from antecede.cli.options import flag, option
 from antecede.cli.output import count_things, print_csv, print_json, print_sentence, print_table
 from antecede.cli.progress import catch_interrupt, pause_gc, show_progress
 
 if TYPE_CHECKING:
     from antecede.sim import RunSpec, Simulation, Summary
     from antecede.sim.checking import Checker
-    from antecede.trace import TraceWriter
 
 __all__ = ["simulate"]
 
@@ -39,19 +40,11 @@ def simulate(
     topology: options.Topology = "mesh",
     faults: options.Faults = "none",
     settings: options.Settings = None,
-    out: Annotated[Path | None, typer.Option(help="Write the trace into this directory.")] = None,
-    run: Annotated[
-        str | None, typer.Option(help="The run's name in the trace.  [default: PROTOCOL-SEED]")
-    ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace a run of this name.")] = False,
-    check: Annotated[
-        bool,
-        typer.Option("--check", help="Judge the run: was every message delivered once, in causal order?"),
-    ] = False,
-    shrink: Annotated[
-        bool,
-        typer.Option("--shrink", help="Check, and if the answer is no, look for a shorter run that fails."),
-    ] = False,
+    out: Path | None = option("Write the trace into this directory."),
+    run: str | None = option("The run's name in the trace.  [default: PROTOCOL-SEED]"),
+    replace: bool = flag("Replace a run of this name.", "--replace"),
+    check: bool = flag("Judge the run: was every message delivered once, in causal order?", "--check"),
+    shrink: bool = flag("Check, and if the answer is no, look for a shorter run that fails.", "--shrink"),
     as_json: options.Json = False,
     as_csv: options.Csv = False,
 ) -> None:
@@ -100,30 +93,21 @@ def _run_simulation(
     """The summary, and whether Ctrl-C ended the run before its end."""
     from antecede.trace import TraceWriter
 
-    if out is None:
-        return _advance(simulation, judge, None)
-    with TraceWriter(out, simulation.info(run), replace=replace) as writer:
-        return _advance(simulation, judge, writer)
-
-
-def _advance(
-    simulation: Simulation, judge: Checker | None, writer: TraceWriter | None
-) -> tuple[Summary, bool]:
-    engine = simulation.engine
-    if writer is not None and judge is not None:
-
-        def both(*row: Any, write: Any = writer.append, note: Any = judge.record) -> None:
-            write(*row)
-            note(*row)
-
-        simulation.record(both)
-    elif writer is not None or judge is not None:
-        simulation.record(writer.append if writer is not None else judge.record)  # type: ignore[union-attr]
+    engine, info = simulation.engine, simulation.info(run)
     with (
+        nullcontext() if out is None else TraceWriter(out, info, replace=replace) as writer,
         catch_interrupt() as stopped,
         pause_gc(),
         show_progress("messages", simulation.spec.messages) as show,
     ):
+        records = [*([] if writer is None else [writer.append]), *([] if judge is None else [judge.record])]
+
+        def record_all(*row: Any) -> None:
+            for record in records:
+                record(*row)
+
+        if records:
+            simulation.record(records[0] if len(records) == 1 else record_all)
         while not engine.finished and not stopped():
             before = engine.sent
             engine.advance(2048)

@@ -11,13 +11,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import contextmanager
 from itertools import count
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from rich.console import Console
 
-from antecede.cli.options import Jobs, Json, Protocols
+from antecede.cli.options import Jobs, Json, Protocols, flag, option
 from antecede.cli.output import count_things, print_json, print_sentence
 from antecede.cli.progress import catch_interrupt, hold_interrupts, ignore_interrupts
 from antecede.errors import BadParameter
@@ -76,7 +76,7 @@ class Plan(Struct, frozen=True):
         return f"antecede soak --nodes --seed {self.seed} --first {number} --runs 1{more}"
 
 
-class Failure(Struct, frozen=True):
+class Failure(Struct, frozen=True, rename={"number": "run"}):
     """A run that failed, as the command lines that repeat it."""
 
     number: int
@@ -122,23 +122,17 @@ class Tally:
 
 
 def soak(
-    seed: Annotated[int, typer.Option(min=0, help="All runs are drawn from this number.")] = 0,
-    seconds: Annotated[float | None, typer.Option(min=0, help="Stop after so long.")] = None,
-    deliveries: Annotated[int | None, typer.Option(min=1, help="Stop after so many deliveries.")] = None,
-    first: Annotated[int, typer.Option(min=0, help="The number of the first run.")] = 0,
-    runs: Annotated[int | None, typer.Option(min=1, help="Stop after so many runs.")] = None,
-    messages: Annotated[int, typer.Option(min=1, help="The most messages that a run sends.")] = MESSAGES,
+    seed: int = option("All runs are drawn from this number.", default=0, min=0),
+    seconds: float | None = option("Stop after so long.", min=0),
+    deliveries: int | None = option("Stop after so many deliveries.", min=1),
+    first: int = option("The number of the first run.", default=0, min=0),
+    runs: int | None = option("Stop after so many runs.", min=1),
+    messages: int = option("The most messages that a run sends.", default=MESSAGES, min=1),
     protocol: Protocols = None,
     jobs: Jobs = 0,
-    nodes: Annotated[
-        bool, typer.Option("--nodes", help="Run whole nodes: journals, disks, views that change.")
-    ] = False,
-    scenario: Annotated[
-        str | None, typer.Option(help="With --nodes: only this run, as a soak has printed it.")
-    ] = None,
-    shrink_: Annotated[
-        bool, typer.Option("--shrink", help="Look for a shorter run that fails in the same way.")
-    ] = False,
+    nodes: bool = flag("Run whole nodes: journals, disks, views that change.", "--nodes"),
+    scenario: str | None = option("With --nodes: only this run, as a soak has printed it."),
+    shrink_: bool = flag("Look for a shorter run that fails in the same way.", "--shrink"),
     as_json: Json = False,
 ) -> None:
     """Draw protocol, topology, network, faults and workload from a seed, run, check; again and again.
@@ -276,15 +270,7 @@ def _report(tally: Tally, seed: int, spent: float, as_json: bool) -> None:
             "crashes": tally.crashes,
             "resent": tally.resent,
             **({"counts": dict(sorted(tally.counts.items()))} if tally.counts else {}),
-            "failures": [
-                {
-                    "run": failure.number,
-                    "command": failure.command,
-                    "findings": list(failure.findings),
-                    "shrunk": failure.shrunk,
-                }
-                for failure in tally.failures
-            ],
+            "failures": to_builtins(tally.failures),
             "seconds": round(spent, 3),
             "deliveries_per_second": round(tally.total / max(spent, 1e-9)),
         }

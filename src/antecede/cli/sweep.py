@@ -9,11 +9,12 @@ import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
+from msgspec import to_builtins
 
-from antecede.cli.options import Json, Master, Remote
+from antecede.cli.options import Json, Master, Remote, argument, flag, option
 from antecede.cli.output import print_json, print_sentence
 from antecede.cli.progress import show_progress
 from antecede.cli.spark_session import open_work
@@ -27,16 +28,15 @@ __all__ = ["sweep"]
 
 
 def sweep(
-    experiment: Annotated[Path, typer.Argument(help="A TOML file that says which runs to make.")],
-    out: Annotated[str, typer.Option(help="Where results.jsonl and trace/ go: a directory or a URI.")],
-    traces: Annotated[bool, typer.Option(help="Write the trace of every run too.")] = True,
-    jobs: Annotated[
-        int,
-        typer.Option(
-            help="How many runs at a time on this machine.  [default: one for each core]", show_default=False
-        ),
-    ] = 0,
-    local: Annotated[bool, typer.Option("--local", help="Without Spark, on this machine.")] = False,
+    experiment: Path = argument("A TOML file that says which runs to make."),
+    out: str = option("Where results.jsonl and trace/ go: a directory or a URI.", default=...),
+    traces: bool = option("Write the trace of every run too.", default=True),
+    jobs: int = option(
+        "How many runs at a time on this machine.  [default: one for each core]",
+        default=0,
+        show_default=False,
+    ),
+    local: bool = flag("Without Spark, on this machine.", "--local"),
     as_json: Json = False,
     master: Master = None,
     remote: Remote = None,
@@ -108,10 +108,7 @@ def _report(
             "experiment": experiment.name,
             "runs": total,
             "made": made,
-            "failures": [
-                {"case": f.case, "run": f.run, "seed": f.seed, "command": f.command, "reason": f.reason}
-                for f in failures
-            ],
+            "failures": to_builtins(failures),
             "results": f"{place}/results.jsonl",
             "seconds": round(spent, 3),
         }

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from antecede.cli.figure import S3, Performance, Wait, perform
 from antecede.cli.options import Csv, Json, Protocols, refuse_two_forms
-from antecede.cli.output import VERDICTS, count_things, print_csv, print_json, print_table
+from antecede.cli.output import VERDICTS, describe_promises, print_csv, print_json, print_table
 from antecede.diagram import render
 from antecede.errors import BadParameter
 from antecede.protocols import PROTOCOLS
@@ -35,11 +35,7 @@ MARGIN = 11
 """The widest name of a protocol, and a gap."""
 
 
-def triangle(
-    protocol: Protocols = None,
-    as_json: Json = False,
-    as_csv: Csv = False,
-) -> None:
+def triangle(protocol: Protocols = None, as_json: Json = False, as_csv: Csv = False) -> None:
     """See a message overtaken, and how each protocol prevents it.
 
     The triangle of Raynal & Schiper 1989, figure 1. Succeeds if every protocol that promises causal order kept it, and
@@ -54,7 +50,7 @@ def triangle(
         print_csv(map(_make_record, performances))
     else:
         _show(console, performances, skipped)
-    _say(console, _describe_answer(performances))
+    _say(console, describe_promises("triangle", performances))
     if not all(performance.expected for performance in performances):
         raise typer.Exit(1)
 
@@ -173,18 +169,6 @@ def _print_performances(console: Console, performances: Iterable[Performance]) -
             ]
         )
     print_table(console, headings, rows, left=4)
-
-
-def _describe_answer(performances: list[Performance]) -> str:
-    """The answer in one line."""
-    wrong = [p.protocol for p in performances if not p.expected]
-    if wrong:
-        return f"triangle: no: not as promised: {', '.join(wrong)}"
-    kept = sum(p.kept for p in performances)
-    broken = [p.protocol for p in performances if not p.kept]
-    promise = "which does not promise it" if len(broken) == 1 else "which do not promise it"
-    rest = f", not by {' and '.join(broken)}, {promise}" if broken else ""
-    return f"Causal order kept by {kept} of {count_things(len(performances), 'protocol')}{rest}."
 
 
 def _is_ascii(console: Console) -> bool:

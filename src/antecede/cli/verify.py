@@ -14,12 +14,13 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from msgspec import Struct
 
 from antecede.cli import options
+from antecede.cli.options import argument, flag, option
 from antecede.cli.output import (
     RUNS_MOST,
     SHOWN,
@@ -47,68 +48,34 @@ COUNTS = ("deliveries", "violations", "fifo_breaks", "duplicates", "unsent", "un
 
 
 def verify(
-    trace: Annotated[
-        str,
-        typer.Argument(
-            help="A trace, or a directory of results that has one: a path or a URI. With --id: a table of events "
-            "(Parquet, CSV, JSON Lines), or the name of a table of Spark's."
-        ),
-    ],
+    trace: str = argument(
+        "A trace, or a directory of results that has one. With --id a table: Parquet, CSV, JSON Lines, or Spark's."
+    ),
     as_json: options.Json = False,
     as_csv: options.Csv = False,
-    out: Annotated[
-        str | None, typer.Option(help="Write OUT/findings and OUT/verdicts, as Parquet.", show_default=False)
-    ] = None,
+    out: str | None = option("Write OUT/findings and OUT/verdicts, as Parquet."),
     id_: options.Id = None,
     causes: options.Causes = None,
-    consumer: Annotated[
-        str | None,
-        typer.Option(help="Of a table: the column of who was handed the event.", show_default=False),
-    ] = None,
-    position: Annotated[
-        str | None,
-        typer.Option(
-            help="Of a table: the column of where the event stood at its consumer.", show_default=False
-        ),
-    ] = None,
-    time: Annotated[
-        str | None,
-        typer.Option(
-            help="Of a table: the column of when it was handed over, instead of --position.",
-            show_default=False,
-        ),
-    ] = None,
+    consumer: str | None = option("Of a table: the column of who was handed the event."),
+    position: str | None = option("Of a table: the column of where the event stood at its consumer."),
+    time: str | None = option("Of a table: the column of when it was handed over, instead of --position."),
     partition_by: options.PartitionBy = None,
     no_cause: options.NoCause = None,
-    causality: Annotated[
-        str | None,
-        typer.Option(
-            help="Of messages of spans: stated, by parents and links, or potential, by all that a process did before. "
-            "docs/spans.md explains both.  [default: stated]",
-            show_default=False,
-        ),
-    ] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Say how the trace is read.")] = False,
-    stream: Annotated[
-        bool,
-        typer.Option(
-            "--stream",
-            help="Verify what comes, as it comes: files that appear in a directory. A trace may also be at "
-            "feed://HOST:PORT,... or nats://HOST:PORT/STREAM.",
-        ),
-    ] = False,
+    causality: str | None = option(
+        "Of spans: stated, by parents and links, or potential, by all that a process did before.  [default: stated]"
+    ),
+    explain: bool = flag("Say how the trace is read.", "--explain"),
+    stream: bool = flag(
+        "Verify files as they appear in a directory; of a trace also feed://HOST:PORT,... and nats://HOST:PORT/STREAM.",
+        "--stream",
+    ),
     checkpoint: options.Checkpoint = None,
     once: options.Once = False,
     patience: options.Patience = None,
     every: options.Every = 1.0,
-    remember: Annotated[
-        str | None,
-        typer.Option(
-            help="With --stream: how long it knows events, or a run in which nothing happens.  "
-            "[default: 7 days; of a trace, for ever]",
-            show_default=False,
-        ),
-    ] = None,
+    remember: str | None = option(
+        "With --stream: how long it knows events, or an idle run.  [default: 7 days; of a trace, for ever]"
+    ),
     master: options.Master = None,
     remote: options.Remote = None,
 ) -> None:
@@ -136,9 +103,7 @@ def verify(
         )
         verify_stream(trace, columns if columns.is_given() else None, asked)
         return
-    for option, text in (("--patience", patience), ("--remember", remember)):
-        if text is not None:
-            raise BadParameter("verify", f"{option} needs --stream")
+    options.refuse_stream_options("verify", patience, remember)
     if not columns.is_given() and (place := local(trace)) is not None and os.path.isfile(place):
         raise BadParameter(
             "verify",
@@ -187,9 +152,9 @@ def choose(
     from antecede.trace.footers import read_local_trace
     from antecede.verification import EMBEDDED_MOST
 
-    for option, value in (("--master", master), ("--remote", remote)):
+    for name, value in (("--master", master), ("--remote", remote)):
         if value is not None:
-            return f"{option} is given"
+            return f"{name} is given"
     for place in (trace, out):
         if place is not None and local(place) is None:
             return f"{place} is not on a local disk"
@@ -363,13 +328,9 @@ def describe_answer(rows: Sequence[Mapping[str, Any]], verdict: str) -> str:
     runs, deliveries = len(rows), sum(row["deliveries"] for row in rows)
     of = f"{count_things(runs, 'run')}, {count_things(deliveries, 'delivery', 'deliveries')}"
     own = [row for row in rows if row["verdict"] == verdict]
-    match verdict:
-        case "yes":
-            return f"yes: {of}, nothing wrong"
-        case "no":
-            return f"no: {len(own)} of {of}: run {own[0]['run']}: {own[0]['reason']}"
-        case _:
-            return f"unknown: {len(own)} of {of}: run {own[0]['run']}: {own[0]['reason']}"
+    if verdict == "yes":
+        return f"yes: {of}, nothing wrong"
+    return f"{verdict}: {len(own)} of {of}: run {own[0]['run']}: {own[0]['reason']}"
 
 
 def list_runs(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:

@@ -7,14 +7,12 @@ import threading
 import time
 import webbrowser
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-import typer
 from rich.console import Console
 from rich.live import Live
 
-from antecede.cli.options import Open
+from antecede.cli.options import Open, argument, flag, option
 from antecede.cli.output import print_sentence
 from antecede.errors import BadParameter
 from antecede.watch.page import Page
@@ -28,15 +26,11 @@ STATUS = "status"
 
 
 def watch(
-    path: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The checkpoint of a stream, or its directory of statuses.")
-    ],
-    port: Annotated[int, typer.Option(help="Where to serve the page.  [default: any that is free]")] = 0,
-    terminal: Annotated[bool, typer.Option("--terminal", help="No page: show the figures here.")] = False,
+    path: Path = argument("The checkpoint of a stream, or its directory of statuses.", metavar="DIR"),
+    port: int = option("Where to serve the page.  [default: any that is free]", default=0),
+    terminal: bool = flag("No page: show the figures here.", "--terminal"),
     show: Open = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the newest status as one JSON object, and end.")
-    ] = False,
+    as_json: bool = flag("Print the newest status as one JSON object, and end.", "--json"),
 ) -> None:
     """Serve a page with the rates of a stream, what it holds and why, its frontier and its findings.
 
